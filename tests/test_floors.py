@@ -38,6 +38,8 @@ CROSSINGS = [
     ("core", "from coadapt.durable import write_whole", PURE),
     ("durable", "import coadapt.model", FLOORS),
     ("objects", "import coadapt.goodput", FLOORS),
+    ("interfaces", "import coadapt.model", FLOORS),
+    ("core", "import coadapt.interfaces", PURE),
     ("policies", "import coadapt.objects", PURE),
 ]
 
@@ -91,6 +93,7 @@ def test_each_contract_bites(
     (tmp_path / "src" / "coadapt" / "core" / "commands.py").touch()
     (tmp_path / "src" / "coadapt" / "durable.py").touch()
     (tmp_path / "src" / "coadapt" / "objects.py").touch()
+    (tmp_path / "src" / "coadapt" / "interfaces.py").touch()
     train = tmp_path / "src" / "coadapt" / "train"
     for path in (PACKAGE / "train").iterdir():
         if (path / "__init__.py").exists():
@@ -100,7 +103,7 @@ def test_each_contract_bites(
             (train / path.name).touch()
     where = (
         floor
-        if "/" in floor or floor in ("durable", "objects")
+        if "/" in floor or floor in ("durable", "objects", "interfaces")
         else f"{floor}/crossing"
     )
     (tmp_path / "src" / "coadapt" / f"{where}.py").write_text(f"{statement}\n")

@@ -3,4 +3,4 @@
 Importing this package loads neither torch nor a web server nor a solver.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

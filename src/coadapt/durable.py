@@ -16,19 +16,20 @@ DEFAULT_MODE = 0o666
 
 
 def write_whole(
-    path: Path, data: str | bytes, *, mode: int = DEFAULT_MODE, durable: bool = True
+    path: Path, data: str | bytes, *, mode: int | None = None, durable: bool = True
 ) -> None:
     """Make `data` (text as UTF-8) the content of `path`, in one instant for whoever reads it.
 
-    mode: of the file. durable: it is on the disk when this returns. Raises OSError; then the file is as it
-    was, and nothing is left beside it.
+    mode: of the file, whatever the umask; None: as `open` would make it. durable: it is on the disk when
+    this returns. Raises OSError; then the file is as it was, and nothing is left beside it.
     """
     beside = beside_of(path)
     try:
-        handle = os.open(
-            beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        handle = os.open(beside, flags, DEFAULT_MODE if mode is None else mode)
         with open(handle, "wb") as file:
+            if mode is not None:
+                os.fchmod(handle, mode)
             file.write(data.encode() if isinstance(data, str) else data)
         put_in_place(beside, path, durable=durable)
     except BaseException:

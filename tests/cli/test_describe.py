@@ -2,7 +2,7 @@
 
 from coadapt.cli.jobs.describe import _facts
 from coadapt.model import TrainingReport
-from coadapt.model.measured import RANK, RATIO
+from coadapt.model.measured import NOT_FINITE, RANK, RATIO
 from coadapt.model.wire import to_json
 from coadapt.runtime.snapshot import cluster_snapshot
 from tests.core.stage import Stage, on
@@ -22,6 +22,13 @@ def test_a_straggler_has_a_line_of_its_own() -> None:
         found["Straggler"]
         == "rank 1 on n1 computes 1.6 times as long as the median of its peers"
     )
+    assert found["Metrics"] == "loss 0.5"
+
+
+def test_a_loss_that_is_not_finite_has_a_line_of_its_own() -> None:
+    found = facts({"loss": 0.5, NOT_FINITE: 21.0})
+    told = "loss or gradients are infinite or not a number (NaN) since step 21"
+    assert found["Training"] == told
     assert found["Metrics"] == "loss 0.5"
 
 

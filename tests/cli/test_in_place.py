@@ -42,6 +42,10 @@ class Training:
     def generations(self) -> Path:
         return self.cluster.state / "jobs" / self.job / "generations"
 
+    @property
+    def records(self) -> Path:
+        return self.cluster.state / "runs" / self.job / "generations"
+
     def give(self, num_gpus: int) -> None:
         (self.folder / "gpus").write_text(str(num_gpus))
 
@@ -203,7 +207,7 @@ def test_another_plan_or_one_that_fails_to_join_costs_the_training_nothing(
     first = training.pid("1-0")
     (training.folder / "slow").touch()
     training.give(3)
-    until((training.generations / "2" / "order.json").exists, "others prepare to join")
+    until((training.records / "2" / "order.json").exists, "others prepare to join")
     training.give(2)
     until(
         lambda: "the change of generation 2 was taken back in time" in training.told(),
@@ -244,9 +248,7 @@ def test_another_plan_that_comes_too_late_follows_after_the_change(
     os.kill(joiner, signal.SIGSTOP)
     until((board / "2.begun").exists, "the change begins")
     training.give(3)
-    until(
-        (training.generations / "2" / "retract").exists, "the order is to be taken back"
-    )
+    until((training.records / "2" / "retract").exists, "the order is to be taken back")
     os.kill(joiner, signal.SIGCONT)
     training.await_changes(2)
     training.finish()

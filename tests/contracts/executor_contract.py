@@ -19,6 +19,8 @@ from coadapt.core.events import (
     ReplicasExited,
     ReplicasKept,
     ReplicasStarted,
+    SetupStarted,
+    TrainerSeen,
 )
 from coadapt.model import Allocation, BatchLimits, JobSpec, Launch, ReplicaLimits
 from coadapt.runtime.ports import Executor
@@ -45,6 +47,8 @@ class Inbox:
         self._changed = threading.Condition()
 
     def post(self, event: Event) -> None:
+        if isinstance(event, SetupStarted | TrainerSeen):
+            return  # how soon these come is up to the executor, and whether they do
         with self._changed:
             self.events.append(event)
             self._changed.notify_all()

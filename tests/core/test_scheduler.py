@@ -231,7 +231,8 @@ def test_failures_restart_the_job_until_they_are_too_many() -> None:
     stage.submit("a", spec(max_failures=1))
     stage.round(60.0, {"a": on(n0=2)})
     stage.started()
-    (start,) = stage.exited(Outcome.FAILED, detail="boom")
+    assert stage.exited(Outcome.FAILED, detail="boom") == [SetAlarm(at=65.0)]
+    (start,) = stage.round(65.0, {"a": on(n0=2)})
     assert isinstance(start, Start)
     assert start.generation == 2
     stage.exited(Outcome.FAILED, generation=2, detail="boom again")

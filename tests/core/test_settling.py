@@ -3,10 +3,17 @@
 import pytest
 
 from coadapt.core.commands import Rescale, Start, Stop
-from coadapt.core.events import Outcome, TenantConfigured, TrainingResumed
+from coadapt.core.events import (
+    Outcome,
+    SetupStarted,
+    TenantConfigured,
+    TrainerSeen,
+    TrainingResumed,
+)
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.model import Tenant, TrainingReport
+from coadapt.runtime.story import why_now
 from tests.core.stage import Stage, on, spec
 
 SETTLE_S = 600.0
@@ -64,6 +71,34 @@ def test_a_job_that_is_to_give_way_gives_way_after_its_first_step(stage: Stage) 
     )
     stage.started()
     assert took_step(stage) == [Stop(job="a", generation=1)]
+
+
+def test_a_job_that_waits_for_a_starting_one_says_which_and_until_when(
+    stage: Stage,
+) -> None:
+    stage.submit("b", spec((8, 8)))
+    stage.round(120.0, {"b": on(n0=4, n1=4)})
+    assert why_now(stage.job("b").status)[1] == (
+        "waits for 8 GPUs of a, which gives them up after a first step, "
+        "or in 9 min at the latest"
+    )
+    stage.started()
+    took_step(stage)
+    stage.round(180.0, {"b": on(n0=4, n1=4)})
+    assert why_now(stage.job("b").status)[1] == (
+        "waits for 8 GPUs of a; they are free once its replicas have stopped"
+    )
+    stage.exited(Outcome.STOPPED)
+    assert stage.job("b").state is JobState.STARTING
+    assert why_now(stage.job("b").status)[1] == "runs on 8 GPUs"
+
+
+def test_a_job_that_the_plan_drops_waits_for_no_job(stage: Stage) -> None:
+    stage.submit("b", spec((8, 8)))
+    stage.round(120.0, {"b": on(n0=4, n1=4)})
+    assert stage.job("b").status.blocked
+    stage.round(180.0, {"a": on(n0=2)})
+    assert not stage.job("b").status.blocked
 
 
 def test_a_report_of_progress_is_a_step_and_one_without_is_not(stage: Stage) -> None:
@@ -139,3 +174,77 @@ def test_it_replays_to_an_equal_state(stage: Stage) -> None:
     for event in stage.journal:
         twin.handle(event)
     assert twin.state == stage.scheduler.state
+
+
+def test_a_plain_script_is_preempted_at_once(stage: Stage) -> None:
+    """It never tells of a first step: a job of priority waited ten minutes for it."""
+    stage.started()
+    stage.submit("b", spec((8, 8)))
+    assert stage.round(120.0, {"b": on(n0=4, n1=4)}) == []
+    plain = TrainerSeen(at=stage.at, job="a", generation=1, seen=False)
+    assert stage.handle(plain) == [Stop(job="a", generation=1)]
+
+
+def test_a_script_that_trains_after_all_is_left_in_peace_again(stage: Stage) -> None:
+    stage.started()
+    for seen in (False, True):
+        event = TrainerSeen(at=stage.at, job="a", generation=1, seen=seen)
+        assert stage.handle(event) == []
+    assert stage.round(120.0, {}) == []
+    stage.handle(TrainerSeen(at=stage.at, job="a", generation=7, seen=False))
+    assert not stage.job().running.is_plain
+
+
+def test_what_a_job_waits_for_says_that_its_setup_runs_and_since_when(
+    stage: Stage,
+) -> None:
+    event = SetupStarted(at=stage.at, job="a", generation=1, since=3_600.0)
+    assert stage.handle(event) == []
+    assert why_now(stage.job().status)[1].startswith(
+        "its setup runs since 01:00:00 UTC"
+    )
+    stage.started()
+    assert "setup" not in why_now(stage.job().status)[1]
+
+
+def test_a_failure_without_progress_is_repeated_after_a_pause_that_doubles() -> None:
+    """A setup that fails was repeated four times within 12 s."""
+    stage = Stage()
+    stage.submit()
+    starts = []
+    stage.round(60.0, {"a": on(n0=2)})
+    for number in (1, 2, 3):
+        stage.exited(Outcome.FAILED, generation=number, detail="no such package")
+        failed_at = stage.at
+        assert stage.job().state is JobState.PENDING
+        assert f"after a pause of {5 * 2 ** (number - 1)} s" in stage.job().explanation
+        # A plan that was made meanwhile does not know the job, and changes nothing.
+        assert [job.id for job in stage.scheduler.view().jobs] == []
+        due = failed_at + 5.0 * 2.0 ** (number - 1)
+        commands = stage.round(due, {"a": on(n0=2)})
+        assert [type(each) for each in commands] == [Start]
+        starts.append(due - failed_at)
+    assert starts == [5.0, 10.0, 20.0]
+    stage.exited(Outcome.FAILED, generation=4, detail="no such package")
+    assert stage.job().state is JobState.FAILED
+
+
+def test_a_failure_after_progress_or_a_long_run_is_repeated_at_once() -> None:
+    stage = Stage()
+    stage.submit()
+    stage.round(60.0, {"a": on(n0=2)})
+    stage.reported(TrainingReport(progress=8.0))
+    commands = stage.exited(Outcome.FAILED)
+    assert Start in [type(each) for each in commands]
+    stage.at += 300.0
+    commands = stage.exited(Outcome.FAILED, generation=2)
+    assert Start in [type(each) for each in commands]
+
+
+def test_a_job_that_rests_can_be_cancelled() -> None:
+    stage = Stage()
+    stage.submit()
+    stage.round(60.0, {"a": on(n0=2)})
+    stage.exited(Outcome.FAILED)
+    stage.cancel()
+    assert stage.job().state is JobState.CANCELLED

@@ -5,7 +5,7 @@ import pytest
 from coadapt.core.commands import SetAlarm, Solve, Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted, SchedulerConfigured, TenantConfigured
-from coadapt.core.lifecycle import JobState
+from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import Tenant
@@ -63,6 +63,22 @@ def test_a_plan_made_for_other_quotas_is_void_and_one_beyond_them_is_refused() -
         stage.scheduler.state.plan_error
         == "tenant 'vision': 3 GPUs given, its quota is 2"
     )
+
+
+@pytest.mark.parametrize("quota", [0, 1])
+def test_a_job_larger_than_its_quota_says_that_it_cannot_start(quota: int) -> None:
+    stage = Stage()
+    owned(stage, "a", "vision", 2)
+    configured(stage, Tenant(id="vision", quota_gpus=quota))
+    stage.round(60.0, {})
+    assert stage.job("a").reason is Reason.IMPOSSIBLE
+    assert stage.job("a").explanation == (
+        f"waits: needs at least 2 GPUs, and the quota of tenant vision is {quota}; "
+        "it cannot start until the quota is raised"
+    )
+    configured(stage, Tenant(id="vision", quota_gpus=2))
+    stage.round(120.0, {})
+    assert stage.job("a").reason is Reason.NO_CAPACITY
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

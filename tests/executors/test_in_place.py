@@ -151,7 +151,6 @@ def test_a_run_that_has_ended_when_its_change_is_ordered_tells_its_end(
     fate = before.read_text()
     before.unlink()  # as if it ended in the instant between the order and the launcher's next look
     executor = site.executor()
-    (site.job().path / "lock").touch()
     with site.job().lock():
         executor.execute(site.rescale(2), inbox.post)
         until(lambda: site.job().generation(2).order() is not None)

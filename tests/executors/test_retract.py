@@ -281,10 +281,10 @@ def test_any_order_is_answered_in_one_way_only(site: Stage, seed: int) -> None:
 @pytest.fixture
 def under_way(tmp_path: Path) -> Iterator[InPlaceRescale]:
     """A change of one replica that lives."""
-    directory = JobDir(tmp_path).generation(1)
+    directory = JobDir.of(tmp_path, "a").generation(1)
     directory.control_dir.mkdir(parents=True)
     following = directory.job.generation(2)
-    following.path.mkdir()
+    following.path.mkdir(parents=True)
     order = launch_order(2)
     old = Replica(name="1-0", log="", process=subprocess.Popen(["sleep", "60"]))
     yield InPlaceRescale(

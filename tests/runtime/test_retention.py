@@ -177,7 +177,9 @@ def test_without_a_snapshot_a_pruned_journal_is_refused(world: World) -> None:
 
 
 def test_a_job_that_lives_is_not_touched(world: World) -> None:
-    lock = os.open(JobDir.of(world.folder, "j03").path / "lock", os.O_RDWR | os.O_CREAT)
+    lock = os.open(
+        JobDir.of(world.folder, "j03").records / "lock", os.O_RDWR | os.O_CREAT
+    )
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         gone = {

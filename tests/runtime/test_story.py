@@ -12,7 +12,7 @@ from coadapt.core.events import (
     TrainingResumed,
 )
 from coadapt.model import BatchConfig, GradStats, Plan, TrainingReport
-from coadapt.model.measured import NOBODY, RANK, RATIO
+from coadapt.model.measured import NOBODY, NOT_FINITE, RANK, RATIO
 from coadapt.runtime.snapshot import cluster_snapshot, job_snapshot
 from coadapt.runtime.story import story
 from tests.core.stage import Stage, on
@@ -192,6 +192,16 @@ def test_the_cluster_in_one_picture() -> None:
     assert job["noise_scale"] == 8.0
     assert job["attained_service_gpu_s"] == 80.0
     assert job["metrics"] == {"loss": 0.5}
+
+
+def test_a_loss_that_is_not_finite_is_told_once() -> None:
+    stage = Stage()
+    stage.running(allocation=on(n0=1))
+    for progress, metrics in enumerate(({}, {NOT_FINITE: 21.0}, {NOT_FINITE: 21.0})):
+        stage.reported(TrainingReport(progress=float(progress), metrics=metrics))
+    assert [text for _, text in told(stage) if "NaN" in text] == [
+        "running; loss or gradients are infinite or not a number (NaN) since step 21"
+    ]
 
 
 def test_a_straggler_is_told_when_it_is_found_and_when_it_is_gone() -> None:

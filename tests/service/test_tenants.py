@@ -44,6 +44,7 @@ def test_what_is_granted_is_told_and_counts(
             "num_gpus": 1.0,
             "num_jobs": 1,
             "num_jobs_with_gpus": 1,
+            "num_jobs_beyond_quota": 0,
         }
     ]
     answer = client.put(
@@ -55,8 +56,9 @@ def test_what_is_granted_is_told_and_counts(
         answer.json()["weight"],
     ) == (200, 0, 2.5)
     until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] == "pending")
+    assert answer.json()["num_jobs_beyond_quota"] == 1
     assert (
-        "tenant vision has 0 left of its 0"
+        "the quota of tenant vision is 0; it cannot start until the quota is raised"
         in client.get(f"/v1/jobs/{job}").json()["explanation"]
     )
     client.put("/v1/tenants/vision", json={})
@@ -65,6 +67,20 @@ def test_what_is_granted_is_told_and_counts(
         service.client(token="wrong").put("/v1/tenants/vision", json={}).status_code
         == 401
     )
+
+
+@pytest.mark.parametrize(("quota", "gpus"), [(0, 1), (0, "1..2"), (1, 2)])
+def test_a_job_larger_than_its_quota_is_refused(
+    client: TestClient, quota: int, gpus: int | str
+) -> None:
+    client.put("/v1/tenants/vision", json={"quota_gpus": quota})
+    answer = client.post("/v1/jobs", json={**JOB, "resources": {"gpus": gpus}})
+    assert answer.status_code == 422
+    assert (
+        f"allowed: a minimum of at most {quota}, the quota of tenant vision; an operator "
+        f"raises it with: coadapt tenant set vision --quota {quota + 1}"
+    ) in answer.text
+    assert client.get("/v1/jobs").json()["jobs"] == []
 
 
 def test_everybody_together_is_granted_like_a_tenant_and_owns_no_job(

@@ -1,11 +1,13 @@
 """Virtual time: order within an instant, cancelling, and stopping on the way."""
 
+import math
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.sim.clock import VirtualClock
+from coadapt.sim.clock import ClockStandsError, VirtualClock
 
 
 class Log:
@@ -81,3 +83,39 @@ def test_any_calls_come_in_order(calls: list[tuple[int, bool]]) -> None:
         clock.call_at(at, lambda key=(at, last, index): called.append(key), last=last)
     clock.run()
     assert called == sorted((at, last, index) for index, (at, last) in enumerate(calls))
+
+
+def test_a_clock_that_stands_ends_with_the_name_of_what_calls() -> None:
+    clock = VirtualClock(standing_max=2_000)
+
+    def again() -> None:
+        clock.call_at(clock.now(), again)
+
+    clock.call_at(7.5, again)
+    with pytest.raises(ClockStandsError, match=r"stands at 7\.5 s.*<locals>\.again"):
+        clock.run()
+
+
+def test_a_clock_that_creeps_by_the_last_digit_stands_too() -> None:
+    clock = VirtualClock(start=1e6, standing_max=2_000)
+
+    def creep() -> None:
+        clock.call_at(math.nextafter(clock.now(), math.inf), creep)
+
+    clock.call_at(1e6, creep)
+    with pytest.raises(ClockStandsError, match="creep"):
+        clock.run()
+
+
+def test_any_number_of_calls_may_be_of_one_instant_if_asked_for_before() -> None:
+    clock = VirtualClock(standing_max=2_000)
+    called: list[float] = []
+    for at in (1.0, 2.0):
+        for _ in range(5_000):
+            clock.call_at(at, lambda: called.append(clock.now()))
+    clock.run()
+    assert len(called) == 10_000
+    # Nor are those of different instants counted together.
+    for second in range(5_000):
+        clock.call_at(3.0 + second, lambda: clock.call_at(clock.now(), list) and None)
+    clock.run()

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from coadapt.core.lifecycle import JobState
 from coadapt.model import (
@@ -18,6 +20,7 @@ from coadapt.sim.experiment import (
     ExperimentConfig,
     RunResult,
     SimulationError,
+    compose,
     new_policy,
     simulate,
 )
@@ -126,6 +129,49 @@ def test_a_run_is_the_same_each_time() -> None:
 def test_stopping_and_starting_takes_as_long_as_rescaling_in_place() -> None:
     apart = ExperimentConfig(rescales_in_place=False)
     assert jct(crowded(apart)) == jct(crowded())
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    tenths=st.integers(10, 3000),
+    reports=st.none() | st.floats(1.0, 300.0),
+    reaction=st.none() | st.floats(0.0, 10.0),
+)
+@example(tenths=599, reports=None, reaction=None)
+@example(tenths=73, reports=None, reaction=2.0)
+@example(tenths=11, reports=7.3, reaction=0.0)
+def test_runs_end_whatever_their_periods(
+    tenths: int, reports: float | None, reaction: float | None
+) -> None:
+    config = ExperimentConfig(
+        round_s=tenths / 10,
+        report_s=reports,
+        reaction_s=reaction,
+        rescale_s=0.1,
+        figures_only=True,
+    )
+    jobs = tuple(trace_job(name, at) for name, at in (("a", 0.0), ("b", 3601.7)))
+    result = simulate(
+        Workload(name="w", jobs=jobs), {"toy": TOY}, NODES, "fifo", config=config
+    )
+    # 300 s of training in three epochs that end at whole seconds, and a start, after the wait for a round.
+    wait_s = max(tenths / 10, reaction or 0.0)
+    assert all(298.0 <= job.jct_s <= 302.0 + wait_s for job in result.jobs)
+
+
+def test_a_clock_that_stands_ends_the_run_with_what_calls() -> None:
+    workload = Workload(name="w", jobs=(trace_job("a"),))
+    simulation = compose(workload, {"toy": TOY}, NODES, new_policy("fifo", 0))
+    simulation.clock._standing_max = 2_000
+
+    def again() -> None:
+        simulation.clock.call_at(90.0, again)
+
+    simulation.clock.call_at(90.0, again)
+    with pytest.raises(
+        SimulationError, match=r"w: virtual time stands at 90\.0 s.*again"
+    ):
+        simulation.run()
 
 
 def test_a_failed_plan_costs_a_round_and_is_told() -> None:

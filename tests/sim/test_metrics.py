@@ -13,13 +13,14 @@ from coadapt.model import (
     RescaleCosts,
     Usage,
 )
-from coadapt.runtime.history import History, JobHistory, Span
+from coadapt.runtime.history import History, JobHistory, Round, Span
 from coadapt.sim.metrics import (
     Metrics,
     RunFacts,
     finish_time_fairness,
     job_outcomes,
     measure,
+    round_outcomes,
 )
 from coadapt.sim.workload import TraceJob, Workload
 from tests.sim.stage import NODES, TOY, spec, trace_job
@@ -102,7 +103,57 @@ def test_all_figures() -> None:
         efficiency=pytest.approx(0.8),
         decision_ms_p50=pytest.approx(2.0),
         decision_ms_max=pytest.approx(3.0),
+        # Alone on the one GPU that each asks for: 300 s; 2 jobs on 12 GPUs are no contention.
+        rho_isolated_max=pytest.approx(400 / 300),
+        unfair_isolated_share=0.5,
+        num_deadlines=0,
+        num_deadlines_met=0,
     )
+
+
+def test_makespan_and_use_count_from_the_first_arrival() -> None:
+    later = 1e6
+    moved = {}
+    for job in (A, B):
+        spans = [
+            replace(span, start=span.start + later, end=span.end + later)
+            for span in job.spans
+        ]
+        moved[job.id] = replace(
+            job,
+            submitted_at=job.submitted_at + later,
+            ended_at=(job.ended_at or 0.0) + later,
+            spans=spans,
+        )
+    of_moved = facts(trace_job("a", later, FIXED), trace_job("b", later + 200.0, FIXED))
+    history = History(at=later + 400.0, jobs=moved)
+    found = measure(history, job_outcomes(history, of_moved), [], of_moved)
+    assert found.makespan_s == 400.0
+    assert found.utilisation == pytest.approx((480 + 400 + 1280) / (12 * 400))
+
+
+def test_what_became_of_a_job() -> None:
+    first, second = job_outcomes(HISTORY, facts())
+    assert (first.arrival_s, first.started_s, first.ended_s) == (0.0, 60.0, 400.0)
+    assert (first.first_wait_s, first.wait_s, first.gpu_s) == (60.0, 60.0, 880.0)
+    assert (second.first_wait_s, second.num_rescales, second.tenant) == (
+        40.0,
+        0,
+        "default",
+    )
+
+
+def test_rounds_tell_the_cluster_after_each_decision() -> None:
+    rounds = [
+        Round(at=60.0 * number, round=number, error="", diagnostics={})
+        for number in (1, 4, 6)
+    ]
+    found = round_outcomes(replace(HISTORY, rounds=rounds), [0.001] * 3, facts())
+    assert [
+        (each.at_s, each.num_running, each.num_waiting, each.gpus_held)
+        for each in found
+    ] == [(60.0, 1, 0, 2.0), (240.0, 2, 0, 10.0), (360.0, 2, 0, 12.0)]
+    assert {(each.gpus_total, each.decision_ms) for each in found} == {(12, 1.0)}
 
 
 def test_fairness_of_jobs_that_keep_their_batch() -> None:

@@ -37,7 +37,8 @@ def runs(source: TraceFile | Builtin, *, keeps_history: bool = False) -> list[Ru
 
 def timeless(result: RunResult) -> RunResult:
     metrics = replace(result.metrics, decision_ms_p50=0.0, decision_ms_max=0.0)
-    return replace(result, cpu_s=0.0, peak_rss_mb=0.0, metrics=metrics)
+    rounds = tuple(replace(each, decision_ms=0.0) for each in result.rounds)
+    return replace(result, cpu_s=0.0, peak_rss_mb=0.0, metrics=metrics, rounds=rounds)
 
 
 def test_results_come_in_order_with_the_sweep_s_label(trace: TraceFile) -> None:

@@ -3,6 +3,8 @@
 import http.client
 import json
 import os
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -20,6 +22,10 @@ TIMEOUT_S = 30.0
 # A followed log says nothing for as long as its job says nothing.
 FOLLOW_TIMEOUT_S = 7 * 86_400.0
 CHUNK_BYTES = 64 * 1024
+# A journal that another process locked, or a disk that is away: for so long a verb asks again.
+AGAIN_FOR_S = 3_600.0
+AGAIN_AT_MOST_S = 10.0
+UNAVAILABLE = 503
 # Jobs per request: the scheduler answers others between two pages.
 PAGE = 500
 
@@ -33,8 +39,12 @@ class UnreachableError(RuntimeError):
 class RefusedError(RuntimeError):
     """The scheduler refused a request; the text is its reason. `status` is the HTTP status."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(
+        self, status: int, message: str, *, again_s: float | None = None
+    ) -> None:
+        """again_s: after how many seconds the same request may be taken in, None if never."""
         self.status = status
+        self.again_s = again_s
         super().__init__(message)
 
 
@@ -142,6 +152,29 @@ class Client:
         headers: dict[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> http.client.HTTPResponse:
+        """Send a request, again and again while the scheduler answers that it can write nothing now."""
+        until = time.monotonic() + AGAIN_FOR_S
+        told = ""
+        while True:
+            try:
+                return self._send_once(method, path, body, headers, timeout_s)
+            except RefusedError as error:
+                unavailable = error.status == UNAVAILABLE and error.again_s is not None
+                if not unavailable or time.monotonic() > until:
+                    raise
+                if not told:
+                    told = f"{error}; asking again until it can, Ctrl-C ends that\n"
+                    sys.stderr.write(told)
+                time.sleep(min(error.again_s or 0.0, AGAIN_AT_MOST_S))
+
+    def _send_once(
+        self,
+        method: str,
+        path: str,
+        body: Json,
+        headers: dict[str, str] | None,
+        timeout_s: float | None,
+    ) -> http.client.HTTPResponse:
         connection, base = self._connection(timeout_s or self._timeout_s)
         given = {
             "Authorization": f"Bearer {self._token}",
@@ -168,7 +201,12 @@ class Client:
         except (http.client.HTTPException, ValueError) as error:
             raise self._foreign(type(error).__name__) from None
         if response.status >= 400:
-            raise RefusedError(response.status, _message(response))
+            again = response.headers.get("Retry-After", "")
+            raise RefusedError(
+                response.status,
+                _message(response),
+                again_s=float(again) if again.isdigit() else None,
+            )
         return response
 
 

@@ -7,6 +7,7 @@ import typer
 
 from coadapt import __version__
 from coadapt.cli.client import RefusedError, UnreachableError
+from coadapt.cli.cluster.backup import backup, restore
 from coadapt.cli.cluster.doctor import doctor
 from coadapt.cli.cluster.elastic_jobs import elastic_jobs
 from coadapt.cli.cluster.executors import executors
@@ -32,6 +33,7 @@ from coadapt.cli.research.simulate import simulate
 from coadapt.cli.research.trace import trace
 from coadapt.model import InputError
 from coadapt.model.errors import StoreError
+from coadapt.runtime.schema_version import SCHEMA_VERSION
 
 # Modules that come with the extra `service`, which `coadapt simulate` does without.
 SERVICE_MODULES = frozenset(
@@ -75,6 +77,8 @@ app.add_typer(nodes, name="nodes")
 app.add_typer(trace, name="trace")
 app.command()(doctor)
 app.command()(prune)
+app.command()(backup)
+app.command()(restore)
 app.command("rotate-token")(rotate_token)
 
 
@@ -87,7 +91,7 @@ def root(
 ) -> None:
     """Print the version or the help where no verb is given."""
     if version:
-        typer.echo(f"coadapt {__version__}")
+        typer.echo(f"coadapt {__version__} (journal version {SCHEMA_VERSION})")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

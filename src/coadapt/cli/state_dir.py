@@ -8,17 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
 from coadapt.cli.local_socket import LocalConnection
 from coadapt.core.config import SchedulerConfig
+from coadapt.durable import write_whole
 from coadapt.model import InputError
 
 ENV_STATE = "COADAPT_STATE"
 SETTINGS = "settings.json"
 SOCKET_TIMEOUT_S = 1.0
+PRIVATE_DIR = 0o700
+PRIVATE_FILE = 0o600
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 StateOption = Annotated[
     Path | None,
@@ -54,8 +58,8 @@ class StateDir:
         return self.path / "journal.sqlite"
 
     @property
-    def reserve(self) -> Path:
-        """Room that is kept for the journal."""
+    def old_reserve(self) -> Path:
+        """Room that earlier versions kept for the journal in a file of its own."""
         return self.path / "journal.reserve"
 
     @property
@@ -70,6 +74,34 @@ class StateDir:
     @property
     def connection(self) -> Path:
         return self.path / "connection.json"
+
+    def prepare(self) -> None:
+        """Make the directory if it is not there. Raises InputError unless it is fit to hold secrets.
+
+        An empty directory becomes private whatever the umask made it: nothing of another user is in it. So
+        does the address that a version before this one wrote under a umask of 002.
+        """
+        make_private(self.path)
+        check_own(self.path, "--state")
+        if os.path.lexists(self.connection):
+            check_plain(self.connection)
+            _close_to_others(self.connection)
+
+    def write_connection(self, url: str, policy: str) -> None:
+        """Write where the scheduler of this process answers, for the verbs and for the next run."""
+        address = {"url": url, "pid": os.getpid(), "policy": policy}
+        write_whole(self.connection, json.dumps(address), mode=PRIVATE_FILE)
+
+    def files_with_room(self) -> dict[Path, int]:
+        """Return the files that get room on the disk before they need it, and how many bytes."""
+        from coadapt.runtime.disk_reserve import INDEX_ROOM, JOURNAL_ROOM
+
+        rooms = ((self.journal, JOURNAL_ROOM), (self.index, INDEX_ROOM))
+        return {
+            path.with_name(path.name + suffix): num_bytes
+            for path, room in rooms
+            for suffix, num_bytes in room.items()
+        }
 
     def first_config(self) -> SchedulerConfig:
         """Return the settings that the journal here begins under; later ones are events in it.
@@ -121,13 +153,13 @@ class StateDir:
             self.token,
             self.job_key,
             self.journal,
-            self.reserve,
+            self.old_reserve,
             self.index,
             self.lock,
         )
         for file in (*plain, self.path / SETTINGS):
             check_plain(file)
-        with self.lock.open("a") as lock:
+        with _private_file(self.lock) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -170,9 +202,42 @@ def check_own(path: Path, field: str) -> None:
     if status.st_uid != os.geteuid():
         raise InputError(field, f"{path} of user {status.st_uid}", "a path of your own")
     mode = stat.S_IMODE(status.st_mode)
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if mode & WRITABLE_BY_OTHERS:
         allowed = f"one that only you may write: chmod go-w {path}"
         raise InputError(field, f"{path} with mode {mode:04o}", allowed)
+
+
+def make_private(path: Path) -> None:
+    """Make the directory `path` and those above it, for this user only, whatever the umask.
+
+    One that is there stays as it is, unless it is empty: then it becomes private. Raises OSError.
+    """
+    if path.is_dir():
+        if not any(path.iterdir()):
+            _close_to_others(path)
+        return
+    if not path.parent.is_dir():
+        make_private(path.parent)
+    path.mkdir(mode=PRIVATE_DIR)
+    path.chmod(PRIVATE_DIR)
+
+
+def _close_to_others(path: Path) -> None:
+    """Take from others the right to write `path`, if it is this user's own."""
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid == os.geteuid() and mode & WRITABLE_BY_OTHERS:
+        path.chmod(mode & ~WRITABLE_BY_OTHERS)
+
+
+@contextmanager
+def _private_file(path: Path) -> Iterator[IO[str]]:
+    """Open `path` for appending; it is this user's only, whatever the umask and an earlier version made."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE)
+    with open(handle, "a") as file:
+        if os.fstat(handle).st_uid == os.geteuid():
+            os.fchmod(handle, PRIVATE_FILE)
+        yield file
 
 
 def check_plain(path: Path) -> None:

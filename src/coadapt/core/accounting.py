@@ -5,8 +5,9 @@ Functions on a JobRecord, called by Scheduler.handle only.
 
 from coadapt.core.lifecycle import HOLDING, JobState
 from coadapt.core.state import JobRecord, Order, Running, Status
-from coadapt.model import NO_GRANT, Holding, JobView, holding
+from coadapt.model import NO_GRANT, Holding, JobSpec, JobView, ReplicaLimits, holding
 from coadapt.model.devices import NOTHING
+from coadapt.model.quick_init import replace
 from coadapt.model.view import new_job_view
 
 
@@ -62,12 +63,15 @@ def job_view(
         and job.measured is known.measured
         and job.usage is known.usage
     )
-    if known is not None and same and grant is known.grant:
-        return known
+    spec = _spec_within(job)
+    if known is not None and (spec is known.spec or spec == known.spec):
+        spec = known.spec  # policies tell a job that is as it was by its very spec
+        if same and grant is known.grant:
+            return known
     mean_s = job.usage.costs.mean_s
     return new_job_view(
         id=job.id,
-        spec=job.spec,
+        spec=spec,
         submitted_at=job.submitted_at,
         grant=grant,
         measured=job.measured,
@@ -75,3 +79,19 @@ def job_view(
         rescale_s=rescale_default_s if mean_s is None else mean_s,
         num_gpus_held=num_gpus_held(job),
     )
+
+
+def _spec_within(job: JobRecord) -> JobSpec:
+    """Return the job's spec with the most replicas that it may have now (growth.py)."""
+    limit = job.growth.limit
+    user = job.spec.replicas
+    if limit is None or limit >= user.max:
+        return job.spec
+    most = max(limit, user.min)
+    lower = ReplicaLimits(
+        min=user.min,
+        max=most,
+        requested=min(user.requested, most),
+        gpu_types=user.gpu_types,
+    )
+    return replace(job.spec, replicas=lower)

@@ -1,7 +1,9 @@
 """The scheduler's settings: values that the journal carries, so a replay decides as the scheduler did."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 # Seconds; instants are seconds since 1970, which a float tells apart to half a microsecond.
 ROUND_S_MIN = 1e-3
@@ -17,7 +19,12 @@ class SchedulerConfig:
     this long is asked by repeating its order. solve_timeout_s: after this a missing plan is given up.
     rescale_default_s: what a rescale is taken to cost before one was measured. settle_s: so long after a
     start plans leave a job in peace that has not taken a step yet (settling.py); 0: not at all.
+    growth_trial_s: so long a job trains at a larger size before that size counts as one that works, and an
+    end of its replicas as the job's own failure (growth.py); 0: each failure is the job's own.
     """
+
+    # A journal that was written before there was this field is replayed as it was decided then.
+    WIRE_MISSING: ClassVar[Mapping[str, object]] = {"growth_trial_s": 0.0}
 
     round_s: float = 60.0
     reaction_s: float | None = None
@@ -26,6 +33,7 @@ class SchedulerConfig:
     solve_timeout_s: float = 300.0
     rescale_default_s: float = 30.0
     settle_s: float = 600.0
+    growth_trial_s: float = 60.0
     rescale_in_place: bool = True
 
     def __post_init__(self) -> None:
@@ -41,6 +49,10 @@ class SchedulerConfig:
         if not (math.isfinite(self.settle_s) and self.settle_s >= 0):
             raise ValueError(
                 f"SchedulerConfig.settle_s must be finite and >= 0, got {self.settle_s}"
+            )
+        if not (math.isfinite(self.growth_trial_s) and self.growth_trial_s >= 0):
+            raise ValueError(
+                f"SchedulerConfig.growth_trial_s must be finite and >= 0, got {self.growth_trial_s}"
             )
         if self.reaction_s is not None and self.reaction_s < 0:
             raise ValueError(

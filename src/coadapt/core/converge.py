@@ -205,6 +205,7 @@ def _send(job: JobRecord, at: float) -> JobCommand:
             progress_at_start=progress,
             since=at,
             has_trained=False,
+            is_plain=False,
             reported_at=None,
         )
     return order_of(job)

@@ -84,6 +84,23 @@ class ReplicasStarted(_OfReplicas):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetupStarted(_OfReplicas):
+    """The job's `setup` runs, since the instant `since`; its replicas are started after it."""
+
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSeen(_OfReplicas):
+    """Whether a process of the replicas uses coadapt.train, as far as can be seen from outside.
+
+    One that does tells of its first step. Where nobody can look, this event does not come.
+    """
+
+    seen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasKept(_OfReplicas):
     """The Rescale of this generation did not and will not come about: the replicas of before train on.
 
@@ -111,6 +128,8 @@ class ReplicasExited(_OfReplicas):
 
     outcome: Outcome
     detail: str = ""
+    unfit_node: NodeId = ""
+    """The node that lacks something of this job, so that nothing of it was run there; "" where none is known."""
 
 
 @quick_init
@@ -161,6 +180,8 @@ Event = (
     | NodeJoined
     | NodeLost
     | ReplicasStarted
+    | SetupStarted
+    | TrainerSeen
     | ReplicasKept
     | TrainingResumed
     | ReplicasExited

@@ -42,12 +42,18 @@ class Reason(StrEnum):
     SUBMITTED = "submitted"  # no round has looked at it yet
     NO_CAPACITY = "no_capacity"  # the last round gave it nothing
     SET_ASIDE = "set_aside"  # the policy fails with it; it is tried again later
-    IMPOSSIBLE = "impossible"  # its minimum exceeds the present cluster
+    IMPOSSIBLE = (
+        "impossible"  # its minimum exceeds the present cluster, or its tenant's quota
+    )
     ALLOCATED = "allocated"
     PREEMPTED = "preempted"
     RESCALED = "rescaled"
     RESCALE_FAILED = "rescale_failed"  # the replicas of before train on
+    GROWTH_FAILED = "growth_failed"  # it goes back to the size that trained last
     NODE_LOST = "node_lost"
+    NODE_UNFIT = (
+        "node_unfit"  # a node lacks something of this job: it goes on elsewhere
+    )
     REPLICAS_LOST = "replicas_lost"
     UNSEEN = (
         "unseen"  # nobody can see whether its replicas still live; they may train on

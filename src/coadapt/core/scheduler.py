@@ -4,11 +4,12 @@ State changes only inside `handle`. What an event may do to a job is the table i
 follow from a plan is converge.py; the books are accounting.py.
 """
 
+import dataclasses
 import math
 from bisect import bisect_left, insort
 from typing import assert_never
 
-from coadapt.core.accounting import hold, job_view, may_train
+from coadapt.core.accounting import held, hold, job_view, may_train
 from coadapt.core.commands import Command, SetAlarm, Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.converge import (
@@ -33,17 +34,33 @@ from coadapt.core.events import (
     ReplicasStarted,
     SchedulerConfigured,
     SchedulerRestarted,
+    SetupStarted,
     TenantConfigured,
     TimerFired,
+    TrainerSeen,
     TrainingReported,
     TrainingResumed,
 )
+from coadapt.core.growth import (
+    after_failure,
+    after_kept,
+    after_step,
+    cut,
+    size_of,
+    told_aside,
+    told_failure,
+    within,
+)
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
 from coadapt.core.reasons import (
+    RETRY_MOST_S,
+    blocked_reason,
     failure,
     hang,
     release_reason,
     rescale_failure,
+    retry_delay_s,
+    setup_runs,
     waiting_reason,
 )
 from coadapt.core.settling import settling
@@ -55,6 +72,7 @@ from coadapt.core.state import (
     SchedulerState,
     Status,
 )
+from coadapt.core.unfit_nodes import moved
 from coadapt.core.worklist import Worklist
 from coadapt.model import (
     NO_GRANT,
@@ -70,7 +88,9 @@ from coadapt.model import (
     Tenant,
     Usage,
     check_plan,
+    holding,
 )
+from coadapt.model.instants import next_multiple
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 
@@ -130,6 +150,10 @@ class Scheduler:
                 return self._node_lost(event.node, event.why)
             case ReplicasStarted():
                 return self._started(event)
+            case SetupStarted():
+                return self._setting_up(event)
+            case TrainerSeen():
+                return self._trainer_seen(event)
             case ReplicasKept():
                 return self._kept(event)
             case ReplicasExited():
@@ -169,6 +193,8 @@ class Scheduler:
         unseen, self._work.unseen = self._work.unseen, {}
         for job_id in unseen:
             job = jobs.get(job_id)
+            if job is not None and job.retry_at:
+                job = None  # it rests: no plan may have a place for it
             if job is None or job.status.state in ENDED or job.status.cancel_requested:
                 views.drop(job_id)
             else:
@@ -226,6 +252,7 @@ class Scheduler:
     def _node_lost(self, node: NodeId, what: str = "was lost") -> list[Command]:
         if self.state.nodes.pop(node, None) is None:
             return []
+        self.state.last_lost = f"node {node} {what}"
         self._go_on_with_nodes(node)
         there = [self.state.jobs[job_id] for job_id in self._work.holdings.on(node)]
         for job in there:
@@ -269,6 +296,23 @@ class Scheduler:
         job.failed_rescales = replace(job.failed_rescales, num_in_row=0)
         return self._converge(job)
 
+    def _setting_up(self, event: SetupStarted) -> list[Command]:
+        job = self._answered(event.job, event.generation)
+        if job is None or job.state is not JobState.STARTING:
+            return []
+        job.heard_at = self.state.at
+        limit_s = None if job.spec.launch is None else job.spec.launch.setup_timeout_s
+        why = setup_runs(event.since, limit_s)
+        job.status = replace(job.status, preparing=why)
+        return []
+
+    def _trainer_seen(self, event: TrainerSeen) -> list[Command]:
+        job = self._training(event.job, event.generation)
+        if job is None:
+            return []
+        job.running = replace(job.running, is_plain=not event.seen)
+        return self._converge(job)
+
     def _heard(self, event: TrainingReported | TrainingResumed) -> list[Command]:
         """Take in what replicas tell; plans have their way with a job once its replicas have trained."""
         job = self._training(event.job, event.generation)
@@ -285,17 +329,35 @@ class Scheduler:
             job.usage = job.usage.after_cost(
                 event.generation, event.rescale_s, event.pause
             )
-        if (
-            running.has_trained or event.generation != running.generation
-        ):  # nearly always
+        trains_as_ordered = event.generation == running.generation
+        known = event.generation == job.growth.known
+        if known and (running.has_trained or not trains_as_ordered):  # nearly always
             return []
         if (
             isinstance(event, TrainingReported)
             and event.report.progress <= running.progress_at_start
         ):
             return []
+        if not known:
+            self._note_size(job, event.generation)
+        if running.has_trained or not trains_as_ordered:
+            return []
         job.running = replace(running, has_trained=True)
         return self._converge(job)
+
+    def _note_size(self, job: JobRecord, generation: int) -> None:
+        """Book that replicas of `generation` train at their size."""
+        if not self.config.growth_trial_s:
+            return
+        before = generation == job.running.generation
+        grant = job.running.grant if before else job.order.grant
+        job.growth = after_step(
+            job.growth,
+            size_of(grant.allocation),
+            generation,
+            self.state.at,
+            self.config.growth_trial_s,
+        )
 
     def _kept(self, event: ReplicasKept) -> list[Command]:
         job = self._answered(event.job, event.generation)
@@ -313,6 +375,9 @@ class Scheduler:
                 job, event.detail, restarts=num_in_row >= RESCALES_FAILED_MAX
             )
             status = replace(status, reason=Reason.RESCALE_FAILED, explanation=why)
+            if self.config.growth_trial_s:
+                size = size_of(job.ordered)
+                job.growth = after_kept(job.growth, size, event.detail)
         job.failed_rescales = FailedRescales(
             num_in_row=num_in_row, waits_for_plan=waits
         )
@@ -336,15 +401,25 @@ class Scheduler:
             and job.reason is not Reason.NODE_LOST
         )
         if event.outcome is Outcome.SUCCEEDED:
-            self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, "finished")
+            why = f"finished; {event.detail}" if event.detail else "finished"
+            self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, why)
         elif job.status.cancel_requested:
             self._end(job, Trigger.CANCELLED, Reason.CANCELLED, "cancelled on request")
         else:
             self._release(job, event)
-        return self._converge(job) + ([] if foreseen else self._wake())
+        commands = self._converge(job) + ([] if foreseen else self._wake())
+        if job.state not in ENDED and job.retry_at:
+            commands += self._set_alarm(job.retry_at)
+        return commands
 
     def _release(self, job: JobRecord, event: ReplicasExited) -> None:
         """Let go what the job holds: it will run again, unless it failed too often."""
+        if event.unfit_node and event.unfit_node not in job.unfit_nodes:
+            self._avoid(job, event.unfit_node, event.detail)
+            return
+        if self._is_failed_growth(job, event.outcome):
+            self._go_back(job, event.detail)
+            return
         if self._is_failure(job, event.outcome):
             job.usage = job.usage.after_failure()
             if job.usage.num_failures > job.spec.max_failures:
@@ -355,12 +430,27 @@ class Scheduler:
                     failure(job, event.detail),
                 )
                 return
+        rest_s = self._rest_s(job, event.outcome)
+        if event.outcome is Outcome.STOPPED and job.state is not JobState.STOPPING:
+            # Nobody ordered it: it could not begin where it was to. Another plan decides.
+            job.target = NO_GRANT
         why = (
-            release_reason(job, event)
+            release_reason(job, event, rest_s)
             if job.reason is not Reason.NODE_LOST
             else (None, None)
         )
         _let_go(job, self.state.at, job.status.after(Trigger.RELEASED, *why))
+        if rest_s:
+            job.target = NO_GRANT
+            job.retry_at = self.state.at + rest_s
+
+    def _rest_s(self, job: JobRecord, outcome: Outcome) -> float:
+        """Return how long a job rests before it may run again: what failed at once would fail again."""
+        got_on = job.measured.progress > job.running.progress_at_start
+        ran_s = self.state.at - job.running.since
+        if got_on or ran_s >= RETRY_MOST_S or not self._is_failure(job, outcome):
+            return 0.0
+        return retry_delay_s(job.usage.num_failures)
 
     def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
         if job.reason is Reason.NODE_LOST:
@@ -369,6 +459,42 @@ class Scheduler:
         gone = outcome is Outcome.LOST or job.reason is Reason.HUNG
         nowhere = gone and job.measured.progress <= job.running.progress_at_start
         return outcome is Outcome.FAILED or nowhere
+
+    def _avoid(self, job: JobRecord, node: NodeId, detail: str) -> None:
+        """Keep the job from a node that lacks something of it; that is no failure of its script."""
+        why = detail.split("\n", 1)[0]
+        job.unfit_nodes = {**job.unfit_nodes, node: why}
+        job.target = NO_GRANT
+        told = (
+            f"goes on elsewhere, node {node} is not used for this job any more: {why}"
+        )
+        status = job.status.after(Trigger.RELEASED, Reason.NODE_UNFIT, told)
+        _let_go(job, self.state.at, status)
+
+    def _is_failed_growth(self, job: JobRecord, outcome: Outcome) -> bool:
+        if job.reason is Reason.NODE_LOST or not self.config.growth_trial_s:
+            return False
+        hung = job.reason is Reason.HUNG
+        lost = outcome is Outcome.LOST and job.state is not JobState.STOPPING
+        broke = outcome is Outcome.FAILED or lost or hung
+        proven = job.growth.known == job.generation
+        return broke and not proven and job.growth.is_attempt(size_of(job.ordered))
+
+    def _go_back(self, job: JobRecord, detail: str) -> None:
+        """Let go of a size at which the job failed, for that at which it trained last."""
+        size = size_of(job.ordered)
+        least = job.spec.replicas.min
+        node_gpus = max((node.num_gpus for node in self._nodes()), default=0)
+        if job.reason is Reason.HUNG:
+            detail = "it had not reported for too long"
+        job.growth = after_failure(job.growth, size, detail, node_gpus, least)
+        assert job.growth.trained is not None
+        job.target = cut(job.target, job.growth.trained, least)
+        why = told_failure(job.growth, size, detail)
+        status = job.status.after(Trigger.RELEASED, Reason.GROWTH_FAILED, why)
+        _let_go(job, self.state.at, status)
+        # Nor does a plan count that is being made for the limits as they were.
+        self.state.solve_at = None
 
     # -- rounds -----------------------------------------------------------------------------------------
 
@@ -380,6 +506,7 @@ class Scheduler:
         if not self.state.active:
             return []
         commands = self._look_after()
+        self._end_rests()
         solving = (
             state.solve_at is not None
             and state.at - state.solve_at < self.config.solve_timeout_s
@@ -388,7 +515,16 @@ class Scheduler:
             state.round, state.solve_at = state.round + 1, state.at
             commands.append(Solve(round=state.round, view=self.view()))
         state.round_at = state.at
-        return commands + self._set_alarm(self._next_round_at())
+        rests = (job.retry_at for job in state.active if job.retry_at)
+        return commands + self._set_alarm(min([self._next_round_at(), *rests]))
+
+    def _end_rests(self) -> None:
+        """Let jobs be planned again that have rested after a failure."""
+        for job in self.state.active:
+            if 0.0 < job.retry_at <= self.state.at:
+                job.retry_at = 0.0
+                self._work.note(job)
+                self.state.changed.add(job.id)
 
     def _plan_ready(self, event: PlanReady) -> list[Command]:
         state = self.state
@@ -412,10 +548,12 @@ class Scheduler:
         state.plan_error, state.diagnostics = "", plan.diagnostics
         told = state.jobs.keys() if self._plan is None else plan.unlike(self._plan)
         state.changed, self._work.unplanned = self._work.unplanned.union(told), set()
-        for job in [
+        concerned = [
             state.jobs[job_id] for job_id in state.changed if job_id in state.jobs
-        ]:
-            if not job.status.cancel_requested:
+        ]
+        plan = self._without_unfit(plan, view, concerned)
+        for job in concerned:
+            if not (job.status.cancel_requested or job.retry_at):
                 self._set_target(job, plan, view)
         self._plan = plan
         # Whose order is not as the plan has it is under way, or may need another.
@@ -430,7 +568,69 @@ class Scheduler:
                 )
                 self._work.note(job)
                 state.changed.add(job.id)
-        return self._converge()
+        commands = self._converge()
+        self._note_blocked()
+        return commands
+
+    def _note_blocked(self) -> None:
+        """Say of each job that the plan starts, and that has no free GPUs yet, which jobs it waits for."""
+        for job in self._work.jobs:
+            if job.state is not JobState.PENDING:
+                continue
+            why = blocked_reason(
+                job, self._holders(job), self.state.at, self.config.settle_s
+            )
+            if why != job.status.blocked:
+                job.status = replace(job.status, blocked=why)
+                self.state.changed.add(job.id)
+
+    def _holders(self, job: JobRecord) -> list[JobRecord]:
+        """Return the jobs on the nodes of the job's target that hold more there than they are to hold."""
+        found: dict[JobId, JobRecord] = {}
+        for node in holding(job.target.allocation).nodes:
+            for holder_id in self._work.holdings.on(node):
+                holder = self.state.jobs[holder_id]
+                wanted = holding(holder.target.allocation).by_node.get(node, 0.0)
+                if held(holder).by_node.get(node, 0.0) > wanted:
+                    found[holder_id] = holder
+        return sorted(found.values(), key=_place)
+
+    def _without_unfit(
+        self, plan: Plan, view: ClusterView, jobs: list[JobRecord]
+    ) -> Plan:
+        """Return the plan with no job of `jobs` on a node that lacks something of it."""
+        avoiding = [job for job in jobs if job.unfit_nodes]
+        if not avoiding:
+            return plan
+        free = {node.id: node.num_gpus for node in view.nodes}
+        for allocation in plan.allocations.values():
+            for node, gpus in holding(allocation).by_node.items():
+                free[node] -= math.ceil(gpus)
+        allocations = dict(plan.allocations)
+        batches = dict(plan.batches)
+        reasons = dict(plan.reasons)
+        for job in sorted(avoiding, key=_place):
+            planned = allocations.get(job.id, WAITING)
+            given = moved(
+                planned,
+                job.ordered,
+                job.unfit_nodes,
+                view.inventory.by_id,
+                free=free,
+                least=job.spec.replicas.min,
+            )
+            if given == planned:
+                continue
+            allocations[job.id] = given
+            if given.num_replicas != planned.num_replicas:
+                batches.pop(job.id, None)
+            if not given:
+                del allocations[job.id]
+                why = "; ".join(job.unfit_nodes.values())
+                reasons[job.id] = f"waits for GPUs on other nodes: {why}"
+        return dataclasses.replace(
+            plan, allocations=allocations, batches=batches, reasons=reasons
+        )
 
     def _set_target(self, job: JobRecord, plan: Plan, view: ClusterView) -> None:
         if job.failed_rescales.waits_for_plan:
@@ -438,18 +638,34 @@ class Scheduler:
             self._work.note(job)
         target, allocation = job.target, plan.allocations.get(job.id, WAITING)
         batch = plan.batches.get(job.id)
-        if (allocation, batch) != (target.allocation, target.batch):
-            job.target = Grant(allocation=allocation, batch=batch)
+        wanted = Grant(allocation=allocation, batch=batch)
+        given = wanted
+        if job.growth.failed and allocation != job.ordered:
+            given = within(job.growth, wanted, job.spec.replicas.min)
+        if given != target:
+            job.target = given
             self._work.note(job)
         reason, why = (
             job.reason,
             plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs",
         )
         if not allocation.slots:
-            waits, why = waiting_reason(job, plan, view.inventory.by_type)
+            waits, why = waiting_reason(
+                job,
+                plan,
+                view.inventory.by_type,
+                self.state.tenants.get(job.spec.tenant),
+                "" if self.state.nodes else self.state.last_lost,
+            )
             reason = reason if job.state is JobState.STOPPING else waits
-        if (reason, why) != (job.reason, job.explanation):
-            job.status = replace(job.status, reason=reason, explanation=why)
+        elif given != wanted:
+            aside = job.growth.refuses(size_of(allocation))
+            assert aside is not None  # else it may have what was planned
+            what = "gets fewer GPUs than planned" if given else "waits"
+            why = f"{what}: {told_aside(aside)}"
+            reason = Reason.GROWTH_FAILED
+        if (reason, why, "") != (job.reason, job.explanation, job.status.blocked):
+            job.status = replace(job.status, reason=reason, explanation=why, blocked="")
 
     def _restarted(self) -> list[Command]:
         self.state.solve_at = self.state.round_due_at = None
@@ -474,8 +690,10 @@ class Scheduler:
         if self.state.tenants.get(tenant.id) == tenant:
             return []
         self.state.tenants[tenant.id] = tenant
-        # Nor does a plan count that is being made for the quotas as they were.
+        # Nor does a plan count that is being made for the quotas as they were, and the
+        # next one is read whole: quotas decide why a job waits.
         self.state.solve_at = None
+        self._plan = None
         return self._wake()
 
     def _look_after(self) -> list[Command]:
@@ -528,13 +746,9 @@ class Scheduler:
 
     def _next_round_at(self) -> float:
         """Return the first whole multiple of round_s that is not before now and after the last round."""
-        round_s, at, last_at = self.config.round_s, self.state.at, self.state.round_at
-        # A quotient rounds: where k * round_s / round_s comes out below k, the next round would be this one.
-        # So the quotient only says where to look, and the products themselves are compared.
-        index = max(math.floor(max(at, last_at) / round_s) - 1, 0)
-        while index * round_s < at or index * round_s <= last_at:
-            index += 1
-        return index * round_s
+        return next_multiple(
+            self.config.round_s, after=self.state.round_at, not_before=self.state.at
+        )
 
     def _set_alarm(self, at: float) -> list[Command]:
         if self.state.round_due_at is not None and self.state.round_due_at <= at:

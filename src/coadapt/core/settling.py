@@ -13,9 +13,9 @@ Called by Scheduler.handle only.
 # nothing is asked twice, and the step brings it about at once.
 #
 # It does not wait where GPUs are taken away rather than wished for: its user cancels the job, its node is
-# lost, or its tenant, or everybody together, holds more than the quota. Nor for ever: a script may hang
-# before its first step, or may not use coadapt.train and never tell of one. After `settle_s` it is treated
-# like any other.
+# lost, or its tenant, or everybody together, holds more than the quota. Nor for a script that does not use
+# coadapt.train, where that can be seen (TrainerSeen): it never tells of a first step. Nor for ever: a script
+# may hang before its first step. After `settle_s` it is treated like any other.
 #
 # A rescale in place needs no such peace. The staying replicas train until they change, and it is answered
 # after a first step of the new generation.
@@ -45,7 +45,7 @@ def settling(
 
 
 def _is_young(job: JobRecord, at: float, settle_s: float) -> bool:
-    if at - job.running.since >= settle_s:
+    if job.running.is_plain or at - job.running.since >= settle_s:
         return False
     taken = job.status.cancel_requested or job.reason is Reason.NODE_LOST
     return not taken and job.state in (JobState.STARTING, JobState.RUNNING)

@@ -42,6 +42,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
+from coadapt.core.growth import NO_GROWTH, Growth
 from coadapt.core.lifecycle import JobState, Reason, Trigger, advance
 from coadapt.model import (
     NO_GRANT,
@@ -51,6 +52,7 @@ from coadapt.model import (
     JobSpec,
     Measured,
     Node,
+    NodeId,
     Tenant,
     TenantId,
     Usage,
@@ -72,6 +74,10 @@ class Status:
     """Its user wants it gone: it gets nothing any more, and policies do not see it."""
     unseen: str = ""
     """Why nobody can see at the moment whether its replicas live, "" where somebody can."""
+    blocked: str = ""
+    """Which jobs keep a pending job from the GPUs that the plan gives it, "" if none does."""
+    preparing: str = ""
+    """What its replicas wait for before they are started, "" for nothing that was told."""
 
     def after(
         self,
@@ -83,7 +89,13 @@ class Status:
         why = self.explanation if explanation is None else explanation
         state = advance(self.state, trigger)
         return replace(
-            self, state=state, reason=reason or self.reason, explanation=why, unseen=""
+            self,
+            state=state,
+            reason=reason or self.reason,
+            explanation=why,
+            unseen="",
+            blocked="",
+            preparing="",
         )
 
 
@@ -136,6 +148,8 @@ class Running:
     """When that start was ordered, s."""
     has_trained: bool = False
     """Whether they took a step since then."""
+    is_plain: bool = False
+    """Whether no process of them uses coadapt.train, as far as can be seen: they tell of no first step."""
 
 
 @quick_init
@@ -163,8 +177,13 @@ class JobRecord:
     order: Order = Order()
     running: Running = Running()
     failed_rescales: FailedRescales = FailedRescales()
+    growth: Growth = NO_GROWTH
+    unfit_nodes: Mapping[NodeId, str] = field(default_factory=dict)
+    """Nodes on which it cannot run, each with the reason; replaced whole."""
     heard_at: float = 0.0
     """Last sign of life of its replicas, or when one was last asked for, s."""
+    retry_at: float = 0.0
+    """Until when it rests after a failure, s; 0 while it does not rest."""
     measured: Measured = field(default_factory=Measured)
     usage: Usage = field(default_factory=Usage)
 
@@ -225,6 +244,8 @@ class SchedulerState(_Followed):
     """How jobs ended that are not in `jobs` any more, the last ENDED_KEPT of them, in order."""
     tenants: dict[TenantId, Tenant] = field(default_factory=dict)
     """Those that the operator configured."""
+    last_lost: str = ""
+    """Which node went away last, and why, in words."""
     round: int = 0
     """Number of the last Solve."""
     round_at: float = 0.0

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from coadapt.model import JobId
@@ -75,3 +76,12 @@ class Host:
 
 
 Connect = Callable[[Host], LiveExecutor]
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A `Connect` that can find out before whether its engine would give what its options ask for."""
+
+    def examine(self, stop_grace_s: float) -> None:
+        """Raise InputError, in the engine's own words, where it would not. Nothing is asked for."""
+        ...

@@ -4,9 +4,10 @@ import re
 import socket
 from dataclasses import dataclass, field
 
-from coadapt.executors.processes.cluster import CPU_SLOT_TYPE, LOOPBACK
+from coadapt.executors.processes.cluster import LOOPBACK
 from coadapt.executors.processes.slots import Slot
 from coadapt.model import InputError, Node, NodeId
+from coadapt.model.contract_env import CPU_SLOT_TYPE
 
 # More replicas than this on one machine is a typing mistake, not a wish.
 CPU_SLOTS_MAX = 1024

@@ -12,6 +12,7 @@ ENV_SPEC = "COADAPT_SPEC"  # JobSpec as wire JSON, without its launch part
 ENV_BATCH = "COADAPT_BATCH"  # BatchConfig as wire JSON; unset: the job picks its own
 ENV_PLACEMENT = "COADAPT_PLACEMENT"  # replicas per node, "4,4,2"
 ENV_GPU_TYPE = "COADAPT_GPU_TYPE"
+CPU_SLOT_TYPE = "cpu"  # the type of a slot that stands for a CPU core
 ENV_URL = "COADAPT_URL"  # the scheduler's API, http://127.0.0.1:PORT
 ENV_TOKEN = "COADAPT_TOKEN"  # bearer token for it
 ENV_CHECKPOINT_DIR = (
@@ -22,8 +23,14 @@ ENV_CHECKPOINT_URL = (
 )
 
 # A process that saves its state on SIGTERM puts a file named by its id here, which holds EXIT_STOPPED once
-# it is saved: so it is asked itself, and heard, whatever stands between it and its executor.
+# it is saved: so it is asked itself, and heard, whatever stands between it and its executor. coadapt.train
+# writes one of three words and the replica's name: a run that began and did not say that it ended is none
+# that succeeded.
 ENV_LISTENERS_DIR = "COADAPT_LISTENERS_DIR"
+LISTENER_TRAINS = "training"
+LISTENER_ENDED = "ended"
+LISTENER_FAILED = "failed"
+LISTENER_WORDS = frozenset({LISTENER_TRAINS, LISTENER_ENDED, LISTENER_FAILED})
 
 # Where replicas hear of their next generation (model/rescale.py); unset: they only ever stop.
 ENV_RESCALE_DIR = "COADAPT_RESCALE_DIR"
@@ -48,6 +55,7 @@ ENV_STOP_TIMEOUT_S = (
     "COADAPT_STOP_TIMEOUT_S"  # from SIGTERM to a forced end of the replica
 )
 
+EXIT_NO_WORKDIR = 79  # the node has no such directory as the job's; nothing was run
 EXIT_PEER_LOST = (
     69  # another replica failed first (EX_UNAVAILABLE): never the cause of a job's end
 )

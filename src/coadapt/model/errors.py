@@ -56,3 +56,7 @@ def shown(value: object, limit: int = SHOWN_MAX) -> str:
 
 class StoreError(RuntimeError):
     """The journal cannot be read or written; the text says where, why, and what to do, in one line."""
+
+
+class StoreAwayError(StoreError):
+    """The journal cannot be read or written now, and may be later: nothing was lost, nothing was changed."""

@@ -176,6 +176,8 @@ class JobLength:
 
 # Reports come about every 30 s; a long validation or a first compilation sends none for many minutes.
 HANG_TIMEOUT_S = 1_800.0
+# To install what a job needs takes minutes, to fetch its data perhaps an hour.
+SETUP_TIMEOUT_S = 3_600.0
 
 
 @quick_init
@@ -193,12 +195,16 @@ class Launch:
     hang_timeout_s: float | None = HANG_TIMEOUT_S
     """A job that reports, but has not for so long, is stopped and started again; None: it is let be."""
     checkpoints: str = ""
+    setup_timeout_s: float | None = SETUP_TIMEOUT_S
+    """`setup` that takes longer is ended, and the job has failed once more; None: it may take for ever."""
 
     def __post_init__(self) -> None:
         if not self.run.strip():
             raise ValueError("run: the command must not be empty")
         if self.hang_timeout_s is not None and not self.hang_timeout_s > 0:
             raise ValueError(f"hang_timeout must be > 0, got {self.hang_timeout_s}")
+        if self.setup_timeout_s is not None and not self.setup_timeout_s > 0:
+            raise ValueError(f"setup_timeout must be > 0, got {self.setup_timeout_s}")
         if self.checkpoints:
             check_checkpoint_url(self.checkpoints, "checkpoints")
 

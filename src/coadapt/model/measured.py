@@ -19,6 +19,9 @@ NOBODY = -1
 # Less than this is within what equal machines differ by from minute to minute.
 RATIO_MIN = 1.25
 
+# By which a report tells in which step a loss or the gradients were first not finite.
+NOT_FINITE = "not_finite_step"
+
 # And those by which a script tells how far it is that cannot say it in samples (KEP-2779): percent, seconds.
 PERCENT_DONE, REMAINING_S = "progress_percentage", "estimated_remaining_seconds"
 
@@ -231,3 +234,11 @@ def straggler(metrics: Mapping[str, float], allocation: Allocation) -> str:
     if len(nodes) < 2 or not 0 <= rank < len(nodes) or ratio < RATIO_MIN:
         return ""
     return f"rank {rank} on {nodes[rank]} computes {ratio:.1f} times as long as the median of its peers"
+
+
+def not_finite(metrics: Mapping[str, float]) -> str:
+    """Return in which step the loss or the gradients were first not finite, in words; "" if they are."""
+    step = metrics.get(NOT_FINITE, 0.0)
+    if step < 1.0:
+        return ""
+    return f"loss or gradients are infinite or not a number (NaN) since step {step:.0f}"

@@ -35,6 +35,10 @@ class Tenant:
         if self.quota_gpus is not None and self.quota_gpus < 0:
             raise ValueError(f"Tenant.quota_gpus must be >= 0, got {self.quota_gpus}")
 
+    def allows(self, num_gpus: int) -> bool:
+        """Return whether one job may hold `num_gpus` GPUs when no other job holds any."""
+        return self.quota_gpus is None or num_gpus <= self.quota_gpus
+
 
 @lru_cache(maxsize=NUM_UNCONFIGURED_KEPT)
 def unconfigured(tenant: TenantId) -> Tenant:

@@ -1,6 +1,7 @@
 """Frozen dataclasses to JSON and back, by their type hints: one generic codec for journal, HTTP and files.
 
-A union of dataclasses is tagged with `"type"`. Keys with a default may be missing (an older writer); an
+A union of dataclasses is tagged with `"type"`. Keys with a default may be missing (an older writer): the value
+is then what the class has under that name in WIRE_MISSING, else the default. An
 unknown key, a wrong type or an illegal value raises InputError with the path to it.
 """
 
@@ -323,6 +324,7 @@ def _dataclass_decode(kind: type) -> _Decode:
     hints = typing.get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     inners = {name: _decoder(hints[name]) for name in fields}
+    of_older: Mapping[str, object] = getattr(kind, "WIRE_MISSING", {})
     required = {
         name
         for name, field in fields.items()
@@ -350,8 +352,8 @@ def _dataclass_decode(kind: type) -> _Decode:
         if names is None:
             names = tuple(_checked_keys(data, list(fields), required))
         values = data
-        if names:
-            values = {**data}
+        if names or of_older:
+            values = {**of_older, **data}
             name = ""
             try:
                 for name in names:

@@ -55,6 +55,8 @@ __all__ = [
     "PolicyCard",
     "create_policy",
     "policy_card",
+    "policy_draws",
+    "policy_module",
     "policy_names",
     "policy_option_texts",
     "policy_options",
@@ -83,6 +85,19 @@ def policy_options(name: str) -> dict[str, object]:
     parameters = inspect.signature(_find(name)).parameters.values()
     defaults = {option.name: option.default for option in parameters}
     return {**defaults, **fit_options(name, options, defaults)}
+
+
+def policy_draws(name: str) -> bool:
+    """Return whether a run under policy `name` depends on the seed of the run: it draws, and names no seed.
+
+    Raises InputError as create_policy.
+    """
+    return "seed" in policy_options(name) and "seed" not in parse_choice(name)[1]
+
+
+def policy_module(name: str) -> str:
+    """Return the module that the class of policy `name` is written in. Raises InputError as create_policy."""
+    return _find(parse_choice(name)[0]).__module__
 
 
 def policy_option_texts(name: str) -> dict[str, str]:

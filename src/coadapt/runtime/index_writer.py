@@ -21,6 +21,7 @@ from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, Order, Running, SchedulerState, Status
 from coadapt.model import BatchConfig, JobId
+from coadapt.model.measured import NOT_FINITE
 from coadapt.model.wire import Json, to_json
 from coadapt.runtime import books
 from coadapt.runtime.job_index import (
@@ -68,6 +69,7 @@ class _Seen:
     order: Order
     running: Running
     batch: BatchConfig | None
+    not_finite_at: float | None
     key: StoryKey
     span: Json
     generation_told: int = 0
@@ -83,6 +85,7 @@ class _Seen:
             and self.running.generation == job.running.generation
             and self.running.grant is job.running.grant
             and self.batch == job.measured.batch
+            and self.not_finite_at == job.measured.metrics.get(NOT_FINITE)
         )
 
 
@@ -330,6 +333,7 @@ def _seen_of(job: JobRecord) -> _Seen:
         order=job.order,
         running=job.running,
         batch=job.measured.batch,
+        not_finite_at=job.measured.metrics.get(NOT_FINITE),
         key=story_key(job),
         span=[num_gpus_held(job), list(job.ordered.shape), job.state.value],
         generation_told=job.usage.costs.generation,

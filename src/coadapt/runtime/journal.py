@@ -25,28 +25,31 @@ SQLite in WAL mode with synchronous=FULL by default; any SQLAlchemy URL will do.
 # the books are as if it had never come, and the event can still be looked at.
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
 import sqlalchemy as sa
 
 from coadapt.core.events import Event, PlanReady
 from coadapt.core.state import SchedulerState
 from coadapt.model import InputError
-from coadapt.model.errors import StoreError
+from coadapt.model.errors import StoreAwayError, StoreError
 from coadapt.model.wire import dumps, dumps_in_pieces, loads
+from coadapt.runtime.patience import Patience
 from coadapt.runtime.ports import Store
+from coadapt.runtime.schema_version import SCHEMA_VERSION
 from coadapt.runtime.wall_clock import give_way
 
-SCHEMA_VERSION = 2
 SNAPSHOTS_KEPT = 2  # the one before stays until the next is safely written
 ROWS_PER_FETCH = 1_000
+BUSY_MS = 1_000  # for which SQLite itself waits for another writer
 ROWS_PER_PRUNE = 2_000  # in one transaction: events that come meanwhile wait for it
 CHECK_BYTES = 16  # of a checksum: an accident passes it once in 3e38
 DOCTOR = "see what is wrong with: coadapt doctor"
+
+T = TypeVar("T")
 
 EVENT_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
@@ -103,6 +106,13 @@ class Refusal:
     trace: str
 
 
+def allowed_schema(version: object) -> str:
+    """Return what to do with a journal of another version, as the allowed value of an InputError."""
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        return f"up to {SCHEMA_VERSION}: a newer coadapt wrote it; use that one"
+    return f"{SCHEMA_VERSION}: an earlier coadapt wrote it; `coadapt up` brings it over"
+
+
 def link_after(before: str, row: Sequence[object]) -> str:
     """Return the checksum of an event's row that follows the one with checksum `before`."""
     seq, at, kind, job, payload = row[:5]
@@ -123,40 +133,53 @@ class Journal(Store):
     Every method raises StoreError where the database cannot be read or written, or is damaged.
     """
 
-    def __init__(self, url: str, name: str = "the journal") -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str = "the journal",
+        *,
+        path: Path | None = None,
+        patience: Patience | None = None,
+    ) -> None:
         """Open or create the journal at an SQLAlchemy URL; errors call it `name`.
 
-        Raises InputError for one of another version.
+        path: its file, which every write looks for. patience: waits while the journal cannot be used; None:
+        StoreAwayError is raised then. Raises InputError for a journal of another version.
         """
         self._name = name
+        self._path = path
+        self._patience = patience
+        self._open = False
         self._engine = sa.create_engine(url)
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _configure_sqlite)
-        with self._connection() as connection:
-            metadata.create_all(connection)
-            version = connection.scalar(sa.select(meta.c.schema_version))
-            if version is None:
-                first = {
-                    "schema_version": SCHEMA_VERSION,
-                    "head_seq": 0,
-                    "head_link": "",
-                }
-                connection.execute(meta.insert().values(first))
-            elif version != SCHEMA_VERSION:
-                allowed = f"version {SCHEMA_VERSION}; use the coadapt it is of"
-                raise InputError("journal schema", version, allowed)
+        self._work(self._begin_or_check, patient=True)
+        self._inode = None if path is None else path.stat().st_ino
         self._anchor = self._checked_anchor()
         self._tip = self._checked_tip()
         self._refused = frozenset(refusal.number for refusal in self.refusals())
+        self._open = True
 
     @classmethod
-    def at_path(cls, path: Path) -> "Journal":
+    def at_path(cls, path: Path, patience: Patience | None = None) -> "Journal":
         """Open or create a SQLite journal in a file that only its owner can read."""
         try:
             path.touch(mode=0o600, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{path} cannot be written: {error.strerror}") from None
-        return cls(f"sqlite:///{path}", str(path))
+        return cls(f"sqlite:///{path}", str(path), path=path, patience=patience)
+
+    def _begin_or_check(self, connection: sa.Connection) -> None:
+        """Begin a new journal in an empty database, or look whether the one that is there can be read."""
+        tables = sa.inspect(connection).get_table_names()
+        if "meta" in tables:
+            version = connection.scalar(sa.text("SELECT schema_version FROM meta"))
+            if version is not None and version != SCHEMA_VERSION:
+                raise InputError("journal schema", version, allowed_schema(version))
+        metadata.create_all(connection)
+        if connection.scalar(sa.select(meta.c.schema_version)) is None:
+            first = {"schema_version": SCHEMA_VERSION, "head_seq": 0, "head_link": ""}
+            connection.execute(meta.insert().values(first))
 
     @property
     def last_number(self) -> int:
@@ -185,12 +208,21 @@ class Journal(Store):
             rows.append({**row, "link": before})
         if not rows:
             return
-        with self._connection() as connection:
-            connection.execute(_INSERT_EVENT, rows)
-            connection.execute(
-                meta.update().values(head_seq=last + len(rows), head_link=before)
-            )
-        self._tip = last + len(rows), before
+        tip = last + len(rows), before
+
+        def write(connection: sa.Connection) -> None:
+            head = {"head_seq": tip[0], "head_link": tip[1]}
+            update = meta.update().where(meta.c.head_seq == last).values(head)
+            if connection.execute(update).rowcount:
+                connection.execute(_INSERT_EVENT, rows)
+                return
+            # A try before this one may have been committed although its answer was lost on the way.
+            found = connection.execute(sa.select(meta.c.head_seq, meta.c.head_link))
+            if tuple(found.one()) != tip:
+                raise StoreError(f"{self._name} was written by another process")
+
+        self._work(write, writes=True, patient=True)
+        self._tip = tip
 
     def events(self, after: int = 0) -> Iterator[Event]:
         for _, event in self.numbered_events(after):
@@ -206,19 +238,18 @@ class Journal(Store):
                 .order_by(events.c.seq)
                 .limit(ROWS_PER_FETCH)
             )
-            with self._connection() as connection:
-                rows = connection.execute(query).all()
+            rows = self._rows(query)
             if not rows:
                 raise self._damaged(after + 1, "is missing")
             for row in rows:
-                number, *_, payload, its_link = row
+                number = row.seq
                 if number != after + 1:
                     raise self._damaged(after + 1, "is missing")
-                if its_link != link_after(before, row):
+                if row.link != link_after(before, row):
                     raise self._damaged(number, "was altered")
-                after, before = number, its_link
+                after, before = number, row.link
                 if number not in self._refused:
-                    yield number, self._loaded(number, payload)
+                    yield number, self._loaded(number, row.payload)
 
     def whole(self) -> Iterator[tuple[int, Event]] | None:
         """Return all events with their numbers, None if the first ones were pruned."""
@@ -231,9 +262,12 @@ class Journal(Store):
             "trace": trace,
             "link": checksum(self._link_of(number), why, trace),
         }
-        with self._connection() as connection:
+
+        def write(connection: sa.Connection) -> None:
             connection.execute(refusals.delete().where(refusals.c.seq == number))
             connection.execute(refusals.insert().values(row))
+
+        self._work(write, writes=True, patient=True)
         self._refused |= {number}
 
     def refusals(self) -> list[Refusal]:
@@ -245,8 +279,7 @@ class Journal(Store):
             .join(events, events.c.seq == refusals.c.seq, isouter=True)
             .order_by(refusals.c.seq)
         )
-        with self._connection() as connection:
-            rows = connection.execute(query).all()
+        rows = self._rows(query)
         for row in rows:
             if row.link != checksum(row.event_link, row.why, row.trace):
                 raise self._damaged(row.seq, "is set aside by a row that was altered")
@@ -264,7 +297,8 @@ class Journal(Store):
             "payload": payload,
             "link": checksum(self._link_of(upto), payload),
         }
-        with self._connection() as connection:
+
+        def write(connection: sa.Connection) -> None:
             connection.execute(snapshots.delete().where(snapshots.c.upto == upto))
             connection.execute(snapshots.insert().values(row))
             kept = connection.scalars(
@@ -274,12 +308,11 @@ class Journal(Store):
             ).all()
             connection.execute(snapshots.delete().where(snapshots.c.upto.not_in(kept)))
 
+        self._work(write, writes=True)
+
     def latest_snapshot(self) -> tuple[SchedulerState, int] | None:
         """Return the newest snapshot that fits the events; any other is passed over for the one before."""
-        with self._connection() as connection:
-            rows = connection.execute(
-                sa.select(snapshots).order_by(snapshots.c.upto.desc())
-            ).all()
+        rows = self._rows(sa.select(snapshots).order_by(snapshots.c.upto.desc()))
         for row in rows:
             if not 0 < row.upto <= self._tip[0] or row.link != checksum(
                 self._link_of(row.upto), row.payload
@@ -298,18 +331,15 @@ class Journal(Store):
 
     def prunable(self, before_at: float) -> int:
         """Return how many events a prune may delete: those before `before_at` (s) that no restart needs."""
-        with self._connection() as connection:
-            uptos = connection.scalars(
-                sa.select(snapshots.c.upto).order_by(snapshots.c.upto)
-            ).all()
-            if len(uptos) < SNAPSHOTS_KEPT:
-                return 0
-            # In the order of their numbers: the clock may have gone back once.
-            later = sa.select(sa.func.min(events.c.seq)).where(
-                events.c.seq > self._anchor[0], events.c.at >= before_at
-            )
-            first_kept: int = connection.scalar(later) or self._tip[0]
-        return max(min(first_kept - 1, int(uptos[0])) - self._anchor[0], 0)
+        rows = self._rows(sa.select(snapshots.c.upto).order_by(snapshots.c.upto))
+        if len(rows) < SNAPSHOTS_KEPT:
+            return 0
+        # In the order of their numbers: the clock may have gone back once.
+        later = sa.select(sa.func.min(events.c.seq)).where(
+            events.c.seq > self._anchor[0], events.c.at >= before_at
+        )
+        first_kept = self._scalar(later) or self._tip[0]
+        return max(min(first_kept - 1, int(rows[0].upto)) - self._anchor[0], 0)
 
     def prune(self, count: int) -> Iterator[int]:
         """Delete the first `count` events, as `prunable` allowed; yield now and then how many are gone."""
@@ -317,9 +347,12 @@ class Journal(Store):
         if count:
             link_there = self._link_of(upto)
             row = {"seq": upto, "link": link_there, "check": checksum(upto, link_there)}
-            with self._connection() as connection:
+
+            def write(connection: sa.Connection) -> None:
                 connection.execute(anchor.delete())
                 connection.execute(anchor.insert().values(row))
+
+            self._work(write, writes=True)
             self._anchor = upto, link_there
         gone = 0
         while True:
@@ -329,11 +362,14 @@ class Journal(Store):
                 .order_by(events.c.seq)
                 .limit(ROWS_PER_PRUNE)
             )
-            with self._connection() as connection:
-                done = connection.execute(
-                    events.delete().where(events.c.seq.in_(few))
-                ).rowcount
+            delete = events.delete().where(events.c.seq.in_(few))
+
+            def remove(connection: sa.Connection, delete: sa.Delete = delete) -> int:
+                num_rows = connection.execute(delete).rowcount
                 connection.execute(refusals.delete().where(refusals.c.seq <= upto))
+                return num_rows
+
+            done = self._work(remove, writes=True)
             self._give_back_room()
             if not done:
                 return
@@ -341,19 +377,21 @@ class Journal(Store):
             yield gone
 
     def _give_back_room(self) -> None:
+        def give_back(connection: sa.Connection) -> None:
+            # Not `execute`: the statement gives back one page per step, and that takes one only.
+            driver = connection.connection.dbapi_connection
+            driver.executescript("PRAGMA incremental_vacuum")  # type: ignore[union-attr]  # sqlite3's
+
         if self._engine.dialect.name == "sqlite":
-            with self._connection() as connection:
-                # Not `execute`: the statement gives back one page per step, and that takes one only.
-                driver = connection.connection.dbapi_connection
-                driver.executescript("PRAGMA incremental_vacuum")  # type: ignore[union-attr]  # sqlite3's
+            self._work(give_back, writes=True)
 
     def close(self) -> None:
         self._engine.dispose()
 
     def _checked_anchor(self) -> tuple[int, str]:
         """Return number and checksum of the last event that was pruned."""
-        with self._connection() as connection:
-            row = connection.execute(sa.select(anchor)).one_or_none()
+        rows = self._rows(sa.select(anchor))
+        row = rows[0] if rows else None
         if row is None:
             return 0, ""
         if row.check != checksum(row.seq, row.link):
@@ -380,8 +418,7 @@ class Journal(Store):
             .scalar_subquery()
             .label("link"),
         )
-        with self._connection() as connection:
-            row = connection.execute(query).one()
+        (row,) = self._rows(query)
         if (row.last or 0) != row.head_seq:
             number = min(row.last or 0, row.head_seq) + 1
             raise self._damaged(
@@ -399,11 +436,9 @@ class Journal(Store):
         follower = events.alias()
         followed = sa.exists().where(follower.c.seq == events.c.seq + 1)
         there = events.c.seq > self._anchor[0]
-        with self._connection() as connection:
-            first = connection.scalar(sa.select(sa.func.min(events.c.seq)).where(there))
-            last = connection.scalar(
-                sa.select(sa.func.min(events.c.seq)).where(there, ~followed)
-            )
+        least = sa.select(sa.func.min(events.c.seq))
+        first = self._scalar(least.where(there))
+        last = self._scalar(least.where(there, ~followed))
         return self.first_number if first != self.first_number else int(last or 0) + 1
 
     def _link_of(self, number: int) -> str:
@@ -412,10 +447,7 @@ class Journal(Store):
             return its_link
         if number == self._anchor[0]:
             return self._anchor[1]
-        with self._connection() as connection:
-            found = connection.scalar(
-                sa.select(events.c.link).where(events.c.seq == number)
-            )
+        found = self._scalar(sa.select(events.c.link).where(events.c.seq == number))
         if number and found is None:
             raise self._damaged(number, "is missing")
         return str(found or "")
@@ -424,19 +456,83 @@ class Journal(Store):
         try:
             return loads(EVENT_KINDS, payload)
         except InputError as error:
-            raise self._damaged(number, f"cannot be read ({error})") from None
+            # Its checksum fits: it was written so.
+            raise StoreError(
+                f"{self._name}: event {number} is of another version of Coadapt ({error}); use that version"
+            ) from None
 
     def _damaged(self, number: int, what: str) -> StoreError:
         return StoreError(f"{self._name} was harmed: event {number} {what}; {DOCTOR}")
 
-    @contextmanager
-    def _connection(self) -> Iterator[sa.Connection]:
-        """Give a connection whose work is committed at the end, and say in one line what went wrong."""
+    def _rows(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        return self._work(lambda connection: connection.execute(query).all())
+
+    def _scalar(self, query: sa.Select[Any]) -> Any:
+        return self._work(lambda connection: connection.scalar(query))
+
+    def _work(
+        self,
+        work: Callable[[sa.Connection], T],
+        *,
+        writes: bool = False,
+        patient: bool = False,
+    ) -> T:
+        """Do `work` in one transaction, and return its result.
+
+        While the journal cannot be used, it waits if it is `patient` or reads: snapshots and prunes can be
+        left out, what happened cannot. Then `work` may be done more than once; only the last one is kept.
+        """
+        patience = self._patience if patient or not writes else None
+        waited = False
+        while True:
+            try:
+                if writes:
+                    self._check_there()
+                with self._engine.begin() as connection:
+                    result = work(connection)
+            except sa.exc.DBAPIError as error:
+                text = str(error.orig)
+                failure = self._failure(text)
+                if "disk I/O error" in text:
+                    self._engine.dispose()  # its handles may be of a disk that was away
+            except StoreAwayError as error:
+                failure = error
+            else:
+                # A reader gets through where another process keeps all writers out.
+                if patience is not None and (writes or waited):
+                    patience.over()
+                return result
+            if patience is None or not isinstance(failure, StoreAwayError):
+                raise failure from None
+            patience.wait(failure)
+            waited = True
+
+    def _failure(self, text: str) -> StoreError:
+        """Return the error to raise for what the database said, in one line."""
+        message = f"{self._name} {_explained(text)}"
+        passes = "locked" in text or (
+            self._open and any(words in text for words in _MAY_PASS)
+        )
+        return StoreAwayError(message) if passes else StoreError(message)
+
+    def _check_there(self) -> None:
+        """Raise StoreError where the journal's file does not have its name any more.
+
+        What is written to a file that was moved or replaced would not be found by the next start.
+        """
+        if self._path is None or not self._open:
+            return
         try:
-            with self._engine.begin() as connection:
-                yield connection
-        except sa.exc.DBAPIError as error:
-            raise StoreError(f"{self._name} {_explained(str(error.orig))}") from None
+            inode = self._path.stat().st_ino
+        except OSError as error:
+            raise StoreAwayError(
+                f"{self._name} is not there ({error.strerror}): bring it back to its place"
+            ) from None
+        if inode != self._inode:
+            raise StoreError(
+                f"{self._name} was replaced by another file while the scheduler ran: what it wrote since is "
+                "not in that file"
+            )
 
 
 _INSERT_EVENT = events.insert()
@@ -450,8 +546,11 @@ def _explained(error: str) -> str:
     return f"cannot be read or written ({error}); {DOCTOR}"
 
 
+# What a disk says that is away for a while; a file of another user says so as well, while it is opened.
+_MAY_PASS = ("unable to open", "readonly", "disk I/O error", "disk is full")
+
 _MEANINGS = {
-    "disk is full": "cannot be written: the disk is full; free some space, then start the scheduler again",
+    "disk is full": "cannot be written: the disk is full; free some space",
     "readonly": "cannot be written: this user needs write access to it and its directory",
     "unable to open": "cannot be opened: this user needs access to it and its directory",
     "locked": "is in use by another process",
@@ -469,7 +568,7 @@ def _configure_sqlite(
         "auto_vacuum=INCREMENTAL",
         "journal_mode=WAL",
         "synchronous=FULL",
-        "busy_timeout=5000",
+        f"busy_timeout={BUSY_MS}",
     ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()

@@ -26,11 +26,11 @@ from coadapt.model.errors import StoreError
 from coadapt.model.wire import dumps, loads
 from coadapt.runtime.journal import (
     EVENT_KINDS,
-    SCHEMA_VERSION,
     checksum,
     link_after,
     metadata,
 )
+from coadapt.runtime.schema_version import SCHEMA_VERSION
 
 FILES = ("", "-wal", "-shm")  # of one SQLite database
 MISSING_WHY = "was missing; `coadapt doctor --repair` put an empty event in its place"
@@ -69,6 +69,7 @@ class Found:
 class Judgement:
     """altered, missing, relinked (sound but for their checksum): numbers of events; kept, unfit: snapshots.
 
+    foreign: events whose checksum fits, but that cannot be read: another version of Coadapt wrote them.
     lost_tail: how many of the last events are missing; end: what else is wrong there. errors: of reading.
     anchor_altered: what says where the journal begins was altered.
     """
@@ -78,6 +79,7 @@ class Judgement:
     kept: list[int] = field(default_factory=list)
     unfit: list[int] = field(default_factory=list)
     relinked: list[int] = field(default_factory=list)
+    foreign: list[int] = field(default_factory=list)
     lost_tail: int = 0
     end: str = ""
     anchor_altered: bool = False
@@ -94,6 +96,10 @@ class Judgement:
         ]
         lines += [
             f"{_events(first, last)} altered" for first, last in _runs(self.altered)
+        ]
+        lines += [
+            f"{_events(first, last)} of another version of Coadapt"
+            for first, last in _runs(self.foreign)
         ]
         lines += [
             f"the checksum of event {number} was altered" for number in self.relinked
@@ -196,8 +202,10 @@ def judge(found: Found) -> Judgement:
         if row.link != right and _follows(found.rows.get(number + 1), right):
             judgement.relinked.append(number)
             before = right
-        elif row.link != right or (number not in refused and not _is_event(row)):
+        elif row.link != right:
             judgement.altered.append(number)
+        elif number not in refused and not _is_event(row):
+            judgement.foreign.append(number)
     for upto, payload, link in sorted(found.snapshots):
         there = (
             begin_link

@@ -6,6 +6,7 @@ from itertools import islice
 from operator import attrgetter
 
 from coadapt.core.accounting import held, num_gpus_held
+from coadapt.core.growth import told_aside
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.goodput.efficiency import efficiency
@@ -26,7 +27,14 @@ _PLACE = attrgetter("submitted_at", "id")
 
 # What a job waits after that has nothing to do with plans, and is told beside them.
 _OWN_REASONS = frozenset(
-    {Reason.NODE_LOST, Reason.REPLICAS_LOST, Reason.HUNG, Reason.SCRIPT_FAILED}
+    {
+        Reason.NODE_LOST,
+        Reason.REPLICAS_LOST,
+        Reason.HUNG,
+        Reason.SCRIPT_FAILED,
+        Reason.GROWTH_FAILED,
+        Reason.NODE_UNFIT,
+    }
 )
 
 
@@ -120,6 +128,11 @@ def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, J
         "gpus_min": job.spec.replicas.min,
         "gpus_max": job.spec.replicas.max,
         "num_gpus": allocation.num_replicas,
+        "gpus_limit": job.growth.limit,
+        "sizes_set_aside": [
+            told_aside(each) for each in job.growth.failed if each.set_aside
+        ],
+        "nodes_unfit": dict(job.unfit_nodes),
         "allocation": to_json(allocation.slots),
         "efficiency": job_efficiency(job),
         "noise_scale": to_json(grad.noise_scale(job.spec.batch.initial))

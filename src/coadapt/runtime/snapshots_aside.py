@@ -11,29 +11,26 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 from coadapt.core.events import Event
 from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.runtime.disk_reserve import is_disk_full
+from coadapt.model.errors import StoreAwayError
 from coadapt.runtime.ports import Store
 
 
 class SnapshotsAside(Store):
-    """The store `store`, but for its snapshots, which a thread writes; on a full disk events go first."""
+    """The store `store`, but for its snapshots, which a thread writes."""
 
     def __init__(
         self,
         store: Store,
         committed: Callable[[float], None] = lambda _: None,
-        make_room: Callable[[], None] = lambda: None,
     ) -> None:
-        """`committed` is told how long each commit of events took, in seconds. `make_room` is called when the
-        disk is full; then it is tried once more.
-        """
+        """`committed` is told how long each commit of events took, in seconds."""
         self._store = store
         self._committed = committed
-        self._make_room = make_room
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
 
@@ -43,13 +40,7 @@ class SnapshotsAside(Store):
 
     def append(self, events: Sequence[Event]) -> None:
         begun = time.perf_counter()
-        try:
-            self._store.append(events)
-        except Exception as error:
-            if not is_disk_full(error):
-                raise
-            self._make_room()
-            self._store.append(events)
+        self._store.append(events)
         self._committed(time.perf_counter() - begun)
 
     def events(self, after: int = 0) -> Iterator[Event]:
@@ -75,16 +66,13 @@ class SnapshotsAside(Store):
         return self._store.latest_snapshot()
 
     def finish(self) -> None:
-        """Wait until what is being written is written. Raises what went wrong with it, but for a full disk:
-        it was left out then, and a restart replays more events.
+        """Wait until what is being written is written. Raises what went wrong with it, unless that may pass
+        (a full disk, a lock): it was left out then, and a restart replays more events.
         """
         if self._writing is None:
             return
-        try:
+        with suppress(StoreAwayError):
             self._writing.result()
-        except Exception as error:
-            if not is_disk_full(error):
-                raise
 
     def close(self) -> None:
         """End the thread, once it has written what it is at."""
@@ -118,6 +106,9 @@ def copy_of(job: JobRecord) -> JobRecord:
         job.order,
         job.running,
     )
-    made.failed_rescales, made.heard_at = job.failed_rescales, job.heard_at
+    made.failed_rescales = job.failed_rescales
+    made.growth = job.growth
+    made.unfit_nodes = job.unfit_nodes
+    made.heard_at = job.heard_at
     made.measured, made.usage = job.measured, job.usage
     return made

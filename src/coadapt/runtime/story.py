@@ -15,10 +15,11 @@ from coadapt.core.lifecycle import Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, Status
 from coadapt.model import Allocation, JobId
-from coadapt.model.measured import straggler
+from coadapt.model.measured import not_finite, straggler
 
 StoryKey = tuple[str, ...]
-"""State, generation, allocation, batch, slow replica, why it is unseen and, last, explanation of a job."""
+"""State, generation, allocation, batch, slow replica, whether losses are finite, why it is unseen and, last,
+explanation of a job."""
 
 NEW: StoryKey = ()
 
@@ -122,15 +123,21 @@ def story_key(job: JobRecord) -> StoryKey:
         shown_allocation(job.ordered),
         batch,
         straggler_of(job).partition(" computes")[0],
+        not_finite(job.measured.metrics),
         job.status.unseen,
-        job.explanation,
+        "; ".join(
+            filter(None, (job.status.preparing, job.status.blocked or job.explanation))
+        ),
     )
 
 
 def why_now(status: Status) -> tuple[Reason, str]:
     """Return why a job is where it is, for programs and for people; that it is unseen goes before that."""
+    if status.blocked:
+        return status.reason, status.blocked
     if not status.unseen:
-        return status.reason, status.explanation
+        told = (status.preparing, status.explanation)
+        return status.reason, "; ".join(filter(None, told))
     return Reason.UNSEEN, "; ".join(filter(None, (status.unseen, status.explanation)))
 
 
@@ -147,7 +154,7 @@ def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
             f"submitted: {limits.min}..{limits.max} GPUs, batch {job.spec.batch.initial}.."
             f"{job.spec.batch.max_total}, contract {job.spec.contract.value}"
         )
-    state, _, allocation, batch, slow, unseen, explanation = now
+    state, _, allocation, batch, slow, trouble, unseen, explanation = now
     parts = [state]
     if now[1:3] != before[1:3]:
         parts.append(
@@ -161,8 +168,10 @@ def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
         parts.append(
             straggler_of(job) or "no replica is slower than its peers any more"
         )
-    if unseen != before[5] and job.trains_on:
+    if trouble and trouble != before[5]:
+        parts.append(trouble)
+    if unseen != before[6] and job.trains_on:
         parts.append(unseen or "its replicas are seen again")
-    if explanation != before[6]:
+    if explanation != before[7]:
         parts.append(explanation)
     return "; ".join(parts)

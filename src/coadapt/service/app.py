@@ -48,6 +48,7 @@ from coadapt.runtime.snapshot import cluster_snapshot, count_states
 from coadapt.service import errors, nodes, pruning, tenants
 from coadapt.service.auth import Credentials
 from coadapt.service.bodies import StrictRoute
+from coadapt.service.committing import commit
 from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.metrics import metrics_text
 from coadapt.service.figures.tally import Tally
@@ -78,7 +79,7 @@ from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.lane import ReportLane
 from coadapt.service.reports.reading import read_report
 from coadapt.service.reports.trainer_status import StatusBody, Throttle, report_of
-from coadapt.service.submission import check_possible, job_id
+from coadapt.service.submission import check_possible, check_quota, job_id
 
 # Decisions about a job that `describe` shows; its story tells all of them.
 DECISIONS_SHOWN = 10
@@ -260,8 +261,15 @@ async def submit(
     if _service(request).shares_disk:
         await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
-        present = await _read(request, lambda state: list(state.nodes.values()))
+        present, tenant = await _read(
+            request,
+            lambda state: (
+                list(state.nodes.values()),
+                state.tenants.get(spec.tenant),
+            ),
+        )
         check_possible(spec, [*present, *_service(request).to_come()])
+        check_quota(spec, tenant)
         await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))
     elif known[0] != spec:
         raise HTTPException(
@@ -427,7 +435,7 @@ def _reports(request: Request) -> ReportGroups:
 
 
 async def _commit(request: Request, event: Event) -> None:
-    await asyncio.wrap_future(_service(request).loop.commit(event))
+    await commit(_service(request).loop, event)
 
 
 async def _read(request: Request, question: Callable[[SchedulerState], T]) -> T:

@@ -83,6 +83,7 @@ def load_token(path: Path) -> str:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     except FileExistsError:
         return read_token(path)
+    os.fchmod(handle, PRIVATE_FILE)  # whatever the umask
     with open(handle, "w") as file:
         file.write(secrets.token_urlsafe(TOKEN_BYTES))
     return read_token(path)

@@ -11,10 +11,14 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from coadapt.model import InputError
-from coadapt.model.errors import StoreError, shown
+from coadapt.model.errors import StoreAwayError, StoreError, shown
 from coadapt.service.jobfile import input_error
 from coadapt.service.listing import UnknownJobError
-from coadapt.service.live_loop import EventRefusedError, OverloadedError
+from coadapt.service.live_loop import (
+    EndedError,
+    EventRefusedError,
+    OverloadedError,
+)
 
 RETRY_AFTER_S = 1
 
@@ -46,7 +50,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         413: "The body is longer than 1,000,000 bytes.",
         429: "The job tells how far it is too often (`Retry-After`).",
         422: "A value is not allowed, or the scheduler could not handle it.",
-        503: "Too much waits to be written, or the journal cannot be written.",
+        503: "Nothing can be written now; with `Retry-After`, ask again after so many seconds.",
     }.items()
 }
 
@@ -62,6 +66,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(OverloadedError, _on_overload)
     app.add_exception_handler(StoreError, _on_loss)
     app.add_exception_handler(EventRefusedError, _on_loss)
+    app.add_exception_handler(EndedError, _on_loss)
 
 
 async def _on_input_error(_: Request, error: Exception) -> JSONResponse:
@@ -115,13 +120,17 @@ def _fielded(error: InputError, status: int) -> JSONResponse:
     return JSONResponse({"error": {**fields, "message": str(error)}}, status)
 
 
-def answer_to_loss(error: EventRefusedError | StoreError) -> JSONResponse:
+def answer_to_loss(error: EndedError | EventRefusedError | StoreError) -> JSONResponse:
     """Return the answer to a lawful request of which nothing came."""
-    return _plain(422 if isinstance(error, EventRefusedError) else 503, str(error))
+    if isinstance(error, EventRefusedError):
+        return _plain(422, str(error))
+    passes = isinstance(error, StoreAwayError)
+    again = {"Retry-After": str(RETRY_AFTER_S)} if passes else None
+    return _plain(503, str(error), again)
 
 
 async def _on_loss(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, EventRefusedError | StoreError)
+    assert isinstance(error, EndedError | EventRefusedError | StoreError)
     return answer_to_loss(error)
 
 

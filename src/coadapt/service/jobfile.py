@@ -35,7 +35,7 @@ from coadapt.model.checkpoint_url import ALLOWED as CHECKPOINTS_ALLOWED
 from coadapt.model.checkpoint_url import check_checkpoint_url
 from coadapt.model.contract_env import is_reserved_env
 from coadapt.model.errors import shown
-from coadapt.model.job import HANG_TIMEOUT_S
+from coadapt.model.job import HANG_TIMEOUT_S, SETUP_TIMEOUT_S
 from coadapt.model.schedule import ALLOWED as SCHEDULE_ALLOWED
 from coadapt.model.tenant import EVERYBODY
 from coadapt.objects import check_scheme
@@ -56,6 +56,7 @@ from coadapt.service.limits import (
     SAMPLES_MAX,
     SCHEDULE_LENGTH_MAX,
     SECONDS_MAX,
+    SETUP_TIMEOUT_MIN_S,
 )
 
 GPUS_ALLOWED = (
@@ -208,6 +209,13 @@ class JobFile(_Section):
         description=f"seconds >= {HANG_TIMEOUT_MIN_S:g} without a report after which it is started again; "
         "null for never",
     )
+    setup_timeout: float | None = Field(
+        default=SETUP_TIMEOUT_S,
+        ge=SETUP_TIMEOUT_MIN_S,
+        le=SECONDS_MAX,
+        description=f"seconds >= {SETUP_TIMEOUT_MIN_S:g} after which a setup that runs is ended; "
+        "null for never",
+    )
     checkpoints: str = Field(
         default="", description=f"{CHECKPOINTS_ALLOWED}; empty: in the state directory"
     )
@@ -291,6 +299,7 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
             envs=envs,
             workdir=str(Path(job.workdir)),
             hang_timeout_s=job.hang_timeout,
+            setup_timeout_s=job.setup_timeout,
             checkpoints=job.checkpoints,
         ),
     )

@@ -23,6 +23,7 @@ from coadapt.core.events import (
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, KinTimes, Node, NodeId
+from coadapt.model.errors import StoreAwayError
 from coadapt.runtime.ports import Executor, Post, Solver, Store
 from coadapt.runtime.runtime import Observer, Runtime
 from coadapt.runtime.snapshots_aside import picture_of
@@ -52,6 +53,10 @@ logger = logging.getLogger(__name__)
 
 class OverloadedError(RuntimeError):
     """Too many events wait to be written; try again later."""
+
+
+class EndedError(RuntimeError):
+    """The scheduler ends; what was handed over to it was not written."""
 
 
 class EventRefusedError(RuntimeError):
@@ -88,10 +93,13 @@ class LiveLoop:
         observers: Sequence[Observer] = (),
         restored: Callable[[SchedulerState, int], None] = lambda *_: None,
         waited: Callable[[float], None] = lambda _: None,
+        trouble: Callable[[], str] = lambda: "",
     ) -> None:
         """`observers` and `restored`: see Runtime. `waited` is told how long each event took until it was
-        handled, in seconds since it was handed over.
+        handled, in seconds since it was handed over. `trouble`: why the store cannot write now, "" if it can.
         """
+        self._trouble = trouble
+        self._ended = threading.Event()
         self._queue: queue.Queue[_Waiting] = queue.Queue(QUEUE_MAX)
         self._waited = waited
         self._clock = clock
@@ -127,6 +135,13 @@ class LiveLoop:
 
     def run(self) -> None:
         """Handle events until `close`. What is raised here is a bug or a dead disk: nothing goes on then."""
+        try:
+            self._run()
+        finally:
+            self._ended.set()
+            self._turn_away()
+
+    def _run(self) -> None:
         while not self._closed.is_set():
             group = self._next_group()
             try:
@@ -140,6 +155,14 @@ class LiveLoop:
                         waiting.future.set_exception(error)
                 raise
             self._tell(group)
+
+    def _turn_away(self) -> None:
+        """Tell whoever waits for an event that nobody handles any more."""
+        with suppress(queue.Empty):
+            while True:
+                future = self._queue.get_nowait().future
+                if future is not None and not future.done():
+                    future.set_exception(EndedError("the scheduler ends"))
 
     def _tell(self, group: "list[_Waiting]") -> None:
         """Tell whoever waits what became of the events."""
@@ -175,10 +198,16 @@ class LiveLoop:
         self._notices.append(text)
         logger.error("%s; jobs are scheduled as before", text, exc_info=error)
 
+    def notice(self, text: str) -> None:
+        """Add what an operator should know to `notices`."""
+        with self._lock:
+            self._notices.append(text)
+
     def notices(self) -> list[str]:
         """Return what went wrong inside since the start, the latest last."""
+        trouble = self._trouble()
         with self._lock:
-            return list(self._notices)
+            return [*self._notices, *[trouble] * bool(trouble)]
 
     def close(self) -> None:
         self._closed.set()
@@ -211,14 +240,25 @@ class LiveLoop:
     ) -> "Future[dict[int, EventRefusedError]]":
         """Hand events over that go together, and came from `since` on; the future is done likewise.
 
-        Its result names by their places those that were refused. Raises OverloadedError.
+        Its result names by their places those that were refused. Raises OverloadedError, StoreAwayError while
+        the journal cannot be written, and EndedError once the scheduler ends.
         """
+        if trouble := self._trouble():
+            raise StoreAwayError(trouble)
+        if self._ended.is_set():
+            raise EndedError("the scheduler ends")
         future: Future[dict[int, EventRefusedError]] = Future()
         try:
             self._queue.put_nowait(_Waiting(events=events, future=future, since=since))
         except queue.Full:
             raise OverloadedError(f"{QUEUE_MAX} events wait to be written") from None
+        if self._ended.is_set():  # it ended between the two looks
+            self._turn_away()
         return future
+
+    def trouble(self) -> str:
+        """Return why nothing can be written now, "" if all is well."""
+        return self._trouble()
 
     def read(self, question: Callable[[SchedulerState], T]) -> T:
         """Return `question(state)`, with all that was answered in it. The question must keep nothing of it.

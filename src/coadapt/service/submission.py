@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 from coadapt.goodput.batch import adaptive_grid
-from coadapt.model import InputError, JobId, JobSpec, Node
+from coadapt.model import InputError, JobId, JobSpec, Node, Tenant
 
 ID_NAME_LENGTH = 40
 # Two jobs of one name meet with a chance of 1 in 4 billion; `submit` refuses the second then.
@@ -43,6 +43,21 @@ def check_possible(spec: JobSpec, nodes: Iterable[Node]) -> None:
         allowed = f"a minimum of at most {most}, which is all that this cluster has of {types}"
         raise InputError("resources.gpus", f"{limits.min}..{limits.max}", allowed)
     _check_batch(spec, min(limits.max, most))
+
+
+def check_quota(spec: JobSpec, tenant: Tenant | None) -> None:
+    """Raise InputError if the quota of the job's tenant is below the fewest GPUs that
+    the job can train on. `tenant` is None where nobody configured it.
+    """
+    if tenant is None or tenant.allows(spec.replicas.min):
+        return
+    least = spec.replicas.min
+    raise InputError(
+        "resources.gpus",
+        f"{least}..{spec.replicas.max}",
+        f"a minimum of at most {tenant.quota_gpus}, the quota of tenant {tenant.id}; "
+        f"an operator raises it with: coadapt tenant set {tenant.id} --quota {least}",
+    )
 
 
 def _check_batch(spec: JobSpec, most: int) -> None:

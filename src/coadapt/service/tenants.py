@@ -16,6 +16,7 @@ from coadapt.model.bounds import LABEL_ALLOWED, is_label
 from coadapt.model.tenant import EVERYBODY
 from coadapt.model.wire import Json, to_json
 from coadapt.service.bodies import StrictRoute
+from coadapt.service.committing import commit
 from coadapt.service.limits import (
     GPUS_MAX,
     NAME_LENGTH_MAX,
@@ -72,9 +73,7 @@ async def configure(
             tenant,
             f"one of the {len(known)} that there are; more are not kept",
         )
-    await asyncio.wrap_future(
-        loop.commit(TenantConfigured(at=loop.now(), tenant=granted))
-    )
+    await commit(loop, TenantConfigured(at=loop.now(), tenant=granted))
     (told,) = await asyncio.to_thread(
         loop.read, lambda state: tenant_snapshots(state, {tenant})
     )
@@ -94,9 +93,13 @@ def tenant_snapshots(
     """Return tenants as plain data, by name: what is granted, and what live jobs hold. `only`: of these."""
     held: Counter[TenantId] = Counter()
     num_jobs: Counter[TenantId] = Counter()
+    num_barred: Counter[TenantId] = Counter()
     gpus: dict[TenantId, float] = {}
     for job in state.jobs.values():
         if job.state not in ENDED:
+            owner = state.tenants.get(job.spec.tenant)
+            if owner is not None and not owner.allows(job.spec.replicas.min):
+                num_barred[owner.id] += 1
             for tenant in (job.spec.tenant, EVERYBODY):
                 num_jobs[tenant] += 1
                 held[tenant] += bool(job.ordered)
@@ -112,6 +115,7 @@ def tenant_snapshots(
             "num_gpus": gpus.get(name, 0.0),
             "num_jobs": num_jobs[name],
             "num_jobs_with_gpus": held[name],
+            "num_jobs_beyond_quota": num_barred[name],
         }
         for name in sorted(names)
     ]

@@ -118,6 +118,13 @@ class TellsMetrics(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsItsTimeAlone(Protocol):
+    """An Application whose trace tells how long its job trains alone, s."""
+
+    exclusive_s: float
+
+
 def step_s(application: Application, setting: Setting, batch: BatchConfig) -> float:
     """Return the seconds of one optimiser step, accumulation included."""
     whole_s, sync_s = application.step_time(setting, batch.atomic)

@@ -1,22 +1,41 @@
 """Virtual time: a heap of callbacks. The port Clock of the runtime, and nothing else."""
 
 import heapq
-import itertools
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from coadapt.runtime.ports import Cancel
+
+# A clock that moves by less than this, s, stands: instants of a run of 30 years are told apart to 1e-7 s.
+STANDS_WITHIN_S = 1e-6
+# Callbacks, asked for and called while the clock stands, after which it will never move again.
+STANDING_MAX = 1_000_000
+# Of these, the latest that the error tells by name.
+NAMED_LATEST = 1_000
+
+
+class ClockStandsError(RuntimeError):
+    """Virtual time does not go on: callbacks ask for callbacks of the same instant, again and again."""
 
 
 class VirtualClock:
     """Time that jumps from one callback to the next. Single-threaded; instants in seconds."""
 
-    def __init__(self, start: float = 0.0) -> None:
+    def __init__(self, start: float = 0.0, standing_max: int = STANDING_MAX) -> None:
         self._now = start
+        self._standing_max = standing_max
         # (when, last, order of the call, number of the callback): the callback itself lies apart, so that a
         # cancelled one costs nothing and entries never compare functions.
         self._heap: list[tuple[float, bool, int]] = []
         self._callbacks: dict[int, Callable[[], None]] = {}
-        self._order = itertools.count()
+        self._num_asked = 0
+        # When the clock last moved, how many callbacks had been asked for by then, and how many of the later
+        # ones were called since. Any number may be asked for beforehand: a million jobs may come at once.
+        self._moved_at = start
+        self._asked_before = 0
+        self._num_standing = 0
+        self._names: Counter[str] = Counter()
 
     def now(self) -> float:
         return self._now
@@ -25,7 +44,8 @@ class VirtualClock:
         self, when: float, callback: Callable[[], None], *, last: bool = False
     ) -> Cancel:
         """Call `callback` once at `when`, at once if that has passed; see runtime.ports.Clock."""
-        order = next(self._order)
+        order = self._num_asked
+        self._num_asked += 1
         heapq.heappush(self._heap, (max(when, self._now), last, order))
         self._callbacks[order] = callback
         return lambda: self._cancel(order)
@@ -38,16 +58,48 @@ class VirtualClock:
     def run(self, until: float | None = None) -> None:
         """Call what is due, in order, up to and including `until` (None: until nothing is left).
 
-        With `until` the clock stands there afterwards, or where it stood if that is later.
+        With `until` the clock stands there afterwards, or where it stood if that is later. Raises
+        ClockStandsError where it would never get there.
         """
         while self._heap and (until is None or self._heap[0][0] <= until):
             when, _, order = heapq.heappop(self._heap)
             callback = self._callbacks.pop(order, None)
             if callback is not None:
                 self._now = when
+                if order >= self._asked_before:
+                    self._watch(when, callback)
                 callback()
         if until is not None:
             self._now = max(self._now, until)
 
+    def _watch(self, when: float, callback: Callable[[], None]) -> None:
+        """Count the callbacks that were asked for since the clock moved; raise when there are too many."""
+        if when - self._moved_at >= STANDS_WITHIN_S:
+            self._moved_at = when
+            self._asked_before = self._num_asked
+            self._num_standing = 0
+            self._names.clear()
+            return
+        self._num_standing += 1
+        if self._num_standing > self._standing_max - NAMED_LATEST:
+            self._names[_name(callback)] += 1
+        if self._num_standing >= self._standing_max:
+            named = ", ".join(
+                f"{name} ({count})" for name, count in self._names.most_common(3)
+            )
+            raise ClockStandsError(
+                f"virtual time stands at {when!r} s: {self._num_standing} callbacks in this instant, "
+                f"the latest are {named}"
+            )
+
     def _cancel(self, order: int) -> None:
         self._callbacks.pop(order, None)
+
+
+def _name(callback: Callable[[], None]) -> str:
+    """Return what a callback is called in the code, without where it lies in memory."""
+    found: object = callback
+    while isinstance(found, partial):
+        found = found.func
+    name = getattr(found, "__qualname__", type(found).__name__)
+    return f"{getattr(found, '__module__', '?')}.{name}"

@@ -11,31 +11,32 @@ from functools import partial
 from pathlib import Path
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import JobSubmitted
+from coadapt.core.events import JobSubmitted, TenantConfigured
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord
 from coadapt.model import Node
-from coadapt.policies import create_policy, policy_options
+from coadapt.policies import create_policy, policy_draws
 from coadapt.policies.base import Policy, reaction_of
-from coadapt.policies.choice import parse_choice
 from coadapt.runtime.history import History, Recorder
 from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.runtime import Runtime
 from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.agent import Oracle
 from coadapt.sim.applications import Application
-from coadapt.sim.clock import VirtualClock
+from coadapt.sim.clock import ClockStandsError, VirtualClock
 from coadapt.sim.foresight import Foresight, Foretold
 from coadapt.sim.metrics import (
     JobOutcome,
     Metrics,
+    RoundOutcome,
     RunFacts,
     commonest_type,
     gpus_by_type,
     gpus_per_node,
     job_outcomes,
     measure,
+    round_outcomes,
 )
 from coadapt.sim.workload import Workload
 from coadapt.sim.world import World
@@ -109,6 +110,7 @@ class RunResult:
 
     peak_rss_mb: highest resident memory of the process during the run, in MiB, with all that it held before.
     foretold: what the policy said of the ends of jobs, if it does; nothing where figures alone were wanted.
+    reaction_s: after which an arrival or an exit was followed by a round; None: by the periodic ones only.
     """
 
     trace: str
@@ -122,6 +124,8 @@ class RunResult:
     num_plans_failed: int = 0
     plan_error: str = ""
     foretold: tuple[Foretold, ...] = ()
+    rounds: tuple[RoundOutcome, ...] = ()
+    reaction_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -141,7 +145,10 @@ class Simulation:
         """Play until every job has ended. Raises SimulationError if that will never be."""
         busy_at = self.clock.now()
         while not self.clock.idle:
-            self.clock.run(until=self.clock.now() + CHECK_PERIOD_S)
+            try:
+                self.clock.run(until=self.clock.now() + CHECK_PERIOD_S)
+            except ClockStandsError as error:
+                raise SimulationError(f"{self.workload.name}: {error}") from error
             now, num_live = self.clock.now(), len(self._live())
             if on_progress is not None:
                 on_progress(now, len(self.recorder.history.jobs) - num_live)
@@ -200,6 +207,9 @@ def compose(
     world.kin_times_of = runtime.kin_times_of
     for node in cluster:
         clock.call_at(0.0, partial(world.restore_node, node, runtime.post))
+    for tenant in workload.tenants:
+        configured = TenantConfigured(at=0.0, tenant=tenant)
+        clock.call_at(0.0, partial(runtime.post, configured))
     for job in workload.jobs:
         submitted = JobSubmitted(
             at=job.at,
@@ -228,9 +238,33 @@ def simulate(
     `seed` goes to policies that draw. Raises InputError for an unknown policy, SimulationError for a run that
     cannot end.
     """
+    return simulate_policy(
+        workload,
+        applications,
+        cluster,
+        lambda: new_policy(policy_name, seed),
+        policy_name=policy_name,
+        seed=seed,
+        config=config,
+        on_progress=on_progress,
+    )
+
+
+def simulate_policy(
+    workload: Workload,
+    applications: Mapping[str, Application],
+    cluster: tuple[Node, ...],
+    create: Callable[[], Policy],
+    *,
+    policy_name: str,
+    seed: int = 0,
+    config: ExperimentConfig | None = None,
+    on_progress: OnProgress | None = None,
+) -> RunResult:
+    """Do what `simulate` does with the policy that `create` makes; name and seed are those of the result."""
     _reset_peak_rss()
     started_s = time.process_time()
-    policy = new_policy(policy_name, seed)
+    policy = create()
     simulation = compose(workload, applications, cluster, policy, config)
     facts = RunFacts(
         workload=workload,
@@ -244,7 +278,9 @@ def simulate(
         history = simulation.recorder.history
         cpu_s, peak_rss_mb = time.process_time() - started_s, _peak_rss_mb()
         jobs = job_outcomes(history, facts)
-        metrics = measure(history, jobs, simulation.solver.decision_s, facts)
+        decision_s = simulation.solver.decision_s
+        metrics = measure(history, jobs, decision_s, facts)
+        rounds = round_outcomes(history, decision_s, facts)
     errors = [each.error for each in history.rounds if each.error]
     return RunResult(
         trace=workload.name,
@@ -258,6 +294,8 @@ def simulate(
         num_plans_failed=len(errors),
         plan_error=errors[0] if errors else "",
         foretold=simulation.foresight.fell_due(history.jobs),
+        rounds=rounds,
+        reaction_s=simulation.config.scheduler.reaction_s,
     )
 
 
@@ -265,11 +303,7 @@ def new_policy(name: str, seed: int) -> Policy:
     """Return a fresh policy, seeded if it draws and its name does not say a seed. Raises InputError for an
     unknown name.
     """
-    named = parse_choice(name)[1]
-    options = (
-        {"seed": seed} if "seed" in policy_options(name) and "seed" not in named else {}
-    )
-    return create_policy(name, **options)
+    return create_policy(name, seed=seed) if policy_draws(name) else create_policy(name)
 
 
 @contextmanager

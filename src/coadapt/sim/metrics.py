@@ -5,10 +5,12 @@ the same truth that the world ran on.
 """
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import cast
 
 import numpy as np
@@ -17,10 +19,17 @@ from coadapt.core.lifecycle import JobState
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import gain
 from coadapt.model import BatchConfig, BatchLimits, JobId, JobSpec, Node
+from coadapt.model.instants import next_multiple
 from coadapt.runtime.history import History, JobHistory
 from coadapt.sim.agent import kept_batch, within_memory
-from coadapt.sim.applications import Application, packed, step_s
+from coadapt.sim.applications import (
+    Application,
+    KnowsItsTimeAlone,
+    packed,
+    step_s,
+)
 from coadapt.sim.ramp import steps_to_come
+from coadapt.sim.static_fairness import static_fairness
 from coadapt.sim.workload import TraceJob, Workload
 
 # A job that took 5 % longer than on its fair share was treated unfairly (Shockwave, NSDI'23).
@@ -72,11 +81,13 @@ def gpus_by_type(cluster: Iterable[Node]) -> dict[str, int]:
 class Metrics:
     """Figures over the jobs that succeeded; times in seconds, shares in [0, 1].
 
-    makespan_s: from instant 0 to the last end. rho_max, unfair_share: see `finish_time_fairness`.
-    utilisation: GPU-seconds held over GPU-seconds there were, from instant 0 to the last end. num_rescales:
-    changes of allocation after the first start, of all jobs. time_*: shares of all jobs' time from submission
-    to end: spent in steps (time goodput), and lost to waiting, starting and rescaling. efficiency: progress
-    per sample, mean over jobs. decision_ms_*: CPU time of the policy.
+    makespan_s: from the first arrival to the last end. rho_max, unfair_share: see `finish_time_fairness`.
+    utilisation: GPU-seconds held over GPU-seconds there were, from the first arrival to the last end.
+    num_rescales: changes of allocation after the first start, of all jobs. time_*: shares of all jobs' time
+    from submission to end: spent in steps (time goodput), and lost to waiting, starting and rescaling.
+    efficiency: progress per sample, mean over jobs. decision_ms_*: CPU time of the policy. rho_isolated_max,
+    unfair_isolated_share: of ρ by time alone, see `static_fairness`. num_deadlines: jobs that have one,
+    num_deadlines_met: those of them that ended by then.
     """
 
     num_jobs: int
@@ -96,33 +107,139 @@ class Metrics:
     efficiency: float
     decision_ms_p50: float
     decision_ms_max: float
+    rho_isolated_max: float
+    unfair_isolated_share: float
+    num_deadlines: int
+    num_deadlines_met: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What became of a job that succeeded: its completion time in seconds, and ρ (`finish_time_fairness`)."""
+    """What became of a job that succeeded. Times in seconds, instants by the workload's clock.
+
+    num_gpus: requested. first_wait_s: from arrival to the first start. wait_s: all time without GPUs. gpu_s:
+    GPU-seconds held. num_rescales: changes of allocation after the first start. rho: `finish_time_fairness`;
+    rho_isolated: `static_fairness`. deadline_s: None for a job without one.
+    """
 
     id: JobId
     application: str
-    num_gpus: int  # requested
+    num_gpus: int
     jct_s: float
     rho: float
+    tenant: str
+    arrival_s: float
+    started_s: float
+    ended_s: float
+    first_wait_s: float
+    wait_s: float
+    gpu_s: float
+    num_rescales: int
+    rho_isolated: float
+    deadline_s: float | None
 
 
 def job_outcomes(history: History, facts: RunFacts) -> tuple[JobOutcome, ...]:
     """Return what became of each job that succeeded, in the order of the history."""
     rho = finish_time_fairness(history, facts)
+    isolated = static_fairness(history, _times_alone(history, facts), facts.num_gpus)
     applications = {job.id: job.application for job in facts.workload.jobs}
-    return tuple(
-        JobOutcome(
-            id=job.id,
-            application=applications[job.id],
-            num_gpus=job.spec.replicas.requested,
-            jct_s=_jct_s(job),
-            rho=rho[job.id],
+    found = []
+    for job in _succeeded(history):
+        arrival_s, ended_s = job.submitted_at, job.submitted_at + _jct_s(job)
+        started_s = next(
+            (span.start for span in job.spans if span.num_gpus), job.submitted_at
         )
-        for job in _succeeded(history)
+        found.append(
+            JobOutcome(
+                id=job.id,
+                application=applications[job.id],
+                num_gpus=job.spec.replicas.requested,
+                jct_s=_jct_s(job),
+                rho=rho[job.id],
+                tenant=job.spec.tenant,
+                arrival_s=arrival_s,
+                started_s=started_s,
+                ended_s=ended_s,
+                first_wait_s=started_s - arrival_s,
+                wait_s=_wait_s(job),
+                gpu_s=_gpu_s(job),
+                num_rescales=job.usage.num_rescales,
+                rho_isolated=isolated[job.id],
+                deadline_s=job.spec.deadline_at,
+            )
+        )
+    return tuple(found)
+
+
+def _wait_s(job: JobHistory) -> float:
+    return sum(span.end - span.start for span in job.spans if not span.num_gpus)
+
+
+def _gpu_s(job: JobHistory) -> float:
+    return sum(span.num_gpus * (span.end - span.start) for span in job.spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundOutcome:
+    """One decision of a policy, and the cluster after it. at_s: by the workload's clock.
+
+    num_running: jobs that hold GPUs; num_waiting: jobs that came, have not ended and hold none. gpus_held:
+    counts the share of a GPU where jobs share it. decision_ms: CPU time. error: of a plan that failed.
+    """
+
+    round: int
+    at_s: float
+    num_running: int
+    num_waiting: int
+    gpus_held: float
+    gpus_total: int
+    decision_ms: float
+    error: str
+
+
+def round_outcomes(
+    history: History, decision_s: Sequence[float], facts: RunFacts
+) -> tuple[RoundOutcome, ...]:
+    """Return all rounds in order; `decision_s` has the CPU seconds of each."""
+    spans = [span for job in history.jobs.values() for span in job.spans]
+    running = _Level([(each.start, each.end, 1.0) for each in spans if each.num_gpus])
+    waiting = _Level(
+        [(each.start, each.end, 1.0) for each in spans if not each.num_gpus]
     )
+    held = _Level([(each.start, each.end, each.num_gpus) for each in spans])
+    found = []
+    for index, each in enumerate(history.rounds):
+        decided_s = decision_s[index] if index < len(decision_s) else 0.0
+        found.append(
+            RoundOutcome(
+                round=each.round,
+                at_s=each.at,
+                num_running=round(running.at(each.at)),
+                num_waiting=round(waiting.at(each.at)),
+                gpus_held=round(held.at(each.at), 6),
+                gpus_total=facts.num_gpus,
+                decision_ms=round(1000 * decided_s, 3),
+                error=each.error,
+            )
+        )
+    return tuple(found)
+
+
+class _Level:
+    """How much there is at an instant, of stretches (from, up to, how much): those that begin then count."""
+
+    def __init__(self, stretches: Sequence[tuple[float, float, float]]) -> None:
+        changes = sorted(
+            change
+            for start, end, amount in stretches
+            for change in ((start, amount), (end, -amount))
+        )
+        self._at = [at for at, _ in changes]
+        self._sum = [0.0, *accumulate(step for _, step in changes)]
+
+    def at(self, instant: float) -> float:
+        return self._sum[bisect_right(self._at, instant)]
 
 
 def measure(
@@ -139,13 +256,17 @@ def measure(
         )
     jct_s = [outcome.jct_s for outcome in outcomes]
     rho = [outcome.rho for outcome in outcomes]
-    makespan_s = max(job.ended_at or 0.0 for job in jobs)
-    held_gpu_s = sum(
-        span.num_gpus * (span.end - span.start) for job in jobs for span in job.spans
-    )
-    wait_s = sum(
-        span.end - span.start for job in jobs for span in job.spans if not span.num_gpus
-    )
+    isolated = [outcome.rho_isolated for outcome in outcomes]
+    due = [job.spec for job in facts.workload.jobs if job.spec.deadline_at is not None]
+    met = [
+        outcome
+        for outcome in outcomes
+        if outcome.deadline_s is not None and outcome.ended_s <= outcome.deadline_s
+    ]
+    first_at = min(job.submitted_at for job in history.jobs.values())
+    makespan_s = max(job.ended_at or 0.0 for job in jobs) - first_at
+    held_gpu_s = sum(map(_gpu_s, jobs))
+    wait_s = sum(map(_wait_s, jobs))
     traces = {job.id: job for job in facts.workload.jobs}
     start_s = sum(
         min(job.usage.costs.total_s, _start_s(traces[job.id], facts)) for job in jobs
@@ -178,6 +299,10 @@ def measure(
         ),
         decision_ms_p50=float(np.median(decision_ms)),
         decision_ms_max=max(decision_ms),
+        rho_isolated_max=max(isolated),
+        unfair_isolated_share=sum(each > UNFAIR_ABOVE for each in isolated) / len(rho),
+        num_deadlines=len(due),
+        num_deadlines_met=len(met),
     )
 
 
@@ -199,25 +324,53 @@ def finish_time_fairness(history: History, facts: RunFacts) -> dict[JobId, float
         spec = traces[job.id].spec
         share_gpus = min(num_gpus / active.mean_during(job), most_gpus)
         num_replicas = _fair_replicas(spec, share_gpus)
-        # What a job is called, and whose it is, makes it no faster.
-        alike = replace(
-            spec,
-            name="alone",
-            tenant="anybody",
-            priority=0,
-            deadline_at=None,
-            launch=None,
-        )
-        key = (traces[job.id].application, alike, num_replicas)
+        key = (traces[job.id].application, _alike(spec), num_replicas)
         if key not in alone_s:
             alone_s[key] = _alone_s(facts, *key)
-        first_round_at = (
-            max(math.ceil(job.submitted_at / facts.round_s), 1) * facts.round_s
+        first_round_at = next_multiple(
+            facts.round_s, after=0.0, not_before=job.submitted_at
         )
         start_s = _start_s(traces[job.id], facts)
         fair_s = first_round_at - job.submitted_at + start_s + alone_s[key]
         rho[job.id] = _jct_s(job) / fair_s
     return rho
+
+
+def _times_alone(history: History, facts: RunFacts) -> dict[JobId, float]:
+    """Return the seconds that each job that succeeded trains undisturbed on the GPUs that it requested.
+
+    Of a job whose trace tells it, that; no start is counted.
+    """
+    traces = {job.id: job for job in facts.workload.jobs}
+    known: dict[tuple[str, JobSpec, int], float] = {}
+    found = {}
+    for job in _succeeded(history):
+        name, spec = traces[job.id].application, _alike(traces[job.id].spec)
+        application = facts.applications[name]
+        if isinstance(application, KnowsItsTimeAlone):
+            found[job.id] = application.exclusive_s
+            continue
+        # A cluster may have fewer GPUs of one type than a job requests by hand.
+        most = gpus_by_type(facts.cluster)[facts.gpu_type]
+        num_replicas = max(min(spec.replicas.requested, most), spec.replicas.min)
+        key = (name, spec, num_replicas)
+        if key not in known:
+            known[key] = _alone_s(facts, *key)
+        found[job.id] = known[key]
+    return found
+
+
+def _alike(spec: JobSpec) -> JobSpec:
+    """Return `spec` without what makes a job no faster: what it is called, and whose it is."""
+    return replace(
+        spec,
+        name="alone",
+        tenant="anybody",
+        priority=0,
+        deadline_at=None,
+        length=None,
+        launch=None,
+    )
 
 
 class _ActiveJobs:

@@ -5,10 +5,13 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+from typing import ClassVar
 
 from coadapt.model import InputError, Node
+from coadapt.policies import policy_draws
 from coadapt.runtime.history import History
 from coadapt.sim.applications import Application, UnmeasuredError
 from coadapt.sim.experiment import (
@@ -17,10 +20,17 @@ from coadapt.sim.experiment import (
     SimulationError,
     simulate,
 )
+from coadapt.sim.fitting import check_fits, fitting
 from coadapt.sim.metrics import gpus_by_type
+from coadapt.sim.published.play import play_as_published
+from coadapt.sim.published.terms import terms_of
 from coadapt.sim.traces import load_trace
+from coadapt.sim.traces.table import trace_name
+from coadapt.sim.traces.tally import ReadOptions
 from coadapt.sim.workload import Workload
 
+# Workload files that a process keeps: a comparison reads each of them many times.
+FILES_KEPT = 8
 # How often the parent process looks for news of the others.
 POLL_S = 0.2
 
@@ -36,10 +46,13 @@ class TraceFile:
     path: Path
     profiles: Path | None = None
     format_name: str | None = None
+    options: ReadOptions = field(default_factory=ReadOptions)
+
+    drawn: ClassVar[bool] = False  # by the seed of a run
 
     @property
     def name(self) -> str:
-        return self.path.stem
+        return trace_name(self.path)
 
     def load(
         self,
@@ -47,7 +60,17 @@ class TraceFile:
         num_gpus: int,  # noqa: ARG002  # likewise
     ) -> tuple[Workload, Mapping[str, Application]]:
         """Return the workload and its applications; neither depends on the seed or the cluster."""
-        return load_trace(self.path, self.profiles, self.format_name)
+        status = self.path.stat() if self.path.is_file() else None
+        stamp = None if status is None else (status.st_mtime_ns, status.st_size)
+        return _loaded(self, stamp)
+
+
+@lru_cache(maxsize=FILES_KEPT)
+def _loaded(
+    file: TraceFile,
+    stamp: object,  # noqa: ARG001  # a file that was written again is read again
+) -> tuple[Workload, Mapping[str, Application]]:
+    return load_trace(file.path, file.profiles, file.format_name, file.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +79,8 @@ class Builtin:
 
     mix: str = "default"
     num_jobs: int = 160
+
+    drawn: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -76,7 +101,10 @@ Source = TraceFile | Builtin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of a sweep. `trace` is its workload's name in the results."""
+    """One run of a sweep. `trace` is its workload's name in the results. skips_too_large: whether jobs that
+    can never fit into the cluster are left out; else they are an error. published: the trace format under the
+    terms of whose paper it is played; "": as `config` says.
+    """
 
     trace: str
     source: Source
@@ -85,6 +113,13 @@ class Run:
     cluster: tuple[Node, ...]
     config: ExperimentConfig = field(default_factory=ExperimentConfig)
     keeps_history: bool = False
+    skips_too_large: bool = False
+    published: str = ""
+
+    @property
+    def depends_on_seed(self) -> bool:
+        """Whether another seed gives another run: the workload or the policy draws by it."""
+        return self.source.drawn or policy_draws(self.policy)
 
 
 def sweep(
@@ -102,11 +137,17 @@ def sweep(
 
 
 def load(run: Run) -> tuple[Workload, Mapping[str, Application]]:
-    """Return the workload of `run` and its applications. Raises InputError for bad input.
+    """Return the workload of `run` and its applications. Raises InputError for bad input, and for jobs that
+    can never fit unless the run leaves them out.
 
     A job trains on one GPU type: what it may request at most are the GPUs of the type with most of them.
     """
-    return run.source.load(run.seed, max(gpus_by_type(run.cluster).values()))
+    most = max(gpus_by_type(run.cluster).values())
+    workload, applications = run.source.load(run.seed, most)
+    if run.skips_too_large:
+        workload = fitting(workload, run.cluster)
+    check_fits(workload, run.cluster)
+    return workload, applications
 
 
 def _play_to_its_end(
@@ -124,16 +165,29 @@ def _play(run: Run, on_progress: OnRun | None) -> RunResult:
             on_progress(run, now, num_ended)
 
     workload, applications = load(run)
+    config = replace(run.config, figures_only=not run.keeps_history)
     try:
-        result = simulate(
-            workload,
-            applications,
-            run.cluster,
-            run.policy,
-            seed=run.seed,
-            config=replace(run.config, figures_only=not run.keeps_history),
-            on_progress=tell,
-        )
+        if run.published:
+            result = play_as_published(
+                workload,
+                applications,
+                run.cluster,
+                run.policy,
+                run.seed,
+                terms=terms_of(run.published),
+                config=config,
+                on_progress=tell,
+            )
+        else:
+            result = simulate(
+                workload,
+                applications,
+                run.cluster,
+                run.policy,
+                seed=run.seed,
+                config=config,
+                on_progress=tell,
+            )
     except UnmeasuredError as error:
         raise InputError(
             "cluster", _shape(run.cluster), f"what the profiles cover ({error})"

@@ -1,9 +1,10 @@
 """A workload: which job comes when. Values only; importers and generators make them."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from coadapt.model import JobId, JobSpec
+from coadapt.model import JobId, JobSpec, Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +33,18 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Jobs in order of arrival. The core breaks ties of arrival by id, so ids should sort in file order."""
+    """Jobs in order of arrival. The core breaks ties of arrival by id, so ids should sort in file order.
+
+    tenants: what is granted to the tenants of whom the workload says something. num_rows: of the file it is
+    of, with how many were left out, or mended, for which reason.
+    """
 
     name: str
     jobs: tuple[TraceJob, ...]
+    tenants: tuple[Tenant, ...] = ()
+    num_rows: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    mended: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len({job.id for job in self.jobs}) != len(self.jobs):

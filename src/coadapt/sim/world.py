@@ -3,7 +3,6 @@
 It keeps no secrets from the core and takes no word from it: what is not in the ports does not exist here.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +20,7 @@ from coadapt.core.events import (
     TrainingResumed,
 )
 from coadapt.model import Allocation, JobId, KinTimes, Node, NodeId
+from coadapt.model.instants import next_multiple
 from coadapt.model.quick_init import maker
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (
@@ -214,6 +214,11 @@ class World:
             for job_id, job in self._running.items()
             if job.replicas is not None
         }
+
+    def num_replicas(self, job_id: JobId) -> int:
+        """Return how many replicas of the job live."""
+        replicas = self._jobs[job_id].replicas
+        return 0 if replicas is None else replicas.allocation.num_replicas
 
     # -- orders -----------------------------------------------------------------------------------------
 
@@ -445,8 +450,7 @@ class World:
         unsettled, self._ahead.unsettled = self._ahead.unsettled, {}
         now = self._clock.now()
         if self._ahead.until is None:
-            report_s = self.config.report_s
-            self._ahead.until = (math.floor(now / report_s) + 1) * report_s
+            self._ahead.until = next_multiple(self.config.report_s, after=now)
             self._clock.call_at(self._ahead.until, self._report)
         for job in unsettled.values():
             if (replicas := job.replicas) is not None and not replicas.hung:

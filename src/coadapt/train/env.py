@@ -9,10 +9,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import accumulate
 from pathlib import Path
 from typing import TypedDict, TypeVar, Unpack
 
+from coadapt.interfaces import Interface, set_interfaces
 from coadapt.model import BatchConfig, InputError, JobSpec, Placement, RescaleContract
 from coadapt.model.checkpoint_url import (
     check_checkpoint_url,
@@ -40,6 +42,7 @@ from coadapt.model.contract_env import (
     ENV_TOKEN,
     ENV_URL,
 )
+from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json
 
 logger = logging.getLogger(__name__)
@@ -57,10 +60,19 @@ STOP_TIMEOUT_S = 25.0  # below the 30 s after which an executor kills
 SKIPPED_WAIT_S = 60.0
 
 
+class Draws(StrEnum):
+    """How random numbers of training are drawn: dropout, noise, augmentation."""
+
+    PER_REPLICA = "per-replica"
+    PER_SAMPLE = "per-sample"
+
+
 class Options(TypedDict, total=False):
     """Arguments of `coadapt.train.init`, all optional.
 
-    contract: fixed (default), adaptive, self, frozen or schedule. seed: of the sample order. device: "cpu",
+    contract: fixed (default), adaptive, self, frozen or schedule. seed: of the sample order. random:
+    "per-replica" (default), each replica draws its own dropout masks and noise, or "per-sample", they follow
+    from seed, step and the sample's place, the same at any number of replicas. device: "cpu",
     "cuda" for this replica's own GPU, or "cuda:1". checkpoint_dir: or a URL, such as s3://BUCKET/FOLDER; no
     checkpoints without one. checkpoint_every_s, report_every_s: periods. stop_timeout_s: from SIGTERM to a
     forced end.
@@ -68,6 +80,7 @@ class Options(TypedDict, total=False):
 
     contract: str | None
     seed: int
+    random: str
     device: str
     checkpoint_dir: str | Path | None
     checkpoint_every_s: float
@@ -88,6 +101,11 @@ class Place:
     placement: Placement = field(default_factory=lambda: Placement((1,)))
     generation: int = 0
     joining: bool = False
+
+    @property
+    def member(self) -> str:
+        """The replica's name, if nothing was rescaled since its start (model/rescale.py)."""
+        return member_name(self.generation, self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +156,7 @@ class TrainConfig:
     times: Times = field(default_factory=Times)
     contract: RescaleContract = RescaleContract.FIXED
     seed: int = 0
+    random: Draws = Draws.PER_REPLICA
     device: str = ""
     rescale_dir: Path | None = None
     control: Control | None = None
@@ -172,6 +191,16 @@ def under_torchrun() -> bool:
 def node_address() -> str:
     """Return where replicas on other nodes reach this process."""
     return os.environ.get(ENV_NODE_ADDRESS, "127.0.0.1")
+
+
+def name_interface() -> Interface | None:
+    """Tell gloo and NCCL by which interface other machines reach this one, unless one was set; return it."""
+    return set_interfaces(os.environ, os.environ.get(ENV_NODE_ADDRESS, ""))
+
+
+def visible_devices() -> str | None:
+    """Return what this process was told of GPUs, None if nothing."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def tell_placement(config: TrainConfig) -> None:
@@ -225,6 +254,7 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
         times=_times(options, environ),
         contract=_contract(options.get("contract"), spec),
         seed=_seed(options.get("seed", 0)),
+        random=_draws(options.get("random", Draws.PER_REPLICA)),
         device=options.get("device", ""),
         rescale_dir=Path(rescale_dir) if rescale_dir else None,
         control=Control(control_url, environ.get(ENV_CONTROL_TOKEN, ""))
@@ -296,6 +326,12 @@ def _seed(given: int) -> int:
     if given < 0:
         raise InputError("init(seed)", given, "a whole number >= 0")
     return given
+
+
+def _draws(given: str) -> Draws:
+    if given not in set(Draws):
+        raise InputError("init(random)", given, " or ".join(Draws))
+    return Draws(given)
 
 
 def _contract(given: str | None, spec: JobSpec | None) -> RescaleContract:

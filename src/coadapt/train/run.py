@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +25,13 @@ from coadapt.train.batch.tuning import load_fit
 from coadapt.train.checkpoint.loop_state import LoopState
 from coadapt.train.checkpoint.per_sample import PerSample, explain_carried
 from coadapt.train.checkpoint.saver import Saver, Stateful
+from coadapt.train.checkpoint.store import FORMAT
 from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.exits.failures import EXIT_FAILED, FailureReporter, tell_input_errors
 from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
+from coadapt.train.group.gather import gather_rows
 from coadapt.train.group.group import form_group, leave_group
+from coadapt.train.group.pass_weights import explain_unlike
 from coadapt.train.group.totals import whole_values
 from coadapt.train.loading.fetch import named_options
 from coadapt.train.loading.further import (
@@ -82,7 +86,9 @@ class Run:
     def __init__(self, config: TrainConfig) -> None:
         self._session = Session(config=config, group=form_group(config))
         self._stop = StopSignal(
-            config.times.stop_timeout_s, listeners_dir=config.listeners_dir
+            config.times.stop_timeout_s,
+            listeners_dir=config.listeners_dir,
+            member=config.place.member,
         )
         if config.keeps_checkpoints:
             self._stop.install()
@@ -98,9 +104,11 @@ class Run:
                 self._session, self._saver, self._stop, channel
             )
         self._step_loop = StepLoop(self._session, timer, self._saver, self._rescaler)
+        self._step_loop.trained.drift.kept = lambda: self._saver.items
         self._memory: MemoryWatch | None = None
         self._loader: ElasticLoader | None = None
         self._state: LoopState | None = None
+        self._gather_start = 0
         self._training: bool | None = None  # None: not begun, False: over
         atexit.register(self._at_exit)
 
@@ -331,6 +339,7 @@ class Run:
         self._loader = loader = ElasticLoader(session, self._step_loop, fetcher, source)
         if (recorder := self._step_loop.trained.recorder) is not None:
             recorder.sample_ids = lambda: loader.sample_ids
+            recorder.dataset = dataset
         return self._loader
 
     def further_loader(
@@ -430,6 +439,8 @@ class Run:
         """
         if self._training is None:
             self._begin(num_epochs)
+        elif not self._training:
+            self._stop.trains()
         self._training = True
         session, loader = self._session, self._loader
         assert loader is not None
@@ -450,6 +461,7 @@ class Run:
             loader.end()
         self._training = False
         self._step_loop.trained.end_training(session.progress.step)
+        self._stop.ended()
 
     def steps(
         self, num_steps: int, *, batch_size: int, max_atomic: int | None = None
@@ -467,11 +479,60 @@ class Run:
         )
         return (cast("list[int]", seeds) for _ in self.epochs(1) for seeds in loader)
 
+    def weight(self, amount: float | Tensor) -> None:
+        """Say how many items (tokens, boxes, pairs) this pass's loss is a mean of, where it is no mean over samples.
+
+        Called once in each pass, on every replica, before `loss.backward()` and `run.mean`. The step's gradient
+        is then that of the mean over all items of the step, over all passes and replicas, and `run.mean` weighs
+        by items too. A pass of 0 items is left out. While a validation loader is iterated over, it counts for
+        that loader's means. A tensor on a GPU is waited for; a Python number is not. Raises InputError for what
+        is no weight, a second call in a pass, or one in some passes only.
+        """
+        if any(pair.gradients.sums for pair in self._step_loop.trained):
+            allowed = 'nothing with prepare(reduction="sum"): sums over items add up by themselves'
+            raise InputError("run.weight(n)", amount, allowed)
+        self._session.weigh_pass(amount)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the rows of `tensor` of all replicas in rank order: for a loss over all samples of a step.
+
+        tensor: (own rows, ...); replicas may have different numbers of rows. Gradients go back to the replica
+        that a row comes from. `gather_start` says where this replica's rows begin. All replicas call it alike;
+        alone, and while a validation loader is iterated over, it returns `tensor`. Raises InputError in a step
+        of several passes, since a pass sees only its own samples.
+        """
+        session, current = self._session, self._session.current
+        session.gathers = True
+        self._gather_start = 0
+        if session.figures.validation is not None or session.trial:
+            return tensor
+        weight = 1.0
+        if current is not None:
+            if session.data.batch.accumulation:
+                raise InputError(
+                    "run.gather(tensor)",
+                    "a call in a step of several passes",
+                    "steps of one pass: leave max_atomic away, or use more replicas",
+                )
+            weight = session.weights.of_pass(current) / current.step_samples
+            if weight and any(pair.gradients.sums for pair in self._step_loop.trained):
+                weight = 1.0
+        if not session.group.distributed:
+            return tensor
+        rows, self._gather_start = gather_rows(tensor, session.group, weight)
+        return rows
+
+    @property
+    def gather_start(self) -> int:
+        """Return at which row of what `gather` last returned this replica's own begin."""
+        return self._gather_start
+
     def log(self, **metrics: float | Tensor) -> None:
         """Note figures of the user's own (loss, accuracy); the newest of each name goes into reports."""
         for name, value in metrics.items():
             figure = value.detach() if isinstance(value, Tensor) else value
             self._session.figures.metrics[name] = float(figure)
+            self._look_at(name, figure)
 
     def sum(self, **figures: float | Tensor) -> None:
         """Add figures of this pass (correct answers, tokens) to the epoch's sums over passes and replicas.
@@ -497,14 +558,41 @@ class Run:
         return whole_values(self._session.figures.totals, self._session.group)
 
     def _add(self, figures: Mapping[str, float | Tensor], *, mean: bool) -> None:
-        totals, weight = self._session.scope
-        if not weight:
+        totals, num_samples = self._session.scope
+        if not num_samples:
             return
+        weight = None
+        if mean:
+            weight, said = self._session.mean_weight
+            totals.check_weighted(said=said)
+            if weight == 0.0:
+                return  # the mean over nothing is often not a number
         for name, value in figures.items():
-            totals.add(name, value, weight if mean else None)
+            totals.add(name, value, weight)
+            if mean:
+                self._look_at(name, value)
+
+    def _look_at(self, name: str, value: float | Tensor) -> None:
+        """Note the step where a figure of training is not finite; one that lies on a GPU is not waited for."""
+        session = self._session
+        if session.figures.validation is not None or session.figures.not_finite:
+            return
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            return
+        figure = float(value.detach() if isinstance(value, Tensor) else value)
+        if math.isfinite(figure):
+            return
+        # In the loop's body the step is under way; after an epoch it is the last one.
+        step = session.progress.step + (session.current is not None)
+        session.figures.note_trouble(step, f"{name} is {figure}", speaks=True)
 
     def close(self) -> None:
         """Send the last report, finish the last checkpoint, leave the group. Called when the script ends."""
+        recorder = self._step_loop.trained.recorder
+        if recorder is not None and self._training is not None:
+            record = {"contract": str(self._session.config.contract)}
+            objects = self._saver.objects()
+            recorder.end({"format": FORMAT, "run": record, "objects": objects})
         if self._step_loop.telemetry is not None:
             self._step_loop.telemetry.close()
             self._step_loop.telemetry = None
@@ -520,6 +608,8 @@ class Run:
             # A notebook may go on for long, and begin other runs: this one's model is to be forgotten.
             atexit.unregister(self._at_exit)
             self._failures.uninstall()
+            if self._failures.exit_code is None:
+                self._stop.ended()
 
     def _at_exit(self) -> None:
         if self._failures.forked:
@@ -534,6 +624,8 @@ class Run:
             # Python prints what an exit handler raises, and ends with code 0.
             logger.exception("the last checkpoint was not written")
             end_now(EXIT_FAILED)
+        if self._failures.exit_code is None:
+            self._stop.ended()
         self._failures.release()
 
     def _begin(self, num_epochs: int) -> None:
@@ -545,6 +637,7 @@ class Run:
             model.check_unchanged()
         self._step_loop.trained.check_schedulers(self._saver.names)
         if (recorder := self._step_loop.trained.recorder) is not None:
+            recorder.evidence.kept = lambda: self._saver.items
             recorder.begin(self._rescaler.models)
         if session.adaptive and (
             self.rank == 0 or session.config.rescale_dir is not None
@@ -556,6 +649,7 @@ class Run:
         self._failures.explain = lambda error: (
             memory.explain(error)
             or explain_refusal(error)
+            or explain_unlike(error)
             or explain_carried(error, session, changed=self._rescaler.in_first_step)
         )
         if session.config.place.joining and self._loader is not None:

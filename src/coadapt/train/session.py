@@ -1,6 +1,9 @@
 """What the parts of one training process share: who takes part, where training stands, what is running."""
 
+import logging
 from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.profile import ProfileBuilder
@@ -8,12 +11,15 @@ from coadapt.model import (
     BatchConfig,
     BatchLimits,
     GradStats,
+    InputError,
     RescaleContract,
     RuleKind,
     ThroughputParams,
 )
+from coadapt.model.measured import NOT_FINITE
 from coadapt.train.env import TrainConfig
 from coadapt.train.group.group import Group
+from coadapt.train.group.pass_weights import PassWeights, checked_weight
 from coadapt.train.group.stragglers import Stragglers
 from coadapt.train.group.totals import Totals
 from coadapt.train.memory_ceiling import MemoryCeiling
@@ -21,6 +27,8 @@ from coadapt.train.noise.noise_scale import NoiseScale
 from coadapt.train.noise.scaling_rules import BatchScale, batch_scale
 from coadapt.train.samples.order import Pass, SampleOrder
 from coadapt.train.samples.stream import StreamPosition
+
+logger = logging.getLogger(__name__)
 
 # How a step compares with the initial batch where the batch never changes.
 SAME_BATCH = BatchScale(scale=1.0, gain=1.0)
@@ -82,8 +90,28 @@ class Figures:
     metrics: dict[str, float] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
     validation: tuple[Totals, float] | None = None
+    # What `run.weight` said of a pass of validation, and of which one.
+    validation_weight: tuple[object, float] | None = None
     computed_s: float = 0.0
+    # The step in which a loss or the gradients were first infinite or not a number.
+    not_finite: int | None = None
     stragglers: Stragglers = field(default_factory=Stragglers)
+
+    def note_trouble(self, step: int, what: str, *, speaks: bool) -> None:
+        """In `step` something was not finite; `what` says what. Told once, by the replica that `speaks`."""
+        if self.not_finite is not None:
+            return
+        self.not_finite = step
+        if speaks:
+            logger.warning(
+                "step %d: %s: look at the data and the loss, lower the learning rate, or clip; training goes on",
+                step,
+                what,
+            )
+
+    def trouble(self) -> dict[str, float]:
+        """Return the metrics by which a report tells of it."""
+        return {} if self.not_finite is None else {NOT_FINITE: float(self.not_finite)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,8 +122,9 @@ class Session:
     running, None outside the loader's loop. memory_ceilings: what fits into memory, per GPU
     type. trial: a pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was
     left.
-    model_is_sharded: each of several replicas has a shard of the model. needs_two: a model normalises over the
-    batch, so it refuses a pass of one sample.
+    random_seed: what all random numbers of the run follow from that are not the script's own.
+    model_is_sharded: each of several replicas has a shard of the model. weights: how much passes weigh.
+    needs_two: a model normalises over the batch, so it refuses a pass of one sample.
     """
 
     config: TrainConfig
@@ -108,7 +137,12 @@ class Session:
     memory_ceilings: dict[str, MemoryCeiling] = field(default_factory=dict)
     trial: bool = False
     broken_off: Pass | None = None
+    random_seed: int = 0
     model_is_sharded: bool = False
+    weights: PassWeights = field(default_factory=PassWeights)
+    loss_scaled: bool = False  # by mixed precision's loss scaler
+    # `run.gather` was called: a step's samples are to be seen in one pass.
+    gathers: bool = False
     needs_two: bool = False
 
     @property
@@ -132,6 +166,31 @@ class Session:
         return self.figures.totals, 1.0 if self.current is None else float(
             self.current.num_samples
         )
+
+    @property
+    def mean_weight(self) -> tuple[float, bool]:
+        """Return how much a mean over the present pass weighs, and whether `run.weight` said so."""
+        validation, said = self.figures.validation, self.figures.validation_weight
+        if validation is not None:
+            if said is None or said[0] is not validation:
+                return validation[1], False
+            return said[1], True
+        if self.current is None:
+            return 1.0, False
+        weight = self.weights.of_pass(self.current)
+        return weight, self.weights.said
+
+    def weigh_pass(self, amount: float | Tensor) -> None:
+        """The present pass weighs `amount`. Raises InputError outside of a loop, and for what is no weight."""
+        validation = self.figures.validation
+        if validation is not None:
+            value = checked_weight(amount) if validation[1] else 0.0
+            self.figures.validation_weight = (validation, value)
+        elif self.current is not None:
+            self.weights.give(amount, self.current, self.progress.step)
+        elif not self.trial:
+            allowed = "a call in the body of the loop over the loader, before backward"
+            raise InputError("run.weight(n)", "a call outside of the loop", allowed)
 
     @property
     def synchronising(self) -> bool:
@@ -195,7 +254,7 @@ class Session:
             and not batch.accumulation
         )
         # Not 1: batch normalisation refuses a single sample.
-        if not (
+        if self.gathers or not (
             alone
             and data.limits.accumulation
             and half >= max(data.limits.min_atomic, 2)

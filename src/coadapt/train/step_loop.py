@@ -46,8 +46,11 @@ class StepLoop:
         self.branches = BranchTest(session, saver)
         self._consensus = StepConsensus(session.config.times.skipped_wait_s)
         self._pace = Pace()
+        self._measured_step = 0
 
     def begin_fetch(self) -> None:
+        self._saver.draws.end_pass()
+        self.trained.body_ended()
         if self.telemetry is not None:
             self.telemetry.begin_pass()
         if self._pace.times(self._session.progress.step):
@@ -64,11 +67,15 @@ class StepLoop:
             ) and not (compares and self._session.halved)
             self._pace.measuring = measure
         self.trained.begin_pass(first=current.first, measure=measure)
+        self._saver.draws.begin_pass(current)
+        self.trained.body_begins()
 
     def end_step(self) -> None:
         """Book the step. If a consensus is due: apply the last one, post the flags of the next."""
         session, current = self._session, self._session.current
         assert current is not None
+        self._saver.draws.end_pass()
+        self.trained.body_ended()
         full = current.step_samples == session.data.batch.total
         if self.timer.started:
             self.timer.end(session.group.placement, current.num_samples, count=full)
@@ -92,6 +99,8 @@ class StepLoop:
         if not (self._pace.syncs(step) or owes_itself):
             return
         norms = self.trained.take_norms(current.step_samples)
+        if any(norms):
+            self._measured_step = session.progress.step
         agreed = self._consensus.collect()
         if agreed is not None and session.epoch_over:
             # What the loop does after an epoch may use the variables of its body: a process that came back
@@ -165,6 +174,7 @@ class StepLoop:
             over=float(session.epoch_over),
             step=float(session.progress.step),
             skipped=float(skipped),
+            backwards=float(session.weights.take_exchanged()),
             save=float(save and first),
             rescale=float(generation if first else 0),
             stride=float(stride),
@@ -196,9 +206,7 @@ class StepLoop:
         if norms is not None:
             self._learn(norms)
         if norms is not None or agreed.norms.unusable:
-            self.trained.leading.gradients.check.norms(
-                self._session.progress.step, unusable=bool(agreed.norms.unusable)
-            )
+            self._judge_norms(unusable=bool(agreed.norms.unusable))
         if agreed.stop or agreed.rescale:
             self.branches.undo()
         if agreed.stop:
@@ -212,6 +220,20 @@ class StepLoop:
         if agreed.batch is not None and agreed.batch != self._session.data.batch:
             self._change_batch(self.branches.propose(agreed.batch))
         return False
+
+    def _judge_norms(self, *, unusable: bool) -> None:
+        """The gradients of the step that was measured last are known. Where a loss scaler seeks its scale,
+        some steps of infinite ones are no trouble.
+        """
+        figures, check = self._session.figures, self.trained.leading.gradients.check
+        first = self._session.group.rank == 0
+        what = "gradients are infinite or not a number (NaN)"
+        if self._session.loss_scaled:
+            began = check.norms(self._measured_step, unusable=unusable)
+            if began is not None:
+                figures.note_trouble(began, what, speaks=first)
+        elif unusable:
+            figures.note_trouble(self._measured_step, what, speaks=first)
 
     def _learn(self, norms: GradNorms) -> None:
         """Take in norms of gradients; log it once the normalisation layers' noise scale means something."""

@@ -57,6 +57,7 @@ def test_it_writes_tables_and_a_page_and_runs_only_what_is_new(
         PAGE,
         "jobs.csv",
         RESULTS,
+        "rounds.csv",
         "runs.csv",
     ]
     lines = (out / RESULTS).read_text().splitlines()
@@ -80,7 +81,8 @@ def test_it_writes_tables_and_a_page_and_runs_only_what_is_new(
     assert "3 of 6 runs are there already" in more.stderr
     told = json.loads(more.stdout)
     assert told["baseline"] == "srtf"
-    assert told["ratios"]["srtf"]["jct_mean_s"] == [1.0, 1.0, 1.0, 2]
+    assert told["ratios"]["srtf"]["jct_mean_s"] == [1.0, None, None, 1]
+    assert told["independent"]["fifo"] == "1 trace"
     assert [(row["cluster"], row["policy"]) for row in told["runs"]] == [
         (cluster, policy)
         for cluster in ("1x2", "2x2")
@@ -88,6 +90,22 @@ def test_it_writes_tables_and_a_page_and_runs_only_what_is_new(
     ]
     times = {json.loads(line)["figures"]["jct_mean_s"] for line in lines}
     assert times <= {row["jct_mean_s"] for row in told["runs"]}
+
+
+def test_copies_are_not_played(arguments: list[str], tmp_path: Path) -> None:
+    done = call(
+        *arguments, "--policy", "fifo,ones,srtf", "--cluster", "2x2", "--seeds", "3"
+    )
+    assert done.exit_code == 0, done.output
+    assert "nor fifo, srtf depend on the seed" in done.stderr
+    assert len((tmp_path / "out" / RESULTS).read_text().splitlines()) == 5
+    # ones is asked 1 s after each arrival, the others are not: that is said.
+    assert "are not asked alike" in done.stdout
+    assert "+1 s" in done.stdout
+    alike = call(
+        *arguments, "--policy", "fifo,ones", "--cluster", "2x2", "--reaction", "1"
+    )
+    assert "are not asked alike" not in alike.stdout
 
 
 def test_a_run_that_cannot_end_does_not_end_the_others(

@@ -1,5 +1,6 @@
 """`coadapt simulate`: its output, its options, and one line for each mistake."""
 
+import csv
 import json
 import math
 import subprocess
@@ -69,10 +70,64 @@ def test_json_has_one_entry_per_trace_policy_and_seed(arguments: list[str]) -> N
     assert found[0]["num_jobs"] == 2
 
 
+def test_what_no_seed_changes_is_played_once(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "tables"
+    result = call(
+        *arguments, "--policy", "fifo,ones", "--seeds", "3", "--json", "--out", str(out)
+    )
+    assert "2 of 6 runs do not depend on their seed" in result.stderr
+    found = json.loads(result.stdout)["results"]
+    assert [(e["policy"], e["seed"]) for e in found] == [
+        (policy, seed) for policy in ("fifo", "ones") for seed in range(3)
+    ]
+    assert len({e["cpu_s"] for e in found if e["policy"] == "fifo"}) == 1
+    assert len({e["cpu_s"] for e in found if e["policy"] == "ones"}) == 3
+    with (out / "runs.csv").open(encoding="utf-8") as file:
+        assert [row["policy"] for row in csv.DictReader(file)] == [
+            "fifo",
+            *["ones"] * 3,
+        ]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_tables_of_jobs_and_rounds_are_written(
+    arguments: list[str], tmp_path: Path, form: str
+) -> None:
+    out = tmp_path / "tables"
+    result = call(
+        *arguments, "--policy", "fifo,srtf", "--out", str(out), "--table", form
+    )
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in out.iterdir()) == [
+        f"{name}.{form}" for name in ("jobs", "rounds", "runs")
+    ]
+    if form == "csv":
+        rows = list(csv.DictReader((out / "jobs.csv").open(encoding="utf-8")))
+    else:
+        rows = (
+            pytest.importorskip("pyarrow.parquet")
+            .read_table(out / "jobs.parquet")
+            .to_pylist()
+        )
+    assert [(row["policy"], row["job"]) for row in rows] == [
+        (policy, job) for policy in ("fifo", "srtf") for job in ("0-m-0", "1-m-1")
+    ]
+    for row in rows:
+        arrival_s, started_s, ended_s = (
+            float(row[name]) for name in ("arrival_s", "started_s", "ended_s")
+        )
+        assert float(row["first_wait_s"]) == started_s - arrival_s >= 0.0
+        assert float(row["jct_s"]) == pytest.approx(ended_s - arrival_s)
+        assert float(row["gpu_s"]) > 0.0
+
+
 def test_the_names_of_the_figures_are_public() -> None:
     assert " ".join(("trace", "policy", "seed", *FIGURES)) == (
         "trace policy seed num_jobs jct_mean_s jct_p50_s jct_p90_s jct_p99_s makespan_s rho_max unfair_share "
-        "utilisation num_rescales decision_ms_p50 decision_ms_max cpu_s peak_rss_mb"
+        "utilisation num_rescales decision_ms_p50 decision_ms_max cpu_s peak_rss_mb rho_isolated_max "
+        "unfair_isolated_share"
     )
 
 
@@ -235,6 +290,18 @@ def test_a_missing_file_and_an_empty_directory_are_refused(
 
 def test_a_workload_given_twice_is_refused(arguments: list[str]) -> None:
     assert refusal(arguments[0], *arguments).endswith("allowed: each workload once")
+
+
+def test_a_job_that_can_never_fit_is_told_before_the_first_step(
+    tmp_path: Path,
+) -> None:
+    text = "arrival_s,gpus,curve,length_s\n0,16,16:1,60\n5,2,2:1,60\n"
+    table = str(write_workload(tmp_path, text))
+    options = (table, "--cluster", "2x4", "--policy", "fifo")
+    assert "too large are 0-job-0 (16 GPUs); --skip-too-large" in refusal(*options)
+    result = call(*options, "--skip-too-large", "--json")
+    assert json.loads(result.stdout)["results"][0]["num_jobs"] == 1
+    assert "1 of 2 jobs left out, which can never fit" in result.stderr
 
 
 def test_a_run_that_never_ends_is_one_line(

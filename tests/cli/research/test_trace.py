@@ -57,6 +57,10 @@ def test_describe_counts(arguments: list[str]) -> None:
     facts = answer("describe", *arguments)
     assert facts == {
         "name": "w",
+        "num_rows": 2,
+        "left_out": {},
+        "mended": {},
+        "gpu_parts": {},
         "num_jobs": 2,
         "hours": pytest.approx(1 / 60),
         "jobs_per_hour": pytest.approx(120.0),
@@ -84,7 +88,7 @@ def test_what_is_converted_is_the_same_workload(
     ]
 
 
-def test_scale_moves_arrivals_and_sample_keeps_them(
+def test_scale_moves_arrivals_and_a_sample_begins_at_0(
     tmp_path: Path, arguments: list[str]
 ) -> None:
     faster, one = tmp_path / "faster.csv", tmp_path / "one.csv"
@@ -108,7 +112,56 @@ def test_scale_moves_arrivals_and_sample_keeps_them(
         )
         (job,) = load_trace(one, Path(arguments[2]))[0].jobs
         drawn.add((job.spec.name, job.at))
-    assert drawn == {("m-0", 0.0), ("m-1", 15.0)}
+    assert drawn == {("m-0", 0.0), ("m-1", 0.0)}
+    call("sample", str(faster), *arguments[1:], "--jobs", "2", "--out", str(one))
+    assert [job.at for job in load_trace(one, Path(arguments[2]))[0].jobs] == [
+        0.0,
+        15.0,
+    ]
+
+
+def test_a_deadline_moves_with_its_job(tmp_path: Path) -> None:
+    table, out = tmp_path / "t.csv", tmp_path / "out.csv"
+    table.write_text("arrival_s,gpus,curve,length_s,deadline_s\n100,1,1:1,60,400\n")
+    for verb in (("scale", "--rate", "2"), ("sample", "--jobs", "1")):
+        call(verb[0], str(table), *verb[1:], "--out", str(out))
+        (job,) = load_trace(out)[0].jobs
+        assert (job.spec.deadline_at or 0.0) - job.at == 300.0
+
+
+HELIOS = (
+    "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
+    "1,u1,v1,,1,1,COMPLETED,2020-06-10 18:41:01,2020-06-10 18:41:05,2020-06-10 18:51:05,600,4\n"
+    "2,u1,v1,1,1,1,COMPLETED,2020-06-10 18:41:01,2020-06-10 18:41:05,2020-06-10 18:51:05,600,4\n"
+    "3,u1,v1,1,1,1,COMPLETED,2020-06-10 18:41:01,2020-06-10 18:41:05,2020-06-10 18:51:05,-3,4\n"
+)
+
+
+def test_rows_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(HELIOS)
+    refused = refusal("describe", str(log))
+    assert "line 2, gpu_num: got ''; allowed: an integer >= 0; 2 of 3 rows" in refused
+    assert "(gpu_num 1, duration 1), --skip-bad leaves them out" in refused
+    result = call("describe", str(log), "--skip-bad", "--json")
+    facts = json.loads(result.stdout)
+    assert (facts["num_rows"], facts["num_jobs"]) == (3, 1)
+    assert facts["left_out"] == {
+        "not readable: gpu_num": 1,
+        "not readable: duration": 1,
+    }
+    assert "3 rows, 1 jobs: 1 left out (not readable: duration)" in result.stderr
+
+
+def test_one_bad_cell_in_a_long_log_is_told_and_no_error(tmp_path: Path) -> None:
+    header, bad, good, _ = HELIOS.splitlines()
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join([header, *[good] * 50, bad, *[good] * 50]) + "\n")
+    result = call("describe", str(log))
+    assert result.exit_code == 0, result.output
+    assert "     1 rows left out: not readable: gpu_num" in result.stdout
+    log.write_text("\n".join([header, *[good] * 50, bad, bad, *[good] * 50]) + "\n")
+    assert "2 of 102 rows cannot be read" in refusal("describe", str(log))
 
 
 def test_plot_writes_a_page_of_escaped_data(

@@ -19,6 +19,7 @@ from coadapt.executors.kubernetes.pods import (
     pod,
     replica_address,
 )
+from coadapt.executors.kubernetes.proxy import _why_deleted
 
 TOLERATION = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
 GPU_TAINT = {"key": "gpu", "effect": "NoSchedule"}
@@ -201,3 +202,69 @@ def test_lists_of_nameless_things_are_replaced() -> None:
         "a": [2],
         "b": {"c": 1, "d": 2},
     }
+
+
+@pytest.mark.parametrize(
+    ("resource", "labels", "gpu_type"),
+    [
+        ("nvidia.com/gpu", {}, "gpu"),
+        ("nvidia.com/gpu", {"nvidia.com/gpu.product": "Tesla-T4"}, "tesla-t4"),
+        ("nvidia.com/mig-1g.10gb", {}, "gpu-mig-1g.10gb"),
+        (
+            "nvidia.com/mig-1g.10gb",
+            {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"},
+            "nvidia-a100-sxm4-80gb-mig-1g.10gb",
+        ),
+        (
+            "nvidia.com/mig-3g.40gb",
+            {"nvidia.com/mig-3g.40gb.product": "NVIDIA-A100-MIG-3g.40gb"},
+            "nvidia-a100-mig-3g.40gb",
+        ),
+        ("nvidia.com/gpu.shared", {}, "gpu-shared"),
+        ("nvidia.com/gpu.shared", {"nvidia.com/gpu.product": "Tesla-T4-SHARED"}, "tesla-t4-shared"),
+        ("amd.com/gpu", {}, "amd-gpu"),
+        ("amd.com/gpu", {"amd.com/gpu.product-name": "AMD_Instinct_MI300X"}, "amd_instinct_mi300x"),
+        ("amd.com/gpu", {"beta.amd.com/gpu.product-name": "MI210"}, "mi210"),
+        ("gpu.intel.com/i915", {}, "gpu-i915"),
+        ("habana.ai/gaudi", {}, "habana-gaudi"),
+        ("google.com/tpu", {}, "google-tpu"),
+    ],
+)  # fmt: skip
+def test_slots_of_any_device_have_a_type_of_their_own(
+    resource: str, labels: dict[str, str], gpu_type: str
+) -> None:
+    found = {
+        "metadata": {"name": "n", "labels": labels},
+        "status": {
+            "allocatable": {resource: "7", "cpu": "64"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+    (made,) = usable_nodes(
+        [found], resource=resource, slots=None, labels={}, tolerations=[]
+    ).values()
+    assert made[0] == Node(id="n", num_gpus=7, gpu_type=gpu_type)
+
+
+PREEMPTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "PreemptionByScheduler",
+    "message": "a pod of higher priority",
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ({}, "its pod was deleted (evicted, preempted) from outside"),
+        (
+            {"conditions": [PREEMPTED]},
+            "its pod was deleted from outside (PreemptionByScheduler: a pod of higher priority)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_deleted_a_pod_is_told_where_the_cluster_says_it(
+    status: dict, told: str
+) -> None:
+    assert _why_deleted(status) == told

@@ -11,8 +11,9 @@ from coadapt.core.commands import Start, Stop
 from coadapt.core.events import Outcome, ReplicasExited
 from coadapt.executors.node_health import NodeHealth
 from coadapt.executors.processes import live_generation
-from coadapt.executors.processes.generation_dir import JobDir, read_json, read_plain
+from coadapt.executors.processes.generation_dir import JobDir, read_json
 from coadapt.executors.processes.job_processes import identity, kill_identified
+from coadapt.executors.processes.own_files import read_plain
 from coadapt.model import Allocation, InputError
 from tests.contracts.executor_contract import NODES, Inbox, exited, spec, started, until
 from tests.executors.test_local import LocalSite, end_of, order, site
@@ -177,9 +178,9 @@ def test_who_writes_its_own_end_neither_ends_by_it_nor_keeps_others_waiting(
 
 def test_what_is_no_generation_is_passed_over(tmp_path: Path) -> None:
     """A copy that an operator made there kept the scheduler from starting."""
-    job = JobDir(tmp_path)
+    job = JobDir.of(tmp_path, "a")
     for name in ("1", "2", "2.bak", "²", ".nfs0001"):
-        (tmp_path / "generations" / name).mkdir(parents=True)
+        (job.records / "generations" / name).mkdir(parents=True)
     assert [each.number for each in job.generations()] == [1, 2]
 
 

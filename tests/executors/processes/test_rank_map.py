@@ -142,7 +142,7 @@ def test_slots_of_both_generations_are_held_in_between() -> None:
 def test_what_an_executor_left_is_adopted_until_it_is_known_how_it_ended(
     tmp_path: Path,
 ) -> None:
-    directory = GenerationDir(JobDir(tmp_path / "a"), 3)
+    directory = GenerationDir(JobDir(tmp_path / "jobs" / "a"), 3)
     directory.make()
     directory.write_order(launch_order(3, ("3-0", "3-1"), (1, 3), lead=3))
     running = adopt(directory.job)
@@ -157,7 +157,7 @@ def test_what_an_executor_left_is_adopted_until_it_is_known_how_it_ended(
 
 
 def test_a_change_that_is_under_way_holds_the_slots_of_both(tmp_path: Path) -> None:
-    job = JobDir(tmp_path / "a")
+    job = JobDir(tmp_path / "jobs" / "a")
     for generation, members, numbers in (
         (1, ("1-0", "1-1"), (0, 1)),
         (2, ("1-0", "2-1", "2-2"), (0, 2, 3)),

@@ -11,6 +11,7 @@ from coadapt.core.commands import Stop
 from coadapt.core.events import Outcome
 from coadapt.executors.processes.job_processes import marked_processes
 from coadapt.executors.processes.listeners import listening_processes, state_was_saved
+from coadapt.executors.processes.own_files import OwnFiles
 from coadapt.model.contract_env import EXIT_STOPPED
 from tests.contracts.executor_contract import Inbox, exited, started, until
 from tests.executors.test_local import LocalSite, end_of, order, site
@@ -87,7 +88,7 @@ def test_a_stop_is_honoured_through(run: str, site: LocalSite) -> None:
         Outcome.STOPPED,
         1,
     ), log
-    assert state_was_saved(site.job().generation(1).listeners), log
+    assert state_was_saved(site.job().generation(1).own), log
     # Nothing in between may hide the code, but torchrun makes its own, and `|| true` means to.
     if "distributed" not in run and "true" not in run:
         assert end.detail == f"stopped as ordered; exit codes {EXIT_STOPPED}", log
@@ -129,8 +130,7 @@ def test_a_stop_from_outside_that_a_wrapper_reports_as_success_is_none(
     site.executor().execute(order(site, "python train.py || true"), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
-    listeners = site.job().generation(1).listeners
-    (listening,) = listening_processes(listeners, site.job().checkpoints)
+    (listening,) = listening_processes(site.job().generation(1).own)
     os.kill(listening, signal.SIGTERM)
     inbox.wait(exited("a", 1, Outcome.LOST))
 
@@ -162,8 +162,9 @@ def test_a_wrapper_that_dies_first_leaves_its_command_time_to_save(
 
 
 def test_only_the_living_listen(tmp_path: Path) -> None:
-    (tmp_path / "listeners").mkdir()
-    (tmp_path / "listeners" / "1").touch()
-    assert listening_processes(tmp_path / "listeners", tmp_path) == set()
-    assert listening_processes(tmp_path / "none", tmp_path) == set()
-    assert not state_was_saved(tmp_path / "none")
+    own, none = OwnFiles(tmp_path, 1), OwnFiles(tmp_path, 2)
+    own.listeners.mkdir(parents=True)
+    (own.listeners / "1").touch()
+    assert listening_processes(own) == set()
+    assert listening_processes(none) == set()
+    assert not state_was_saved(none)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from coadapt.executors.slurm.line import ENV_LINE, STOP, Exchange, call
+from coadapt.executors.processes.line import ENV_LINE, STOP, Exchange, call
 
 
 def test_the_runner_gets_through_and_its_address_is_nobody_elses(

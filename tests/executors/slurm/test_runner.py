@@ -2,7 +2,7 @@
 
 import pytest
 
-from coadapt.executors.slurm.line import ENV_DEVICES
+from coadapt.executors.processes.line import ENV_DEVICES
 from coadapt.executors.slurm.runner import VISIBLE, replica_envs
 
 

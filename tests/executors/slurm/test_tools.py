@@ -1,5 +1,6 @@
 """How Slurm's answers are read: from tools of our own that print what Slurm 22.05 printed."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from coadapt.executors.slurm.tools import (
     SlurmJob,
     SlurmNode,
     SlurmTools,
+    seconds_of,
 )
 
 DETAILS = (
@@ -112,3 +114,142 @@ def test_ports_that_are_told_in_letters_are_read(
 ) -> None:
     say(tmp_path, "sinfo", f"a|idle|10.0.0.1|{told}|\n")
     assert tools.nodes({"a"})["a"].port == port
+
+
+# What squeue printed of others' jobs of the same user: arrays, their tasks, parts of heterogeneous jobs, odd lines.
+FOREIGN = (
+    "6_[2-50%1]|PENDING||1|N/A|N/A|JobArrayTaskLimit",
+    "6_[1,3,5-9]|PENDING||1|N/A|N/A|(Priority)",
+    "6_1|RUNNING|n1|1|1790000000|1790003600|None",
+    "8+0|RUNNING|n2|1|1790000000|1790003600|None",
+    "8+1|PENDING||4|N/A|N/A|Resources",
+    "17_4294967294|PENDING||1|N/A|N/A|BeginTime",
+    "slurm_load_jobs warning: something",
+    "",
+)
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_arrays_and_heterogeneous_jobs_are_none_of_our_business(
+    tools: SlurmTools, tmp_path: Path, foreign: str
+) -> None:
+    say(tmp_path, "squeue", f"{foreign}\n9|RUNNING|n3|1|1790000000|1790003600|None\n")
+    assert [job.id for job in tools.jobs("--me")] == ["9"]
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "num_nodes", "ends_at"),
+    [
+        ("9|RUNNING|n3|1|1790000000|1790003600|None", "RUNNING", 1, 1790003600.0),
+        ("9|RUNNING|n3|1|1790000000|NONE|None", "RUNNING", 1, None),
+        ("9|RUNNING|n3|1|1790000000|Unknown|None", "RUNNING", 1, None),
+        ("9|COMPLETING|n3|1|1790000000|1790003600|None", "COMPLETING", 1, 1790003600.0),
+        ("9|PENDING||2K|N/A|N/A|ReqNodeNotAvail, UnavailableNodes:n[1-4]", "PENDING", 2048, None),
+        ("9|PENDING||1|N/A|N/A|Nodes required for job are DOWN, DRAINED or reserved", "PENDING", 1, None),
+        ("9|PENDING||1|N/A|N/A|a|b", "PENDING", 1, None),
+        (" 9|SUSPENDED|n3|1|1790000000|1790003600|None ", "SUSPENDED", 1, 1790003600.0),
+    ],
+)  # fmt: skip
+def test_a_job_of_ours_is_read_in_each_shape(
+    tools: SlurmTools,
+    tmp_path: Path,
+    line: str,
+    state: str,
+    num_nodes: int,
+    ends_at: float | None,
+) -> None:
+    say(tmp_path, "squeue", f"{line}\n")
+    (job,) = tools.jobs("--me")
+    assert (job.state, job.num_nodes, job.ends_at) == (state, num_nodes, ends_at)
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("squeue", "9|RUNNING|n3\n"),
+        ("squeue", "9|RUNNING|n3|many|N/A|N/A|None\n"),
+        ("sinfo", "n3|idle|10.0.0.1|\n"),
+        ("sinfo", "n3 idle\n"),
+        ("sinfo", "n3|idle|10.0.0.1|N/A|\n"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_an_error_of_slurms(
+    tools: SlurmTools, tmp_path: Path, tool: str, text: str
+) -> None:
+    say(tmp_path, tool, text)
+    with pytest.raises(SlurmError, match=f"{tool} gave an answer that cannot be read"):
+        tools.jobs("--me") if tool == "squeue" else tools.nodes({"n3"})
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:a100:4(IDX:0-3)", Gpus(count=4, kind="a100")),
+        ("gpu:a100:4(S:0-1)", Gpus(count=4, kind="a100")),
+        ("gpu:4(IDX:0-3)", Gpus(count=4)),
+        ("gpu:1g.10gb:7(IDX:0-6)", Gpus(count=7, kind="1g.10gb")),
+        ("gpu:nvidia_h100_80gb_hbm3:2(IDX:0,3)", Gpus(count=2, kind="nvidia_h100_80gb_hbm3")),
+        ("gpu:A100-SXM4:1(IDX:0)", Gpus(count=1, kind="a100-sxm4")),
+        ("shard:4(CNT:4)", Gpus()),
+        ("license:matlab:1", Gpus()),
+        ("", Gpus()),
+        ("(null)", Gpus()),
+    ],
+)  # fmt: skip
+def test_gpus_are_read_in_each_shape(
+    tools: SlurmTools, tmp_path: Path, gres: str, gpus: Gpus
+) -> None:
+    line = f"JobId=9 JobState=RUNNING NodeList=gpu001 Nodes=gpu001 CPU_IDs=0-3,8-11 Mem=500G GRES={gres} MinCPUsNode=1"
+    say(tmp_path, "scontrol", line)
+    assert tools.gpus("9") == {"gpu001": gpus}
+
+
+@pytest.mark.parametrize(
+    ("state", "address", "port"),
+    [
+        ("idle", "10.0.0.1", "6818"),
+        ("mixed$", "gpu001.cluster.local", "6818"),
+        ("drained*", "fd00::1", "21K"),
+        ("allocated#", "10.0.0.1", "6818"),
+        ("down~", "10.0.0.1", "0"),
+        ("reserved", "10.0.0.1", "6818"),
+    ],
+)
+def test_machines_are_read_in_each_shape(
+    tools: SlurmTools, tmp_path: Path, state: str, address: str, port: str
+) -> None:
+    say(tmp_path, "sinfo", f"gpu001 |{state} |{address} |{port} |\n\n")
+    found = tools.nodes({"gpu001"})["gpu001"]
+    assert (found.state, found.address) == (state, address)
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        ("10", 600.0),
+        ("10:30", 630.0),
+        ("1:00:00", 3600.0),
+        ("2-12", 216000.0),
+        ("1-00:30", 88200.0),
+        ("1-00:00:10", 86410.0),
+        ("infinite", math.inf),
+        ("UNLIMITED", math.inf),
+        ("n/a", None),
+        ("", None),
+        ("soon", None),
+        ("1:2:3:4", None),
+    ],
+)
+def test_time_limits_are_read_in_slurms_forms(
+    limit: str, seconds: float | None
+) -> None:
+    assert seconds_of(limit) == seconds
+
+
+def test_how_an_allocation_ended_is_asked_for(
+    tools: SlurmTools, tmp_path: Path
+) -> None:
+    say(tmp_path, "scontrol", "JobId=9 JobName=x JobState=NODE_FAIL Reason=NodeDown")
+    assert tools.ended("9") == "NODE_FAIL"
+    say(tmp_path, "scontrol", "slurm_load_jobs error: Invalid job id specified", code=1)
+    assert tools.ended("9") == ""

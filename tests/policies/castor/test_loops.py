@@ -235,20 +235,14 @@ def test_who_is_owed_a_goodput_has_it_wherever_that_is(seed: int) -> None:
 
 
 @seeds
-def test_it_tells_what_the_next_size_saves_and_costs(seed: int) -> None:
-    now, rng = drawn(seed), np.random.default_rng(seed)
-    outlook = Values().settle(
-        now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9))
-    )
-    price_T, held = (
-        rng.uniform(0.0, 1.0, 2),
-        {f"j{row}": int(rng.integers(1, 5)) for row in range(4)},
-    )
+def test_it_tells_what_the_next_size_brings(seed: int) -> None:
+    now = drawn(seed)
+    rng = np.random.default_rng(seed)
+    held = {f"j{row}": int(rng.integers(1, 5)) for row in range(4)}
     types = {job: int(rng.integers(0, 2)) for job in held}
     told = Told(
         now=now,
-        outlook=outlook,
-        sizes=Sizes(held, types, 1.0, 1.0, price_T, room=False),
+        sizes=Sizes(held, types, 1.0, 1.0, np.zeros(2), room=False),
         placed={
             job: on(**{f"{'ab'[types[job]]}0": count}) for job, count in held.items()
         },
@@ -258,55 +252,47 @@ def test_it_tells_what_the_next_size_saves_and_costs(seed: int) -> None:
     )
     for row, (job, why) in enumerate(explained(told).items()):
         sizes = sizes_of(now, row, types[job])
-        more = [gpus for gpus in sizes if gpus > held[job]]
+        larger = [gpus for gpus in sizes if gpus > held[job]]
         if not now.timed_J[row]:
-            assert "more is decided once its first steps were timed" in why
-        elif not more:
-            assert f"{held[job]} is the most that it may hold now" in why
+            assert why.endswith("its size is decided once it reports a step")
+        elif not larger:
+            assert why.endswith(f"{held[job]} is the most that it may hold now")
         else:
-            extra = min(more) - held[job]
-            gain = sizes[min(more)] - sizes.get(held[job], float(now.here_J[row]))
-            seconds_2 = 3_600.0 * np.array(
-                [float(outlook.value_J[row]) * gain, price_T[types[job]] * extra]
-            )
-            saves, costs = durations(seconds_2)
-            gpus = re.escape(f"{extra} more GPU{'s' if extra > 1 else ''}")
-            assert re.search(
-                f"; {gpus} for an hour would save it {saves} and cost the others {costs}$",
-                why,
-            )
+            extra = min(larger) - held[job]
+            more = f"{extra} more GPU{'s' if extra > 1 else ''} would "
+            here = sizes.get(held[job], float(now.here_J[row]))
+            left_s = float(now.left_J[row]) / here if here else np.inf
+            then_s = float(now.left_J[row]) / sizes[min(larger)]
+            then_s += float(now.rescale_s_J[row])
+            if left_s == np.inf:
+                assert (
+                    more
+                    + (
+                        f"make it {sizes[min(larger)] / here:.1f} times"
+                        if here
+                        else "make it train"
+                    )
+                    in why
+                )
+            elif left_s - then_s < 90.0:
+                assert why.endswith(more + "not end it sooner")
+            else:
+                then, left = durations(np.array([then_s, left_s]))
+                assert why.endswith(f"{more}end it in about {then} instead of {left}")
 
 
 @seeds
-def test_it_tells_what_a_gpu_would_save_who_waits(seed: int) -> None:
-    now, rng = drawn(seed), np.random.default_rng(seed)
-    outlook = Values().settle(
-        now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9))
-    )
-    price_T = rng.uniform(0.0, 1.0, 2)
-    nobody, says = Sizes({}, {}, 1.0, 1.0, price_T, room=False), Predictions()
+def test_no_start_is_foretold_without_a_past(seed: int) -> None:
     told = Told(
-        now=now,
-        outlook=outlook,
-        sizes=nobody,
+        now=drawn(seed),
+        sizes=Sizes({}, {}, 1.0, 1.0, np.zeros(2), room=False),
         placed={},
         standing=standing(SEEN),
-        predictions=says,
-        starts=says,
+        predictions=Predictions(),
+        starts=Predictions(),
     )
-    for row, why in enumerate(explained(told).values()):
-        most = max(
-            [
-                each / gpus
-                for of in range(2)
-                for gpus, each in sizes_of(now, row, of).items()
-            ],
-            default=0.0,
-        )
-        saves, others = durations(
-            3_600.0 * np.array([float(outlook.value_J[row]) * most, price_T.max()])
-        )
-        assert why.endswith(f"an hour of a GPU saves the others {others}, it {saves}")
+    for why in explained(told).values():
+        assert re.fullmatch(r"waits: needs \d+ GPUs?, \d+ (is|are) free", why)
 
 
 @seeds

@@ -13,7 +13,7 @@ from coadapt.sim.traces import load_trace
 from coadapt.sim.traces import read_log as traces_read_log
 from coadapt.sim.traces.cluster_log import LoggedJob
 from coadapt.sim.traces.osdi21_generator import Recipe, generate, requests_of, whole
-from coadapt.sim.traces.philly import read_log
+from coadapt.sim.traces.tally import ReadOptions
 from coadapt.sim.traces.tuned_jobs import TunedJob, write_jobs
 from tests.sim.traces.stage import write_profiles
 
@@ -94,7 +94,7 @@ def test_the_philly_log_itself_counts_all_attempts(tmp_path: Path) -> None:
         attempts=[{"start_time": "2017-10-07 01:12:00", "end_time": None, "detail": []}]
     )
     path = written(tmp_path, json.dumps([waiting, entry(), running]))
-    (job,) = read_log(path)
+    (job,) = traces_read_log(path)
     assert (job.name, job.run_s, job.num_gpus, job.tenant) == ("app_1", 180.0, 3, "v")
 
 
@@ -141,6 +141,75 @@ def test_other_logs_become_rigid_jobs(
     ]
     assert found == expected
     assert [each.num_gpus for each in traces_read_log(written(tmp_path, text))]
+
+
+@pytest.mark.parametrize("missing", ["None", "", "null", "NULL", "nan", None])
+def test_a_time_that_was_not_logged_leaves_a_job_out(
+    tmp_path: Path, missing: str | None
+) -> None:
+    first = {"start_time": missing, "end_time": "2017-10-07 01:13:00", "detail": []}
+    unsaid = entry(attempts=[first])
+    path = written(tmp_path, json.dumps([unsaid, entry()]))
+    workload, _ = load_trace(path)
+    assert (len(workload.jobs), workload.num_rows) == (1, 2)
+    assert dict(workload.left_out) == {"a time was not logged, or it had not ended": 1}
+    shown = missing or ""
+    text = HELIOS.replace("2020-06-09 18:41:02", shown)
+    assert len(load_trace(written(tmp_path, text))[0].jobs) == 1
+
+
+KALOS = (
+    "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time\n"
+    "k1,u1,1,8,96,Other,COMPLETED,2023-05-17 10:00:00+00:00,2023-05-17 11:00:00+00:00,"
+    "2023-05-17 11:10:00+00:00,{duration},3600.0,33600.0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("duration", "num_mended"), [("4200", 1), ("600", 0), ("601.0", 0), ("", 1)]
+)
+def test_a_job_runs_from_its_start_to_its_end(
+    tmp_path: Path, duration: str, num_mended: int
+) -> None:
+    workload, applications = load_trace(
+        written(tmp_path, KALOS.format(duration=duration))
+    )
+    (application,) = applications.values()
+    assert application.length_s == 600.0  # type: ignore[attr-defined]
+    assert sum(workload.mended.values()) == num_mended
+
+
+def test_a_run_over_a_change_of_clocks_is_as_long_as_it_was(tmp_path: Path) -> None:
+    text = KALOS.format(duration="600").replace("11:10:00+00:00", "12:10:00+01:00")
+    (application,) = load_trace(written(tmp_path, text))[1].values()
+    assert application.length_s == 600.0  # type: ignore[attr-defined]
+
+
+def test_parts_of_gpus_are_kept_unless_whole_ones_are_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path, PAI)
+    loads = [each.load for each in load_trace(path)[1].values()]
+    assert loads == [0.25, 1.0]
+    whole_ones = load_trace(path, options=ReadOptions(whole_gpus=True))[1]
+    assert {each.load for each in whole_ones.values()} == {1.0}
+    workload = load_trace(path)[0]
+    assert dict(workload.left_out) == {
+        "no GPU": 1,
+        "a task that had not ended, or never ran": 1,
+    }
+
+
+def test_a_job_with_a_bad_task_is_left_out_whole(tmp_path: Path) -> None:
+    text = PAI + "j3,worker,1,Failed,x,80,600,29,25,MISC\n"
+    workload, _ = load_trace(
+        written(tmp_path, text), options=ReadOptions(skip_bad=True)
+    )
+    assert [job.spec.name for job in workload.jobs] == ["j1"]
+    assert workload.left_out["not readable: start_time"] == 1
+
+
+def test_the_published_header_of_pai_is_passed_over(tmp_path: Path) -> None:
+    header = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
+    assert len(load_trace(written(tmp_path, header + PAI))[0].jobs) == 2
 
 
 @pytest.mark.parametrize(

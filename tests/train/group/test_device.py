@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coadapt.model import InputError
-from coadapt.train.env import Place, TrainConfig
+from coadapt.train.env import Job, Place, TrainConfig
 from coadapt.train.group.group import choose_device
 
 pytestmark = pytest.mark.train
@@ -60,3 +60,30 @@ def test_what_is_not_there_is_said(
         choose_device(
             TrainConfig(place=Place(world_size=2, local_rank=local_rank), device=asked)
         )
+
+
+@pytest.mark.parametrize("gpu_type", ["a100", "gpu-mig-1g.10gb", "amd-gpu"])
+def test_a_replica_that_was_given_a_gpu_and_sees_none_ends_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, gpu_type: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    config = TrainConfig(job=Job(gpu_type=gpu_type))
+    with pytest.raises(
+        InputError, match=f"type {gpu_type}, CUDA_VISIBLE_DEVICES='MIG-1'"
+    ):
+        choose_device(config)
+    assert choose_device(TrainConfig(job=Job(gpu_type="cpu"))).type == "cpu"
+    asked = TrainConfig(job=Job(gpu_type=gpu_type), device="cpu")
+    assert choose_device(asked).type == "cpu"
+
+
+def test_a_build_of_torch_without_gpus_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert choose_device(TrainConfig(job=Job(gpu_type="a100"))).type == "cpu"
+    assert "given a GPU of type a100" in caplog.text

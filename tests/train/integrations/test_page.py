@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 def words(text: str) -> str:
     """Return `text` without comments, white space and trailing commas."""
-    return re.sub(r"\s|#.*|,(?=\s*\))", "", text)
+    return re.sub(r"\s|#.*|,(?=\s*[)}])", "", text)
 
 
 def test_each_line_that_the_page_adds_stands_in_an_example() -> None:

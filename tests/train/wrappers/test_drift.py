@@ -73,6 +73,7 @@ def test_a_rate_that_follows_a_count_of_the_loop_is_told(tmp_path: Path) -> None
     (line,) = warnings(tmp_path, *plans)
     assert "step 1: replicas have drifted apart since step 0" in line
     assert "learning rate of group 0: 0.01 on replicas 0, 2, 0.1 on replica 1" in line
+    assert "`count` is" in line
     assert "run.state" in line
 
 
@@ -96,6 +97,7 @@ def test_weights_that_one_replica_changes_are_told(tmp_path: Path) -> None:
     )
     assert found
     assert 20 <= int(found[1]) <= 33
+    assert "No variable of the script is seen to differ" in line, line
 
 
 def test_replicas_that_stay_together_hear_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Mistakes that would show nowhere get one line; what only looks like one gets none."""
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +10,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
-from coadapt.train.wrappers.script_check import FiniteCheck
+from coadapt.model.measured import NOT_FINITE as NOT_FINITE_STEP
+from coadapt.train.batch.tuning import take_snapshot, tune
+from coadapt.train.wrappers.script_check import BesideCheck, FiniteCheck
 from tests.train.bugs import train
 
 pytestmark = pytest.mark.train
@@ -19,8 +23,8 @@ UNWRAPPED = (
     "returned, model and optimizer"
 )
 NOT_FINITE = (
-    "gradients have been infinite or not a number (NaN) since step 13: look at the data and the loss, lower "
-    "the learning rate, or clip"
+    "step 12: gradients are infinite or not a number (NaN): look at the data and the loss, lower the learning "
+    "rate, or clip; training goes on"
 )
 NO_BACKWARD = "50 steps without a backward through the model of run.prepare: "
 
@@ -111,10 +115,80 @@ def test_a_short_training_without_a_step_is_told_at_its_end(
     ]
 
 
+@pytest.mark.parametrize("how", ["log", "mean"])
+def test_a_loss_that_is_not_finite_is_told_with_its_step_and_reported(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = ct.init()
+    net = nn.Linear(1, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    loader = run.loader(TensorDataset(torch.ones(80, 1)), batch_size=8)
+    for _ in run.epochs(1):
+        for index, (x,) in enumerate(loader):
+            loss = model(x).mean() * (float("nan") if index == 6 else 1.0)
+            (run.log if how == "log" else run.mean)(loss=loss)
+            if index != 6:
+                loss.backward()
+                optimizer.step()
+    assert caplog.messages == [
+        "step 7: loss is nan: look at the data and the loss, lower the learning rate, or clip; training goes on"
+    ]
+    report = tune(take_snapshot(run._session, 1, None)).report
+    assert report.metrics[NOT_FINITE_STEP] == 7.0
+
+
+def test_steps_that_a_loss_scaler_skips_are_no_trouble(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It begins at a scale at which the gradients are infinite."""
+    run = ct.init()
+    net = nn.Linear(1, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    scaler = run.prepare_scaler(torch.amp.GradScaler("cpu", init_scale=2.0**127))
+    loader = run.loader(TensorDataset(torch.ones(320, 1)), batch_size=8)
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            scaler.scale(1e3 * model(x).square().mean()).backward()  # type: ignore[attr-defined]
+            scaler.step(optimizer)  # type: ignore[arg-type]
+            scaler.update()
+    assert caplog.messages == []
+
+
 def test_gradients_that_recover_are_not_told() -> None:
+    """Where a loss scaler is in use."""
     check = FiniteCheck()
     told = [check.began(step, unusable=step % 40 != 0) for step in range(200)]
     assert told == [None] * 200
     # From then on none is finite; said once, with the first step of it.
     told = [check.began(step, unusable=True) for step in range(200, 300, 8)]
     assert [item for item in told if item is not None] == [161]
+
+
+def beside(caplog: pytest.LogCaptureFixture, *, distributed: bool, again: bool) -> str:
+    """Return what is said where a second optimiser steps 12 times. again: a new one in each step."""
+    session: Any = SimpleNamespace(
+        current=object(),
+        progress=SimpleNamespace(step=0),
+        group=SimpleNamespace(distributed=distributed, rank=0),
+    )
+    weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
+    check = BesideCheck(session)
+    check.know(weights[:1])
+    own, other = (torch.optim.SGD([item], lr=0.1) for item in weights)
+    for step in range(12):
+        session.progress.step = step
+        own.step()
+        other = torch.optim.SGD(weights[1:], lr=0.1) if again else other
+        other.step()
+    check.close()
+    return "".join(caplog.messages)
+
+
+def test_an_optimizer_beside_the_run_is_told_on_several_replicas(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert beside(caplog, distributed=False, again=False) == ""
+    assert beside(caplog, distributed=True, again=True) == ""
+    said = beside(caplog, distributed=True, again=False)
+    assert said.startswith("step 9: an optimizer that run.prepare(...) was not given")

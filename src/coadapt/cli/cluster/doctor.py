@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coadapt.cli.client import RefusedError, UnreachableError, find_client
+from coadapt.cli.cluster.job_dirs_check import look_at_job_dirs
 from coadapt.cli.exit_codes import EXIT_FAILED
 from coadapt.cli.state_dir import (
     StateDir,
@@ -18,6 +19,7 @@ from coadapt.cli.state_dir import (
     find_state_dir,
 )
 from coadapt.model import InputError
+from coadapt.runtime.schema_version import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from coadapt.runtime.journal_check import Judgement
@@ -75,6 +77,7 @@ def doctor(
         with directory.locked():
             _end_jobs(directory)
     sound = _look_at_journal(directory, repair)
+    sound = look_at_job_dirs(directory) and sound
     sound = _look_at_scheduler(directory) and sound
     if not (sound and ready):
         raise typer.Exit(EXIT_FAILED)
@@ -86,17 +89,38 @@ def _look_at_executor(
     """Look whether an executor has what it needs: that of the command line, or of the settings file."""
     from coadapt.cli.cluster.up_settings import SETTINGS_FILE, read_settings
     from coadapt.executors import prepare_executor
+    from coadapt.executors.host import Examinable
 
     if name is None and not (directory.path / SETTINGS_FILE).exists():
         return True
     settings, known = read_settings(directory, None, {"executor": name}, options)
     try:
-        prepare_executor(settings.executor, known)
+        connect = prepare_executor(settings.executor, known)
+        if isinstance(connect, Examinable):
+            connect.examine(settings.grace)
     except InputError as error:
         typer.echo(f"executor   {settings.executor} cannot run here: {error}")
         return False
     typer.echo(f"executor   {settings.executor} has what it needs")
+    typer.echo(f"network    {_told_network()}")
     return True
+
+
+def _told_network() -> str:
+    """Return which interface replicas on this machine would use, unless their engine names another address."""
+    from coadapt.interfaces import default_interface, own_name_means
+
+    chosen = default_interface()
+    name = own_name_means()
+    if chosen is None:
+        return (
+            f"no interface for replicas on several machines was found ({name}): "
+            "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
+        )
+    return (
+        f"between machines gloo and NCCL use the interface that has the node's address; here {chosen.name} "
+        f"({chosen.address}, {chosen.why}); {name}, which does not matter"
+    )
 
 
 def _look_at_objects(url: str | None) -> bool:
@@ -117,12 +141,19 @@ def _look_at_objects(url: str | None) -> bool:
 
 def _look_at_journal(directory: StateDir, repair: bool) -> bool:
     from coadapt.runtime.journal_check import judge, read_all, rewrite
+    from coadapt.runtime.journal_upgrade import schema_of
 
     path = directory.journal
     if not path.exists():
         typer.echo(f"journal    {path} is not there; `coadapt up` begins a new one")
         return True
+    version = schema_of(path)
+    if version is not None and version != SCHEMA_VERSION:
+        return _tell_version(path, version)
     found = read_all(path)
+    if any("locked" in error for error in found.errors):
+        typer.echo(f"journal    {path} is in use by another process; look again later")
+        return False
     judgement = judge(found)
     findings = judgement.findings()
     typer.echo(
@@ -133,6 +164,12 @@ def _look_at_journal(directory: StateDir, repair: bool) -> bool:
     _tell_refusals(directory, found.refusals)
     if not findings:
         return True
+    if judgement.foreign or (not found.rows and path.stat().st_size):
+        typer.echo(
+            "           a repair would lose what is there: use the version of Coadapt that wrote it, or bring "
+            "back a backup with: coadapt restore FILE"
+        )
+        return False
     if not repair:
         typer.echo(
             "           stop the scheduler, then: coadapt doctor --repair (it keeps a copy)"
@@ -144,6 +181,20 @@ def _look_at_journal(directory: StateDir, repair: bool) -> bool:
         rewrite(path, found, judgement)
     typer.echo(f"           repaired; {_told_cost(judgement)}")
     return True
+
+
+def _tell_version(path: Path, version: int) -> bool:
+    """Say what to do with a journal of another version, which is none to repair; return whether it can be."""
+    later = version > SCHEMA_VERSION
+    typer.echo(
+        f"journal    {path} is of version {version}, this Coadapt's is {SCHEMA_VERSION}: "
+        + (
+            "a later Coadapt wrote it; use that one"
+            if later
+            else "`coadapt up` brings it over, and keeps the file as it is beside it"
+        )
+    )
+    return not later
 
 
 def _told_cost(judgement: "Judgement") -> str:
@@ -199,27 +250,33 @@ def _look_at_scheduler(directory: StateDir) -> bool:
 
 def _end_jobs(directory: StateDir) -> None:
     """End what runs under this directory, and wait until it is gone."""
-    from coadapt.executors.processes.generation_dir import JobDir
+    from coadapt.executors.processes.generation_dir import JOBS, RECORDS, JobDir
     from coadapt.executors.processes.job_processes import (
         kill_identified,
         kill_marked,
+        marked_jobs,
         marked_processes,
     )
+    from coadapt.executors.processes.own_files import is_there, names_in
+    from coadapt.executors.processes.taking_over import take_over_layout
 
-    jobs = sorted(path for path in (directory.path / "jobs").glob("*") if path.is_dir())
-    living = [job for job in jobs if marked_processes(job / "checkpoints")]
-    for job in living:
-        kill_marked(job / "checkpoints")
+    take_over_layout(directory.path)
+    jobs = [
+        JobDir.of(directory.path, name) for name in names_in(directory.path / RECORDS)
+    ]
+    living = sorted(marked_jobs(directory.path / JOBS))
+    for name in living:
+        checkpoints = JobDir.of(directory.path, name).checkpoints
+        kill_marked(checkpoints)
         deadline = time.monotonic() + END_WAIT_S
-        while marked_processes(job / "checkpoints") and time.monotonic() < deadline:
+        while marked_processes(checkpoints) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        typer.echo(f"jobs       {job.name} was ended; its checkpoints and logs stay")
+        typer.echo(f"jobs       {name} was ended; its checkpoints and logs stay")
     for job in jobs:
-        kill_identified(
-            each for lead in JobDir(job).generations() for each in lead.leaders()
-        )
+        kill_identified(each for lead in job.generations() for each in lead.leaders())
         # A new journal may give out the numbers of these generations again.
-        if (job / "generations").is_dir():
-            (job / "generations").rename(job / f"generations.{int(time.time())}")
+        folder = job.records / "generations"
+        if is_there(folder):
+            folder.rename(folder.with_name(f"generations.{int(time.time())}"))
     if not living:
         typer.echo("jobs       none runs here")

@@ -1,9 +1,7 @@
 """The composition root of the live scheduler: its parts are wired here, and live in one thread each."""
 
 import gc
-import json
 import logging
-import os
 import signal
 import socket
 import sys
@@ -21,13 +19,12 @@ from coadapt.cli.cluster.demand import Demand
 from coadapt.cli.cluster.housekeeping import Housekeeping
 from coadapt.cli.exit_codes import EXIT_BROKEN
 from coadapt.cli.local_socket import listening_here
-from coadapt.cli.state_dir import StateDir, check_own
+from coadapt.cli.state_dir import StateDir
 from coadapt.core.commands import Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import ENDED, HOLDING
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.durable import write_whole
 from coadapt.executors import Connect, Host, prepare_executor
 from coadapt.executors.options import OptionText
 from coadapt.executors.processes.job_files import StateDirFiles
@@ -39,6 +36,8 @@ from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
+from coadapt.runtime.journal_upgrade import upgrade
+from coadapt.runtime.patience import Patience
 from coadapt.runtime.ports import LiveExecutor
 from coadapt.runtime.process_solver import ProcessSolver
 from coadapt.runtime.retention import Keep, Retention
@@ -57,9 +56,15 @@ OTHER_PORT = (
     "--port 0 takes a free one, of which jobs that run hear when they start again"
 )
 LISTEN_BACKLOG = 128
-PRIVATE_DIR = 0o700
 JOBS_NAMED = 5  # in an error's line
 TURN_S = 0.001  # of a thread while others wait; Python's own is 0.005
+
+# Signals that end the scheduler in order, and what each is in words.
+ENDS_BY = {
+    signal.SIGINT: "Ctrl-C (SIGINT)",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "its terminal was closed (SIGHUP)",
+}
 
 logger = logging.getLogger("coadapt")
 
@@ -87,12 +92,10 @@ def serve(settings: LiveSettings) -> None:
     policy_options(settings.policy)
     connect = prepare_executor(settings.executor, settings.executor_options)
     state_dir = settings.state_dir
-    state_dir.path.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
-    check_own(state_dir.path, "--state")
+    state_dir.prepare()
     with state_dir.locked():
         credentials = Credentials.load(state_dir.token, state_dir.job_key)
-        reserve = DiskReserve(state_dir.reserve)
-        reserve.look()
+        state_dir.old_reserve.unlink(missing_ok=True)
         tcp_socket = listening(settings.host, _ports(settings))
         with (
             tcp_socket as tcp,
@@ -100,7 +103,7 @@ def serve(settings: LiveSettings) -> None:
             _disk_has_room(state_dir),
         ):
             _log_to_terminal()
-            broken = _live(settings, connect, credentials, [tcp, here], reserve)
+            broken = _live(settings, connect, credentials, [tcp, here])
     if broken:
         raise typer.Exit(EXIT_BROKEN)
 
@@ -110,7 +113,6 @@ def _live(
     connect: Connect,
     credentials: Credentials,
     sockets: list[socket.socket],
-    reserve: DiskReserve,
 ) -> bool:
     """Wire the parts, run them until told to stop; return whether one broke. Replicas report to socket 0."""
     state_dir, url, clock, demand = (
@@ -121,7 +123,13 @@ def _live(
     )
     executor = connect(_host(settings, credentials, url, clock, demand))
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
-    journal = Journal.at_path(state_dir.journal)
+    if (kept := upgrade(state_dir.journal)) is not None:
+        logger.warning(
+            "the journal was brought over from an earlier version; the file as it was is kept in %s",
+            kept,
+        )
+    patience = Patience()
+    journal = Journal.at_path(state_dir.journal, patience)
     _check_not_lost(journal, executor)
     index, first_config = _open_index(state_dir, journal), state_dir.first_config()
     writer, change_log, tally = (
@@ -131,7 +139,10 @@ def _live(
     )
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
-    store = SnapshotsAside(journal, latencies.commit, reserve.give_up)
+    latencies.watch_trouble(patience.seconds)
+    store = SnapshotsAside(journal, latencies.commit)
+    reserve = DiskReserve(state_dir.files_with_room())
+    reserve.look()
     loop = LiveLoop(
         Scheduler(first_config),
         clock=clock,
@@ -141,6 +152,7 @@ def _live(
         observers=(writer, change_log, tally),
         restored=writer.restored,
         waited=latencies.lag,
+        trouble=patience.trouble,
     )
     demand.loop = loop
     writer.number = loop.num_events
@@ -179,11 +191,15 @@ def _live(
     def close() -> None:
         server.should_exit = True
         call_all(
-            [part.close for part in (loop, executor, solver, reserve, housekeeping)]
+            [
+                part.close
+                for part in (loop, patience, executor, solver, reserve, housekeeping)
+            ]
         )
 
     broken = run_parts(parts, close)
-    return close_files([index.close, store.close, journal.close]) or broken
+    closes = [index.close, store.close, journal.close, reserve.release]
+    return close_files(closes) or broken
 
 
 def close_files(closes: Sequence[Callable[[], None]]) -> bool:
@@ -260,8 +276,7 @@ def _open_index(state_dir: StateDir, journal: Journal) -> JobIndex:
 
 def _come_up(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
     """Write where the scheduler answers, for the verbs and for the next run; print the banner."""
-    address = {"url": url, "pid": os.getpid(), "policy": settings.policy}
-    write_whole(settings.state_dir.connection, json.dumps(address))
+    settings.state_dir.write_connection(url, settings.policy)
     _print_banner(settings, url, loop)
 
 
@@ -276,6 +291,8 @@ def run_parts(
     parts: Mapping[str, Callable[[], None]], close: Callable[[], None]
 ) -> bool:
     """Run each part in a thread until a signal comes or one of them ends; return whether one broke.
+
+    A SIGHUP that is ignored already, as under `nohup`, stays so.
 
     A part that breaks takes the scheduler down: the jobs run on, and a restart finds everything on disk.
     """
@@ -300,17 +317,24 @@ def run_parts(
         finally:
             over.set()
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
+    came: list[signal.Signals] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        came.append(signal.Signals(number))
         over.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
+    for number in ENDS_BY:
+        # `nohup` starts a process that ignores SIGHUP, and means it.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, on_signal)
     threads = [
         threading.Thread(target=keep, args=item, name=item[0]) for item in parts.items()
     ]
     for thread in threads:
         thread.start()
     over.wait()
+    if came:
+        logger.info("%s: the scheduler ends, its jobs run on", ENDS_BY[came[0]])
     try:
         close()
     finally:
@@ -385,11 +409,9 @@ def _stop_strangers(executor: LiveExecutor, loop: LiveLoop) -> None:
         ]
 
     for order in loop.read(strangers):
-        logger.warning(
-            "job %s generation %d runs but is not in the journal: stopped",
-            order.job,
-            order.generation,
-        )
+        text = f"job {order.job} generation {order.generation} runs but is not in the journal: stopped"
+        logger.warning("%s", text)
+        loop.notice(text)
         executor.execute(order, lambda _: None)
 
 

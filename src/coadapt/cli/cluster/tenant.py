@@ -79,9 +79,26 @@ def _quota(text: str) -> int | None:
     return int(text)
 
 
-def _line(told: JsonObject) -> str:
-    of = "without a quota" if told["quota_gpus"] is None else f"of {told['quota_gpus']}"
-    return (
-        f"{told['id']}: {cast(float, told['num_gpus']):g} GPUs {of}, weight {told['weight']:g}, "
-        f"priority {told['priority']}, {told['num_jobs']} jobs"
+def _line(tenant: JsonObject) -> str:
+    of = (
+        "without a quota"
+        if tenant["quota_gpus"] is None
+        else f"of {tenant['quota_gpus']}"
     )
+    num_barred = cast(int, tenant["num_jobs_beyond_quota"])
+    line = (
+        f"{tenant['id']}: {cast(float, tenant['num_gpus']):g} GPUs {of}, "
+        f"weight {tenant['weight']:g}, priority {tenant['priority']}, "
+        f"{_jobs(cast(int, tenant['num_jobs']))}"
+    )
+    if num_barred:
+        need = "needs" if num_barred == 1 else "need"
+        line += (
+            f"; {_jobs(num_barred)} {need} more GPUs than the quota "
+            "and cannot start until it is raised"
+        )
+    return line
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"

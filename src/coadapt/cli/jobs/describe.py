@@ -10,7 +10,7 @@ from coadapt.cli.client import JsonObject, find_client
 from coadapt.cli.completion import complete_job
 from coadapt.cli.state_dir import StateOption
 from coadapt.model import Allocation
-from coadapt.model.measured import RANK, RATIO, straggler
+from coadapt.model.measured import NOT_FINITE, RANK, RATIO, not_finite, straggler
 
 
 def describe(
@@ -71,6 +71,14 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ("Command", f"{launch.get('run', '')}  in {launch.get('workdir', '')}"),
         ("Contract", f"{job['contract']}, tenant {job['tenant']}"),
         ("GPUs", gpus(job) + (f" ({nodes})" if nodes else "")),
+        *[
+            ("Set aside", why)
+            for why in cast("list[str]", job.get("sizes_set_aside", []))
+        ],
+        *[
+            ("Not used", why)
+            for why in cast("dict[str, str]", job.get("nodes_unfit", {})).values()
+        ],
         (
             "Batch",
             f"{batch(job)} now, {_batch_limits(cast(JsonObject, spec['batch']))}",
@@ -99,9 +107,10 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     held = Allocation(slots=tuple((node, count) for node, count in _slots(job)))
     if slow := straggler(metrics, held):
         facts.append(("Straggler", slow))
-    metrics = {
-        name: value for name, value in metrics.items() if name not in (RANK, RATIO)
-    }
+    if trouble := not_finite(metrics):
+        facts.append(("Training", trouble))
+    own = (RANK, RATIO, NOT_FINITE)
+    metrics = {name: value for name, value in metrics.items() if name not in own}
     return facts + [
         ("Metrics", ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
     ] * bool(metrics)

@@ -16,6 +16,9 @@ from coadapt.cli.research.inputs import (
     ReportsOption,
     RescaleOption,
     RoundOption,
+    SkipBadOption,
+    SkipTooLargeOption,
+    WholeGpusOption,
     check_cluster,
     check_range,
     parse_cluster,
@@ -24,7 +27,7 @@ from coadapt.cli.research.inputs import (
     read_sources,
 )
 from coadapt.cli.research.playing import play, stdout_kept
-from coadapt.model import InputError
+from coadapt.model import InputError, Node
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -76,6 +79,16 @@ def compare(
     report_s: ReportsOption = None,
     interference: InterferenceOption = 0.0,
     format_name: FormatOption = None,
+    skip_bad: SkipBadOption = False,
+    whole_gpus: WholeGpusOption = False,
+    skip_too_large: SkipTooLargeOption = False,
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published",
+            help="Under the terms of the trace's paper: its rounds, options of policies, and own loop.",
+        ),
+    ] = False,
     table: Annotated[
         str, typer.Option(help="Format of the tables: csv, json or parquet.")
     ] = "csv",
@@ -98,6 +111,8 @@ def compare(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from coadapt.sim.comparison.tables import check_writable
+    from coadapt.sim.published.terms import terms_of
+    from coadapt.sim.traces.tally import ReadOptions
 
     check_range("--seeds", seeds, 1, 10_000)
     if parallel is None:
@@ -108,49 +123,144 @@ def compare(
     base = policies[0] if baseline is None else baseline
     if base not in policies:
         raise InputError("--baseline", base, ", ".join(policies))
-    sources = read_sources(workloads, profiles, format_name)
+    sources = read_sources(
+        workloads,
+        profiles,
+        format_name,
+        ReadOptions(skip_bad=skip_bad, whole_gpus=whole_gpus),
+    )
     config = read_config(
         round_s, rescale_s, reaction_s, interference, report_s=report_s
     )
-    cases = _cases(sources, policies, cluster or ["16x4"], seeds, config)
+    formats = _formats(sources) if as_published else {}
+    _check_published(as_published, config)
+    cases = []
+    for trace, source in sources.items():
+        published = formats.get(trace, "")
+        usual = terms_of(published).cluster if published else "16x4"
+        nodes = _clusters(cluster or [usual])
+        for each in nodes.values():
+            check_cluster([source], each, skip_too_large=skip_too_large)
+        cases += _cases(
+            {trace: source},
+            policies,
+            nodes,
+            seeds,
+            config,
+            skips_too_large=skip_too_large,
+            published=published,
+        )
+    _tell_straw_men(sources, policies, as_published=as_published)
+    _tell_copies(cases, num_seeds=seeds)
     with stdout_kept():
         comparison = _run(cases, base, out, fresh, parallel)
     _write(comparison, out, table)
+    if as_published:
+        _tell_published(comparison, out, table, as_json)
     _tell(comparison, out, as_json)
+
+
+def _formats(sources: Mapping[str, "Source"]) -> dict[str, str]:
+    """Return the format of each trace. Raises InputError for one that no paper is known of."""
+    from coadapt.sim.published.terms import terms_of
+    from coadapt.sim.sweep import TraceFile
+    from coadapt.sim.traces import format_of
+
+    found = {}
+    for trace, source in sources.items():
+        name = "builtin"
+        if isinstance(source, TraceFile):
+            name = format_of(source.path, source.profiles, source.format_name)
+        terms_of(name)
+        found[trace] = name
+    return found
+
+
+def _check_published(as_published: bool, config: "ExperimentConfig") -> None:
+    """Raise InputError where settings were given that the terms of a paper say."""
+    from coadapt.sim.experiment import ExperimentConfig
+
+    if as_published and config != ExperimentConfig():
+        raise InputError(
+            "--as-published",
+            "with settings of rounds, rescales, reactions, reports or interference",
+            "none of them: the paper says them",
+        )
+
+
+def _tell_straw_men(
+    sources: Mapping[str, "Source"], policies: Sequence[str], *, as_published: bool
+) -> None:
+    """Say where a policy's name means another one in the paper that a trace is of."""
+    from coadapt.sim.sweep import TraceFile
+    from coadapt.sim.traces import format_of
+
+    if as_published or "gavel" not in policies:
+        return
+    for trace, source in sources.items():
+        if not isinstance(source, TraceFile):
+            continue
+        if format_of(source.path, source.profiles, source.format_name) == "sia":
+            typer.echo(
+                f"note: {trace}: gavel is max-min fairness here, as in its own paper. What Sia's paper calls "
+                "Gavel is mst(raw=true, central=true) in rounds of 360 s: --as-published",
+                err=True,
+            )
+
+
+def _clusters(texts: Sequence[str]) -> dict[str, tuple[Node, ...]]:
+    if len(set(texts)) < len(texts):
+        raise InputError("--cluster", ", ".join(texts), "each cluster once")
+    return {text: parse_cluster(text) for text in texts}
 
 
 def _cases(
     sources: Mapping[str, "Source"],
     policies: Sequence[str],
-    clusters: Sequence[str],
+    clusters: Mapping[str, tuple[Node, ...]],
     num_seeds: int,
     config: "ExperimentConfig",
+    *,
+    skips_too_large: bool,
+    published: str,
 ) -> list["Case"]:
     from coadapt.sim.comparison.case import Case
     from coadapt.sim.sweep import Run
 
-    if len(set(clusters)) < len(clusters):
-        raise InputError("--cluster", ", ".join(clusters), "each cluster once")
-    nodes = {text: parse_cluster(text) for text in clusters}
-    for each in nodes.values():
-        check_cluster(sources.values(), each)
-    return [
+    cases = [
         Case(
             run=Run(
                 trace=trace,
                 source=source,
                 policy=policy,
                 seed=seed,
-                cluster=nodes[text],
+                cluster=nodes,
                 config=config,
+                skips_too_large=skips_too_large,
+                published=published,
             ),
             cluster=text,
         )
         for trace, source in sources.items()
-        for text in clusters
+        for text, nodes in clusters.items()
         for seed in range(num_seeds)
         for policy in policies
     ]
+    # Another seed of what does not depend on it is a copy, which tells nothing and costs as much.
+    return [case for case in cases if not case.run.seed or case.run.depends_on_seed]
+
+
+def _tell_copies(cases: Sequence["Case"], *, num_seeds: int) -> None:
+    if num_seeds == 1:
+        return
+    alike = [case.run for case in cases if not case.run.depends_on_seed]
+    if alike:
+        policies = ", ".join(dict.fromkeys(run.policy for run in alike))
+        typer.echo(
+            f"note: neither the traces nor {policies} depend on the seed; "
+            "these runs are played once, not once for each seed",
+            err=True,
+        )
 
 
 def _run(
@@ -163,10 +273,13 @@ def _run(
     out.mkdir(parents=True, exist_ok=True)
     keys = [case.key() for case in cases]
     with open_results(out / RESULTS, fresh=fresh) as file:
-        due = [index for index, key in enumerate(keys) if file.lacks(key)]
-        if len(due) < len(cases):
+        # Where two files hold the same jobs one run is the result of both.
+        first = {key: index for index, key in reversed([*enumerate(keys)])}
+        due = [index for key, index in first.items() if file.lacks(key)]
+        due.sort()
+        if len(due) < len(first):
             typer.echo(
-                f"{len(cases) - len(due)} of {len(cases)} runs are there already",
+                f"{len(first) - len(due)} of {len(first)} runs are there already",
                 err=True,
             )
         for number, result in play([cases[index].run for index in due], parallel):
@@ -183,9 +296,37 @@ def _write(comparison: "Comparison", out: Path, table: str) -> None:
 
     write_table(out, "runs", comparison.run_rows(), table)
     write_table(out, "jobs", list(comparison.job_rows()), table)
+    write_table(out, "rounds", list(comparison.round_rows()), table)
     write_comparison_page(
         out / PAGE, comparison, f"Comparison of {len(comparison.policies)} policies"
     )
+
+
+def _tell_published(
+    comparison: "Comparison", out: Path, table: str, as_json: bool
+) -> None:
+    """Write what was published beside what came out, and print it."""
+    from rich.console import Console
+
+    from coadapt.sim.comparison.tables import write_table
+
+    rows = comparison.published_rows()
+    write_table(out, "published", rows, table)
+    if as_json or not rows:
+        return
+    grid = _grid(
+        ["figure", "published", "here", "difference"], "as published, and as it is here"
+    )
+    for row in rows:
+        grid.add_row(
+            f"{row['policy']} on {row['trace']}",
+            str(row["figure"]),
+            f"{row['published']:.6g}",
+            f"{row['here']:.6g}",
+            f"{row['difference']:+.1%}",
+        )
+    terminal = Console()
+    (terminal if terminal.is_terminal else Console(width=120)).print(grid)
 
 
 def _tell(comparison: "Comparison", out: Path, as_json: bool) -> None:
@@ -213,6 +354,11 @@ def _values(comparison: "Comparison") -> dict[str, object]:
             }
             for policy, found in ratios.items()
         },
+        "independent": {
+            policy: _independent(found.get("jct_mean_s"))
+            for policy, found in ratios.items()
+        },
+        "published": comparison.published_rows(),
         "runs": comparison.run_rows(),
     }
 
@@ -224,6 +370,7 @@ _COLUMNS = (
     ("makespan", "makespan_s", "{:.0f}"),
     ("worst ρ", "rho_max", "{:.2f}"),
     ("unfair", "unfair_share", "{:.0%}"),
+    ("ρ isolated", "rho_isolated_max", "{:.2f}"),
     ("rescales", "num_rescales", "{:.0f}"),
     ("decision ms", "decision_ms_p50", "{:.2f}"),
 )
@@ -234,27 +381,64 @@ def _print(comparison: "Comparison") -> None:
 
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=120)
+    titles = [title for title, *_ in _COLUMNS]
     for trace, cluster in comparison.parts:
-        grid = _grid([title for title, *_ in _COLUMNS], f"{trace} on {cluster}")
+        grid = _grid([*titles, "asked", "runs"], f"{trace} on {cluster}")
         for policy in comparison.policies:
             means = comparison.means(trace, cluster, policy)
+            if not means:
+                grid.add_row(policy, *["-"] * (len(titles) + 2))
+                continue
             grid.add_row(
                 policy,
-                *(
-                    show.format(means[name].mean) if means else "-"
-                    for _, name, show in _COLUMNS
-                ),
+                *(show.format(means[name].mean) for _, name, show in _COLUMNS),
+                _asked(comparison, policy),
+                str(means["jct_mean_s"].num_values),
             )
         console.print(grid)
     grid = _grid(
-        ["JCT", "p99", "makespan", "worst ρ"],
-        f"ratio to {comparison.baseline} (95 % interval)",
+        ["JCT", "p99", "makespan", "worst ρ", "independent runs"],
+        f"ratio to {comparison.baseline} (95 % interval over independent runs)",
     )
     for policy in comparison.policies:
         found = comparison.ratios(policy)
         names = ("jct_mean_s", "jct_p99_s", "makespan_s", "rho_max")
-        grid.add_row(policy, *(_ratio(found.get(name)) for name in names))
+        grid.add_row(
+            policy,
+            *(_ratio(found.get(name)) for name in names),
+            _independent(found.get("jct_mean_s")),
+        )
     console.print(grid)
+    if comparison.reactions_differ():
+        typer.echo(UNLIKE_REACTIONS)
+
+
+# How soon a policy is asked is a part of the difference that is measured, and none of the policy's own.
+UNLIKE_REACTIONS = (
+    "note: these policies are not asked alike (column asked): some a few seconds after each arrival and exit, "
+    "the others in the next round. --reaction 2 asks all so soon, --reaction inf all in rounds alone."
+)
+
+
+def _asked(comparison: "Comparison", policy: str) -> str:
+    """Return when a policy is asked: so long after an arrival or an exit, or in rounds alone."""
+    found = {
+        result.reaction_s
+        for case, result in comparison.ended()
+        if case.run.policy == policy
+    }
+    after_s = next(iter(found))
+    return "rounds" if after_s is None else f"+{after_s:g} s"
+
+
+def _independent(estimate: "Estimate | None") -> str:
+    """Return how many independent runs an interval is over: `3 traces`, `5 seeds`; one has no interval."""
+    if estimate is None:
+        return "-"
+    of = estimate.of or "runs"
+    if estimate.num_values == 1:
+        return f"1 {of[:-1]}" if of.endswith("s") else f"1 {of}"
+    return f"{estimate.num_values} {of}"
 
 
 def _grid(titles: Sequence[str], title: str) -> "Table":

@@ -14,6 +14,7 @@ from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node
 if TYPE_CHECKING:
     from coadapt.sim.experiment import ExperimentConfig
     from coadapt.sim.sweep import Source
+    from coadapt.sim.traces.tally import ReadOptions
 
 BUILTIN = "builtin"
 
@@ -54,6 +55,27 @@ FormatOption = Annotated[
     typer.Option("--format", help="Trace format; by default it is recognised."),
 ]
 
+SkipBadOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-bad",
+        help="Leave out rows that cannot be read, however many, and say how many they are.",
+    ),
+]
+WholeGpusOption = Annotated[
+    bool,
+    typer.Option(
+        "--whole-gpus",
+        help="Count the parts of GPUs that jobs of a log asked for as whole ones.",
+    ),
+]
+SkipTooLargeOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-too-large", help="Leave out jobs that can never fit into the cluster."
+    ),
+]
+
 _GROUP = re.compile(
     r"([1-9]\d{0,4})x([1-9]\d{0,2})(?::([\w.-]{1,40}))?(?:@([\w.-]{1,40}))?"
 )
@@ -89,12 +111,32 @@ def parse_cluster(text: str) -> tuple[Node, ...]:
     )
 
 
-def check_cluster(sources: Iterable["Source"], cluster: tuple[Node, ...]) -> None:
-    """Raise InputError unless the truth of all workloads is known on the cluster's GPU types."""
-    num_gpus = sum(node.num_gpus for node in cluster)
+def check_cluster(
+    sources: Iterable["Source"],
+    cluster: tuple[Node, ...],
+    *,
+    skip_too_large: bool = False,
+) -> None:
+    """Raise InputError unless the truth of all workloads is known on the cluster's GPU types, and each job fits
+    on one of them, or is to be left out: that is told on stderr then.
+    """
+    from coadapt.sim.fitting import check_fits, fitting
+    from coadapt.sim.metrics import gpus_by_type
+
+    most = max(gpus_by_type(cluster).values())
     wanted = {node.gpu_type for node in cluster}
     for source in sources:
-        for application in source.load(seed=0, num_gpus=num_gpus)[1].values():
+        workload, applications = source.load(seed=0, num_gpus=most)
+        if not skip_too_large:
+            check_fits(workload, cluster)
+        num_gone = len(workload.jobs) - len(fitting(workload, cluster).jobs)
+        if num_gone:
+            typer.echo(
+                f"note: {workload.name}: {num_gone} of {len(workload.jobs)} jobs left out, "
+                "which can never fit into the cluster",
+                err=True,
+            )
+        for application in applications.values():
             if application.gpu_types and not wanted <= set(application.gpu_types):
                 raise InputError(
                     "--cluster",
@@ -149,10 +191,17 @@ def read_policies(text: str) -> list[str]:
 
 
 def read_sources(
-    workloads: Sequence[str], profiles: Path | None, format_name: str | None
+    workloads: Sequence[str],
+    profiles: Path | None,
+    format_name: str | None,
+    options: "ReadOptions | None" = None,
 ) -> dict[str, "Source"]:
-    """Return what to simulate, by the name that it has in the results; every file was read once by then."""
+    """Return what to simulate, by the name that it has in the results; every file was read once by then.
+
+    What became of rows that are no jobs, or not as they stand there, is told on stderr.
+    """
     from coadapt.sim.sweep import TraceFile
+    from coadapt.sim.traces.tally import ReadOptions, told
 
     sources: list[Source] = []
     for text in workloads:
@@ -160,10 +209,19 @@ def read_sources(
             sources.append(_builtin(text))
             continue
         for path in _files(Path(text)):
-            sources.append(
-                TraceFile(path=path, profiles=profiles, format_name=format_name)
+            source = TraceFile(
+                path=path,
+                profiles=profiles,
+                format_name=format_name,
+                options=options or ReadOptions(),
             )
-            sources[-1].load(seed=0, num_gpus=0)
+            loaded, _ = source.load(seed=0, num_gpus=0)
+            line = told(
+                len(loaded.jobs), loaded.num_rows, loaded.left_out, loaded.mended
+            )
+            if line:
+                typer.echo(f"note: {path}: {line}", err=True)
+            sources.append(source)
     times = Counter(source.name for source in sources)
     named = {_name(source, times[source.name] > 1): source for source in sources}
     if len(named) < len(sources):
@@ -172,9 +230,12 @@ def read_sources(
 
 
 def _files(path: Path) -> list[Path]:
+    from coadapt.sim.traces.table import COMPRESSED
+
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob("*.csv"))
+    endings = ("*.csv", *(f"*.csv{ending}" for ending in COMPRESSED))
+    found = sorted(each for ending in endings for each in path.glob(ending))
     if not found:
         raise InputError("WORKLOAD", str(path), "a directory with *.csv files")
     return found

@@ -4,8 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from operator import itemgetter
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +18,9 @@ from coadapt.cli.research.inputs import (
     ReportsOption,
     RescaleOption,
     RoundOption,
+    SkipBadOption,
+    SkipTooLargeOption,
+    WholeGpusOption,
     check_cluster,
     check_range,
     parse_cluster,
@@ -52,6 +54,8 @@ FIGURES = (
     "decision_ms_max",
     "cpu_s",
     "peak_rss_mb",
+    "rho_isolated_max",
+    "unfair_isolated_share",
 )
 
 
@@ -77,12 +81,24 @@ def simulate(
     report_s: ReportsOption = None,
     interference: InterferenceOption = 0.0,
     format_name: FormatOption = None,
+    skip_bad: SkipBadOption = False,
+    whole_gpus: WholeGpusOption = False,
+    skip_too_large: SkipTooLargeOption = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of a table.")
     ] = False,
     report: Annotated[
         Path | None, typer.Option(help="Write a self-contained HTML page here.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for tables of runs, jobs and rounds; made if missing."
+        ),
+    ] = None,
+    table: Annotated[
+        str, typer.Option(help="Format of the tables: csv, json or parquet.")
+    ] = "csv",
 ) -> None:
     """Simulate workloads under scheduling policies."""
     # The matrices here are small: BLAS threads would only spin, and runs in parallel would fight for cores.
@@ -92,11 +108,20 @@ def simulate(
     config = read_config(
         round_s, rescale_s, reaction_s, interference, report_s=report_s
     )
+    from coadapt.sim.comparison.tables import check_format
+    from coadapt.sim.traces.tally import ReadOptions
+
     if report is not None and not report.parent.is_dir():
         raise InputError("--report", str(report), "a file in a directory that exists")
+    check_format(table)
     nodes = parse_cluster(cluster)
-    sources = read_sources(workloads, profiles, format_name)
-    check_cluster(sources.values(), nodes)
+    sources = read_sources(
+        workloads,
+        profiles,
+        format_name,
+        ReadOptions(skip_bad=skip_bad, whole_gpus=whole_gpus),
+    )
+    check_cluster(sources.values(), nodes, skip_too_large=skip_too_large)
     runs = _runs(
         sources,
         read_policies(policy),
@@ -104,17 +129,62 @@ def simulate(
         cluster=nodes,
         config=config,
         reported=report is not None,
+        skips_too_large=skip_too_large,
     )
+    played = [run for run in runs if not run.seed or run.depends_on_seed]
+    if len(played) < len(runs):
+        typer.echo(
+            f"note: {len(runs) - len(played)} of {len(runs)} runs do not depend on their seed "
+            "and are copies of that of seed 0, which is played once",
+            err=True,
+        )
     with stdout_kept():
-        results = [
-            result for _, result in sorted(_played(runs, parallel), key=itemgetter(0))
-        ]
+        found = {played[index]: result for index, result in _played(played, parallel)}
     if report is not None:
-        _write_report(report, results)
+        _write_report(report, [found[run] for run in played])
+    if out is not None:
+        _write_tables(out, table, [found[run] for run in played])
+    # An entry for each seed that was asked for, copies too.
+    results = [found[run] if run in found else _copy(found, run) for run in runs]
     if as_json:
         typer.echo(json.dumps({"results": [entry(result) for result in results]}))
     else:
         _print_tables(results)
+
+
+def _copy(found: Mapping["Run", "RunResult"], run: "Run") -> "RunResult":
+    """Return the result of `run`, which does not depend on its seed: that of the run with seed 0."""
+    played = next(
+        each
+        for each in found
+        if replace(each, seed=run.seed, keeps_history=run.keeps_history) == run
+    )
+    return replace(found[played], seed=run.seed)
+
+
+def _write_tables(folder: Path, table: str, results: Sequence["RunResult"]) -> None:
+    from coadapt.sim.comparison.tables import Row, job_row, write_table
+
+    folder.mkdir(parents=True, exist_ok=True)
+    named: list[tuple[Row, RunResult]] = [
+        ({"trace": each.trace, "policy": each.policy, "seed": each.seed}, each)
+        for each in results
+    ]
+    runs = [
+        {
+            **name,
+            **asdict(each.metrics),
+            "cpu_s": each.cpu_s,
+            "reaction_s": each.reaction_s,
+        }
+        for name, each in named
+    ]
+    jobs = [{**name, **job_row(job)} for name, each in named for job in each.jobs]
+    rounds = [
+        {**name, **asdict(round_)} for name, each in named for round_ in each.rounds
+    ]
+    for title, rows in (("runs", runs), ("jobs", jobs), ("rounds", rounds)):
+        write_table(folder, title, rows, table)
 
 
 def _played(runs: Sequence["Run"], parallel: int) -> Iterator[tuple[int, "RunResult"]]:
@@ -152,6 +222,7 @@ def _runs(
     cluster: tuple[Node, ...],
     config: "ExperimentConfig",
     reported: bool,
+    skips_too_large: bool,
 ) -> list["Run"]:
     from coadapt.sim.sweep import Run
 
@@ -164,6 +235,7 @@ def _runs(
             cluster=cluster,
             config=config,
             keeps_history=reported and seed == REPORT_SEED,
+            skips_too_large=skips_too_large,
         )
         for trace, source in sources.items()
         for policy in policies
@@ -224,6 +296,7 @@ _COLUMNS: tuple[tuple[str, str, str, bool], ...] = (
     ("makespan", "makespan_s", "{:.0f}", False),
     ("worst ρ", "rho_max", "{:.2f}", False),
     ("unfair", "unfair_share", "{:.0%}", False),
+    ("ρ isol.", "rho_isolated_max", "{:.2f}", True),
     ("used", "utilisation", "{:.0%}", False),
     ("rescales", "num_rescales", "{:.0f}", False),
     ("decision ms", "decision_ms_p50", "{:.2f}", True),

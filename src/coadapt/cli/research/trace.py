@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coadapt.cli.completion import complete_format
-from coadapt.cli.research.inputs import check_range, read_sources
+from coadapt.cli.research.inputs import (
+    SkipBadOption,
+    WholeGpusOption,
+    check_range,
+    read_sources,
+)
 from coadapt.model import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coadapt.sim.applications import Application
-    from coadapt.sim.workload import Workload
+    from coadapt.sim.workload import TraceJob, Workload
 
 trace = typer.Typer(
     help="Look at workloads, and make others of them.",
@@ -86,16 +91,23 @@ def describe(
     workload: Source,
     profiles: Profiles = None,
     format_name: Format = None,
+    skip_bad: SkipBadOption = False,
+    whole_gpus: WholeGpusOption = False,
     as_json: Json = False,
 ) -> None:
     """Tell how many jobs there are, when they come, what they train and what they ask for."""
-    loaded, _ = _load(workload, profiles, format_name)
-    facts = _facts(loaded)
+    loaded, known = _load(workload, profiles, format_name, skip_bad, whole_gpus)
+    facts = _facts(loaded, known)
     if as_json:
         typer.echo(json.dumps(facts))
         return
     for name in ("num_jobs", "hours", "jobs_per_hour", "gpus_mean", "gpus_max"):
         typer.echo(f"{name:16}{facts[name]:g}")
+    for title in ("left_out", "mended", "gpu_parts"):
+        counts = facts[title]
+        assert isinstance(counts, dict)
+        for what, count in counts.items():
+            typer.echo(f"{count:6} {TOLD[title]}: {what}")
     applications = facts["applications"]
     assert isinstance(applications, dict)
     for name, count in list(applications.items())[:APPLICATIONS_SHOWN]:
@@ -116,6 +128,8 @@ def convert(
     ] = "plain",
     profiles: Profiles = None,
     format_name: Format = None,
+    skip_bad: SkipBadOption = False,
+    whole_gpus: WholeGpusOption = False,
     jobs: Annotated[
         int, typer.Option(help="Jobs to draw, for osdi21; 160 is load 1.")
     ] = 160,
@@ -127,10 +141,10 @@ def convert(
     if to not in TO:
         raise InputError("--to", to, " or ".join(TO))
     if to == GENERATED:
-        _generate(Path(workload), profiles, out, jobs, seed)
+        _generate(Path(workload), profiles, out, jobs, seed, skip_bad=skip_bad)
         _tell(out, jobs, as_json)
         return
-    loaded, applications = _load(workload, profiles, format_name)
+    loaded, applications = _load(workload, profiles, format_name, skip_bad, whole_gpus)
     _write(out, loaded, applications, as_json)
 
 
@@ -143,19 +157,24 @@ def sample(
     ],
     profiles: Profiles = None,
     format_name: Format = None,
+    skip_bad: SkipBadOption = False,
+    whole_gpus: WholeGpusOption = False,
     seed: Annotated[int, typer.Option(help="Draws the jobs.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Keep some jobs, drawn without regard to what they are, and when they came."""
+    """Keep some jobs, drawn without regard to what they are, and when they came; the first comes at 0 s."""
     import random
     from dataclasses import replace
 
-    loaded, applications = _load(workload, profiles, format_name)
+    loaded, applications = _load(workload, profiles, format_name, skip_bad, whole_gpus)
     check_range("--jobs", jobs, 1, len(loaded.jobs))
     kept = sorted(
         random.Random(seed).sample(range(len(loaded.jobs)), jobs)
     )  # no secret
-    chosen = tuple(loaded.jobs[index] for index in kept)
+    first_at = min(loaded.jobs[index].at for index in kept)
+    chosen = tuple(
+        _at(loaded.jobs[index], loaded.jobs[index].at - first_at) for index in kept
+    )
     _write(out, replace(loaded, jobs=chosen), applications, as_json)
 
 
@@ -171,14 +190,16 @@ def scale(
     ],
     profiles: Profiles = None,
     format_name: Format = None,
+    skip_bad: SkipBadOption = False,
+    whole_gpus: WholeGpusOption = False,
     as_json: Json = False,
 ) -> None:
     """Let the same jobs come faster or slower."""
     from dataclasses import replace
 
     check_range("--rate", rate, 0.001, 1000.0)
-    loaded, applications = _load(workload, profiles, format_name)
-    moved = tuple(replace(job, at=job.at / rate) for job in loaded.jobs)
+    loaded, applications = _load(workload, profiles, format_name, skip_bad, whole_gpus)
+    moved = tuple(_at(job, job.at / rate) for job in loaded.jobs)
     _write(out, replace(loaded, jobs=moved), applications, as_json)
 
 
@@ -188,31 +209,63 @@ def plot(
     out: Out,
     profiles: Profiles = None,
     format_name: Format = None,
+    skip_bad: SkipBadOption = False,
+    whole_gpus: WholeGpusOption = False,
     as_json: Json = False,
 ) -> None:
     """Draw when jobs come and what they ask for: one HTML file that works offline."""
     from coadapt.sim.report.workload_page import write_workload_page
 
     _check_out(out, PAGE)
-    loaded, _ = _load(workload, profiles, format_name)
+    loaded, _ = _load(workload, profiles, format_name, skip_bad, whole_gpus)
     write_workload_page(out, loaded)
     _tell(out, len(loaded.jobs), as_json)
 
 
+def _at(job: "TraceJob", at: float) -> "TraceJob":
+    """Return the job as it comes at another instant; its deadline is as long after as it was."""
+    from dataclasses import replace
+
+    due = job.spec.deadline_at
+    spec = job.spec if due is None else replace(job.spec, deadline_at=due + at - job.at)
+    return replace(job, at=at, spec=spec)
+
+
 APPLICATIONS_SHOWN = 12
+TOLD = {
+    "left_out": "rows left out",
+    "mended": "rows mended",
+    "gpu_parts": "jobs that use a part of each of their GPUs",
+}
 
 
 def _load(
-    text: str, profiles: Path | None, format_name: str | None
+    text: str,
+    profiles: Path | None,
+    format_name: str | None,
+    skip_bad: bool,
+    whole_gpus: bool,
 ) -> "tuple[Workload, Mapping[str, Application]]":
-    sources = read_sources([text], profiles, format_name)
+    from coadapt.sim.traces.tally import ReadOptions
+
+    options = ReadOptions(skip_bad=skip_bad, whole_gpus=whole_gpus)
+    sources = read_sources([text], profiles, format_name, options)
     if len(sources) > 1:
         raise InputError("WORKLOAD", text, "one file")
     (source,) = sources.values()
     return source.load(seed=0, num_gpus=NUM_GPUS)
 
 
-def _facts(workload: "Workload") -> dict[str, object]:
+def _facts(
+    workload: "Workload", known: "Mapping[str, Application]"
+) -> dict[str, object]:
+    from coadapt.sim.traces.curve import CurveApplication
+
+    parts: Counter[str] = Counter()
+    for job in workload.jobs:
+        application = known[job.application]
+        if isinstance(application, CurveApplication) and application.load < 1.0:
+            parts[f"{application.load:.4g}"] += 1
     requested = [job.spec.replicas.requested for job in workload.jobs]
     hours = (
         max(job.at for job in workload.jobs) - min(job.at for job in workload.jobs)
@@ -220,6 +273,10 @@ def _facts(workload: "Workload") -> dict[str, object]:
     counts = Counter(job.application for job in workload.jobs)
     return {
         "name": workload.name,
+        "num_rows": workload.num_rows or len(requested),
+        "left_out": dict(workload.left_out),
+        "mended": dict(workload.mended),
+        "gpu_parts": dict(sorted(parts.items())),
         "num_jobs": len(requested),
         "hours": hours,
         "jobs_per_hour": len(requested) / hours if hours else 0.0,
@@ -232,17 +289,24 @@ def _facts(workload: "Workload") -> dict[str, object]:
 
 
 def _generate(
-    log: Path, profiles: Path | None, out: Path, num_jobs: int, seed: int
+    log: Path,
+    profiles: Path | None,
+    out: Path,
+    num_jobs: int,
+    seed: int,
+    *,
+    skip_bad: bool,
 ) -> None:
     from coadapt.sim.traces import read_log
     from coadapt.sim.traces.osdi21 import applications_in
     from coadapt.sim.traces.osdi21_generator import Recipe, generate, requests_of
+    from coadapt.sim.traces.tally import ReadOptions
     from coadapt.sim.traces.tuned_jobs import write_jobs
 
     check_range("--jobs", num_jobs, 1, 100_000)
     _check_out(out, TABLE)
     known = applications_in(profiles)
-    logged = list(read_log(log))
+    logged = list(read_log(log, ReadOptions(skip_bad=skip_bad)))
     write_jobs(
         out, generate(logged, requests_of(known), Recipe(num_jobs=num_jobs, seed=seed))
     )

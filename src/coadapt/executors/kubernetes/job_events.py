@@ -46,6 +46,8 @@ TROUBLE = {
     Reason.RESCALE_FAILED: "ResizeFailed",
     Reason.IMPOSSIBLE: "TooLarge",
     Reason.SET_ASIDE: "SetAside",
+    Reason.GROWTH_FAILED: "GrowthFailed",
+    Reason.NODE_UNFIT: "NodeUnfit",
 }
 
 
@@ -109,7 +111,8 @@ def _of_standing(change: Change) -> tuple[str, str, str] | None:
             why,
         )
     if now.reason in TROUBLE and now.reason is not was.reason:
-        return WARNING, TROUBLE[now.reason], why
+        evicted = now.reason is Reason.REPLICAS_LOST and "pod was deleted" in why
+        return WARNING, "Evicted" if evicted else TROUBLE[now.reason], why
     if now.state is was.state:
         return (
             (NORMAL, "SeenAgain", change.text.partition("; ")[2])

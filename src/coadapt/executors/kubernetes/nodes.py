@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from coadapt.executors.kubernetes.api import JsonObject
-from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
 from coadapt.model import DEFAULT_GPU_TYPE, Node
+from coadapt.model.contract_env import CPU_SLOT_TYPE
 
 # Set by the device plugin's feature discovery; what it says is the product's name.
 GPU_PRODUCT = "nvidia.com/gpu.product"
-NVIDIA = "nvidia.com/gpu"
+NVIDIA_VENDOR = "nvidia.com"
+NVIDIA = f"{NVIDIA_VENDOR}/gpu"
+CPU = "cpu"
 # A taint of these effects keeps a pod away, or drives it off; PreferNoSchedule does neither.
 KEEPING_OFF = ("NoSchedule", "NoExecute")
 CPU_SLOTS_MAX = 1024
@@ -44,12 +46,8 @@ def usable_nodes(
             and why_not(each, tolerations) is None
             and all(has.get(key) == value for key, value in labels.items())
         ):
-            is_cpu = slots is not None or resource != NVIDIA
-            kind = (
-                CPU_SLOT_TYPE
-                if is_cpu
-                else str(has.get(GPU_PRODUCT, DEFAULT_GPU_TYPE)).lower()
-            )
+            is_cpu = slots is not None or resource == CPU
+            kind = CPU_SLOT_TYPE if is_cpu else slot_type(resource, has)
             node = Node(
                 id=str(metadata["name"]),
                 num_gpus=min(count, CPU_SLOTS_MAX),
@@ -57,6 +55,31 @@ def usable_nodes(
             )
             usable[node.id] = (node, _address(status))
     return usable
+
+
+def slot_type(resource: str, labels: Mapping[str, str]) -> str:
+    """Return the type of slots of a resource that is no CPU: the product's name, with the profile of its part.
+
+    labels: of the node; who makes the devices puts the product's name there, in one of several ways.
+    """
+    own = (
+        f"{resource}.product",
+        f"{resource}.product-name",
+        f"beta.{resource}.product-name",
+    )
+    for label in own:
+        if labels.get(label):
+            return str(labels[label]).lower()
+    vendor, _, name = resource.rpartition("/")
+    profile = "" if name == "gpu" else name.removeprefix("gpu.")
+    if vendor == NVIDIA_VENDOR and labels.get(GPU_PRODUCT):
+        product = str(labels[GPU_PRODUCT])
+        known = not profile or product.lower().endswith(f"-{profile.lower()}")
+        return (product if known else f"{product}-{profile}").lower()
+    if vendor == NVIDIA_VENDOR:
+        return (profile and f"{DEFAULT_GPU_TYPE}-{profile}").lower() or DEFAULT_GPU_TYPE
+    maker = vendor.split(".")[0]
+    return "-".join(part for part in (maker, name) if part).lower()
 
 
 def why_not(found: JsonObject, tolerations: Sequence[JsonObject]) -> str | None:

@@ -39,6 +39,7 @@ from coadapt.executors.processes.generation_dir import (
     LaunchOrder,
 )
 from coadapt.executors.processes.replica_log import segments
+from coadapt.executors.processes.standing_in import Begun
 from coadapt.model.contract_env import (
     ENV_CHECKPOINT_DIR,
     ENV_CONTROL_TOKEN,
@@ -51,6 +52,7 @@ from coadapt.model.contract_env import (
     ENV_TOKEN,
     ENV_URL,
     ENV_WORKDIR,
+    EXIT_STOPPED,
     STATUS_ROUTE,
 )
 from coadapt.model.rescale import member_name
@@ -67,6 +69,7 @@ CLIENT_ERRORS = range(400, 500)
 RIGHTS_S = 30.0
 
 EXIT_FAILED = 1
+DISRUPTION = "DisruptionTarget"
 # Of a shell whose child was killed: to the launcher the replica is lost, not failed.
 EXIT_KILLED = 128 + signal.SIGKILL
 
@@ -111,6 +114,8 @@ class _Proxy:
             self._api, f"{self._pods}/{self._name}", self._printed(directory.job)
         )
         self._trouble_since: float | None = None
+        self._begun = Begun()
+        self._why_deleted = ""
         self._silence = ServerSilence(directory, order.member, self._say)
 
     def run(self) -> int:
@@ -232,7 +237,10 @@ class _Proxy:
         """Return the exit code of a pod that has ended, None while it has not."""
         status = found.get("status") or {}
         state = _state(status)
+        if found["metadata"].get("deletionTimestamp") and not _told.is_set():
+            self._why_deleted = self._why_deleted or _why_deleted(status)
         if "terminated" in state:
+            self._begun.tell()
             return self._judge(state["terminated"])
         if status.get("phase") in ("Failed", "Succeeded"):
             why = ": ".join(
@@ -241,6 +249,7 @@ class _Proxy:
             self._say(f"its pod was ended by the cluster: {why or status['phase']}")
             return EXIT_KILLED
         if "running" in state:
+            self._begun.tell()
             self._log.start()
             self._trouble_since = None
         return self._look_at_wait(status, state.get("waiting") or {})
@@ -274,14 +283,19 @@ class _Proxy:
         if terminated.get("reason") == "OOMKilled":
             self._log.finish(LOG_END_S)
             self._say("out of memory: its container used more than its limit")
-        return int(terminated.get("exitCode", EXIT_KILLED))
+        code = int(terminated.get("exitCode", EXIT_KILLED))
+        if self._why_deleted:
+            self._log.finish(LOG_END_S)
+            saved = "; it saved first" if code == EXIT_STOPPED else ""
+            self._say(f"{self._why_deleted}{saved}")
+        return code
 
     def _gone(self, found: JsonObject | None) -> int:
         state = _state((found or {}).get("status") or {})
         if "terminated" in state:
             return self._judge(state["terminated"])
         if not _told.is_set():
-            self._say("its pod was deleted by somebody else")
+            self._say(self._why_deleted or "its pod was deleted from outside")
         return EXIT_KILLED
 
     def _stop_when_told(self) -> None:
@@ -325,6 +339,17 @@ def _state(status: JsonObject) -> JsonObject:
         if each.get("name") == CONTAINER:
             return dict(each.get("state") or {})
     return {}
+
+
+def _why_deleted(status: JsonObject) -> str:
+    """Return that a pod was deleted, and by what, where the cluster says it (Kubernetes 1.26 and later)."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == DISRUPTION and condition.get("status") == "True":
+            said = condition.get("message") or condition.get("reason") or ""
+            return (
+                f"its pod was deleted from outside ({condition.get('reason')}: {said})"
+            )
+    return "its pod was deleted (evicted, preempted) from outside"
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:

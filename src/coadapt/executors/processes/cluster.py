@@ -1,14 +1,13 @@
 """Where processes can be started: the nodes, their devices and their addresses, as an executor sees them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from coadapt.core.events import NodeJoined, NodeLost
 from coadapt.executors.processes.slots import Slot
 from coadapt.model import Node, NodeId
 
 LOOPBACK = "127.0.0.1"
-CPU_SLOT_TYPE = "cpu"
 
 
 class Cluster(Protocol):
@@ -40,17 +39,29 @@ class Cluster(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsWhy(Protocol):
+    """A cluster that knows why nodes are no longer offered."""
+
+    @property
+    def why_gone(self) -> Mapping[NodeId, str]:
+        """What became of each node, after its name: `is gone: its allocation has ended`."""
+        ...
+
+
 def node_events(
     known: Mapping[NodeId, Node],
     present: Sequence[Node],
     at: float,
     why: Mapping[NodeId, str] | None = None,
+    gone_because: Mapping[NodeId, str] | None = None,
 ) -> list[NodeJoined | NodeLost]:
     """Return what tells the core, which knows of `known`, that the nodes are `present` now.
 
-    why: of nodes that are there and were set aside.
+    why: of nodes that are there and were set aside. gone_because: see TellsWhy.
     """
-    told = {node: f"was set aside: {text}" for node, text in (why or {}).items()}
+    aside = {node: f"was set aside: {text}" for node, text in (why or {}).items()}
+    told = {**(gone_because or {}), **aside}
     gone = sorted(known.keys() - {node.id for node in present})
     new = [node for node in present if known.get(node.id) != node]
     lost = (

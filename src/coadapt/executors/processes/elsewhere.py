@@ -12,16 +12,21 @@ from pathlib import Path
 from coadapt.core.events import Outcome
 from coadapt.executors.processes.control_server import ControlServer
 from coadapt.executors.processes.generation_dir import (
-    PRIVATE_DIR,
     ExitRecord,
     GenerationDir,
     LaunchOrder,
     LaunchSettings,
     ReplicaOrder,
     read_json,
+    read_note,
     write_json,
 )
-from coadapt.executors.processes.job_processes import kill_identified, kill_marked
+from coadapt.executors.processes.job_processes import (
+    end_marked,
+    kill_identified,
+    kill_marked,
+)
+from coadapt.executors.processes.own_files import PRIVATE_DIR, names_in
 from coadapt.model.rescale import CAPABLE_FILE
 
 # A command that fails is tried again: the engine may be away for a while, and the slots are not free before.
@@ -70,7 +75,7 @@ def serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, st
                 lead.control_dir, host, name=name, port=before.port, token=before.token
             )
         except OSError:
-            (lead.control_dir / CAPABLE_FILE).unlink(missing_ok=True)
+            lead.own.remove(CAPABLE_FILE)
     server = server or ControlServer(lead.control_dir, host, name=name)
     write_json(path, ServedAt(port=server.port, token=server.token))
     return server.envs
@@ -97,7 +102,7 @@ def find_present(lead: GenerationDir) -> Present | ExitRecord:
         order, kept = directory.order(), directory.kept()
         if kept is None and (order is None or order.lead != lead.number):
             continue
-        if kept is None and not directory.started_file.exists():
+        if kept is None and not directory.has_started:
             if (lead.successor() or 0) < directory.number:
                 continue  # nobody has been told of it: whoever goes on from here takes it up
             return ExitRecord(
@@ -136,8 +141,11 @@ def note_unseen(lead: GenerationDir, member: str, why: str) -> None:
 
 def why_unseen(lead: GenerationDir) -> str:
     """Return why replicas cannot be seen, as the first of them by name has it; "" if all can."""
-    notes = sorted(lead.unseen.iterdir()) if lead.unseen.is_dir() else []
-    return next((why for note in notes if (why := read_json(note, str))), "")
+    for name in names_in(lead.unseen):
+        why = read_note(lead.unseen / name, str)
+        if why:
+            return why
+    return ""
 
 
 def kill_left(lead: GenerationDir) -> int:
@@ -160,12 +168,12 @@ class Remains:
         if self._sweep is None:
             self._count += kill_left(self._lead)
             if self._settings is None or not self._settings.sweep:
-                return True
+                return end_marked(self._lead.job.checkpoints)
             self._sweep = start_sweep(self._settings, self._lead.job.path.name)
         code = self._sweep.poll()
         if code:
             self._sweep = None
-        return code == 0
+        return code == 0 and end_marked(self._lead.job.checkpoints)
 
     @property
     def record(self) -> ExitRecord:

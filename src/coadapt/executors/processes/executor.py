@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coadapt.core.commands import JobCommand
 from coadapt.executors.host import MEBIBYTE, Host
 from coadapt.executors.node_health import NodeHealth
-from coadapt.executors.processes.cluster import LOOPBACK, Cluster, node_events
+from coadapt.executors.processes.cluster import LOOPBACK, Cluster, TellsWhy, node_events
 from coadapt.executors.processes.generation_dir import (
     GenerationDir,
     JobDir,
@@ -27,6 +27,7 @@ from coadapt.model.rescale import member_name
 from coadapt.runtime.ports import LogPart, Post
 
 POLL_S = 0.05
+AWAY_S = 1.0  # between looks for a state directory that is not there
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,10 @@ class ProcessExecutor:
 
     def run(self, post: Post) -> None:
         while not self._closed.is_set():
+            # A disk that is away for a while says nothing of any job.
+            if not self._host.state_dir.is_dir():
+                self._closed.wait(AWAY_S)
+                continue
             for order, answer in self._next_orders():
                 self._book.take(order, answer)
             self._book.watch()
@@ -145,13 +150,22 @@ class ProcessExecutor:
         self._health.judge(self._cluster.nodes)
         nodes = self._health.sound(self._cluster.nodes)
         events = node_events(
-            self._announced, nodes, self._host.now(), self._health.aside
+            self._announced,
+            nodes,
+            self._host.now(),
+            self._health.aside,
+            self._why_gone(),
         )
         for event in events:
             post(event)
         if events and self._own_address and self._host.is_loopback:
             self._warn_of_silence(nodes)
         self._announced = {node.id: node for node in nodes}
+
+    def _why_gone(self) -> Mapping[NodeId, str]:
+        """Return why nodes are no longer there, as far as the engine says so."""
+        cluster = self._cluster
+        return cluster.why_gone if isinstance(cluster, TellsWhy) else {}
 
     def _warn_of_silence(self, nodes: Iterable[Node]) -> None:
         """Say once that replicas on other machines will not be heard, as soon as there is such a machine."""

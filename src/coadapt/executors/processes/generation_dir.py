@@ -1,14 +1,14 @@
 """The files through which a launcher and the scheduler speak of one (job, generation). Standard library only.
 
-A later generation may follow in place; the launcher of the first one, the *lead*, leads it too. Whoever holds
-the lock of the job directory is its one living launcher; the kernel gives it back when that process dies.
+They lie below `<state>/runs/JOB`, apart from what the job itself may write (own_files.py). A later generation
+may follow in place; the launcher of the first one, the *lead*, leads it too. The process that holds the lock
+there is the job's one living launcher; the kernel gives the lock back when that process dies.
 """
 
 import fcntl
 import json
 import os
 import shutil
-import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,20 +18,26 @@ from typing import TypeVar
 
 from coadapt.core.events import Outcome
 from coadapt.durable import write_whole
+from coadapt.executors.processes.own_files import (
+    PRIVATE_FILE,
+    OwnFiles,
+    is_there,
+    make_folder,
+    names_in,
+    open_plain,
+    read_plain,
+)
 from coadapt.executors.processes.slots import Slots
 from coadapt.model import InputError, JobId
 from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.model.wire import from_json, to_json
 
-# Job directories hold logs, checkpoints and the user's environment: for the owner's eyes only.
-PRIVATE_DIR = 0o700
-PRIVATE_FILE = 0o600
-
 LOCK_POLL_S = 0.02
 # Of each job; the files of one are some kilobytes. A job that is rescaled each minute has 10,000 in a week.
 GENERATIONS_KEPT = 20
-# An order of 100,000 replicas is some 50 MB.
-FILE_BYTES_MAX = 256 * 1024 * 1024
+# Below the state directory: what jobs may write, and what is written about them.
+JOBS = "jobs"
+RECORDS = "runs"
 
 T = TypeVar("T")
 
@@ -75,7 +81,7 @@ class LaunchOrder:
 
     replicas: those to start. slots: those taken on each node, in rank order; for the executor. rescale: who
     trains in this generation. lead: the generation whose launcher carries this out; if it is another one, its
-    replicas change in place.
+    replicas change in place. setup_timeout_s: after which a `setup` that runs is ended, None: never.
     """
 
     run: str
@@ -87,26 +93,38 @@ class LaunchOrder:
     settings: LaunchSettings
     rescale: RescaleOrder
     lead: int
+    setup_timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
-    """How a generation ended. member: the replica that failed first, by name; "" where none did."""
+    """How a generation ended. member: the replica that failed first, by name; "" where none did.
+
+    unfit: its node lacks something of the job, and nothing was run there.
+    """
 
     outcome: Outcome
     detail: str = ""
     member: str = ""
+    unfit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobDir:
-    """Everything on disk that belongs to one job: `<state>/jobs/<id>`."""
+    """Everything on disk that belongs to one job.
+
+    path: `<state>/jobs/<id>`, where the job writes. `records`: `<state>/runs/<id>`, where it has no business.
+    """
 
     path: Path
 
     @classmethod
     def of(cls, state_dir: Path, job: JobId) -> "JobDir":
-        return cls(state_dir / "jobs" / job)
+        return cls(state_dir / JOBS / job)
+
+    @property
+    def records(self) -> Path:
+        return self.path.parent.parent / RECORDS / self.path.name
 
     @property
     def checkpoints(self) -> Path:
@@ -122,15 +140,15 @@ class JobDir:
 
     @property
     def setup_done(self) -> Path:
-        return self.path / "setup.done"
+        """What `setup` left for `run`, once it has ended well."""
+        return self.records / "setup.done"
 
     def generation(self, number: int) -> "GenerationDir":
         return GenerationDir(self, number)
 
     def generations(self) -> list["GenerationDir"]:
-        """Return the generations that left a trace here, in ascending order."""
-        folder = self.path / "generations"
-        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        """Return the generations that left a trace in the records, in ascending order."""
+        names = names_in(self.records / "generations")
         numbers = sorted(
             int(name) for name in names if name.isascii() and name.isdecimal()
         )
@@ -151,22 +169,35 @@ class JobDir:
             if each.number not in leads:
                 # What cannot be deleted now is there the next time.
                 shutil.rmtree(each.path, ignore_errors=True)
+                shutil.rmtree(each.own.folder, ignore_errors=True)
 
     def logged_before(self, number: int, rank: int) -> list[str]:
         """Return the replicas that were started as `rank` before generation `number` and left a log.
 
         Where generations were pruned nobody knows any more who else had that rank in them.
         """
-        found = (
-            path.name.partition("-")[0] for path in self.logs.glob(f"*-{rank}.log*")
-        )
-        numbers = {int(text) for text in found if text.isdigit()}
+        numbers = set[int]()
+        for name in names_in(self.logs):
+            first, dash, rest = name.partition("-")
+            of_rank = rest.startswith(f"{rank}.log")
+            if dash and of_rank and first.isascii() and first.isdecimal():
+                numbers.add(int(first))
         return [member_name(each, rank) for each in sorted(numbers) if each < number]
+
+    def make_records(self) -> None:
+        """Make the folder of the records if it is missing. Raises OSError."""
+        make_folder(self.records.parent)
+        make_folder(self.records)
 
     @contextmanager
     def lock(self, wait_s: float = 0.0) -> Iterator[bool]:
-        """Hold the job's launcher lock inside the block; the value says whether it was to be had."""
-        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+        """Hold the job's launcher lock inside the block; the value says whether it was to be had.
+
+        Raises OSError where there can be no file for it.
+        """
+        self.make_records()
+        flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(self.records / "lock", flags, PRIVATE_FILE)
         try:
             yield _try_lock(handle, wait_s)
         finally:
@@ -175,7 +206,7 @@ class JobDir:
 
 @dataclass(frozen=True, slots=True)
 class GenerationDir:
-    """The files of one generation: `<job>/generations/<number>`.
+    """The files of one generation: `<records>/generations/<number>`. own: those that the job may write.
 
     `order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor` names a later one,
     into which its replicas change in place; of that, `retract` says that it is not wanted any more, and
@@ -186,9 +217,20 @@ class GenerationDir:
     job: JobDir
     number: int
 
+    @classmethod
+    def at(cls, path: Path) -> "GenerationDir":
+        """Return the generation whose records are at `path`: `<state>/runs/JOB/generations/NUMBER`."""
+        _, job, _, state_dir = path.parents[:4]
+        return cls(JobDir.of(state_dir, job.name), int(path.name))
+
     @property
     def path(self) -> Path:
-        return self.job.path / "generations" / str(self.number)
+        return self.job.records / "generations" / str(self.number)
+
+    @property
+    def own(self) -> OwnFiles:
+        """The notes of the replicas that this generation leads."""
+        return OwnFiles(self.job.path, self.number)
 
     @property
     def stop_file(self) -> Path:
@@ -205,7 +247,7 @@ class GenerationDir:
     @property
     def control_dir(self) -> Path:
         """The directory of model/rescale.py, if this generation leads."""
-        return self.path / "rescale"
+        return self.own.control
 
     @property
     def unseen(self) -> Path:
@@ -215,22 +257,69 @@ class GenerationDir:
     @property
     def listeners(self) -> Path:
         """The directory of listeners.py, if this generation leads."""
-        return self.path / "listeners"
+        return self.own.listeners
 
     def make(self) -> None:
-        job = self.job
-        folders = (job.path.parent, job.path, job.checkpoints, job.logs)
-        for folder in (*folders, self.path.parent, self.path, self.listeners):
-            folder.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
+        """Make the folders of the records and the job's own. Raises OSError that names the path."""
+        self.make_records()
+        self.own.make()
+
+    def make_records(self) -> None:
+        """Make the folders in which this generation is written about. Raises OSError."""
+        self.job.make_records()
+        make_folder(self.path.parent)
+        make_folder(self.path)
+
+    @property
+    def has_started(self) -> bool:
+        return is_there(self.started_file)
+
+    @property
+    def is_to_stop(self) -> bool:
+        return is_there(self.stop_file)
+
+    @property
+    def is_retracted(self) -> bool:
+        return is_there(self.retract_file)
 
     def write_order(self, order: LaunchOrder) -> None:
         write_json(self.path / "order.json", order)
 
     def order(self) -> LaunchOrder | None:
-        return _read(self.path / "order.json", LaunchOrder)
+        return read_note(self.path / "order.json", LaunchOrder)
 
     def request_stop(self) -> None:
         self.stop_file.touch(PRIVATE_FILE)
+
+    @property
+    def setup_file(self) -> Path:
+        return self.path / "setup"
+
+    def mark_setup(self) -> None:
+        """Say that `setup` runs, from now on."""
+        self.setup_file.touch(PRIVATE_FILE)
+
+    def setup_since(self) -> float | None:
+        """Return since when `setup` runs or ran, s since 1970; None if it was not begun."""
+        try:
+            return self.setup_file.stat().st_mtime
+        except OSError:
+            return None
+
+    @property
+    def plain_file(self) -> Path:
+        return self.path / "plain"
+
+    def note_plain(self, *, plain: bool) -> None:
+        """Say whether, as far as can be seen, no process of this one's replicas uses coadapt.train."""
+        if plain:
+            self.plain_file.touch(PRIVATE_FILE)
+        else:
+            self.plain_file.unlink(missing_ok=True)
+
+    @property
+    def is_plain(self) -> bool:
+        return is_there(self.plain_file)
 
     def mark_started(self) -> None:
         self.started_file.touch(PRIVATE_FILE)
@@ -240,14 +329,14 @@ class GenerationDir:
         write_json(self.path / "successor", number)
 
     def successor(self) -> int | None:
-        return _read(self.path / "successor", int)
+        return read_note(self.path / "successor", int)
 
     def write_leaders(self, identities: Sequence[str]) -> None:
         """Put the first process of each replica on record (job_processes.identity), if this one leads."""
         write_json(self.path / "leaders.json", tuple(identities))
 
     def leaders(self) -> tuple[str, ...]:
-        return _read(self.path / "leaders.json", tuple[str, ...]) or ()
+        return read_note(self.path / "leaders.json", tuple[str, ...]) or ()
 
     def request_retraction(self) -> None:
         self.retract_file.touch(PRIVATE_FILE)
@@ -258,7 +347,7 @@ class GenerationDir:
 
     def kept(self) -> str | None:
         """Return why the replicas of before train on, None if they do not."""
-        return _read(self.path / "kept.json", str)
+        return read_note(self.path / "kept.json", str)
 
     def write_exit_record(self, record: ExitRecord) -> None:
         write_json(self.path / "exit.json", record)
@@ -278,8 +367,6 @@ def write_json(path: Path, value: object) -> None:
 
 def read_json(path: Path, kind: type[T]) -> T | None:
     """Return what `write_json` wrote, None if there is nothing. Raises InputError for anything else."""
-    if not os.path.lexists(path):
-        return None
     text = read_plain(path)
     try:
         return None if text is None else from_json(kind, json.loads(text), path.name)
@@ -287,29 +374,23 @@ def read_json(path: Path, kind: type[T]) -> T | None:
         raise InputError(str(path), text, "what Coadapt wrote there") from None
 
 
-def read_plain(path: Path) -> bytes | None:
-    """Return the content of a plain file; None for what is none, is too large, or is gone.
-
-    Jobs may write into their directories: nobody is to wait for a pipe's end, or to read a device.
-    """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return None
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > FILE_BYTES_MAX:
-        os.close(handle)
-        return None
-    with open(handle, "rb") as file:
-        return file.read()
-
-
-def _read(path: Path, kind: type[T]) -> T | None:
+def read_note(path: Path, kind: type[T]) -> T | None:
     """Return what `read_json` does, and None for what nobody can read."""
     try:
         return read_json(path, kind)
     except InputError:
         return None
+
+
+def lock_is_free(path: Path) -> bool:
+    """Return whether no process holds the lock of the plain file `path`; also where there is none."""
+    handle = open_plain(path, os.O_RDWR)
+    if handle is None:
+        return True
+    try:
+        return _try_lock(handle, 0.0)
+    finally:
+        os.close(handle)
 
 
 def _try_lock(handle: int, wait_s: float) -> bool:

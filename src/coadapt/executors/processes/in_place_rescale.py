@@ -22,7 +22,6 @@
 import subprocess
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from coadapt.executors.processes.generation_dir import GenerationDir, LaunchOrder
 from coadapt.executors.processes.job_processes import (
@@ -67,17 +66,17 @@ class InPlaceRescale:
     @property
     def decided(self) -> bool:
         """Return whether it will be carried out, or was taken back."""
-        return self._decided_file.exists()
+        return self.lead.own.has(decided_file(self.directory.number))
 
     @property
     def begun(self) -> bool:
         """Return whether the replicas act on it: from here on who ends may have left."""
-        return (self.lead.control_dir / begun_file(self.directory.number)).exists()
+        return self.lead.own.has(begun_file(self.directory.number))
 
     @property
     def done(self) -> bool:
         """Return whether the new generation trains."""
-        return (self.lead.control_dir / done_file(self.directory.number)).exists()
+        return self.lead.own.has(done_file(self.directory.number))
 
     @property
     def complete(self) -> bool:
@@ -104,7 +103,7 @@ class InPlaceRescale:
         """Return why it is to be taken back while the old replicas train, "" if that was asked for."""
         if self.begun or self.old_are_gone:
             return None
-        if self.directory.retract_file.exists():
+        if self.directory.is_retracted:
             return ""
         if self.trouble:
             return self.trouble
@@ -121,18 +120,19 @@ class InPlaceRescale:
 
     def take_back(self, why: str) -> bool:
         """Return whether that succeeds: not if the replicas have agreed on the change already."""
-        try:
-            self._decided_file.touch(exist_ok=False)
-        except OSError:  # it is there, or the disk is full
-            return False
-        (self.lead.control_dir / ORDER_FILE).unlink(missing_ok=True)
+        own = self.lead.own
+        if not own.create(decided_file(self.directory.number)):
+            return (
+                False  # it is there, or the disk is full, or the job removed the folder
+            )
+        own.remove(ORDER_FILE)
         self.taken_back, self.kill_at = why, time.monotonic() + DISMISS_GRACE_S
         return True
 
     def see_off(self) -> bool:
         """Have the joiners end; return whether they, and all that they started, are gone."""
         checkpoints, number = self.lead.job.checkpoints, self.directory.number
-        listening = listening_processes(self.lead.listeners, checkpoints)
+        listening = listening_processes(self.lead.own)
         for joiner in self.joiners:
             joiner.ask(listening)
         if time.monotonic() >= self.kill_at or all(
@@ -160,10 +160,6 @@ class InPlaceRescale:
 
             job = self.directory.job.path.name
             self.sweeping = start_sweep(self.order.settings, job, self.directory.number)
-
-    @property
-    def _decided_file(self) -> Path:
-        return self.lead.control_dir / decided_file(self.directory.number)
 
     def _rank(self, joiner: Replica) -> int:
         members = self.order.rescale.members

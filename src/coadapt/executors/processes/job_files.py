@@ -1,14 +1,18 @@
 """What the scheduler keeps on disk of each job, to be counted and deleted once the job has ended."""
 
-import os
+import logging
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from coadapt.executors.processes.generation_dir import JobDir
+from coadapt.executors.processes.generation_dir import JOBS, RECORDS, JobDir
+from coadapt.executors.processes.own_files import is_there, names_in, path_is_dir
 from coadapt.model import JobId
 
 LOCK = "lock"
+
+logger = logging.getLogger(__name__)
 
 
 class StateDirFiles:
@@ -18,66 +22,90 @@ class StateDirFiles:
         self._state_dir = state_dir
 
     def sizes(self, *, logs_only: bool) -> dict[JobId, int]:
-        folder = self._state_dir / "jobs"
-        jobs = (
-            sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-            if folder.is_dir()
-            else []
-        )
-        return {job: self._bytes(job, logs_only=logs_only) for job in jobs}
+        jobs = {
+            name
+            for folder in (JOBS, RECORDS)
+            for name in names_in(self._state_dir / folder)
+            if path_is_dir(self._state_dir / folder / name)
+        }
+        return {job: self._bytes(job, logs_only=logs_only) for job in sorted(jobs)}
 
     def size(self, job: JobId) -> int:
         return self._bytes(job, logs_only=False)
 
     def remove(self, job: JobId, *, logs_only: bool) -> bool:
         directory = JobDir.of(self._state_dir, job)
-        if not directory.path.is_dir():
+        if not (path_is_dir(directory.path) or is_there(directory.records)):
             return True
-        with directory.lock() as had:
-            if not had:
-                return False
-            for path in _ours(directory, logs_only=logs_only):
-                _delete(path)
-            if not logs_only:
-                _delete_if_empty(directory)
+        try:
+            with directory.lock() as had:
+                if not had:
+                    return False
+                for path in _ours(directory, logs_only=logs_only):
+                    _delete(path)
+                if not logs_only:
+                    _delete_if_empty(directory)
+                    _delete(directory.records)
+        except OSError as error:  # it is tried again at the next round of cleaning
+            logger.warning("files of job %s cannot be removed: %s", job, error)
+            return False
         return True
 
     def _bytes(self, job: JobId, *, logs_only: bool) -> int:
         directory = JobDir.of(self._state_dir, job)
-        return sum(_size(path) for path in _ours(directory, logs_only=logs_only))
+        size = sum(_size(path) for path in _ours(directory, logs_only=logs_only))
+        if not logs_only and not directory.records.is_symlink():
+            size += sum(_size(path) for path in _records(directory))
+        return size
 
 
 def _ours(directory: JobDir, *, logs_only: bool) -> Iterator[Path]:
-    """Yield what may be deleted: all but the checkpoints, which are the job's own."""
-    if logs_only:
-        yield from [directory.logs] * directory.logs.is_dir()
+    """Yield what may be deleted: all but the checkpoints, which are the job's own.
+
+    Nothing of a directory to which the job put a link in place of its own.
+    """
+    if directory.path.is_symlink():
         return
-    if directory.path.is_dir():
-        kept = {directory.checkpoints.name, LOCK}
-        yield from (
-            path for path in sorted(directory.path.iterdir()) if path.name not in kept
-        )
+    if logs_only:
+        yield from [directory.logs] * path_is_dir(directory.logs)
+        return
+    for name in names_in(directory.path):
+        if name != directory.checkpoints.name:
+            yield directory.path / name
+
+
+def _records(directory: JobDir) -> Iterator[Path]:
+    """Yield what is written about a job, but for its lock, which has no content."""
+    for name in names_in(directory.records):
+        if name != LOCK:
+            yield directory.records / name
 
 
 def _size(path: Path) -> int:
-    if path.is_symlink() or not path.is_dir():
-        return path.lstat().st_size
-    return sum(
-        entry.lstat().st_size
-        for entry in path.rglob("*")
-        if entry.is_symlink() or entry.is_file()
-    )
+    """Return the bytes of all files at and below `path`; what cannot be looked at counts nothing."""
+    total = 0
+    waiting = [path]
+    while waiting:
+        at = waiting.pop()
+        try:
+            found = at.lstat()
+        except OSError:
+            continue
+        if stat.S_ISDIR(found.st_mode):
+            waiting += [at / name for name in names_in(at)]
+        else:
+            total += found.st_size
+    return total
 
 
 def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    """Remove a file, a link or a folder. Raises OSError."""
+    if path_is_dir(path) and not path.is_symlink():
         shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    elif is_there(path):
+        path.unlink()
 
 
 def _delete_if_empty(directory: JobDir) -> None:
-    checkpoints = directory.checkpoints
-    if checkpoints.is_dir() and any(checkpoints.iterdir()):
-        return
-    shutil.rmtree(directory.path)
+    if directory.path.is_symlink() or not names_in(directory.checkpoints):
+        _delete(directory.path)

@@ -23,6 +23,8 @@ POLL_S = 0.01
 PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 STARTED_FIELD = 19  # of /proc/PID/stat, counted from the state: when it was started, in ticks since the boot
 
+LAUNCHER_MODULE = "coadapt.executors.processes.launcher"
+PYTHONS = ("python", "pypy")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "busybox"})
 
 
@@ -41,6 +43,39 @@ def marked_processes(checkpoints: Path, generation: int | None = None) -> list[i
         and int(entry.name) != os.getpid()
         and marks.issubset(_environ(entry))
     ]
+
+
+def marked_jobs(jobs: Path) -> dict[str, list[int]]:
+    """Return the ids of all living processes with the mark of a job below the folder `jobs`, by job."""
+    begin = f"{ENV_CHECKPOINT_DIR}={jobs}/".encode()
+    found: dict[str, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        for each in _environ(entry):
+            if each.startswith(begin):
+                job = each.removeprefix(begin).decode(errors="replace").split("/")[0]
+                found.setdefault(job, []).append(int(entry.name))
+    return found
+
+
+def end_marked(checkpoints: Path) -> bool:
+    """Send SIGKILL to what carries the mark of a job; return whether nothing does. It does not wait."""
+    alive = marked_processes(checkpoints)
+    for pid in alive:
+        kill_pid(pid)
+    return not alive
+
+
+def launchers_of(checkpoints: Path) -> list[int]:
+    """Return the ids of the living launchers of a job, by its mark and their command line."""
+    found = []
+    for pid in marked_processes(checkpoints):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if LAUNCHER_MODULE.encode() in words:
+                found.append(pid)
+    return found
 
 
 def terminate(leader: int) -> set[int]:
@@ -63,6 +98,11 @@ def ask(pid: int) -> None:
     _kill(pid, signal.SIGTERM)
 
 
+def kill_pid(pid: int) -> None:
+    """Send SIGKILL to one process."""
+    _kill(pid, signal.SIGKILL)
+
+
 def parents(pid: int) -> set[int]:
     """Return the ids of the living processes above `pid`."""
     found = set[int]()
@@ -79,6 +119,15 @@ def kill_marked(checkpoints: Path, generation: int | None = None) -> int:
 def own_processes(checkpoints: Path) -> set[int]:
     """Return the ids of all living processes of the job of which this process is the launcher."""
     return {*marked_processes(checkpoints), *_living_below(os.getpid())}
+
+
+def runs_python() -> bool:
+    """Return whether a process below this one is a Python interpreter."""
+    for pid in _living_below(os.getpid()):
+        with suppress(OSError):
+            if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith(PYTHONS):
+                return True
+    return False
 
 
 def kill_own(checkpoints: Path) -> int:

@@ -8,7 +8,9 @@ only: it is up in a blink. Started as `python -m coadapt.executors.processes.lau
 #
 # Three parties write: the executor (it may die and come back at any moment), the launcher (one per job, or
 # none), the replicas. Each file has one writer, is written whole, and once; so whoever reads a file may act
-# on it, and nobody needs a lock but the launcher's own:
+# on it, and nobody needs a lock but the launcher's own. The executor and the launcher write below
+# `<state>/runs/JOB` (generation_dir.py), the replicas below `<state>/jobs/JOB` (own_files.py): nothing that a
+# job does to its own directory touches an order, an end or the lock.
 #
 #   order.json    executor   before there is a launcher, or before the lead's `successor` names it
 #   successor     executor   in the lead's folder: the newest generation that has an order. The one file
@@ -17,11 +19,15 @@ only: it is up in a blink. Started as `python -m coadapt.executors.processes.lau
 #   kept.json     executor   if no launcher ever heard of the order; else the launcher, after the last joining
 #                            replica is gone: from then on their slots are free
 #   leaders.json  launcher   in the lead's folder: who is to be ended should the launcher die
+#   setup         launcher   `setup` runs since this file was written
+#   plain         launcher   as far as can be seen, no process of the job uses coadapt.train. The one file that
+#                            is taken away again, when a process does
 #   started       launcher   all replicas of a start are there, or a rescale is complete: its first step is
 #                            done and the leaving replicas are gone
 #   exit.json     launcher   the last thing it writes, after everything of the job was ended; in its stead the
 #                            executor, if it holds the job's lock and so knows that no launcher lives
-#   rescale/      the notes of model/rescale.py: `order.json` by the launcher, the rest by replicas
+#   rescale/      the notes of model/rescale.py: `order.json` by the launcher, the rest by replicas; below
+#                 `jobs/JOB`, as `listeners/`
 #
 # Why one launcher leads the generations that follow each other in place: while a rescale is under way,
 # replicas of both train together, and only the parent of a process learns its exit code. Two launchers would
@@ -32,9 +38,13 @@ only: it is up in a blink. Started as `python -m coadapt.executors.processes.lau
 # A launcher that dies leaves no exit.json, and a free lock: the executor ends what carries the job's mark
 # and writes that the job is lost. So two generations of a job never run at once.
 
+import math
+import os
 import signal
 import sys
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -42,9 +52,9 @@ from coadapt.core.events import Outcome
 from coadapt.executors.processes.generation_dir import (
     ExitRecord,
     GenerationDir,
-    JobDir,
     LaunchOrder,
     LaunchSettings,
+    read_note,
     write_json,
 )
 from coadapt.executors.processes.in_place_rescale import InPlaceRescale
@@ -56,19 +66,33 @@ from coadapt.executors.processes.job_processes import (
     kill_own,
     own_processes,
     reap_orphans,
+    runs_python,
 )
-from coadapt.executors.processes.listeners import listening_processes, state_was_saved
+from coadapt.executors.processes.listeners import (
+    left_without_a_word,
+    listening_processes,
+    state_was_saved,
+    trainers,
+)
 from coadapt.executors.processes.log_pump import LogPump
+from coadapt.executors.processes.own_files import is_there
 from coadapt.executors.processes.replica import (
     OUTSIDE_SIGNALS,
     Replica,
+    base_envs,
     cause_of,
     first_failed,
     free_port,
     shell,
     spawn,
 )
-from coadapt.model.contract_env import ENV_RESUMED
+from coadapt.executors.processes.setup_env import (
+    SetupLeft,
+    noting_its_end,
+    read_left,
+)
+from coadapt.executors.processes.standing_in import ENV_BEGUN, EXIT_NOT_BEGUN
+from coadapt.model.contract_env import ENV_RESUMED, EXIT_NO_WORKDIR
 from coadapt.model.rescale import ORDER_FILE
 from coadapt.runtime.disk_reserve import free_bytes
 
@@ -76,6 +100,17 @@ from coadapt.runtime.disk_reserve import free_bytes
 POLL_S = 0.05
 # Peers of a failed replica cannot finish a collective, so they get less time than an orderly stop.
 PEER_GRACE_S = 5.0
+# How long, and how often, an end that cannot be written is tried again: a disk that is full or away.
+WRITE_END_S = 60.0
+WRITE_AGAIN_S = 0.5
+# What a job that succeeded leaves behind may take so long to end by itself.
+LEFT_S = 1.0
+# A script that no Python has run in after so long is a plain one, and so is one in which nothing has called
+# coadapt.train.init after JOIN_S: until then it may still import. One that does so later is none any more.
+SHELL_S = 3.0
+JOIN_S = 60.0
+# How often the job's own directory is looked at.
+LOOK_S = 1.0
 # The launcher of the generation before may still be on its last lines when its successor starts.
 LOCK_WAIT_S = 10.0
 
@@ -83,7 +118,7 @@ LOCK_WAIT_S = 10.0
 def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
     """Carry out the order in `generation_dir`, unless its record is written or another launcher lives."""
     path = Path(generation_dir)
-    directory = GenerationDir(JobDir(path.parent.parent), int(path.name))
+    directory = GenerationDir.at(path)
     with directory.job.lock(lock_wait_s) as held:
         if not held or directory.exit_record() is not None:
             return
@@ -97,17 +132,48 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
             record = ExitRecord(
                 outcome=Outcome.FAILED, detail=f"could not be started: {error}"
             )
+        succeeded = record.outcome is Outcome.SUCCEEDED
+        num_left = _left_behind(directory.job.checkpoints) if succeeded else 0
         ended = kill_marked(directory.job.checkpoints) + kill_descendants()
         if order.settings.sweep and (ended or launcher.left_something):
             # Imported here, as below: only engines of other machines need it.
             from coadapt.executors.processes.elsewhere import sweep
 
             sweep(order.settings, directory.job.path.name)
+        if num_left:
+            what = "a process" if num_left == 1 else f"{num_left} processes"
+            left = f"{what} that it left behind had to be ended"
+            detail = "; ".join(filter(None, (record.detail, left)))
+            record = replace(record, detail=detail)
         launcher.pump.close()
         # The lead's comes last: it also counts for a generation that was ordered too late to be taken up.
         if launcher.newest != directory:
-            launcher.newest.write_exit_record(record)
-        directory.write_exit_record(record)
+            _write_end(launcher.newest, record)
+        _write_end(directory, record)
+
+
+def _left_behind(checkpoints: Path) -> int:
+    """Return how many processes live on for a moment after a job has ended: `tee` may have to write still."""
+    deadline = time.monotonic() + LEFT_S
+    while (left := own_processes(checkpoints)) and time.monotonic() < deadline:
+        reap_orphans(())
+        time.sleep(POLL_S)
+    return len(left)
+
+
+def _write_end(directory: GenerationDir, record: ExitRecord) -> None:
+    """Write how a generation ended; where the disk is full or away, try for a while."""
+    deadline = time.monotonic() + WRITE_END_S
+    while True:
+        try:
+            directory.make_records()
+            directory.write_exit_record(record)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(WRITE_AGAIN_S)
+        else:
+            return
 
 
 class _Launcher:
@@ -122,8 +188,19 @@ class _Launcher:
         self._lead = directory
         self._order = order
         self._spawned: list[Replica] = []
+        # Of replicas elsewhere: files that are not there before these live.
+        self._to_begin: list[Path] = []
+        self._is_begun = directory.has_started
         self._unknown = False
         self._change: InPlaceRescale | None = None
+        self._left = SetupLeft()
+        self._setup_ends_at = math.inf
+        self._started_at: float | None = None
+        self._plain = False
+        self._damage = ""
+        self._last_damage = ""
+        self._trainers: set[str] = set()
+        self._look_at = 0.0
         self._told_to_stop = False
         self._why_stopped = "stopped as ordered"
         for number in OUTSIDE_SIGNALS - {signal.SIGKILL}:
@@ -141,7 +218,7 @@ class _Launcher:
 
         Those that a launcher before this one started elsewhere are taken over.
         """
-        if self._lead.started_file.exists():
+        if self._lead.has_started:
             return self._take_over()
         if not Path(self._order.workdir).is_dir():
             return ExitRecord(
@@ -156,8 +233,12 @@ class _Launcher:
                 detail="stopped before its replicas were started",
             )
         replicas = self._start(self._order)
-        self._lead.mark_started()
-        return self._judge(replicas, self._wait(replicas))
+        self._started_at = time.monotonic()
+        self._note_begun(replicas)
+        failed = self._wait(replicas)
+        # They may have begun and ended between two looks.
+        self._note_begun(replicas)
+        return self._judge(replicas, failed)
 
     def _take_over(self) -> ExitRecord:
         from coadapt.executors.processes.elsewhere import find_present
@@ -182,21 +263,51 @@ class _Launcher:
 
     def _set_up(self) -> ExitRecord | None:
         """Run `setup` unless an earlier generation did; return a record only if the job ended by it."""
-        if not self._order.setup or self._lead.job.setup_done.exists():
+        if not self._order.setup:
             return None
-        log = str(self._lead.job.log("setup"))
-        via = self._order.replicas[0].via if self._order.settings.sweep else ()
-        process = spawn(
-            self._order, (*via, *shell(self._order.setup)), log, {}, self.pump
-        )
-        self._note([process])
-        self._wait([process])
+        done = self._lead.job.setup_done
+        if is_there(done):
+            self._left = read_note(done, SetupLeft) or SetupLeft()
+            return None
+        limit_s = self._order.setup_timeout_s
+        if limit_s is not None:
+            self._setup_ends_at = time.monotonic() + limit_s
+        self._lead.mark_setup()
+        process, left = self._run_setup()
+        overdue = time.monotonic() >= self._setup_ends_at
+        self._setup_ends_at = math.inf
         if self._stopping():
             return ExitRecord(outcome=Outcome.STOPPED, detail="stopped during setup")
+        if process.code and overdue:
+            detail = process.report_overdue(
+                f"setup ran for {limit_s:g} s, its setup_timeout, and was ended"
+            )
+            return ExitRecord(outcome=Outcome.FAILED, detail=detail)
         if process.code:
             return ExitRecord(outcome=Outcome.FAILED, detail=process.report("setup"))
-        self._lead.job.setup_done.touch()
+        self._left = left
+        write_json(self._lead.job.setup_done, left)
         return None
+
+    def _run_setup(self) -> tuple[Replica, SetupLeft]:
+        """Run `setup` to its end; return its process, and what it leaves for `run`."""
+        log = str(self._lead.job.log("setup"))
+        order = self._order
+        if order.settings.sweep:  # it runs on another machine, and leaves files only
+            via = order.replicas[0].via
+            process = spawn(order, (*via, *shell(order.setup)), log, {}, self.pump)
+            self._note([process])
+            self._wait([process])
+            return process, SetupLeft()
+        file = os.memfd_create("setup")
+        try:
+            command = shell(noting_its_end(order.setup, file))
+            process = spawn(order, command, log, {}, self.pump, pass_fds=(file,))
+            self._note([process])
+            self._wait([process])
+            return process, read_left(file, base_envs(order), order.workdir)
+        finally:
+            os.close(file)
 
     def _start(self, order: LaunchOrder) -> list[Replica]:
         envs = dict(self._control_envs)
@@ -204,10 +315,28 @@ class _Launcher:
         replicas = []
         for item in order.replicas:
             command = (*item.via, *shell(order.run))
-            replicas.append(
-                spawn(order, command, item.log, {**item.envs, **envs}, self.pump)
-            )
+            own = {**item.envs, **envs}
+            if item.via:
+                begun = self._begun_file(Path(item.log).stem)
+                own[ENV_BEGUN] = str(begun)
+                self._to_begin.append(begun)
+            replicas.append(spawn(order, command, item.log, own, self.pump, self._left))
         return self._note(replicas)
+
+    def _begun_file(self, member: str) -> Path:
+        """Return what is made once a replica elsewhere lives."""
+        folder = self._lead.path / "begun"
+        folder.mkdir(exist_ok=True)
+        return folder / member
+
+    def _note_begun(self, replicas: list[Replica]) -> None:
+        """Say that the generation has started once each of its replicas lives, wherever that is."""
+        if self._is_begun or self._change is not None:
+            return
+        self._to_begin = [path for path in self._to_begin if not path.exists()]
+        if replicas and not self._to_begin:
+            self._is_begun = True
+            self._lead.mark_started()
 
     def _note(self, started: list[Replica]) -> list[Replica]:
         """Put those who were started on record; return them."""
@@ -233,29 +362,62 @@ class _Launcher:
         while sum(replica.code is None for replica in replicas) or (
             asked and asked.intersection(own_processes(self._lead.job.checkpoints))
         ):
+            self._note_begun(replicas)
             if kill_at is None:
                 self._follow_orders(replicas)
                 failed = self._first_failed(replicas)
                 if self._stopping():
                     kill_at = time.monotonic() + self._order.settings.stop_grace_s
-                elif failed is not None or self._unneeded():
+                elif (
+                    failed is not None
+                    or self._unneeded()
+                    or time.monotonic() >= self._setup_ends_at
+                ):
                     kill_at = time.monotonic() + self._peer_grace_s(failed)
             elif time.monotonic() >= kill_at:
                 for replica in replicas:
                     replica.overdue = True
                 kill_own(self._lead.job.checkpoints)
             if kill_at is not None:
-                listening = listening_processes(
-                    self._lead.listeners, self._lead.job.checkpoints
-                )
+                listening = listening_processes(self._lead.own)
                 asked = asked.union(
                     *(replica.ask(listening) for replica in self._to_ask(replicas))
                 )
+            self._look_around()
             reap_orphans(
                 {replica.process.pid for replica in (*replicas, *self._joiners())}
             )
             time.sleep(POLL_S)
         return failed if kill_at is not None else first_failed(replicas)
+
+    def _look_around(self) -> None:
+        """Now and then see who trains, note harm to the job's own directory, and make anew what is missing."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_S
+        self._trainers |= trainers(self._lead.own)
+        damage = self._lead.own.damage()
+        # What was so a look ago, too, is no command of the job that is under way.
+        if damage and damage == self._last_damage:
+            self._damage = self._damage or damage
+            with suppress(OSError):  # the damage is told with the job's end
+                self._lead.own.make()
+        self._last_damage = damage
+        self._look_for_trainers()
+
+    def _look_for_trainers(self) -> None:
+        """Note whether the script is a plain one, as far as that can be seen from here."""
+        settings = self._order.settings
+        if self._started_at is None or settings.sweep or settings.control_host:
+            return
+        age_s = time.monotonic() - self._started_at
+        plain = not self._trainers and (
+            age_s > JOIN_S or (self._plain or (age_s > SHELL_S and not runs_python()))
+        )
+        if plain != self._plain:
+            self._plain = plain
+            with suppress(OSError):
+                self._lead.note_plain(plain=plain)
 
     def _first_failed(self, replicas: list[Replica]) -> Replica | None:
         """Return one that failed, if any; of those who join, only once the others count on them."""
@@ -290,33 +452,64 @@ class _Launcher:
         # After a change a step follows, so that nobody can have come to the end before it is done.
         finished = self._change is None or self._change.done or not self._change.begun
         # What stands above a training process may report 0 although that one only stopped.
-        saved = state_was_saved(self._lead.listeners)
+        saved = state_was_saved(self._lead.own)
         # Or although that one was killed, in the instant before it is killed itself.
         killed = self._stopping() and any(replica.overdue for replica in replicas)
+        self._damage = self._damage or self._lead.own.damage()
         if (
             finished
             and not saved
             and not killed
             and all(replica.code == 0 for replica in replicas)
         ):
-            return ExitRecord(outcome=Outcome.SUCCEEDED)
+            return self._judge_success(replicas)
         if self._stopping():
             codes = ", ".join(str(replica.code) for replica in replicas)
             return ExitRecord(
                 outcome=Outcome.STOPPED,
-                detail=f"{self._why_stopped}; exit codes {codes}",
+                detail=self._with_damage(f"{self._why_stopped}; exit codes {codes}"),
             )
         if failed is None:
             why = "all replicas left in the middle of a change in place"
             why = "was told to stop from outside, and saved its state" if saved else why
-            return ExitRecord(outcome=Outcome.LOST, detail=why)
+            return ExitRecord(outcome=Outcome.LOST, detail=self._with_damage(why))
         failed = cause_of(failed, replicas)
         lost = failed.lost or (
             failed.lost_peers and all(replica.code != 0 for replica in replicas)
         )
         detail = failed.report(f"replica {self._rank(failed)}")
         outcome = Outcome.LOST if lost else Outcome.FAILED
-        return ExitRecord(outcome=outcome, detail=detail, member=failed.name)
+        if failed.code == EXIT_NOT_BEGUN:
+            why = f"replica {self._rank(failed)}: {failed.last_line()}"
+            return ExitRecord(outcome=Outcome.STOPPED, detail=why)
+        unfit = failed.code == EXIT_NO_WORKDIR
+        detail = failed.last_line() if unfit else self._with_damage(detail)
+        return ExitRecord(
+            outcome=outcome, detail=detail, member=failed.name, unfit=unfit
+        )
+
+    def _judge_success(self, replicas: list[Replica]) -> ExitRecord:
+        """Return how a job ended whose commands all report 0: its training must have said that it ended."""
+        own = self._lead.own
+        unsaid = self._trainers - trainers(own) | left_without_a_word(own)
+        if not unsaid:
+            return ExitRecord(outcome=Outcome.SUCCEEDED, detail=self._damage)
+        names = {replica.name: replica for replica in replicas}
+        member = min(unsaid)
+        replica = names.get(member, replicas[0])
+        detail = replica.report_hidden(f"replica {self._rank(replica)}")
+        return ExitRecord(
+            outcome=Outcome.FAILED,
+            detail=self._with_damage(detail),
+            member=replica.name,
+        )
+
+    def _with_damage(self, detail: str) -> str:
+        """Return `detail`, with what became of the job's directory in its first line."""
+        if not self._damage:
+            return detail
+        first, line_end, rest = detail.partition("\n")
+        return f"{first}; {self._damage}{line_end}{rest}"
 
     def _rank(self, replica: Replica) -> int:
         members = self._order.rescale.members
@@ -360,7 +553,7 @@ class _Launcher:
         )
         self._change, self._order = change, order
         try:
-            write_json(self._lead.control_dir / ORDER_FILE, order.rescale)
+            self._lead.own.write(ORDER_FILE, order.rescale)
             change.joiners = self._start(order)
         except OSError as error:
             change.trouble = str(error)
@@ -386,7 +579,7 @@ class _Launcher:
         return [] if self._change is None else self._change.unneeded
 
     def _stopping(self) -> bool:
-        return self._told_to_stop or self.newest.stop_file.exists()
+        return self._told_to_stop or self.newest.is_to_stop
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._told_to_stop = True

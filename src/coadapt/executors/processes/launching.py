@@ -16,6 +16,7 @@ from coadapt.executors.processes.generation_dir import (
 )
 from coadapt.executors.processes.rank_map import RankMap
 from coadapt.executors.processes.replica_env import launch_order
+from coadapt.executors.processes.taking_over import move_records
 from coadapt.model import JobId
 from coadapt.model.contract_env import (
     ENV_CHECKPOINT_DIR,
@@ -41,7 +42,13 @@ class Launching:
     def write_order(self, command: Start | Rescale, rank_map: RankMap) -> GenerationDir:
         """Return the directory of the order. Raises ValueError if there is nothing to run, OSError."""
         directory = self.job_dir(command.job).generation(command.generation)
-        directory.make()
+        if directory.job.records.is_symlink():
+            move_records(directory.job)
+        directory.make_records()
+        try:
+            directory.own.make()
+        except OSError as error:
+            raise ValueError(f"could not be started: {error}") from None
         directory.write_order(
             launch_order(command, directory, self.cluster, rank_map, self.settings)
         )
@@ -49,7 +56,11 @@ class Launching:
 
     def room(self) -> bool:
         """Return whether the disk has room for more than its reserve, so that something new may start."""
-        return free_bytes(self.host.state_dir) > self.settings.disk_reserve_bytes
+        try:
+            free = free_bytes(self.host.state_dir)
+        except OSError:  # the disk is away for a while
+            return False
+        return free > self.settings.disk_reserve_bytes
 
     def start(self, directory: GenerationDir) -> "subprocess.Popen[bytes]":
         """Return the process that carries out the order in `directory`. Raises OSError."""

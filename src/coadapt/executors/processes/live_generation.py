@@ -9,6 +9,11 @@ from dataclasses import dataclass
 
 from coadapt.executors.processes.elsewhere import Remains, kill_left
 from coadapt.executors.processes.generation_dir import ExitRecord, GenerationDir, JobDir
+from coadapt.executors.processes.job_processes import (
+    ask,
+    end_marked,
+    launchers_of,
+)
 from coadapt.executors.processes.rank_map import RankMap, ordered_rank_map
 from coadapt.executors.processes.slots import Slots, union
 from coadapt.model.rescale import CAPABLE_FILE
@@ -31,7 +36,9 @@ class LiveGeneration:
     former: of the generation that it follows in place. held: the slots that it takes, and until it is started
     those of `former` as well. kept: why the replicas of `former` train on under its number, None if not.
     remains: what a dead launcher left, while that is ended; taken_over: how often one took another's place.
-    since: when it was first seen to have started, by the clock of whoever looks; None before.
+    since: when it was first seen to have started, by the clock of whoever looks; None before. stop_asked_at:
+    when this scheduler told it to stop, s since 1970. told_setup: whether it was told that `setup` runs;
+    told_plain: whether it was told that the script is a plain one.
     """
 
     directory: GenerationDir
@@ -46,15 +53,38 @@ class LiveGeneration:
     remains: Remains | None = None
     taken_over: int = 0
     since: float | None = None
+    stop_asked_at: float | None = None
+    told_setup: bool = False
+    told_plain: bool = False
 
     @property
     def lead(self) -> GenerationDir:
         return self.directory.job.generation(self.rank_map.lead)
 
+    @property
+    def is_to_stop(self) -> bool:
+        """Return whether it was told to stop."""
+        return self.stop_asked_at is not None or self.directory.is_to_stop
+
+    def request_stop(self) -> None:
+        """Have it save and end: by a note, and where none can be written by a signal to its launcher."""
+        if self.stop_asked_at is None:
+            self.stop_asked_at = time.time()
+        try:
+            self.directory.request_stop()
+        except OSError as error:
+            job = self.directory.job
+            logger.warning(
+                "job %s is told to stop by a signal: %s", job.path.name, error
+            )
+            for pid in launchers_of(job.checkpoints):
+                ask(pid)
+
     def changes_in_place(self) -> bool:
         """Return whether the replicas follow a Rescale, now or once they have followed the one before."""
-        capable = (self.lead.control_dir / CAPABLE_FILE).exists()
-        return capable and not self.directory.stop_file.exists()
+        if self.directory.job.records.is_symlink():
+            return False  # its launcher is of an earlier version, which reads its own orders only
+        return self.lead.own.has(CAPABLE_FILE) and not self.is_to_stop
 
     def look(self) -> None:
         """Note that it has started, or that the replicas of before train on under its number."""
@@ -62,7 +92,7 @@ class LiveGeneration:
             return
         if self.former is not None and (why := self.directory.kept()) is not None:
             self.kept, self.rank_map = why, self.former
-        elif not self.directory.started_file.exists():
+        elif not self.directory.has_started:
             return
         self.started = True
         self.held = self.rank_map.slots
@@ -80,12 +110,18 @@ class LiveGeneration:
 
     def _end_if_stuck(self) -> None:
         """End a launcher that does not end what it is told to: it was stopped, or waits for a disk."""
-        try:
-            waited_s = time.time() - self.directory.stop_file.stat().st_mtime
-        except OSError:  # nobody told it to
+        asked_at = self.stop_asked_at
+        if asked_at is None:
+            try:
+                asked_at = self.directory.stop_file.stat().st_mtime
+            except OSError:  # nobody told it to
+                return
+        waited_s = time.time() - asked_at
+        if waited_s <= STUCK_S:
             return
-        order = self.lead.order() if waited_s > STUCK_S else None
-        if order is not None and waited_s > order.settings.stop_grace_s + STUCK_S:
+        order = self.lead.order()
+        grace_s = 0.0 if order is None else order.settings.stop_grace_s
+        if waited_s > grace_s + STUCK_S:
             logger.warning(
                 "the launcher of job %s hangs and is ended",
                 self.directory.job.path.name,
@@ -100,7 +136,7 @@ class LiveGeneration:
         """
         job = self.directory.job
         with job.lock() as held:
-            if not held:
+            if not held or self._launcher_lives():
                 self._end_if_stuck()
                 return None
             record = self.directory.exit_record() or self.lead.exit_record()
@@ -112,22 +148,33 @@ class LiveGeneration:
                     return None
                 record = self.remains.record
             if record is not None:
-                self.directory.write_exit_record(record)
+                # Only what is gone has ended: its slots are free, and "cancelled" is true.
+                if not end_marked(job.checkpoints):
+                    return None
+                self._write(record)
                 return record
         self.taken_over += 1
         with suppress(OSError):  # no memory, too many processes: it is tried again
             self.process = launch(self.lead)
         return None
 
+    def _launcher_lives(self) -> bool:
+        """Return whether a launcher lives although its lock can be had: somebody removed the lock's file."""
+        return bool(launchers_of(self.directory.job.checkpoints))
+
+    def _write(self, record: ExitRecord) -> None:
+        try:
+            self.directory.make_records()
+            self.directory.write_exit_record(record)
+        except OSError as error:  # the scheduler's own journal holds it, too
+            job = self.directory.job.path.name
+            logger.warning("the end of job %s cannot be written down: %s", job, error)
+
     def _outlives_launchers(self) -> bool:
         """Return whether the replicas live elsewhere and can be taken over by a new launcher."""
         order = self.lead.order()
         afar = order is not None and bool(order.settings.sweep)
-        return (
-            afar
-            and self.lead.started_file.exists()
-            and self.taken_over < TAKEN_OVER_MAX
-        )
+        return afar and self.lead.has_started and self.taken_over < TAKEN_OVER_MAX
 
 
 def adopt(job: JobDir) -> LiveGeneration | None:

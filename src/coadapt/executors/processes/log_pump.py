@@ -14,6 +14,7 @@
 # who knows a byte's number finds it, or sees that it is gone, whatever happens meanwhile (replica_log.py).
 
 import contextlib
+import errno
 import fcntl
 import os
 import selectors
@@ -23,7 +24,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from coadapt.executors.processes.generation_dir import PRIVATE_FILE
+from coadapt.executors.processes.own_files import kind_of, make_folder, open_plain
 from coadapt.executors.processes.replica_log import segment, segments
 
 READ_BYTES = 256 * 1024
@@ -129,6 +130,8 @@ class _Log:
             data, self._dropped = note.encode() + data, 0
         rest = memoryview(data)
         try:
+            if os.fstat(self._file).st_nlink == 0:  # the job removed it
+                self._begin_again()
             while rest:
                 if self._size >= self._segment_bytes:
                     self._turn_over()
@@ -146,6 +149,15 @@ class _Log:
     def close(self) -> None:
         os.close(self._file)
 
+    def _begin_again(self) -> None:
+        """Write on in a new file at the same path, in a folder that may be new."""
+        path = segment(self._log, self._start)
+        make_folder(path.parent)
+        following = _append(path)
+        os.close(self._file)
+        self._file = following
+        self._size = os.fstat(following).st_size
+
     def _turn_over(self) -> None:
         """Begin a new segment, and forget all but the one before it."""
         self._start, self._size = self._start + self._size, 0
@@ -153,7 +165,8 @@ class _Log:
         os.close(self._file)
         self._file = following
         for _, path in segments(self._log)[:-SEGMENTS_KEPT]:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _waiting_bytes(pipe: int) -> int:
@@ -161,4 +174,10 @@ def _waiting_bytes(pipe: int) -> int:
 
 
 def _append(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+    """Return a descriptor that appends to the plain file `path`. Raises OSError that names it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    handle = open_plain(path, flags)
+    if handle is None:
+        what = kind_of(path) or "nothing, and no file can be made"
+        raise OSError(errno.EINVAL, f"{what} where a log belongs", str(path))
+    return handle

@@ -6,19 +6,33 @@ Touched by one thread only. Whatever an answer rests on is on disk: a new OrderB
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 
 from coadapt.core.commands import JobCommand, Rescale, RetractRescale, Start, Stop
-from coadapt.core.events import Outcome, ReplicasExited, ReplicasKept, ReplicasStarted
+from coadapt.core.events import (
+    Outcome,
+    ReplicasExited,
+    ReplicasKept,
+    ReplicasStarted,
+    SetupStarted,
+    TrainerSeen,
+)
 from coadapt.executors.node_health import GenerationEnd, NodeHealth
 from coadapt.executors.processes.cluster import Cluster
 from coadapt.executors.processes.elsewhere import why_unseen
-from coadapt.executors.processes.generation_dir import ExitRecord, GenerationDir, JobDir
+from coadapt.executors.processes.generation_dir import (
+    RECORDS,
+    ExitRecord,
+    GenerationDir,
+    JobDir,
+)
 from coadapt.executors.processes.launching import Launching
 from coadapt.executors.processes.live_generation import LiveGeneration, adopt
-from coadapt.executors.processes.rank_map import RankMap, map_ranks
+from coadapt.executors.processes.own_files import names_in
+from coadapt.executors.processes.rank_map import RankMap, map_ranks, ordered_rank_map
 from coadapt.executors.processes.slots import FreeSlots, union
-from coadapt.model import JobId
+from coadapt.executors.processes.taking_over import end_unbooked, take_over_layout
+from coadapt.model import JobId, NodeId
 from coadapt.runtime.ports import Post
 
 # How often each job's notes on what cannot be seen are looked for: 10 us for one that has none.
@@ -49,12 +63,26 @@ class OrderBook:
         self._room = True
         self._unseen: dict[JobId, str] = {}
         self._looks_at = 0.0
-        for entry in _folders(launching.host.state_dir / "jobs"):
-            job = JobDir(entry)
+        self._ended: dict[JobId, tuple[int, ExitRecord]] = {}
+        self._troubled: set[JobId] = set()
+        state_dir = launching.host.state_dir
+        take_over_layout(state_dir)
+        for name in names_in(state_dir / RECORDS):
+            self._adopt(JobDir.of(state_dir, name))
+        end_unbooked(state_dir, self._running)
+
+    def _adopt(self, job: JobDir) -> None:
+        """Go on with what an earlier executor left of a job; what cannot be read is passed over."""
+        name = job.path.name
+        try:
             for directory in job.generations()[-1:]:
-                self._newest[entry.name] = directory.number
-            if (running := adopt(job)) is not None:
-                self._running[entry.name] = running
+                self._newest[name] = directory.number
+            running = adopt(job)
+        except (OSError, ValueError) as error:
+            logger.warning("the records of job %s cannot be read: %s", name, error)
+            return
+        if running is not None:
+            self._running[name] = running
 
     def running(self) -> list[tuple[JobId, int]]:
         """Return (job, generation) of what is alive or unsettled."""
@@ -69,14 +97,13 @@ class OrderBook:
             return
         self._newest[order.job] = order.generation
         running = self._running.get(order.job)
-        directory = self._directory(order)
         if running is not None and running.directory.number == order.generation:
             _repeat(order, running, post)
-        elif (record := directory.exit_record()) is not None:
+        elif (record := self._record_of(order)) is not None:
             self._post_exit(order.job, order.generation, record, post)
         else:
             if running is not None and not _spares(order, running):
-                running.directory.request_stop()
+                running.request_stop()
             waiting, _ = self._waiting.get(order.job, (order, post))
             stands = waiting.generation == order.generation and _stands(
                 waiting, order, running
@@ -86,7 +113,13 @@ class OrderBook:
     def attempt(self) -> None:
         """Carry out what waits, as far as that is possible now."""
         for job, (order, post) in sorted(self._waiting.items()):
-            if self._carried_out(order, self._running.get(job), post):
+            try:
+                done = self._carried_out(order, self._running.get(job), post)
+            except OSError as error:
+                self._note_trouble(job, error)
+                continue
+            self._troubled.discard(job)
+            if done:
                 del self._waiting[job]
 
     def watch(self) -> None:
@@ -95,16 +128,31 @@ class OrderBook:
         if looks:
             self._looks_at = time.monotonic() + LOOK_S
         for job, running in sorted(self._running.items()):
-            running.look()
-            if running.started:
-                self._note_life(job, running)
-            if running.post is not None and running.started and not running.announced:
-                running.announced = True
-                running.post(self._start_of(job, running))
-            if looks and running.post is not None and running.announced:
-                self._tell_unseen(job, running, running.post)
-            if (record := running.exit_record(self._launching.start)) is not None:
-                self._settle(job, running, record)
+            try:
+                self._watch_one(job, running, looks=looks)
+            except OSError as error:
+                self._note_trouble(job, error)
+
+    def _watch_one(self, job: JobId, running: LiveGeneration, *, looks: bool) -> None:
+        running.look()
+        if running.started:
+            self._note_life(job, running)
+        if running.post is not None:
+            self._tell_setup(job, running, running.post)
+        if running.post is not None and running.started and not running.announced:
+            running.announced = True
+            running.post(self._start_of(job, running))
+        if looks and running.post is not None and running.announced:
+            self._tell_unseen(job, running, running.post)
+            self._tell_trainer(job, running, running.post)
+        if (record := running.exit_record(self._launching.start)) is not None:
+            self._settle(job, running, record)
+
+    def _note_trouble(self, job: JobId, error: OSError) -> None:
+        """Say, once, what keeps a job's records from being read or written; it is tried again."""
+        if job not in self._troubled:
+            self._troubled.add(job)
+            logger.warning("job %s has to wait: %s", job, error)
 
     # -- orders -----------------------------------------------------------------------------------------
 
@@ -175,8 +223,8 @@ class OrderBook:
             )
             nothing = ExitRecord(outcome=Outcome.LOST, detail="nothing of it runs")
             self._end_unstarted(order, last or nothing, post)
-        elif running.started and not running.directory.stop_file.exists():
-            directory.make()
+        elif running.started and not running.is_to_stop:
+            directory.make_records()
             directory.write_kept("")
             self._follow(running, directory, running.rank_map, post)
         else:
@@ -227,9 +275,22 @@ class OrderBook:
 
     def _end_unstarted(self, order: JobCommand, record: ExitRecord, post: Post) -> None:
         directory = self._directory(order)
-        directory.make()
-        directory.write_exit_record(record)
+        self._ended[order.job] = (order.generation, record)
+        try:
+            directory.make_records()
+            directory.write_exit_record(record)
+        except OSError as error:  # the scheduler's own journal holds it, too
+            logger.warning(
+                "the end of job %s cannot be written down: %s", order.job, error
+            )
         self._post_exit(order.job, order.generation, record, post)
+
+    def _record_of(self, order: JobCommand) -> ExitRecord | None:
+        """Return how the generation of an order ended, None if it has not."""
+        number, record = self._ended.get(order.job, (0, None))
+        if number == order.generation:
+            return record
+        return self._directory(order).exit_record()
 
     def _free_slots(self, job: JobId) -> FreeSlots:
         """Return what `job` may take beside what it holds."""
@@ -260,6 +321,25 @@ class OrderBook:
                 ReplicasStarted(at=self._now(), job=job, generation=number, unseen=why)
             )
 
+    def _tell_setup(self, job: JobId, running: LiveGeneration, post: Post) -> None:
+        """Tell, once per start, that `setup` runs, and since when."""
+        if running.started or running.told_setup:
+            return
+        since = running.directory.setup_since()
+        if since is not None:
+            running.told_setup = True
+            number = running.directory.number
+            post(SetupStarted(at=self._now(), job=job, generation=number, since=since))
+
+    def _tell_trainer(self, job: JobId, running: LiveGeneration, post: Post) -> None:
+        """Tell when it shows that the script is a plain one, or that it is none after all."""
+        plain = running.lead.is_plain
+        if plain != running.told_plain:
+            running.told_plain = plain
+            number = running.directory.number
+            seen = not plain
+            post(TrainerSeen(at=self._now(), job=job, generation=number, seen=seen))
+
     def _note_life(self, job: JobId, running: LiveGeneration) -> float:
         """Tell for how long the job's replicas have lived where they are; return that, in seconds."""
         if running.since is None:
@@ -270,13 +350,20 @@ class OrderBook:
 
     def _settle(self, job: JobId, running: LiveGeneration, record: ExitRecord) -> None:
         del self._running[job]
+        self._ended[job] = (running.directory.number, record)
         self._unseen.pop(job, None)
+        if (
+            record.unfit
+        ):  # it says something of this job on that node, and nothing of others
+            end_member = None
+        else:
+            end_member = running.rank_map.node_of(record.member)
         end = GenerationEnd(
             job=job,
             nodes=frozenset(running.rank_map.slots),
             outcome=record.outcome,
             lived_s=self._note_life(job, running),
-            failed_on=running.rank_map.node_of(record.member),
+            failed_on=end_member,
             detail=record.detail,
         )
         self._health.ended(end)
@@ -304,10 +391,15 @@ class OrderBook:
             record.outcome.value,
             why,
         )
-        at, outcome, detail = self._now(), record.outcome, record.detail
+        directory = self._launching.job_dir(job).generation(generation)
         post(
             ReplicasExited(
-                at=at, job=job, generation=generation, outcome=outcome, detail=detail
+                at=self._now(),
+                job=job,
+                generation=generation,
+                outcome=record.outcome,
+                detail=record.detail,
+                unfit_node=_unfit_node(directory, record),
             )
         )
 
@@ -315,15 +407,23 @@ class OrderBook:
         return self._launching.job_dir(order.job).generation(order.generation)
 
 
+def _unfit_node(directory: GenerationDir, record: ExitRecord) -> NodeId:
+    """Return the node that lacks something of the job, "" where none does."""
+    order = directory.order() if record.unfit else None
+    node = None if order is None else ordered_rank_map(order).node_of(record.member)
+    return node or ""
+
+
 def _repeat(order: JobCommand, running: LiveGeneration, post: Post) -> None:
     """An order of the generation that runs: a Stop is carried out, the others are answered once more."""
     running.post = post
     if isinstance(order, Stop):
-        running.directory.request_stop()
+        running.request_stop()
     else:
         running.announced = False
     if isinstance(order, RetractRescale):
-        running.directory.request_retraction()
+        with suppress(OSError):  # it is repeated until there is an answer
+            running.directory.request_retraction()
 
 
 def _spares(order: JobCommand, running: LiveGeneration) -> bool:
@@ -341,14 +441,6 @@ def _stands(
         case Stop():
             return False
         case RetractRescale():
-            return running is None or running.directory.stop_file.exists()
+            return running is None or running.is_to_stop
         case _:
             return isinstance(waiting, Stop | RetractRescale)
-
-
-def _folders(path: Path) -> list[Path]:
-    return (
-        sorted(entry for entry in path.iterdir() if entry.is_dir())
-        if path.is_dir()
-        else []
-    )

@@ -15,7 +15,8 @@ from coadapt.executors.processes.generation_dir import LaunchOrder, ReplicaOrder
 from coadapt.executors.processes.job_processes import ask, parents, terminate
 from coadapt.executors.processes.log_pump import LogPump
 from coadapt.executors.processes.replica_log import tail
-from coadapt.model.contract_env import EXIT_PEER_LOST, EXIT_STOPPED
+from coadapt.executors.processes.setup_env import SetupLeft
+from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_PEER_LOST, EXIT_STOPPED
 
 TAIL_LINES = 8
 TAIL_BYTES = 4096
@@ -30,8 +31,12 @@ WRAPPER_GRACE_S = 1.0
 OUTSIDE_SIGNALS = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 )
+TOLD_TO_STOP = OUTSIDE_SIGNALS - {signal.SIGKILL}
+# How a process that stands for a pod begins the line which says that it was deleted.
+STAND_IN_SAYS = "[coadapt: its "
 # A shell reports a child that was killed by signal N as exit code 128 + N.
 SHELL_SIGNAL_BASE = 128
+BASH = "/bin/bash"
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +96,24 @@ class Replica:
         self.asked |= told
         return told
 
+    def report_hidden(self, who: str) -> str:
+        """Return in words that its training did not end although its command reports 0."""
+        how = (
+            "exited with code 0, but its training did not say that it ended: it failed or was killed, and "
+            "the command hides that (by ;, || or a wrapper)"
+        )
+        return self._with_log(f"{who} {how}")
+
+    def report_overdue(self, said: str) -> str:
+        """Return `said` with the last line of its log: what it was at."""
+        return self._with_log(said)
+
+    def last_line(self) -> str:
+        """Return the line of its log that says why it ended."""
+        self.drain()
+        lines = _last_lines(self.log)
+        return _telling_line(lines).removeprefix("error: ") if lines else ""
+
     def report(self, who: str) -> str:
         """Return how it failed, in words, with the end of its log."""
         code = self.code or 0
@@ -103,12 +126,29 @@ class Replica:
         )
         if number == signal.SIGKILL:
             how += " from outside (by a person, or by the kernel when memory ran out)"
+        if number in TOLD_TO_STOP or code == EXIT_STOPPED:
+            self.drain()
+            return _stopped_from_outside(who, code, how, _last_lines(self.log))
+        return self._with_log(f"{who} {how}")
+
+    def _with_log(self, said: str) -> str:
+        """Return `said` with the line of its log that says why, and the end of the log below it."""
         self.drain()
         lines = _last_lines(self.log)
         # One line often says it all, and it is what a table has room for.
         last = f": {_telling_line(lines)}" if lines else ""
         more = "\n".join(["\nthe end of its log:", *lines]) if len(lines) > 1 else ""
-        return f"{who} {how}{last}{more}"
+        return f"{said}{last}{more}"
+
+
+def _stopped_from_outside(who: str, code: int, how: str, lines: list[str]) -> str:
+    """Return how a replica ended that was told to stop: what it printed last is no cause of that."""
+    pod = [line for line in lines if line.startswith(STAND_IN_SAYS)]
+    if pod:
+        told = pod[-1].removeprefix(STAND_IN_SAYS).rstrip("]")
+        return f"{who}'s {told}"
+    saved = f"{who} was told to stop from outside; it saved first"
+    return saved if code == EXIT_STOPPED else f"{who} {how} from outside"
 
 
 def free_port(replicas: Sequence[ReplicaOrder]) -> int:
@@ -125,7 +165,10 @@ def free_port(replicas: Sequence[ReplicaOrder]) -> int:
 
 def shell(command: str) -> tuple[str, ...]:
     """Return how a line of a job file is run."""
-    return ("/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh", "-c", command)
+    if not os.path.exists(BASH):
+        return ("/bin/sh", "-c", command)
+    # Without it `python train.py | tee log` succeeds whatever becomes of the training.
+    return (BASH, "-o", "pipefail", "-c", command)
 
 
 def spawn(
@@ -134,14 +177,21 @@ def spawn(
     log: str,
     envs: Mapping[str, str],
     pump: LogPump,
+    left: SetupLeft | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Replica:
-    """Start `command` as `order` says; its name is that of its log. Raises OSError if that is impossible."""
+    """Start `command` as `order` says; its name is that of its log. Raises OSError if that is impossible.
+
+    left: what `setup` left for it. pass_fds: open files that it gets.
+    """
+    left = left or SetupLeft()
     output = pump.open(Path(log))
     try:
         process = subprocess.Popen(
             command,
-            cwd=order.workdir,
-            env={**os.environ, **order.envs, **envs},
+            cwd=left.workdir or order.workdir,
+            env={**left.applied(base_envs(order)), **envs},
+            pass_fds=pass_fds,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -152,12 +202,21 @@ def spawn(
     return Replica(name=Path(log).stem, log=log, process=process, drain=pump.drain)
 
 
+def base_envs(order: LaunchOrder) -> dict[str, str]:
+    """Return what each process of a job finds in its environment."""
+    return {**os.environ, **order.envs}
+
+
 def first_failed(replicas: Iterable[Replica]) -> Replica | None:
     """Return one that failed, if any: one ended by a signal first, since its peers fail in its wake."""
     failed = [replica for replica in replicas if replica.code]
     return min(
         failed,
-        key=lambda replica: (not _signal_number(replica.code or 0), replica.lost_peers),
+        key=lambda replica: (
+            replica.code != EXIT_NO_WORKDIR,
+            not _signal_number(replica.code or 0),
+            replica.lost_peers,
+        ),
         default=None,
     )
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from coadapt.core.commands import Rescale, Start
-from coadapt.executors.processes.cluster import CPU_SLOT_TYPE, LOOPBACK, Cluster
+from coadapt.executors.processes.cluster import LOOPBACK, Cluster
 from coadapt.executors.processes.generation_dir import (
     GenerationDir,
     LaunchOrder,
@@ -17,6 +17,7 @@ from coadapt.executors.processes.generation_dir import (
 from coadapt.executors.processes.rank_map import RankMap
 from coadapt.model.checkpoint_url import below
 from coadapt.model.contract_env import (
+    CPU_SLOT_TYPE,
     ENV_BATCH,
     ENV_CHECKPOINT_DIR,
     ENV_CHECKPOINT_URL,
@@ -90,6 +91,7 @@ def launch_order(
             batch=command.batch,
         ),
         lead=rank_map.lead,
+        setup_timeout_s=launch.setup_timeout_s,
     )
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from coadapt.executors.processes.own_files import names_in, open_plain
 from coadapt.runtime.ports import LogPart
 
 CHUNK_BYTES = 64 * 1024
@@ -18,11 +19,11 @@ def segment(log: Path, start: int) -> Path:
 
 def segments(log: Path) -> list[tuple[int, Path]]:
     """Return where each file of `log` begins, and the file; in order, without those that are kept no more."""
-    later = (
-        path.name.removeprefix(f"{log.name}.")
-        for path in log.parent.glob(f"{log.name}.*")
-    )
-    starts = [0] * log.exists() + sorted(int(text) for text in later if text.isdigit())
+    first = f"{log.name}."
+    names = names_in(log.parent)
+    later = (name.removeprefix(first) for name in names if name.startswith(first))
+    starts = sorted(int(text) for text in later if text.isascii() and text.isdecimal())
+    starts = [0] * (log.name in names) + starts
     return [(start, segment(log, start)) for start in starts]
 
 
@@ -41,9 +42,12 @@ def tail(log: Path, count: int) -> bytes:
     """Return the last `count` bytes of a log, or all of it."""
     data = b""
     for _, path in reversed(segments(log)):
-        with path.open("rb") as file:
+        handle = open_plain(path)
+        if handle is None:
+            continue
+        with open(handle, "rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - count, 0))
-            data = file.read() + data
+            data = file.read(count) + data
         if len(data) >= count:
             break
     return data[-count:]
@@ -59,10 +63,18 @@ def _read(log: Path, offset: int) -> tuple[int, bytes]:
                 if offset < end:
                     # What lies between the asked byte and this segment is kept no more.
                     at = max(offset, start)
-                    with path.open("rb") as file:
-                        file.seek(at - start)
-                        return at, file.read(min(CHUNK_BYTES, end - at))
-        except FileNotFoundError:
-            continue  # the oldest one has just gone
+                    return at, _part(path, at - start, min(CHUNK_BYTES, end - at))
+        except OSError:
+            continue  # the oldest one has just gone, or the job put something else there
         return end, b""
     return offset, b""
+
+
+def _part(path: Path, at: int, count: int) -> bytes:
+    """Return `count` bytes of a plain file from byte `at` on; nothing of what is none."""
+    handle = open_plain(path)
+    if handle is None:
+        return b""
+    with open(handle, "rb") as file:
+        file.seek(at)
+        return file.read(count)

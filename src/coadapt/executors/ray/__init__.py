@@ -1,6 +1,6 @@
 """The executor `ray`: replicas in processes that a running Ray cluster placed and accounts for."""
 
-from coadapt.executors.host import MEBIBYTE, Connect
+from coadapt.executors.host import MEBIBYTE, Connect, Host
 from coadapt.executors.processes.executor import ProcessOptions
 from coadapt.model import InputError
 
@@ -28,6 +28,7 @@ def on_ray(
     try:
         from coadapt.executors.ray.autoscaling import RayExecutor
         from coadapt.executors.ray.cluster import RayCluster
+        from coadapt.executors.ray.others import tag_of
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
@@ -53,4 +54,9 @@ def on_ray(
         disk_reserve_bytes=disk_reserve_mib * MEBIBYTE,
         control_host=cluster.own_address,
     )
-    return lambda host: RayExecutor(cluster, host, options, autoscale)
+
+    def connect(host: Host) -> RayExecutor:
+        cluster.others.tag = tag_of(host.state_dir)
+        return RayExecutor(cluster, host, options, autoscale)
+
+    return connect

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 
 from coadapt.executors.host import Host
-from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
 from coadapt.executors.ray.cluster import RayCluster
 from coadapt.model import DEFAULT_GPU_TYPE, Node
+from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.runtime.ports import Post
 
 LOOK_S = 2.0

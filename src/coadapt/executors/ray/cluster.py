@@ -8,20 +8,24 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 import ray
 
-from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
 from coadapt.executors.processes.slots import Slot
 from coadapt.executors.ray import proxy
+from coadapt.executors.ray.others import Others, draining
 from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node, NodeId
+from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.devices import PARTS
 
 # How old what is known of the nodes may be. Ray itself takes 10-15 s to notice that a node's daemon is dead.
 LOOK_S = 2.0
 CONNECT_S = 5.0
 PROBE_S = 0.5
+# A node that answers no call for so long is not offered: its cable is cut, or its machine is gone.
+SILENT_S = 8.0
 ID_LENGTH = (
     8  # from its end: the ids that Ray's own provider for tests gives begin alike
 )
@@ -31,6 +35,14 @@ ACCELERATOR = "accelerator_type:"
 # An address: that of the cluster of this machine, which is started where there is none.
 START = "start"
 START_S = 120.0
+
+
+class _Answer(StrEnum):
+    """What a node's machine says to a call of its daemon."""
+
+    ANSWERS = "answers"
+    REFUSES = "refuses"  # the machine is there, its daemon is gone
+    SILENT = "silent"  # a slow machine, or a dead one
 
 
 class RayCluster:
@@ -46,7 +58,12 @@ class RayCluster:
         self.slots = slots
         self._lock = threading.Lock()
         self._known: dict[NodeId, dict[str, Any]] = {}
+        # A replica may still be told of a node that has just left.
+        self._addressed: dict[NodeId, dict[str, Any]] = {}
         self._looked_at = float("-inf")
+        self.others = Others("GPU" if slots is None else "CPU")
+        self.why_gone: dict[NodeId, str] = {}
+        self._silent_since: dict[str, float] = {}
 
     @classmethod
     def connect(
@@ -103,11 +120,13 @@ class RayCluster:
         return {}
 
     def address(self, node: NodeId) -> str:
-        return str(self._look()[node]["NodeManagerAddress"])
+        self._look()
+        return str(self._addressed[node]["NodeManagerAddress"])
 
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
         """Return the command that starts the command after it on `node`."""
-        ray_id = str(self._look()[node]["NodeID"])
+        self._look()
+        ray_id = str(self._addressed[node]["NodeID"])
         cpus, gpus = (
             (0.0, slot.parts / PARTS)
             if self.slots is None
@@ -119,25 +138,60 @@ class RayCluster:
     def _look(self) -> dict[NodeId, dict[str, Any]]:
         with self._lock:
             if time.monotonic() - self._looked_at > LOOK_S:
-                alive = (
-                    found
-                    for found in ray.nodes()
-                    if found["Alive"] and not _refuses(found)
-                )
+                said = [
+                    (found, _probe(found)) for found in ray.nodes() if found["Alive"]
+                ]
+                alive = [
+                    found for found, answer in said if answer is not _Answer.REFUSES
+                ]
+                self.others.look(alive, time.monotonic())
+                going = {**draining(), **self._silent_for_long(said)}
                 named = {_name(found): found for found in alive}
+                self.why_gone = {
+                    name: going[str(found["NodeID"])]
+                    for name, found in named.items()
+                    if str(found["NodeID"]) in going
+                }
+                full = {
+                    name
+                    for name, found in named.items()
+                    if name in self._known and not self._num_slots(found)
+                }
+                self.why_gone |= dict.fromkeys(full, "has nothing left: others hold it")
                 self._known = {
                     name: found
                     for name, found in named.items()
-                    if self._num_slots(found)
+                    if self._num_slots(found) and name not in self.why_gone
                 }
+                self._addressed |= self._known
                 self._looked_at = time.monotonic()
             return self._known
 
+    def _silent_for_long(
+        self, said: list[tuple[dict[str, Any], _Answer]]
+    ) -> dict[str, str]:
+        """Return by Ray's ids the nodes that have not answered for SILENT_S: Ray itself takes a minute."""
+        now = time.monotonic()
+        silent = {
+            str(found["NodeID"]) for found, answer in said if answer is _Answer.SILENT
+        }
+        self._silent_since = {
+            node: self._silent_since.get(node, now) for node in silent
+        }
+        return {
+            node: f"does not answer, for {now - since:.0f} s"
+            for node, since in self._silent_since.items()
+            if now - since >= SILENT_S
+        }
+
     def _num_slots(self, found: dict[str, Any]) -> int:
+        """Return how many slots of a node are free or ours: what others hold of it is not offered."""
+        node = str(found["NodeID"])
         if self.slots is None:
-            return int(found["Resources"].get("GPU", 0))
+            return self.others.left(node, int(found["Resources"].get("GPU", 0)))
         # Ray would never place a replica where no CPU is left for it, as on a head that was given none.
-        return min(self.slots, int(found["Resources"].get("CPU", 0)))
+        cpus = int(found["Resources"].get("CPU", 0))
+        return min(self.slots, self.others.left(node, cpus))
 
     def _node(self, name: NodeId, found: dict[str, Any]) -> Node:
         kinds = [
@@ -153,17 +207,15 @@ class RayCluster:
         return Node(id=name, num_gpus=self._num_slots(found), gpu_type=gpu_type)
 
 
-def _refuses(found: dict[str, Any]) -> bool:
-    """Return whether the node's daemon is surely gone: its machine answers, and nobody listens there."""
+def _probe(found: dict[str, Any]) -> _Answer:
+    where = (found["NodeManagerAddress"], found["NodeManagerPort"])
     try:
-        socket.create_connection(
-            (found["NodeManagerAddress"], found["NodeManagerPort"]), PROBE_S
-        ).close()
+        socket.create_connection(where, PROBE_S).close()
     except ConnectionRefusedError:
-        return True
+        return _Answer.REFUSES
     except OSError:
-        return False  # a slow machine, or a dead one: that is for Ray to decide
-    return False
+        return _Answer.SILENT
+    return _Answer.ANSWERS
 
 
 def _name(found: dict[str, Any]) -> NodeId:

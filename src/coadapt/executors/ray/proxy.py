@@ -5,17 +5,23 @@ process is gone, however it went. Started as `python -m … CLUSTER NODE CPUS GP
 """
 
 import os
+import select
 import signal
+import socket
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from coadapt.executors.processes import line as lines
 from coadapt.executors.processes.generation_dir import JobDir
-from coadapt.executors.processes.standing_in import end_as
+from coadapt.executors.processes.standing_in import EXIT_NOT_BEGUN, Begun, end_as
 from coadapt.executors.ray import set_up
+from coadapt.executors.ray.others import actor_name, tag_of
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
+from coadapt.model.devices import PARTS
 
 CONNECTING = {
     "namespace": "coadapt",
@@ -30,6 +36,10 @@ SHIPS = "1"
 NOT_SHIPPED = (".git", "__pycache__", ".venv")
 EXIT_FAILED = 1
 
+# Between two looks at whether it has begun, or was told to stop.
+LOOK_S = 0.2
+# An actor that waits for longer is told of; and taken back, for another plan.
+SAY_S, BEGIN_S = 10.0, 120.0
 # One waits for output while another tells the process to stop.
 CALLS = 2
 
@@ -44,6 +54,7 @@ def main(
     ships: "1" where Ray is to bring the job's directory to the node; else it is there already.
     """
     signal.signal(signal.SIGTERM, _on_signal)
+    begun = Begun()
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -63,11 +74,17 @@ def main(
             num_cpus=float(cpus), num_gpus=float(gpus), max_concurrency=CALLS
         )(Runner)
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        # Ray takes a minute to notice that a node's cable is cut; this line does not.
+        exchange = lines.Exchange(ray.util.get_node_ip_address())
+        envs |= exchange.envs
         what = _set_up_first(command) if ships == SHIPS else list(command)
         workdir = None if ships == SHIPS else os.getcwd()
-        code = _follow(
-            remote.options(scheduling_strategy=there).remote(what, envs, workdir)
-        )
+        runner = remote.options(
+            scheduling_strategy=there, name=_name(node, float(cpus) + float(gpus))
+        ).remote(what, envs, workdir)
+        code = _begin(runner, begun, f"{float(gpus):g} GPU, {float(cpus):g} CPU")
+        if code is None:
+            code = _follow(runner, exchange)
     except ray.exceptions.RuntimeEnvSetupError as error:
         _print(
             f"error: its directory could not be brought to the node: {error}\n".encode()
@@ -92,8 +109,47 @@ def _set_up_first(command: tuple[str, ...]) -> list[str]:
     return [sys.executable, "-m", set_up.__name__, order.setup, *command]
 
 
-def _follow(runner: Any) -> int:
+def _name(node: str, slots: float) -> str:
+    """Return a name of the actor that no other one has: a start that is repeated has another process id."""
+    job = JobDir(Path(os.environ[ENV_CHECKPOINT_DIR]).parent)
+    tag = tag_of(job.path.parent.parent)
+    member = (
+        f"{os.environ[ENV_GENERATION]}-{os.environ.get('RANK', 'setup')}-{os.getpid()}"
+    )
+    return actor_name(tag, round(slots * PARTS), node, f"{job.path.name}-{member}")
+
+
+def _begin(runner: Any, begun: Begun, needs: str) -> int | None:
+    """Wait until Ray has placed the actor; return an exit code if nobody waits any more, or it takes too long."""
+    import ray
+
+    first = runner.read.remote()
+    since = time.monotonic()
+    said = False
+    while not ray.wait([first], timeout=LOOK_S)[0]:
+        waited_s = time.monotonic() - since
+        if _told.is_set():
+            ray.kill(runner)
+            return -signal.SIGTERM
+        if waited_s > SAY_S and not said:
+            said = True
+            _print(
+                f"[coadapt: waits for {needs} on its node, held by others]\n".encode()
+            )
+        if waited_s > BEGIN_S:
+            ray.kill(runner)
+            why = f"it did not begin within {BEGIN_S:.0f} s: {needs} of its node is held by others in Ray"
+            _print(f"error: {why}\n".encode())
+            return EXIT_NOT_BEGUN
+    data, code = ray.get(first)
+    begun.tell()
+    _print(data)
+    return None if code is None else int(code)
+
+
+def _follow(runner: Any, exchange: lines.Exchange) -> int:
     """Pass on what it prints, and that it is told to stop; return its exit code."""
+    line: socket.socket | None = None
     import ray
 
     passed_on = False
@@ -101,10 +157,35 @@ def _follow(runner: Any) -> int:
         if _told.is_set() and not passed_on:
             ray.get(runner.terminate.remote())
             passed_on = True
-        data, code = ray.get(runner.read.remote())
+        line = line or _called(exchange)
+        reading = runner.read.remote()
+        while not ray.wait([reading], timeout=LOOK_S)[0]:
+            if line is not None and _is_dead(line):
+                _print(
+                    b"this replica's node is lost: nothing is heard from it any more\n"
+                )
+                return -signal.SIGKILL
+        data, code = ray.get(reading)
         _print(data)
         if code is not None:
             return int(code)
+
+
+def _called(exchange: lines.Exchange) -> socket.socket | None:
+    """Return the line to the actor once it has called; a node that cannot reach us goes without."""
+    ready, _, _ = select.select([exchange.server], [], [], 0.0)
+    return exchange.answer() if ready else None
+
+
+def _is_dead(line: socket.socket) -> bool:
+    """Return whether the line went dead: its keep-alives were not answered, or the actor is gone."""
+    ready, _, _ = select.select([line], [], [], 0.0)
+    if not ready:
+        return False
+    try:
+        return not line.recv(1)
+    except OSError:
+        return True
 
 
 def _print(data: bytes) -> None:

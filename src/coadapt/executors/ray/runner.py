@@ -2,11 +2,13 @@
 
 import os
 import selectors
+import socket
 import subprocess
 import time
 
 import ray
 
+from coadapt.executors.processes import line as lines
 from coadapt.executors.processes.job_processes import (
     adopt_orphans,
     kill_descendants,
@@ -39,6 +41,7 @@ class Runner:
                 "LOCAL_RANK": "0",
             }
             envs = {**envs, **given}
+        self._line = _call(envs.pop(lines.ENV_LINE, ""))
         self._process = subprocess.Popen(
             command,
             cwd=workdir or os.getcwd(),
@@ -81,3 +84,13 @@ class Runner:
         if not data:
             self._selector.unregister(self._output)
         return data
+
+
+def _call(where: str) -> socket.socket | None:
+    """Return the line to the proxy, which is held open and never used; None where it cannot be reached."""
+    if not where:
+        return None
+    try:
+        return lines.call(where)
+    except OSError:
+        return None

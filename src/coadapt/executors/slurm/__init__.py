@@ -1,13 +1,18 @@
 """The executor `slurm`: replicas as steps in allocations that it holds as its pool."""
 
+from dataclasses import dataclass, replace
+
 from coadapt.executors.host import MEBIBYTE, Connect, Host
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
-from coadapt.executors.slurm.terms import NODES_MAX, PoolTerms, SlurmRequest
+from coadapt.executors.slurm.terms import (
+    LEAVE_MARGIN_S,
+    NODES_MAX,
+    PoolTerms,
+    SlurmRequest,
+)
 from coadapt.model import InputError
 
 MIB_MAX = 1024 * 1024
-# Beside what replicas may take to save: until the end is seen, and until their processes are gone.
-LEAVE_MARGIN_S = 30.0
 LOOK_S_LEAST = 0.2
 
 
@@ -66,13 +71,26 @@ def on_slurm(
         disk_reserve_bytes=disk_reserve_mib * MEBIBYTE,
         control_host=address or own_address(),
     )
-    return lambda host: _connect(terms, host, options)
+    return _OverSlurm(terms=terms, options=options)
 
 
-def _connect(terms: PoolTerms, host: Host, options: ProcessOptions) -> ProcessExecutor:
-    from coadapt.executors.slurm.executor import SlurmExecutor
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OverSlurm:
+    """Connects, and can be examined before (host.py, Examinable)."""
 
-    return SlurmExecutor.over_pool(terms, host, options)
+    terms: PoolTerms
+    options: ProcessOptions
+
+    def __call__(self, host: Host) -> ProcessExecutor:
+        from coadapt.executors.slurm.executor import SlurmExecutor
+
+        return SlurmExecutor.over_pool(self.terms, host, self.options)
+
+    def examine(self, stop_grace_s: float) -> None:
+        from coadapt.executors.slurm.reach import check_terms, check_time_limit
+
+        check_time_limit(replace(self.terms, leave_s=stop_grace_s + LEAVE_MARGIN_S))
+        check_terms(self.terms)
 
 
 def _check(terms: PoolTerms, log_limit_mib: int, disk_reserve_mib: int) -> None:

@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Mapping
 
-from coadapt.executors.processes.cluster import CPU_SLOT_TYPE
 from coadapt.executors.processes.slots import Slot
 from coadapt.executors.slurm import proxy, runner
 from coadapt.executors.slurm.pool import Pool
 from coadapt.executors.slurm.sizing import PoolHost
 from coadapt.executors.slurm.terms import PoolTerms
 from coadapt.model import DEFAULT_GPU_TYPE, Node, NodeId
+from coadapt.model.contract_env import CPU_SLOT_TYPE
 
 # Who holds which slot is the plan's business, and within an allocation Slurm gives all to every step: else it
 # makes a new one wait until it has cleaned up after the one before.
@@ -71,6 +71,10 @@ class SlurmCluster:
             for name, host in self._known.items()
             if host.gpus.count
         }
+
+    @property
+    def why_gone(self) -> Mapping[NodeId, str]:
+        return self._pool.why_gone
 
     def address(self, node: NodeId) -> str:
         self._look()

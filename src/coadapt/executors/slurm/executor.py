@@ -7,10 +7,10 @@ import threading
 from coadapt.durable import write_whole
 from coadapt.executors.host import Host
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
-from coadapt.executors.slurm import LEAVE_MARGIN_S
 from coadapt.executors.slurm.cluster import SlurmCluster
 from coadapt.executors.slurm.pool import Pool
-from coadapt.executors.slurm.terms import PoolTerms
+from coadapt.executors.slurm.reach import check_time_limit
+from coadapt.executors.slurm.terms import LEAVE_MARGIN_S, PoolTerms
 from coadapt.executors.slurm.tools import SlurmError
 from coadapt.model import InputError, Node
 from coadapt.runtime.ports import Post
@@ -35,6 +35,7 @@ class SlurmExecutor(ProcessExecutor):
     ) -> "SlurmExecutor":
         """Return the executor over what is held already, or was asked for now. Raises InputError."""
         terms = dataclasses.replace(terms, leave_s=host.stop_grace_s + LEAVE_MARGIN_S)
+        check_time_limit(terms)
         folder = host.state_dir / "slurm"
         folder.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
         name_file = folder / "pool"

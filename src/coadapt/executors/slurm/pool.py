@@ -56,6 +56,8 @@ class Pool:
         self._silent_since: dict[NodeId, float] = {}
         self._closed = threading.Event()
         folder.mkdir(parents=True, exist_ok=True)
+        # Why machines are no longer here, as far as it is known.
+        self.why_gone: dict[NodeId, str] = {}
         self._look()
 
     @property
@@ -73,6 +75,10 @@ class Pool:
                 self._look()
             except SlurmError as error:
                 self._tell(f"Slurm does not answer: {error}")
+            except Exception as error:  # noqa: BLE001  # no answer of Slurm's may end this thread
+                self._tell(
+                    f"Slurm does not answer so that it can be read: {type(error).__name__}: {error}"
+                )
             else:
                 self._told = {
                     each for each in self._told if not each.startswith("Slurm does not")
@@ -83,6 +89,8 @@ class Pool:
 
     def _look(self) -> None:
         jobs = self._jobs()
+        if self._terms.allocation and not jobs:
+            self._tell_end_of(self._terms.allocation)
         running = [job for job in jobs if job.runs]
         machines = self._tools.nodes({host for job in running for host in job.hosts})
         hosts: dict[NodeId, PoolHost] = {}
@@ -116,6 +124,16 @@ class Pool:
                 if job.id == self._terms.allocation
             ]
         return self._tools.jobs("--me", f"--name={self._name}")
+
+    def _tell_end_of(self, allocation: str) -> None:
+        """Say how the one allocation that is used ended."""
+        state = self._tools.ended(allocation)
+        how = f" ({state})" if state else ", and Slurm knows no more of it"
+        why = f"allocation {allocation} has ended{how}"
+        self.why_gone |= dict.fromkeys(self.hosts, f"is gone: {why}")
+        self._tell(
+            f"{why}: no job can run until the scheduler is started with another allocation"
+        )
 
     def _gpus_of(self, job: SlurmJob) -> dict[str, Gpus]:
         if self._terms.slots is not None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from coadapt.executors.processes.standing_in import end_as
-from coadapt.executors.slurm import line as lines
+from coadapt.executors.processes import line as lines
+from coadapt.executors.processes.standing_in import Begun, end_as
 
 LOOK_S = 0.1
 # For a step to begin: Python starts on a node that may be busy, from a disk that may be far.
@@ -39,8 +39,9 @@ def main(address: str, suspect: str, *command: str) -> None:
     address: where the runner calls. suspect: a file that is made where the node may be the cause.
     """
     signal.signal(signal.SIGTERM, _on_signal)
+    begun = Begun()
     exchange = lines.Exchange(address)
-    envs = {**os.environ, **exchange.envs}
+    envs = {**os.environ, **exchange.envs, lines.ENV_WORKDIR: os.getcwd()}
     if VISIBLE in envs:
         envs[lines.ENV_DEVICES] = envs.pop(VISIBLE)
     with tempfile.TemporaryFile() as said:
@@ -48,6 +49,8 @@ def main(address: str, suspect: str, *command: str) -> None:
             command, env=envs, stdin=subprocess.DEVNULL, stderr=said
         )
         line = _answered(exchange, srun)
+        if line is not None:
+            begun.tell()
         code = None if line is None else _follow(line)
         _see_off(srun, DRAIN_S if code is not None else WHY_S)
         if code is None:

@@ -3,7 +3,14 @@
 import os
 import socket
 
-from coadapt.executors.slurm.tools import SlurmError, SlurmTools, missing_tools
+from coadapt.executors.slurm.sizing import HOLD
+from coadapt.executors.slurm.terms import LEAVE_MARGIN_S, PoolTerms
+from coadapt.executors.slurm.tools import (
+    SlurmError,
+    SlurmTools,
+    missing_tools,
+    seconds_of,
+)
 from coadapt.model import InputError
 
 # What a tool says, and what that means to whoever reads it.
@@ -38,6 +45,66 @@ def check_slurm() -> None:
     except SlurmError as error:
         raise InputError(
             "--executor", "slurm", f"{meaning(str(error))} (it says: {error})"
+        ) from None
+
+
+def check_time_limit(terms: PoolTerms) -> None:
+    """Raise InputError where allocations would be over as they begin, as far as the limit is known."""
+    if terms.allocation:
+        return
+    limit, where = _time_limit(terms)
+    seconds = seconds_of(limit)
+    if seconds is None or seconds > terms.leave_s:
+        return
+    grace_s = terms.leave_s - LEAVE_MARGIN_S
+    allowed = (
+        f"more than {terms.leave_s:.0f} s: nodes leave that long before the end of their allocation "
+        f"(--grace {grace_s:g} and {LEAVE_MARGIN_S:.0f} s); give a longer limit or a shorter --grace"
+    )
+    raise InputError(f"executor slurm, {where}", limit, allowed)
+
+
+def _time_limit(terms: PoolTerms) -> tuple[str, str]:
+    """Return the time limit of an allocation in Slurm's words, "" if unknown, and where it is from."""
+    partition = terms.request.partition
+    given = {"time": terms.request.time_limit, "partition": partition}
+    for option in terms.request.further:
+        name, _, value = option.removeprefix("--").partition("=")
+        if name in given and value:
+            given[name] = value
+    if given["time"]:
+        return given["time"], "option time_limit"
+    try:
+        limits = SlurmTools().time_limits(given["partition"])
+    except SlurmError:
+        return "", ""
+    if len(limits) != 1:  # several partitions, or none: Slurm chooses
+        return "", ""
+    ((default, longest),) = limits
+    name = given["partition"] or "the default partition"
+    known = default if seconds_of(default) is not None else longest
+    return known, f"the time limit of {name}"
+
+
+def check_terms(terms: PoolTerms) -> None:
+    """Raise InputError where Slurm could never grant what is asked for, in its own words."""
+    tools = SlurmTools()
+    if terms.allocation:
+        held = [job for job in tools.jobs("--me") if job.id == terms.allocation]
+        if not held:
+            ended = tools.ended(terms.allocation)
+            what = f"it has ended ({ended})" if ended else "there is no such job"
+            raise InputError(
+                "executor slurm, option allocation",
+                terms.allocation,
+                f"the id of a running job of yours; {what}",
+            )
+        return
+    try:
+        tools.would_grant((f"--nodes={terms.nodes}", *terms.sbatch), HOLD)
+    except SlurmError as error:
+        raise InputError(
+            "--executor", "slurm", f"what Slurm grants; sbatch --test-only: {error}"
         ) from None
 
 

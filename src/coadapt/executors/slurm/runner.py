@@ -12,13 +12,13 @@ import sys
 from collections.abc import Mapping
 from types import FrameType
 
+from coadapt.executors.processes import line as lines
 from coadapt.executors.processes.job_processes import (
     adopt_orphans,
     kill_descendants,
     terminate,
 )
-from coadapt.executors.slurm import line as lines
-from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_STOPPED
 
 # How late an end, or a signal of Slurm's, may be seen.
 LOOK_S = 0.1
@@ -56,6 +56,10 @@ def main(*command: str) -> None:
             f"the scheduler's machine cannot be reached from this node at {where}: {error}\n"
         )
         sys.exit(1)
+    if (lacking := missing_workdir(os.environ.get(lines.ENV_WORKDIR, ""))) is not None:
+        sys.stdout.write(f"error: {lacking}\n")
+        sys.stdout.flush()
+        os._exit(_say(line, EXIT_NO_WORKDIR))
     try:
         process = subprocess.Popen(
             command,
@@ -73,6 +77,21 @@ def main(*command: str) -> None:
     code = _follow(process, line)
     kill_descendants()
     os._exit(0 if code is None else _say(line, code))
+
+
+def missing_workdir(wanted: str) -> str | None:
+    """Go to the directory in which the replica is to run; return why that is impossible, None if it is not."""
+    if not wanted:
+        return None
+    try:
+        os.chdir(wanted)
+    except OSError as error:
+        node = os.environ.get("SLURMD_NODENAME", "this node")
+        return (
+            f"node {node} has no work directory {wanted} ({error.strerror}): nothing was run there; "
+            "mount it on each node, or take the node out of the pool"
+        )
+    return None
 
 
 def replica_envs(given: Mapping[str, str]) -> dict[str, str]:

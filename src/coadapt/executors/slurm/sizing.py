@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from coadapt.executors.slurm.terms import PoolTerms
+from coadapt.executors.slurm.terms import LEAVE_MARGIN_S, PoolTerms
 from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob, SlurmTools
 from coadapt.model import NodeId
 
@@ -48,7 +48,11 @@ class _Pause:
         self._seconds = min(2 * self._seconds, RETRY_MAX_S)
 
     def granted(self) -> None:
-        self._seconds, self._until = RETRY_S, time.monotonic() + RETRY_S
+        # How long the next pause is stays: only an allocation that takes work ends the growing of pauses.
+        self._until = max(self._until, time.monotonic() + RETRY_S)
+
+    def served(self) -> None:
+        self._seconds = RETRY_S
 
 
 class PoolSize:
@@ -72,6 +76,8 @@ class PoolSize:
         self._left: set[Place] = set()
         self._pause = _Pause()
         self._first = True
+        # Allocations that have taken work at one look, at least.
+        self._served: set[str] = set()
 
     def adjust(
         self,
@@ -84,6 +90,10 @@ class PoolSize:
         jobs: the pool's. hosts: those that take work. leaving: those that take none any more. Raises
         SlurmError where Slurm does not answer, or refuses the very first request.
         """
+        serving = {held.job for held in hosts.values()}
+        if serving:
+            self._pause.served()
+        self._served = (self._served & {job.id for job in jobs}) | serving
         self._give_back([job for job in jobs if job.runs], hosts, leaving)
         held = {(job.id, host) for job in jobs if job.runs for host in job.hosts}
         # Slurm may not know yet that one of these is dead, and give the same machine once more.
@@ -157,6 +167,9 @@ class PoolSize:
                 if (job.id, host) in leaving & self._left & idle
             }
             if free == set(job.hosts):
+                if job.id not in self._served:
+                    self._pause.refused()
+                    self._tell(self._over_at_once(job))
                 self._let_go(job, "all of its nodes are")
             elif free & {host for number, host in self.given_up if number == job.id}:
                 self._let_go(job, ", ".join(sorted(free)), set(job.hosts) - free)
@@ -172,6 +185,19 @@ class PoolSize:
         old.sort(key=lambda place: (-int(place[0]), place[1]))
         # They leave the pool with the next look, and go back with the one after it, if nothing began there.
         self.given_up |= set(old[: max(len(hosts) - self._terms.nodes, 0)])
+
+    def _over_at_once(self, job: SlurmJob) -> str:
+        """Return why an allocation never took work, in words that are the same each time."""
+        span = end_of(job) - (job.starts_at or 0.0)
+        if job.starts_at is not None and span > self._terms.leave_s:
+            why = "this machine's clock is ahead of Slurm's: set both right (NTP), Slurm's is that of slurmctld"
+        else:
+            why = "give it a longer time_limit, or the scheduler a shorter --grace"
+        return (
+            "Slurm's allocations are over as they begin: nodes leave "
+            f"{self._terms.leave_s:.0f} s before the end (grace and {LEAVE_MARGIN_S:.0f} s); {why}. "
+            "It is asked for more at growing intervals"
+        )
 
     def _let_go(self, job: SlurmJob, what: str, kept: set[str] | None = None) -> None:
         logger.info("given back to Slurm: job %s, %s free", job.id, what)

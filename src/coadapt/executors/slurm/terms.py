@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from coadapt.model import InputError
 
+# Beside what replicas may take to save: until the end is seen, and until their processes are gone.
+LEAVE_MARGIN_S = 30.0
 NODES_MAX = 100_000
 PER_NODE_MAX = 1024
 

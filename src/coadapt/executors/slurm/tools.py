@@ -4,11 +4,13 @@ Columns are asked for by name and separated by a bar, instants as seconds: that 
 which `--json` is not, and needs no further plugin.
 """
 
+import math
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -20,9 +22,11 @@ TOOLS = ("sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
 # Of a call's environment these would speak for another allocation than the one that is meant.
 KEPT_ENVS = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
 
-JOB_COLUMNS = "%i|%T|%N|%D|%S|%e|%r"
+# %A: a number of its own for each task of an array and each part of a heterogeneous job, where %i has `6_1`, `8+0`.
+JOB_COLUMNS = "%A|%T|%N|%D|%S|%e|%r"
 NODE_COLUMNS = "NodeList:|,StateLong:|,NodeAddr:|,Port:|"
 HELD_GRES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+JOB_STATE = re.compile(r"\bJobState=(\w+)")
 GPUS = re.compile(r"\bgpu(?::(?P<kind>[^:(,=]+))?:(?P<count>\d+)")
 
 
@@ -84,9 +88,34 @@ class SlurmTools:
     def jobs(self, *which: str) -> list[SlurmJob]:
         """Return own allocations that have not ended, by age. which: options of squeue."""
         lines = self.call("squeue", "-h", *which, "-o", JOB_COLUMNS).splitlines()
-        return sorted(
-            (_job(line) for line in lines if line.strip()), key=lambda job: int(job.id)
-        )
+        found = [_job(line) for line in lines if _is_plain_job(line)]
+        return sorted(found, key=lambda job: int(job.id))
+
+    def ended(self, job: str) -> str:
+        """Return the state in which an allocation ended, in Slurm's word; "" where it is not known (any more)."""
+        try:
+            text = self.call("scontrol", "show", "job", "-o", job)
+        except SlurmError as error:
+            if "invalid job id" in str(error).lower():
+                return ""
+            raise
+        found = JOB_STATE.search(text)
+        return found[1] if found else ""
+
+    def would_grant(self, options: Sequence[str], script: str) -> None:
+        """Raise SlurmError where Slurm could never grant what these options of sbatch ask for."""
+        self.call("sbatch", "--test-only", *options, stdin=script)
+
+    def time_limits(self, partition: str) -> list[tuple[str, str]]:
+        """Return (default, longest) time limit of the partition, "": of the default one; in Slurm's words."""
+        which = ("-p", partition) if partition else ()
+        lines = self.call("sinfo", "-h", *which, "-o", "%P|%L|%l").splitlines()
+        rows = [line.strip().split("|") for line in lines]
+        return [
+            (row[1], row[2])
+            for row in rows
+            if len(row) == 3 and (partition or row[0].endswith("*"))
+        ]
 
     def nodes(self, hosts: Collection[str]) -> dict[str, SlurmNode]:
         """Return what is known of machines."""
@@ -97,8 +126,14 @@ class SlurmTools:
         )
         found = {}
         for line in lines.splitlines():
-            name, state, address, port, *_ = (part.strip() for part in line.split("|"))
-            found[name] = SlurmNode(state=state, address=address, port=_number(port))
+            if not line.strip():
+                continue
+            with _readable("sinfo", line):
+                name, state, address, port, *_ = (
+                    part.strip() for part in line.split("|")
+                )
+                node = SlurmNode(state=state, address=address, port=_number(port))
+                found[name] = node
         return found
 
     def gpus(self, job: str) -> dict[str, Gpus]:
@@ -213,17 +248,60 @@ def _of_slurm(name: str) -> bool:
     return name.startswith(("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SRUN_"))
 
 
+def _is_plain_job(line: str) -> bool:
+    """Return whether a line of squeue is about one job: arrays and heterogeneous jobs are none of ours."""
+    return line.partition("|")[0].strip().isdecimal()
+
+
 def _job(line: str) -> SlurmJob:
-    number, state, hosts, num_nodes, starts_at, ends_at, why = line.split("|", 6)
-    return SlurmJob(
-        id=number,
-        state=state,
-        hosts=hostnames(hosts),
-        num_nodes=_number(num_nodes),
-        starts_at=float(starts_at) if starts_at.isdecimal() else None,
-        ends_at=float(ends_at) if ends_at.isdecimal() else None,
-        why=why,
-    )
+    with _readable("squeue", line):
+        columns = [part.strip() for part in line.split("|", 6)]
+        number, state, hosts, num_nodes, starts_at, ends_at, why = columns
+        return SlurmJob(
+            id=number,
+            state=state,
+            hosts=hostnames(hosts),
+            num_nodes=_number(num_nodes),
+            starts_at=float(starts_at) if starts_at.isdecimal() else None,
+            ends_at=float(ends_at) if ends_at.isdecimal() else None,
+            why=why,
+        )
+
+
+@contextmanager
+def _readable(tool: str, line: str) -> Iterator[None]:
+    """Raise SlurmError with the line where what is inside cannot read it."""
+    try:
+        yield
+    except ValueError as error:
+        raise SlurmError(
+            f"{tool} gave an answer that cannot be read ({error}): {line.strip()!r}"
+        ) from None
+
+
+def seconds_of(limit: str) -> float | None:
+    """Return a time limit of Slurm's in seconds: `90`, `1:30:00`, `2-12`; infinity for none, None if it is no such.
+
+    Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
+    """
+    text = limit.strip()
+    if text.lower() in ("infinite", "unlimited"):
+        return math.inf
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    numbers = [*([days] if dash else []), *parts]
+    if len(parts) > 3 or not all(each.isdecimal() for each in numbers):
+        return None
+    values = [int(each) for each in parts]
+    if dash:
+        hours, minutes, seconds = (*values, 0, 0)[:3]
+    elif len(values) == 3:
+        hours, minutes, seconds = values
+    else:
+        hours = 0
+        minutes, seconds = (*values, 0)[:2]
+    whole_days = int(days) if dash else 0
+    return float(((whole_days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def _gpus(held: str) -> Gpus:

@@ -1,16 +1,15 @@
-"""What castor tells users: what a job gets, when it ends, what more GPUs would save it and cost others."""
+"""What castor tells users: what a job gets or needs, when it starts or ends, what more GPUs would bring."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import Allocation, JobId, JobSpec, JobView, TenantId
-from coadapt.policies.castor.arrays import FloatArray, IntArray
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.facts import least
 from coadapt.policies.castor.fairness import ROUND_S
@@ -18,10 +17,8 @@ from coadapt.policies.castor.predictions import Predictions
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.round import Sizes
 from coadapt.policies.castor.situation import Situation
-from coadapt.policies.castor.values import Outlook
 from coadapt.policies.giving.reasons import gets, plural
 
-S_PER_HOUR = 3_600.0
 SHORT_S = 90.0  # less is told in seconds
 DAY, DAYS_FROM = 1_440, 2_880  # minutes; more is told in days
 COUNT_MAX = 1e15  # minutes; more is told as so many
@@ -29,10 +26,9 @@ COUNT_MAX = 1e15  # minutes; more is told as so many
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a round has to tell from: the situation, its outlook, what was chosen, and where it was placed."""
+    """What a round has to tell from: the situation, what was chosen, and where it was placed."""
 
     now: Situation
-    outlook: Outlook
     sizes: Sizes
     placed: Mapping[JobId, Allocation]
     standing: Standing
@@ -42,44 +38,26 @@ class Told:
 
 def explained(told: Told) -> dict[JobId, str]:
     """Return a sentence for each job that could be moved."""
-    now, placed = told.now, told.placed
-    given = sorted([now.job_rows.row_of[job] for job in placed])
-    left = [row for row, job in enumerate(now.job_rows.row_of) if job not in placed]
-    ends_s_3G, starts_s_3L = told.predictions.said(given), told.starts.said(left)
-    larger, price_s = (
-        _larger(told, given),
-        told.sizes.price_T.max(initial=0.0) * S_PER_HOUR,
-    )
-    seconds = (
-        *ends_s_3G,
-        larger.saves_s_G,
-        larger.costs_s_G,
-        *starts_s_3L,
-        _earns_s(told, left),
-    )
-    *words, earns, (price,) = in_words(*seconds, np.array([price_s]))
-    ends, more = _ends(ends_s_3G, words[:3]), _more(now, given, larger, words[3:5])
+    now = told.now
+    rows_of = now.job_rows.row_of
+    placed = sorted(rows_of[job] for job in told.placed)
+    waiting = [row for job, row in rows_of.items() if job not in told.placed]
     why: dict[JobId, str] = {}
-    for row, end, next_size in zip(given, ends, more, strict=True):
+    sizes = _next_sizes(told, placed)
+    ends = _ends(told, placed, sizes)
+    for row, end, next_size in zip(placed, ends, _larger(sizes), strict=True):
         job = now.jobs[row]
-        change = gets(job, placed[job.id], *_types(told, row, job.id))
+        change = gets(job, told.placed[job.id], *_types(told, row, job.id))
         why[job.id] = f"{change}{end}; {next_size}"
-    starts = _starts(starts_s_3L, words[5:])
-    likes = now.known.numbers.like_J[left].tolist()
-    needs_of = _needs_of(told, dict(zip(likes, left, strict=True)), price)
-    for row, like, start, saves in zip(left, likes, starts, earns, strict=True):
-        job, (needs, priced) = now.jobs[row], needs_of[like]
-        held = job.grant.allocation
-        change = (
-            f"gives up its {plural(held.num_replicas, 'GPU')} and waits"
-            if held.slots
-            else "waits"
-        )
-        why[job.id] = (
-            f"{change}: {needs}, it {saves}{start}"
-            if priced
-            else f"{change}: {needs}{start}"
-        )
+    needs_of = _needs_of(told, waiting)
+    starts = _starts(told, waiting)
+    likes = now.known.numbers.like_J[waiting].tolist()
+    for row, like, start in zip(waiting, likes, starts, strict=True):
+        job = now.jobs[row]
+        held = plural(job.grant.allocation.num_replicas, "GPU")
+        gives_up = f"gives up its {held} and " if job.grant.allocation.slots else ""
+        needs, can_start = needs_of[like]
+        why[job.id] = f"{gives_up}waits: {needs}{start if can_start else ''}"
     return why
 
 
@@ -120,15 +98,6 @@ def _count(seconds_X: FloatArray, count_X: IntArray) -> None:
         count_X[x] = int(minutes)
 
 
-def in_words(*several: FloatArray) -> list[list[str]]:
-    """Return what `durations` does of each of these: asking once costs less than each time."""
-    words, ends = (
-        durations(np.concatenate(several)),
-        list(accumulate(map(len, several))),
-    )
-    return [words[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-
-
 class _Words(dict[int, str]):
     """So many minutes in words; below 0: seconds. Several hundred are asked for in each round."""
 
@@ -148,170 +117,177 @@ class _Words(dict[int, str]):
 _WORDS = _Words()
 
 
-def _ends(seconds_3G: FloatArray, words: Sequence[Sequence[str]]) -> list[str]:
-    """Return when each job ends, in about, at the least and at the most, where that was foretold."""
+def _ends(told: Told, rows: Sequence[int], sizes: "_NextSizes") -> list[str]:
+    """Return when each placed job ends: foreseen, or by its speed while nothing was
+    learned of how wrong predictions are.
+    """
+    after_3G = told.predictions.said(rows)
+    if told.predictions.has_past:
+        words = zip(*(durations(after_G) for after_G in after_3G), strict=True)
+        return [
+            f"; ends in about {after} (90 %: {low} to {high})" if known else ""
+            for known, (after, low, high) in zip(
+                np.isfinite(after_3G[0]).tolist(), words, strict=True
+            )
+        ]
+    known_G = told.now.timed_J[np.array(rows, dtype=np.int64)]
+    known_G &= np.isfinite(sizes.left_s_G)
     return [
-        f"; ends in about {after} (nine of ten: {low} to {high})"
-        if after_s < math.inf
-        else ""
-        for after_s, after, low, high in zip(
-            seconds_3G[0].tolist(), *words, strict=True
-        )
+        f"; about {left} left at its measured speed" if known else ""
+        for known, left in zip(known_G.tolist(), durations(sizes.left_s_G), strict=True)
     ]
 
 
-def _starts(seconds_3L: FloatArray, words: Sequence[Sequence[str]]) -> list[str]:
-    """Return when each job starts, likewise."""
-    return [
-        f"; starts soon (nine of ten: within {high})"  # it would now, if others' changes cost nothing
-        if after_s <= ROUND_S
-        else f"; starts in about {after} (nine of ten: {low} to {high})"
-        if after_s < math.inf
-        else ""
-        for after_s, after, low, high in zip(
-            seconds_3L[0].tolist(), *words, strict=True
-        )
-    ]
+def _starts(told: Told, rows: Sequence[int]) -> list[str]:
+    """Return when each waiting job starts; nothing where no past bears it out.
+
+    A job that did not start within the interval that was given gets no other one.
+    """
+    if not told.starts.has_past:
+        return [""] * len(rows)
+    after_3L = told.starts.said(rows)
+    words = zip(*(durations(after_L) for after_L in after_3L), strict=True)
+    texts = []
+    for row, after_s, high_s, (after, low, high) in zip(
+        rows, after_3L[0].tolist(), after_3L[2].tolist(), words, strict=True
+    ):
+        if after_s == math.inf or told.starts.missed(told.now.jobs[row].id, high_s):
+            texts.append("")
+        elif after_s <= ROUND_S:
+            texts.append(f"; starts soon (90 %: within {high})")
+        else:
+            texts.append(f"; starts in about {after} (90 %: {low} to {high})")
+    return texts
 
 
 class _Given(NamedTuple):
-    """Jobs that are placed: rows, replicas, and the index of their GPU type."""
+    """Placed jobs: rows, replicas, and the index of their GPU type."""
 
     row_G: IntArray
     count_G: IntArray
     type_G: IntArray
 
 
-class _Worth(NamedTuple):
-    """What GPUs are worth now: goodputs, on all sizes and on what each job holds; values; prices."""
+class _NextSizes(NamedTuple):
+    """The next larger size of each placed job.
 
-    goodput_JC: FloatArray
-    here_J: FloatArray
-    value_J: FloatArray
-    price_T: FloatArray
-
-
-class _Larger(NamedTuple):
-    """The next larger size of jobs that are placed. count_G: replicas now; extra_G: more, 0: there is none.
-
-    saves_s_G: what an hour on it saves the job; costs_s_G: and costs the others, at the price of a GPU.
+    extra_G: GPUs more than count_G, 0 where there is no larger size. speedup_G: goodput
+    there over goodput now. left_s_G, then_s_G: seconds to its end at the goodput of
+    now, and there with the change; infinity where its length or goodput is unknown.
     """
 
+    timed_G: BoolArray
     count_G: IntArray
     extra_G: IntArray
-    saves_s_G: FloatArray
-    costs_s_G: FloatArray
+    speedup_G: FloatArray
+    left_s_G: FloatArray
+    then_s_G: FloatArray
 
 
-def _worth(told: Told) -> _Worth:
-    return _Worth(
-        told.now.goodput_JC, told.now.here_J, told.outlook.value_J, told.sizes.price_T
-    )
-
-
-def _larger(told: Told, rows: Sequence[int]) -> _Larger:
-    names, types = [told.now.jobs[row].id for row in rows], told.sizes.types
-    counts = [told.placed[name].num_replicas for name in names]
+def _next_sizes(told: Told, rows: Sequence[int]) -> _NextSizes:
+    now = told.now
+    names = [now.jobs[row].id for row in rows]
     given = _Given(
-        *np.array(
-            (rows, counts, [types.get(name, 0) for name in names]), dtype=np.int64
-        )
+        np.array(rows, dtype=np.int64),
+        np.array([told.placed[job].num_replicas for job in names], dtype=np.int64),
+        np.array([told.sizes.types.get(job, 0) for job in names], dtype=np.int64),
     )
-    larger = _Larger(
-        given.count_G, np.empty_like(given.count_G), *np.empty((2, len(rows)))
+    extra_G = np.zeros_like(given.count_G)
+    here_G = np.zeros(len(rows))
+    next_G = np.zeros(len(rows))
+    _enlarge(now.goodput_JC, now.here_J, now.configs, given, (extra_G, here_G, next_G))
+    left_G = now.left_J[given.row_G]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left_s_G = left_G / here_G
+        then_s_G = left_G / next_G
+        speedup_G = next_G / here_G
+    return _NextSizes(
+        now.timed_J[given.row_G],
+        given.count_G,
+        extra_G,
+        speedup_G,
+        left_s_G,
+        then_s_G + now.rescale_s_J[given.row_G],
     )
-    _enlarge(_worth(told), told.now.configs, given, larger)
-    return larger
 
 
-def _more(
-    now: Situation, rows: list[int], larger: _Larger, words: Sequence[Sequence[str]]
-) -> list[str]:
-    """Return what the next size would save each of these jobs, and cost the others."""
-    numbers = (
-        larger.count_G.tolist(),
-        now.timed_J[rows].tolist(),
-        larger.extra_G.tolist(),
-    )
-    return [
-        "more is decided once its first steps were timed"
-        if not timed
-        else f"{plural(extra, 'more GPU')} for an hour would save it {saves} and cost the others {costs}"
-        if extra
-        else f"{count} is the most that it may hold now"
-        for count, timed, extra, saves, costs in zip(*numbers, *words, strict=True)
-    ]
+def _larger(sizes: _NextSizes) -> list[str]:
+    """Return what the next size would bring each placed job."""
+    texts = []
+    lefts, thens = durations(sizes.left_s_G), durations(sizes.then_s_G)
+    columns = [column_G.tolist() for column_G in sizes]
+    for timed, count, extra, speedup, left_s, then_s, left, then in zip(
+        *columns, lefts, thens, strict=True
+    ):
+        more = plural(extra, "more GPU")
+        if not timed:
+            text = "its size is decided once it reports a step"
+        elif not extra:
+            text = f"{count} is the most that it may hold now"
+        elif not math.isfinite(left_s) and math.isfinite(speedup):
+            text = f"{more} would make it {speedup:.1f} times as fast"
+        elif not math.isfinite(left_s):
+            text = f"{more} would make it train"
+        elif left_s - then_s < SHORT_S:
+            text = f"{more} would not end it sooner"
+        else:
+            text = f"{more} would end it in about {then} instead of {left}"
+        texts.append(text)
+    return texts
 
 
 @compiled_lean
-def _enlarge(worth: _Worth, configs: Configs, given: _Given, larger: _Larger) -> None:
+def _enlarge(
+    goodput_JC: FloatArray,
+    here_J: FloatArray,
+    configs: Configs,
+    given: _Given,
+    out_3G: tuple[IntArray, FloatArray, FloatArray],
+) -> None:
+    """Write the GPUs that the next size adds, and the goodputs now and there."""
+    extra_G, here_G, next_G = out_3G
     for g in range(len(given.row_G)):
-        row, count, of_type = given.row_G[g], given.count_G[g], given.type_G[g]
-        goodput, extra, gain = worth.here_J[row], 0, 0.0
+        row = given.row_G[g]
+        count = given.count_G[g]
+        here_G[g] = here_J[row]
         for c in range(len(configs.gpus_C)):  # sizes of a type ascend
-            if configs.type_C[c] != of_type or worth.goodput_JC[row, c] <= 0.0:
+            if configs.type_C[c] != given.type_G[g] or goodput_JC[row, c] <= 0.0:
                 continue
             if configs.gpus_C[c] == count:
-                goodput = worth.goodput_JC[row, c]
+                here_G[g] = goodput_JC[row, c]
             elif configs.gpus_C[c] > count:
-                extra, gain = (
-                    configs.gpus_C[c] - count,
-                    worth.goodput_JC[row, c] - goodput,
-                )
+                extra_G[g] = configs.gpus_C[c] - count
+                next_G[g] = goodput_JC[row, c]
                 break
-        larger.extra_G[g] = extra
-        larger.saves_s_G[g] = worth.value_J[row] * gain * S_PER_HOUR
-        larger.costs_s_G[g] = worth.price_T[of_type] * extra * S_PER_HOUR
 
 
-def _earns_s(told: Told, rows: Sequence[int]) -> FloatArray:
-    """Return what an hour of one GPU saves each of these jobs at most, s."""
-    earns_s_R = np.empty(len(rows))
-    _earn(
-        _worth(told), told.now.configs.gpus_C, np.array(rows, dtype=np.int64), earns_s_R
-    )
-    return earns_s_R
-
-
-@compiled_lean
-def _earn(
-    worth: _Worth, gpus_C: IntArray, row_R: IntArray, earns_s_R: FloatArray
-) -> None:
-    for r in range(len(row_R)):
-        most = 0.0
-        for c in range(len(gpus_C)):
-            most = max(most, worth.goodput_JC[row_R[r], c] / gpus_C[c])
-        earns_s_R[r] = worth.value_J[row_R[r]] * most * S_PER_HOUR
-
-
-def _needs_of(
-    told: Told, rows: Mapping[int, int], price: str
-) -> dict[int, tuple[str, bool]]:
-    """Return what keeps jobs alike waiting, and whether it is what a GPU saves others: `price`.
-
-    rows: one of each.
+def _needs_of(told: Told, rows: Sequence[int]) -> dict[int, tuple[str, bool]]:
+    """Return, by kind of job, what waiting jobs need, and whether they can start when
+    other jobs let go of GPUs.
     """
-    now, held = told.now, dict[TenantId, int]()
+    now = told.now
+    held: dict[TenantId, int] = {}
     for job, allocation in told.placed.items() if told.standing.quota_left else ():
         tenant = now.jobs[now.job_rows.row_of[job]].spec.tenant
         held[tenant] = held.get(tenant, 0) + allocation.num_replicas
-    busy = sum([allocation.num_replicas for allocation in told.placed.values()])
-    idle = max(sum([kind.num_gpus for kind in told.standing.kinds]) - busy, 0)
-    free = f"{idle} {'is' if idle == 1 else 'are'} free; an hour of a GPU saves the others {price}"
+    busy = sum(allocation.num_replicas for allocation in told.placed.values())
+    idle = max(sum(kind.num_gpus for kind in told.standing.kinds) - busy, 0)
+    free = f"{idle} {'is' if idle == 1 else 'are'} free"
     found: dict[int, tuple[str, bool]] = {}
-    for like, row in rows.items():
+    one_of_each = dict(zip(now.known.numbers.like_J[rows].tolist(), rows, strict=True))
+    for like, row in one_of_each.items():
         spec = now.jobs[row].spec
         barred = _barred(told, spec, held.get(spec.tenant, 0))
-        needs = (
-            f"needs {plural(least(spec), 'GPU')}, {free}" if barred is None else barred
-        )
+        needs = barred or f"needs {plural(least(spec), 'GPU')}, {free}"
         found[like] = needs, barred is None
     return found
 
 
 def _barred(told: Told, spec: JobSpec, held: int) -> str | None:
-    """Return what keeps a job waiting whatever a GPU saves others. held: GPUs that its tenant has now."""
-    need, limits, kinds = least(spec), spec.replicas, told.standing.kinds
+    """Return what bars a job from GPUs that are free. held: GPUs that its tenant has now."""
+    need = least(spec)
+    limits = spec.replicas
+    kinds = told.standing.kinds
     most = max(
         (kind.num_gpus for kind in kinds if limits.allows_type(kind.gpu_type)),
         default=-1,

@@ -186,7 +186,6 @@ class Castor(CastorOptions):
         self._foretell_starts(view.at, here, now, outlook, placed)
         told = Told(
             now=now,
-            outlook=outlook,
             sizes=sizes,
             placed=placed,
             standing=fixed,

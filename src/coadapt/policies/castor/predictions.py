@@ -43,6 +43,7 @@ class Predictions:
 
     at, job_rows, left_s_J: of the last round, its jobs, seconds to each one's end (infinity: no word).
     again_at_J: when the next prediction of each is due. high: the percentile of the most.
+    due_by: the end of the first interval that was given of each job, s.
     """
 
     made: dict[JobId, list[tuple[float, float]]] = field(default_factory=dict)
@@ -55,6 +56,20 @@ class Predictions:
     again_at_J: FloatArray = field(default_factory=lambda: np.empty(0))
     seen_at: float = 0.0
     high: float = HIGH
+    due_by: dict[JobId, float] = field(default_factory=dict)
+
+    @property
+    def has_past(self) -> bool:
+        """Whether enough predictions were proved or disproved to say how wrong they are."""
+        return self.num_errors >= ERRORS_MIN
+
+    def missed(self, job: JobId, high_s: float) -> bool:
+        """Return whether an earlier interval of `job` has passed; note the present one.
+
+        high_s: the end of the interval that would be given now, seconds from now.
+        """
+        by = self.due_by.setdefault(job, self.at + high_s)
+        return by < self.at
 
     def observe(self, at: float, here: Set[JobId]) -> None:
         """Learn from the jobs that have gone since the last round."""
@@ -84,6 +99,7 @@ class Predictions:
         row = self.job_rows.row_of.get(job)
         if row is not None:
             self.left_s_J[row], self.again_at_J[row] = np.inf, -np.inf
+        self.due_by.pop(job, None)
         return self.made.pop(job)
 
     def said(self, rows: Sequence[int]) -> FloatArray:

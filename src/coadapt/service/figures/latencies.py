@@ -1,5 +1,6 @@
 """How long things take that somebody waits for, for Prometheus: requests, commits, events in the queue."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
@@ -36,6 +37,11 @@ class Latencies:
         self._size = Gauge(
             "coadapt_journal_bytes", "Size of the journal on disk", registry=registry
         )
+        self._away = Gauge(
+            "coadapt_journal_away_seconds",
+            "For how long the journal could not be written until now, 0 if it can",
+            registry=registry,
+        )
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Note an answer. route: with the names of its parts, not their values: few are told apart."""
@@ -48,6 +54,10 @@ class Latencies:
     def lag(self, seconds: float) -> None:
         """Note how long an event waited, and was handled."""
         self._lags.observe(seconds)
+
+    def watch_trouble(self, seconds: Callable[[], float]) -> None:
+        """Tell from now on for how long the journal could not be written, as `seconds` returns it."""
+        self._away.set_function(seconds)
 
     def watch_journal(self, path: Path) -> None:
         """Tell the size of the SQLite journal at `path` from now on, looked at when asked for."""

@@ -15,7 +15,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from coadapt.core.events import TrainingReported
-from coadapt.service.live_loop import EventRefusedError, LiveLoop, OverloadedError
+from coadapt.model.errors import StoreAwayError
+from coadapt.service.live_loop import (
+    EndedError,
+    EventRefusedError,
+    LiveLoop,
+    OverloadedError,
+)
 
 # Half of what a commit takes on a disk of 10 ms, so it costs next to no throughput: 100 commits a second.
 APART_S = 0.01
@@ -50,7 +56,8 @@ class ReportGroups:
     async def commit(self, event: TrainingReported) -> None:
         """Return once the report is durable and handled.
 
-        Raises OverloadedError if nothing was kept of it, EventRefusedError, and what broke the loop.
+        Raises OverloadedError, EndedError or StoreAwayError if nothing was kept of it, EventRefusedError, and
+        what broke the loop.
         """
         loop = asyncio.get_running_loop()
         line = self._line
@@ -104,7 +111,7 @@ class _Line:
         self._next_at = self.loop.time() + APART_S
         try:
             future = self._live.commit_all(group.events, group.since)
-        except OverloadedError as error:
+        except (OverloadedError, EndedError, StoreAwayError) as error:
             group.error = error
             self._end(group)
             return

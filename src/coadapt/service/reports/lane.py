@@ -22,7 +22,12 @@ from coadapt.service.bodies import parse_body
 from coadapt.service.errors import answer_to_loss
 from coadapt.service.guard import caller_of, read_again
 from coadapt.service.limits import GENERATION_MAX
-from coadapt.service.live_loop import EventRefusedError, LiveLoop, OverloadedError
+from coadapt.service.live_loop import (
+    EndedError,
+    EventRefusedError,
+    LiveLoop,
+    OverloadedError,
+)
 from coadapt.service.reports.answer import answer_bytes
 from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.reading import read_report
@@ -67,7 +72,7 @@ class ReportLane:
                 await self._groups.commit(event)
             except OverloadedError:
                 pass  # nothing was kept of it: the route has the words, and perhaps there is room by now
-            except (EventRefusedError, StoreError) as error:
+            except (EndedError, EventRefusedError, StoreError) as error:
                 answer = answer_to_loss(error)
                 self._answered(
                     "POST", ROUTE, answer.status_code, time.perf_counter() - begun

@@ -2,12 +2,15 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from coadapt import __version__
+from coadapt.sim.comparison.code import code_digest
+from coadapt.sim.published.terms import published_figures, terms_of
 from coadapt.sim.sweep import Run, Source, TraceFile
+from coadapt.sim.workload import TraceJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,18 +25,44 @@ class Case:
         """What policies are compared within: trace, cluster and seed."""
         return self.run.trace, self.cluster, self.run.seed
 
-    def key(self) -> str:
-        """Return a digest of all that the result depends on, but for the code.
+    @property
+    def draw(self) -> str:
+        """What this run is an independent draw of; runs with the same are none of each other.
 
-        The code counts by its version only: who changes a policy between two comparisons begins anew.
+        A built-in workload is drawn by the seed, and whatever mix or number of jobs it is of: the same seed
+        draws the same arrivals and sizes. A file is one draw; so are all files with the same jobs, however
+        they are called, and whenever their jobs come.
         """
+        if self.run.source.drawn:
+            return f"seed {self.run.seed}"
+        return _jobs_digest(self.run.source)
+
+    @property
+    def published(self) -> Mapping[str, float]:
+        """What was published of this run, by figure; nothing where it is not played as published."""
+        source, name = self.run.source, self.run.published
+        if not name or not isinstance(source, TraceFile):
+            return {}
+        folder = source.path.resolve().parent.name
+        traces = (source.name, f"{folder}/{source.name}")
+        return published_figures(name, traces, self.run.policy)
+
+    @property
+    def published_cluster(self) -> str:
+        """The cluster of the paper under whose terms this run is played; "": of none."""
+        return terms_of(self.run.published).cluster if self.run.published else ""
+
+    def key(self) -> str:
+        """Return a digest of all that the result depends on: workload, settings, and the code."""
         parts = {
-            "version": __version__,
+            "code": code_digest(self.run.policy),
             "source": _digest(self.run.source),
             "policy": self.run.policy,
-            "seed": self.run.seed,
+            "seed": self.run.seed if self.run.depends_on_seed else None,
             "cluster": [asdict(node) for node in self.run.cluster],
             "config": asdict(self.run.config),
+            "skips_too_large": self.run.skips_too_large,
+            "published": self.run.published,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -42,13 +71,29 @@ class Case:
 def _digest(source: Source) -> str:
     if not isinstance(source, TraceFile):
         return repr(source)
-    found = hashlib.sha256()
-    profiles = [] if source.profiles is None else _files(source.profiles)
-    for path in (source.path, *sorted(profiles)):
-        found.update(
-            f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest()
-        )
-    return f"{source.format_name} {found.hexdigest()}"
+    found = hashlib.sha256(source.path.read_bytes())
+    if source.profiles is not None:
+        folder = source.profiles
+        for path in sorted(_files(folder)):
+            name = path.relative_to(folder).as_posix() if folder.is_dir() else ""
+            found.update(
+                f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest()
+            )
+    rest = replace(source, path=Path(), profiles=None)
+    return f"{rest!r} {found.hexdigest()}"
+
+
+@cache
+def _jobs_digest(source: Source) -> str:
+    """Return a digest of the jobs of a file, whatever they are called and whenever they come."""
+    jobs = source.load(seed=0, num_gpus=0)[0].jobs
+    lines = sorted(map(_what, jobs))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _what(job: TraceJob) -> str:
+    spec = job.spec
+    return f"{job.application} {spec.contract} {spec.batch.requested} {spec.replicas}"
 
 
 def _files(path: Path) -> list[Path]:

@@ -1,16 +1,24 @@
 """What a comparison says: a row per run, means over seeds, ratios to the baseline, jobs won and lost."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from coadapt.sim.comparison.case import Case
-from coadapt.sim.comparison.figures import Estimate, JobPick, mean_of, picks, ratio_of
+from coadapt.sim.comparison.figures import (
+    Estimate,
+    JobPick,
+    Pair,
+    mean_of,
+    merged,
+    picks,
+    ratio_of,
+)
 from coadapt.sim.comparison.kept import KeptResult
+from coadapt.sim.comparison.tables import Row, job_row
 
 # Figures that a ratio says something about: positive, and less is better.
 RATIOS = ("jct_mean_s", "jct_p50_s", "jct_p99_s", "makespan_s", "rho_max")
-
-Row = dict[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,41 +48,94 @@ class Comparison:
 
     def run_rows(self) -> list[Row]:
         """Return a row per run: trace, cluster, policy, seed, and its figures by name."""
-        return [{**_named(case), **result.figures} for case, result in self.ended()]
+        return [
+            {**_named(case), **result.figures, "reaction_s": result.reaction_s}
+            for case, result in self.ended()
+        ]
 
     def job_rows(self) -> Iterator[Row]:
         """Yield a row per job and run: trace, cluster, policy, seed, and what became of the job."""
         for case, result in self.ended():
             for job in result.jobs:
-                row = asdict(job)
-                yield {**_named(case), "job": row.pop("id"), **row}
+                yield {**_named(case), **job_row(job)}
+
+    def round_rows(self) -> Iterator[Row]:
+        """Yield a row per decision and run: trace, cluster, policy, seed, and the cluster after it."""
+        for case, result in self.ended():
+            for each in result.rounds:
+                yield {**_named(case), **asdict(each)}
+
+    def published_rows(self) -> list[Row]:
+        """Return a row per trace, policy and figure that a paper published, with the mean here beside it."""
+        rows: list[Row] = []
+        for trace, cluster in self.parts:
+            for policy in self.policies:
+                case = next(
+                    (
+                        case
+                        for case, _ in self.ended()
+                        if case.cell[:2] == (trace, cluster)
+                        and case.run.policy == policy
+                    ),
+                    None,
+                )
+                if case is None or cluster != case.published_cluster:
+                    continue
+                means = self.means(trace, cluster, policy)
+                for figure, value in case.published.items():
+                    here = means[figure].mean
+                    rows.append(
+                        {
+                            "trace": trace,
+                            "cluster": cluster,
+                            "policy": policy,
+                            "figure": figure,
+                            "published": value,
+                            "here": here,
+                            "difference": here / value - 1.0,
+                        }
+                    )
+        return rows
 
     def means(self, trace: str, cluster: str, policy: str) -> dict[str, Estimate]:
-        """Return each figure's mean over the seeds; empty where no run has ended."""
+        """Return each figure's mean over the seeds; empty where no run has ended.
+
+        Its interval is over the seeds, where these are several and did not all give the same run.
+        """
         found = [
-            result.figures
+            (case, result)
             for case, result in self.ended()
             if case.cell[:2] == (trace, cluster) and case.run.policy == policy
         ]
-        return {
-            name: mean_of([each[name] for each in found])
-            for name in (found[0] if found else ())
-        }
+        if not found:
+            return {}
+        figures = [result.figures for _, result in found]
+        if not found[0][0].run.source.drawn and _all_alike([each for _, each in found]):
+            figures = figures[:1]
+        return {name: mean_of([each[name] for each in figures]) for name in figures[0]}
 
     def ratios(self, policy: str) -> dict[str, Estimate]:
-        """Return the geometric means of RATIOS to the baseline over the cells where both have ended."""
-        base = {
-            case.cell: result
-            for case, result in self.ended()
-            if case.run.policy == self.baseline
-        }
-        pairs = [
-            (result.figures, base[case.cell].figures)
-            for case, result in self.ended()
-            if case.run.policy == policy and case.cell in base
-        ]
+        """Return the geometric means of RATIOS to the baseline, with intervals over independent runs.
+
+        They are taken within the same trace, cluster and seed, where both have ended; a run that no seed
+        changes stands for all seeds.
+        """
+        cells = list(self._cells(policy))
         found = {
-            name: ratio_of([(ours[name], theirs[name]) for ours, theirs in pairs])
+            name: ratio_of(
+                [
+                    Pair(
+                        draw=case.draw,
+                        place=case.cell[:2],
+                        seed=seed,
+                        value=ours.figures[name],
+                        base=theirs.figures[name],
+                        copies=copies,
+                    )
+                    for case, seed, ours, theirs, copies in cells
+                    if name in ours.figures and name in theirs.figures
+                ]
+            )
             for name in RATIOS
         }
         return {
@@ -82,28 +143,84 @@ class Comparison:
         }
 
     def job_picks(self, policy: str) -> list[JobPick]:
-        """Return each job under `policy` beside itself under the baseline, those that gain most first."""
-        base = {
-            case.cell: result.jobs
-            for case, result in self.ended()
-            if case.run.policy == self.baseline
-        }
-        found = [
-            pick
-            for case, result in self.ended()
-            if case.run.policy == policy and case.cell in base
-            for pick in picks(case.cell, result.jobs, base[case.cell])
-        ]
+        """Return each job under `policy` beside itself under the baseline, those that gain most first.
+
+        A job of a file is there once, however many seeds were played.
+        """
+        by_place: dict[tuple[str, str], list[list[JobPick]]] = defaultdict(list)
+        drawn: set[tuple[str, str]] = set()
+        for case, seed, ours, theirs, _ in self._cells(policy):
+            place = case.cell[:2]
+            by_place[place].append(picks((*place, seed), ours.jobs, theirs.jobs))
+            if case.run.source.drawn:
+                drawn.add(place)
+        found = []
+        for place, of_seeds in by_place.items():
+            if place in drawn or len(of_seeds) == 1:
+                found += [pick for each in of_seeds for pick in each]
+            else:
+                found += merged(of_seeds)
         return sorted(
             found,
             key=lambda pick: (
                 pick.ratio,
                 pick.trace,
                 pick.cluster,
-                pick.seed,
+                -1 if pick.seed is None else pick.seed,
                 pick.job,
             ),
         )
+
+    def reactions_differ(self) -> bool:
+        """Return whether some policies were asked sooner after an arrival or an exit than others."""
+        return len({result.reaction_s for _, result in self.ended()}) > 1
+
+    def _cells(
+        self, policy: str
+    ) -> Iterator[tuple[Case, int, KeptResult, KeptResult, bool]]:
+        """Yield a case of `policy` or of the baseline, its seed, both results, and whether all seeds are copies.
+
+        The case is one that depends on the seed, if one of both does.
+        """
+        for place in self.parts:
+            ours = self._by_seed(place, policy)
+            theirs = self._by_seed(place, self.baseline)
+            cells = []
+            for seed in sorted({*ours, *theirs}):
+                mine = _of_seed(ours, seed)
+                base = _of_seed(theirs, seed)
+                if mine is not None and base is not None:
+                    cells.append((mine[0], seed, mine[1], base[1]))
+            copies = _all_alike([each[2] for each in cells]) and _all_alike(
+                [each[3] for each in cells]
+            )
+            for case, seed, result, base_result in cells:
+                yield case, seed, result, base_result, copies
+
+    def _by_seed(
+        self, place: tuple[str, str], policy: str
+    ) -> dict[int, tuple[Case, KeptResult]]:
+        return {
+            case.run.seed: (case, result)
+            for case, result in self.ended()
+            if case.run.policy == policy and case.cell[:2] == place
+        }
+
+
+def _of_seed(
+    runs: dict[int, tuple[Case, KeptResult]], seed: int
+) -> tuple[Case, KeptResult] | None:
+    """Return the run of `seed`; of what does not depend on the seed, the only run."""
+    if seed in runs:
+        return runs[seed]
+    only = next(iter(runs.values()), None)
+    return None if only is None or only[0].run.depends_on_seed else only
+
+
+def _all_alike(results: Sequence[KeptResult]) -> bool:
+    """Return whether all results are of runs in which every job fared the same."""
+    fared = {tuple((job.id, job.jct_s) for job in each.jobs) for each in results}
+    return len(fared) <= 1
 
 
 def _named(case: Case) -> Row:

@@ -1,12 +1,17 @@
 """Means, intervals and ratios over the runs of a comparison."""
 
 # A ratio is taken within a cell (same trace, cluster and seed), so that what differs between cells cancels
-# out; ratios are averaged as logarithms, since half and twice must balance. Intervals are Student's t over
-# the cells: right where cells are independent draws (seeds), a measure of spread where traces were chosen.
+# out; ratios are averaged as logarithms, since half and twice must balance. Intervals are Student's t at 95 %
+# over independent runs. Cells are not independent because they are several: the same trace on two clusters,
+# two mixes drawn by the same seed, and one trace with several seeds of a policy have most in common. So cells
+# of one draw are averaged first, and the interval is over the draws: over traces, or over the seeds of built-in
+# workloads. Only where all is of one trace, and a policy draws, it is over that policy's seeds: then it says
+# how much they matter on this trace, and nothing about another. One draw has no interval.
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import t as student_t
@@ -18,12 +23,16 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean with its 95 % confidence interval; low and high are None where one value alone is known."""
+    """A mean with its 95 % confidence interval over independent runs; None where there is one alone.
+
+    num_values: how many there are. of: what they are, such as "traces"; "": it was not said.
+    """
 
     mean: float
     low: float | None
     high: float | None
     num_values: int
+    of: str = ""
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
@@ -39,20 +48,78 @@ def mean_of(values: Sequence[float]) -> Estimate:
     )
 
 
-def ratio_of(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
-    """Return the geometric mean of value / baseline over `pairs`; None where none of them is positive."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A value beside the baseline's, of one cell. draw: what the cell is an independent draw of.
+
+    place: trace and cluster. copies: True where all seeds of this place gave the same run.
+    """
+
+    draw: str
+    place: tuple[str, str]
+    seed: int
+    value: float
+    base: float
+    copies: bool = False
+
+
+def ratio_of(pairs: Sequence[Pair]) -> Estimate | None:
+    """Return the geometric mean of value / baseline over draws; None where no pair is positive."""
     logs = [
-        math.log(value / base) for value, base in pairs if value > 0.0 and base > 0.0
+        (pair, math.log(pair.value / pair.base))
+        for pair in pairs
+        if pair.value > 0.0 and pair.base > 0.0
     ]
     if not logs:
         return None
-    found = mean_of(logs)
+    draws = {pair.draw for pair, _ in logs}
+    if len(draws) > 1:
+        values = _means_by(logs, lambda pair: pair.draw)
+        of = _kind(draws)
+    elif next(iter(draws)).startswith(SEED) or all(pair.copies for pair, _ in logs):
+        values = [_mean_of_places(logs)]
+        of = _kind(draws)
+    else:
+        values = _means_by(logs, lambda pair: pair.seed)
+        of = "seeds of one trace" if len(values) > 1 else "traces"
+    found = mean_of(values)
     return Estimate(
         mean=math.exp(found.mean),
         low=None if found.low is None else math.exp(found.low),
         high=None if found.high is None else math.exp(found.high),
         num_values=found.num_values,
+        of=of,
     )
+
+
+# What the name of a draw begins with that a seed made.
+SEED = "seed "
+
+_Logs = Sequence[tuple[Pair, float]]
+
+
+def _means_by(logs: _Logs, key: Callable[[Pair], object]) -> list[float]:
+    """Return the mean of each group that has the same key."""
+    groups: dict[object, list[tuple[Pair, float]]] = defaultdict(list)
+    for pair, log in logs:
+        groups[key(pair)].append((pair, log))
+    return [_mean_of_places(group) for group in groups.values()]
+
+
+def _mean_of_places(logs: _Logs) -> float:
+    """Return the mean over places of the means over seeds: no place counts more for having more seeds."""
+    places: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for pair, log in logs:
+        places[pair.place].append(log)
+    return float(np.mean([np.mean(each) for each in places.values()]))
+
+
+def _kind(draws: Iterable[str]) -> str:
+    """Return what independent runs are called that are these draws."""
+    by_seed = {draw.startswith(SEED) for draw in draws}
+    if by_seed == {True}:
+        return "seeds"
+    return "traces" if by_seed == {False} else "traces and seeds"
 
 
 def _half_width(values: Sequence[float]) -> float:
@@ -62,11 +129,14 @@ def _half_width(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPick:
-    """A job under a policy and under the baseline, same trace, cluster and seed. Times in seconds."""
+    """A job under a policy and under the baseline, same trace and cluster. Times in seconds.
+
+    seed: None where the job is the same in all seeds, and times are geometric means over them.
+    """
 
     trace: str
     cluster: str
-    seed: int
+    seed: int | None
     job: str
     application: str
     num_gpus: int
@@ -99,3 +169,24 @@ def picks(
         for job in jobs
         if job.id in base_jct_s
     ]
+
+
+def merged(of_seeds: Sequence[Sequence[JobPick]]) -> list[JobPick]:
+    """Return the jobs of a file once each, of the picks of its seeds: in all of them they are the same jobs."""
+    by_job: dict[str, list[JobPick]] = defaultdict(list)
+    for found in of_seeds:
+        for pick in found:
+            by_job[pick.job].append(pick)
+    return [
+        replace(
+            alike[0],
+            seed=None,
+            jct_s=_geometric([pick.jct_s for pick in alike]),
+            baseline_jct_s=_geometric([pick.baseline_jct_s for pick in alike]),
+        )
+        for alike in by_job.values()
+    ]
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return math.exp(float(np.mean(np.log(values))))

@@ -3,23 +3,36 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from coadapt.model import InputError
 from coadapt.sim.experiment import RunResult, SimulationError
-from coadapt.sim.metrics import JobOutcome
+from coadapt.sim.metrics import JobOutcome, RoundOutcome
+
+# Of what a line holds. Lines of the first form tell less of a job; their keys did not count the code, so none
+# of them is asked for: they are passed over, and stay in the file.
+FORM = 2
+FIRST_FORM = {"key", "figures", "jobs", "error"}
+# What is many records of the same fields: the names stand there once.
+TABLES = ("jobs", "rounds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResult:
-    """What is kept of a run: its figures by name, and its jobs; of a run that cannot end, its error."""
+    """What is kept of a run: its figures by name, its jobs and rounds; of a run that cannot end, its error.
+
+    reaction_s: see RunResult.
+    """
 
     figures: Mapping[str, float]
     jobs: tuple[JobOutcome, ...]
     error: str = ""
+    rounds: tuple[RoundOutcome, ...] = ()
+    reaction_s: float | None = None
 
 
 def of_run(result: RunResult | SimulationError) -> KeptResult:
@@ -32,7 +45,12 @@ def of_run(result: RunResult | SimulationError) -> KeptResult:
         "peak_rss_mb": result.peak_rss_mb,
     }
     figures["num_plans_failed"] = result.num_plans_failed
-    return KeptResult(figures=figures, jobs=result.jobs)
+    return KeptResult(
+        figures=figures,
+        jobs=result.jobs,
+        rounds=result.rounds,
+        reaction_s=result.reaction_s,
+    )
 
 
 class ResultFile:
@@ -49,7 +67,10 @@ class ResultFile:
     def add(self, key: str, result: KeptResult) -> None:
         """Keep `result`; it is on the disk when this returns."""
         self.results[key] = result
-        line = json.dumps({"key": key, **asdict(result)}, separators=(",", ":"))
+        values = {"form": FORM, "key": key, **asdict(result)}
+        for name in TABLES:
+            values[name] = _packed(values[name])
+        line = json.dumps(values, separators=(",", ":"))
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()
@@ -84,12 +105,28 @@ def _read(path: Path) -> dict[str, KeptResult]:
     for number, line in enumerate(data[:whole].splitlines(), start=1):
         try:
             row = json.loads(line)
-            key = row.pop("key")
-            jobs = tuple(JobOutcome(**job) for job in row.pop("jobs"))
-            results[key] = KeptResult(jobs=jobs, **row)
+            if row.keys() == FIRST_FORM:
+                continue
+            form, key = row.pop("form"), row.pop("key")
+            if form != FORM:
+                raise ValueError(f"form {form}")
+            jobs = tuple(JobOutcome(**job) for job in _unpacked(row.pop("jobs")))
+            rounds = tuple(
+                RoundOutcome(**each) for each in _unpacked(row.pop("rounds"))
+            )
+            results[key] = KeptResult(jobs=jobs, rounds=rounds, **row)
         except (ValueError, TypeError, KeyError, AttributeError):
             shown = line[:40].decode(errors="replace")
             raise InputError(
                 f"{path} line {number}", shown, "a result of a comparison; or --fresh"
             ) from None
     return results
+
+
+def _packed(records: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    names = list(records[0]) if records else []
+    return {"names": names, "rows": [[*each.values()] for each in records]}
+
+
+def _unpacked(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(table["names"], row, strict=True)) for row in table["rows"]]

@@ -24,6 +24,8 @@ FIGURES = (
     "makespan_s",
     "rho_max",
     "unfair_share",
+    "rho_isolated_max",
+    "unfair_isolated_share",
     "utilisation",
     "num_rescales",
     "decision_ms_p50",
@@ -46,6 +48,7 @@ def page_values(comparison: Comparison) -> dict[str, Json]:
         "baseline": comparison.baseline,
         "policies": [*comparison.policies],
         "num_runs": len(comparison.results),
+        "reactions": _reactions(comparison),
         "ratios": {
             policy: _estimates(comparison.ratios(policy), RATIOS)
             for policy in comparison.policies
@@ -93,10 +96,18 @@ def _estimates(found: dict[str, Estimate], names: tuple[str, ...]) -> dict[str, 
             found[name].low,
             found[name].high,
             found[name].num_values,
+            found[name].of,
         ]
         for name in names
         if name in found
     }
+
+
+def _reactions(comparison: Comparison) -> dict[str, Json]:
+    """Return how long after an arrival or an exit each policy was asked, s, where that differs; else nothing."""
+    if not comparison.reactions_differ():
+        return {}
+    return {case.run.policy: result.reaction_s for case, result in comparison.ended()}
 
 
 def _quantiles(values: list[float]) -> list[Json]:

@@ -4,12 +4,15 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
 from coadapt.durable import write_whole
 from coadapt.model import InputError
-from coadapt.sim.comparison.comparison import Row
+from coadapt.sim.metrics import JobOutcome
+
+Row = dict[str, str | int | float | None]
 
 FORMATS = ("csv", "json", "parquet")
 # What a text begins with that spreadsheets compute when they open a CSV file.
@@ -21,6 +24,15 @@ def check_writable(format_name: str) -> None:
 
     To be asked beforehand: the runs may take hours.
     """
+    check_format(format_name)
+    if find_spec("plotly") is None:
+        raise InputError(
+            "report", "plotly is not installed", "pip install 'coadapt[report]'"
+        )
+
+
+def check_format(format_name: str) -> None:
+    """Raise InputError unless tables of this format can be written here."""
     if format_name not in FORMATS:
         raise InputError("--table", format_name, ", ".join(FORMATS))
     if format_name == "parquet" and find_spec("pyarrow") is None:
@@ -29,10 +41,12 @@ def check_writable(format_name: str) -> None:
             "parquet",
             "csv, json; with pip install 'coadapt[parquet]' this too",
         )
-    if find_spec("plotly") is None:
-        raise InputError(
-            "report", "plotly is not installed", "pip install 'coadapt[report]'"
-        )
+
+
+def job_row(job: JobOutcome) -> Row:
+    """Return what became of a job as a row; its id comes first, as `job`."""
+    row = asdict(job)
+    return {"job": row.pop("id"), **row}
 
 
 def write_table(folder: Path, name: str, rows: Sequence[Row], format_name: str) -> Path:

@@ -119,6 +119,7 @@ class FaultRun:
         )
         self.host = Host(self.make, self.world, wire, solver, rng)
         self._cursed: dict[JobId, tuple[float, Outcome]] = {}
+        self._most_replicas: dict[JobId, int] = {}
         self._seen = Seen()
         wire.connect(self.world, self.host.deliver, self._started)
 
@@ -154,6 +155,8 @@ class FaultRun:
                     self._cursed[target] = (VANISH_S, Outcome.LOST)
             case FaultKind.HANG:
                 self._hang(target)
+            case FaultKind.GROWTH_BREAKS:
+                self._limit_growth(target)
             case FaultKind.JOINERS_FAIL:
                 self.world.joiners_fail.add(target)
             case FaultKind.NODE_LOST:
@@ -189,6 +192,17 @@ class FaultRun:
             self.world.hang(job_id)
             self.wire.note_hang(job_id, generation)
 
+    def _limit_growth(self, job_id: JobId) -> None:
+        """Let the script fail on more replicas than it trains with, once the books know that it does."""
+        job = self.host.state.jobs.get(job_id)
+        trained = None if job is None else job.growth.trained
+        if trained is None or self.world.num_replicas(job_id) != trained.num_replicas:
+            soon = self.clock.now() + self.scenario.world.report_s
+            if soon < CALM_AT_S:
+                self.clock.call_at(soon, partial(self._limit_growth, job_id))
+        else:
+            self._most_replicas[job_id] = trained.num_replicas
+
     def _lose_node(self, node_id: str, lasts_s: float) -> None:
         node = self.world.ledger.nodes.get(node_id)
         if node is not None:
@@ -221,6 +235,15 @@ class FaultRun:
             self.clock.call_at(
                 self.clock.now() + after_s, partial(self._crash, job_id, outcome)
             )
+
+        most = self._most_replicas.get(job_id)
+        if most is not None and self.world.num_replicas(job_id) > most:
+            soon = self.clock.now() + VANISH_S
+            self.clock.call_at(soon, partial(self._crash_if_larger, job_id, most))
+
+    def _crash_if_larger(self, job_id: JobId, most: int) -> None:
+        if self.world.num_replicas(job_id) > most:
+            self._crash(job_id, Outcome.FAILED)
 
     def _look_at(self, job_id: JobId) -> None:
         ledger, seen = self.world.ledger, self._seen

@@ -33,8 +33,10 @@ from coadapt.core.events import (
     ReplicasStarted,
     SchedulerConfigured,
     SchedulerRestarted,
+    SetupStarted,
     TenantConfigured,
     TimerFired,
+    TrainerSeen,
     TrainingReported,
     TrainingResumed,
 )
@@ -115,13 +117,13 @@ class BookChecker:
                 return before.nodes.get(event.node.id) == event.node
             case NodeLost():
                 return event.node not in before.nodes
-            case ReplicasStarted() | ReplicasKept() | ReplicasExited():
+            case ReplicasStarted() | ReplicasKept() | ReplicasExited() | SetupStarted():
                 return (
                     job is None
                     or job.generation != event.generation
                     or job.state not in HOLDING
                 )
-            case TrainingResumed() | TrainingReported():
+            case TrainingResumed() | TrainingReported() | TrainerSeen():
                 known = () if job is None else (job.running.generation, job.generation)
                 return (
                     job is None
@@ -393,7 +395,7 @@ def _wrong_view(command: Solve, state: SchedulerState) -> Iterator[str]:
     active = {
         job.id
         for job in state.jobs.values()
-        if job.state not in ENDED and not job.status.cancel_requested
+        if not (job.state in ENDED or job.status.cancel_requested or job.retry_at)
     }
     if shown != active:
         yield f"the view shows jobs {sorted(shown)}, active are {sorted(active)}"

@@ -31,6 +31,7 @@ class FaultKind(StrEnum):
     POISON = "poison"  # from here on the script fails soon after every start
     VANISH = "vanish"  # from here on the replicas vanish before their first step
     HANG = "hang"  # once it has reported, the replicas stand still: of jobs with a hang_timeout only
+    GROWTH_BREAKS = "growth_breaks"  # once it trains, the script fails on more replicas than it trains with
     JOINERS_FAIL = "joiners_fail"  # from here on whoever is to join in place fails
     NODE_LOST = "node_lost"  # for `lasts_s`
     NODE_REPLACED = (
@@ -50,7 +51,9 @@ DRAWN_CONTRACTS = (
     RescaleContract.SELF,
     RescaleContract.FROZEN,
 )
-DRAWN_KINDS = tuple(kind for kind in FaultKind if kind is not FaultKind.HANG)
+DRAWN_KINDS = tuple(
+    kind for kind in FaultKind if kind not in (FaultKind.HANG, FaultKind.GROWTH_BREAKS)
+)
 # Drawn apart, so that seeds stay the scenarios that they were: how many of them have jobs that hang.
 HANGING_SHARE = 0.5
 HANG_TIMEOUTS_S = (300.0, 900.0)
@@ -144,6 +147,20 @@ def draw_scenario(seed: int, *, hangs: bool = True) -> Scenario:
         faults=draw_faults(rng, nodes, jobs, severity),
     )
     return with_hangs(scenario) if hangs else scenario
+
+
+def with_broken_growth(scenario: Scenario) -> Scenario:
+    """Return the scenario with no faults but this: each job breaks on more replicas than it trains with.
+
+    Its jobs may not fail even once.
+    """
+    jobs = tuple(
+        replace(job, spec=replace(job.spec, max_failures=0)) for job in scenario.jobs
+    )
+    faults = tuple(
+        Fault(at=job.at, kind=FaultKind.GROWTH_BREAKS, target=job.id) for job in jobs
+    )
+    return replace(scenario, jobs=jobs, faults=faults)
 
 
 def with_hangs(scenario: Scenario) -> Scenario:

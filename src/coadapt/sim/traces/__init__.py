@@ -7,8 +7,9 @@ from typing import Protocol, cast
 
 from coadapt.model import InputError
 from coadapt.sim.applications import Application
-from coadapt.sim.traces.cluster_log import LoggedJob
+from coadapt.sim.traces.cluster_log import LoggedJob, log_tally
 from coadapt.sim.traces.table import head
+from coadapt.sim.traces.tally import ReadOptions
 from coadapt.sim.workload import Workload
 
 # One row per format: a module that is an Importer. Recognised in this order.
@@ -33,30 +34,42 @@ class Importer(Protocol):
         ...
 
     def load(
-        self, path: Path, profiles: Path | None
+        self, path: Path, profiles: Path | None, options: ReadOptions
     ) -> tuple[Workload, Mapping[str, Application]]:
         """Return the workload and its applications, by name. Raises InputError for bad input.
 
-        profiles: None where the user named none; a format that needs some says so.
+        profiles: None where the user named none; a format that needs some says so. options: how bad rows
+        and parts of GPUs are taken.
         """
         ...
 
 
 def load_trace(
-    path: Path, profiles: Path | None = None, name: str | None = None
+    path: Path,
+    profiles: Path | None = None,
+    name: str | None = None,
+    options: ReadOptions | None = None,
 ) -> tuple[Workload, Mapping[str, Application]]:
     """Return the workload of `path`, of format `name` (None: recognised), and its applications, by name."""
-    return _importer(path, profiles, name).load(path, profiles)
+    importer = _importer(path, profiles, name)
+    return importer.load(path, profiles, options or ReadOptions())
 
 
-def read_log(path: Path) -> Iterator[LoggedJob]:
+def format_of(path: Path, profiles: Path | None = None, name: str | None = None) -> str:
+    """Return which row of FORMATS the file is of: `name`, or the one that is recognised. Raises InputError."""
+    module = _importer(path, profiles, name)
+    return next(each for each in FORMATS if _module(each) is module)
+
+
+def read_log(path: Path, options: ReadOptions | None = None) -> Iterator[LoggedJob]:
     """Yield the jobs of a log of a real cluster. Raises InputError for bad rows, and for other workloads."""
     reader = getattr(_importer(path, None, None), "read_log", None)
     if reader is None:
         raise InputError(
             "WORKLOAD", str(path), "a log of a cluster: philly, sensetime, pai"
         )
-    return cast("Iterator[LoggedJob]", reader(path))
+    tally = log_tally(options or ReadOptions())
+    return cast("Iterator[LoggedJob]", reader(path, tally))
 
 
 def _importer(path: Path, profiles: Path | None, name: str | None) -> Importer:

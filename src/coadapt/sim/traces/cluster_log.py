@@ -3,26 +3,34 @@
 A log says nothing of batches or other numbers of GPUs: its jobs are rigid, and run as long as they ran there.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from coadapt.model import InputError
 from coadapt.sim.traces.curve import CurveApplication, curve_spec
-from coadapt.sim.traces.table import Row
+from coadapt.sim.traces.table import Row, trace_name
+from coadapt.sim.traces.tally import BAD_SHARE_MAX, ReadOptions, Tally, told
 from coadapt.sim.workload import TraceJob, Workload
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedJob:
-    """One job that got GPUs. at: submission, s since 1970 by the log's own clock. run_s: how long it ran."""
+    """One job that got GPUs. at: submission, s since 1970 by the log's own clock. run_s: how long it ran.
+
+    load: the part of each of its GPUs that it asked for, in (0, 1].
+    """
 
     name: str
     at: float
     run_s: float
     num_gpus: int
     tenant: str = ""
+    load: float = 1.0
 
     @property
     def gpu_s(self) -> float:
@@ -38,6 +46,17 @@ def seconds(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
+def elapsed(start: str, end: str) -> float:
+    """Return the seconds from `start` to `end`, across a change of clocks where both have a time zone.
+
+    Raises ValueError for what are no instants.
+    """
+    first, last = datetime.fromisoformat(start), datetime.fromisoformat(end)
+    if first.tzinfo is None or last.tzinfo is None:
+        first, last = first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)
+    return (last - first).total_seconds()
+
+
 def instant(row: Row, column: str) -> float:
     """Return the cell as `seconds` does. Raises InputError unless it is an instant."""
     text = row.cells[column]
@@ -49,35 +68,83 @@ def instant(row: Row, column: str) -> float:
         ) from None
 
 
+def log_tally(options: ReadOptions) -> Tally:
+    """Return what counts the rows of a log: a few of them may be bad."""
+    return Tally(options=options, bad_share_max=BAD_SHARE_MAX)
+
+
+def jobs_of_rows(
+    rows: Iterable[T], job_of: Callable[[T], LoggedJob | str], tally: Tally
+) -> Iterator[LoggedJob]:
+    """Yield the jobs of rows, one each. job_of: returns why, of a row that is no job here, and raises
+    InputError for one that cannot be read. Raises InputError as `Tally.close` does.
+    """
+    for row in rows:
+        try:
+            job = job_of(row)
+        except InputError as error:
+            tally.bad(what_of(error), error)
+            continue
+        if isinstance(job, str):
+            tally.leave_out(job)
+        else:
+            tally.keep()
+            yield job
+    tally.close()
+
+
+def what_of(error: InputError) -> str:
+    """Return which column the error of a row blames."""
+    return error.field.rpartition(", ")[2]
+
+
 def rigid_workload(
-    path: Path, jobs: Iterable[LoggedJob]
+    path: Path, jobs: Iterable[LoggedJob], tally: Tally
 ) -> tuple[Workload, dict[str, CurveApplication]]:
     """Return the jobs of a log in order of arrival, the first at 0 s, and what each of them trains.
 
-    Jobs with the same GPUs and time train the same. Raises InputError if there are none.
+    Jobs with the same GPUs and time train the same. tally: of the rows that `jobs` come from. Raises
+    InputError if there are none.
     """
-    ordered = in_order(path, jobs)
+    ordered = in_order(path, jobs, tally)
     applications: dict[str, CurveApplication] = {}
     width, first_at = len(str(len(ordered) - 1)), ordered[0].at
     traced = []
     for index, job in enumerate(ordered):
         what = f"{job.num_gpus}-gpus-{job.run_s:g}-s"
+        if job.load < 1.0:
+            what += f"-load-{job.load:g}"
         if what not in applications:
             rates = {job.num_gpus: float(job.num_gpus)}
             applications[what] = CurveApplication(
-                what, rates, gpus=job.num_gpus, length_s=job.run_s
+                what, rates, gpus=job.num_gpus, length_s=job.run_s, load=job.load
             )
         spec = curve_spec(applications[what], name=job.name, tenant=job.tenant)
         job_id = f"{index:0{width}d}-{job.name}"
         traced.append(
             TraceJob(id=job_id, at=job.at - first_at, application=what, spec=spec)
         )
-    return Workload(name=path.stem, jobs=tuple(traced)), applications
+    return of_rows(path, traced, tally), applications
 
 
-def in_order(path: Path, jobs: Iterable[LoggedJob]) -> Sequence[LoggedJob]:
+def of_rows(path: Path, jobs: Iterable[TraceJob], tally: Tally) -> Workload:
+    """Return the workload of a file, with what became of its rows."""
+    return Workload(
+        name=trace_name(path),
+        jobs=tuple(jobs),
+        num_rows=tally.num_rows,
+        left_out=dict(tally.left_out),
+        mended=dict(tally.mended),
+    )
+
+
+def in_order(
+    path: Path, jobs: Iterable[LoggedJob], tally: Tally
+) -> Sequence[LoggedJob]:
     """Return the jobs by (submission, place in the log). Raises InputError if there are none."""
     ordered = sorted(jobs, key=lambda job: job.at)
     if not ordered:
-        raise InputError(f"{path}", "no job that ran on a GPU", "at least one")
+        told_of = told(0, tally.num_rows, tally.left_out, tally.mended)
+        found = "no job that ran on a GPU" + (f" ({told_of})" if told_of else "")
+        raise InputError(f"{path}", found, "at least one")
     return ordered

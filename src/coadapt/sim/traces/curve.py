@@ -27,17 +27,24 @@ class CurveApplication:
 
     rates: GPUs -> samples per second, linear in between, nothing known outside. length_s: seconds that it
     trains alone on `gpus` of them. Its total batch is one sample per GPU of the largest number: a number
-    without meaning, for a job whose batch nobody may change. Speeds are those of any GPU type.
+    without meaning, for a job whose batch nobody may change. Speeds are those of any GPU type. load: the part
+    of each GPU's time that it keeps busy; where that is not known, all of it: the most careful guess.
     """
 
     gpu_types: tuple[str, ...] = ()
-    load = 1.0  # not known: the most careful guess
     num_epochs = 1
 
     def __init__(
-        self, name: str, rates: Mapping[int, float], *, gpus: int, length_s: float
+        self,
+        name: str,
+        rates: Mapping[int, float],
+        *,
+        gpus: int,
+        length_s: float,
+        load: float = 1.0,
     ) -> None:
         self.name = name
+        self.load = load
         self.rates = dict(sorted(rates.items()))
         self.gpus = gpus
         self.length_s = length_s
@@ -84,6 +91,10 @@ class CurveApplication:
         return Forecast(
             remaining_steps=self._num_steps - progress, step_time_s=tuple(times)
         )
+
+    def samples_in(self, seconds: float) -> float:
+        """Return the samples that it trains in so long on its own number of GPUs."""
+        return seconds * self._rate(self.gpus)
 
     def _rate(self, num_gpus: int) -> float:
         right = bisect_left(self._counts, num_gpus)

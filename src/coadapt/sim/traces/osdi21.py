@@ -20,6 +20,7 @@ from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.colocation import kept_speed
 from coadapt.sim.traces.measured import StepTimes, Times, Validation
 from coadapt.sim.traces.table import Row
+from coadapt.sim.traces.tally import ReadOptions
 from coadapt.sim.traces.tuned_jobs import (
     application_folders,
     has_columns,
@@ -92,12 +93,13 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: AR
 
 
 def load(
-    path: Path, profiles: Path | None
+    path: Path, profiles: Path | None, options: ReadOptions | None = None
 ) -> tuple[Workload, dict[str, MeasuredApplication]]:
     """Return the workload of `path`, and the applications that it uses from the directory `profiles`.
 
     Raises InputError for anything that the format does not allow, in either.
     """
+    del options  # a trace of an artifact has no bad rows
     return read_jobs(path, applications_in(profiles), _spec)
 
 

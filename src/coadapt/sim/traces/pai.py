@@ -8,9 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coadapt.sim.traces.cluster_log import LoggedJob, rigid_workload
+from coadapt.model import InputError
+from coadapt.sim.traces.cluster_log import (
+    LoggedJob,
+    log_tally,
+    rigid_workload,
+    what_of,
+)
 from coadapt.sim.traces.curve import CurveApplication
-from coadapt.sim.traces.table import Row, read_headless_rows
+from coadapt.sim.traces.table import Row, is_missing, read_headless_rows
+from coadapt.sim.traces.tally import ReadOptions, Tally
 from coadapt.sim.workload import Workload
 
 COLUMNS = (
@@ -29,65 +36,108 @@ STATUSES = ("Terminated", "Failed", "Running", "Waiting", "Ready", "Interrupted"
 PERCENT = 100.0  # of a GPU, the unit of plan_gpu, per instance
 
 
+NO_GPU = "no GPU"
+NOT_ENDED = "a task that had not ended, or never ran"
+OF_SUCH_A_JOB = "a task of a job with another task that is left out"
+RAN_0_S = "ran for 0 s"
+
+
 @dataclass(slots=True)
 class _Job:
     start: float
     end: float
     gpus: float
+    num_tasks: int = 0
 
 
 def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: ARG001  # the signature is that of Importer
     """Return whether a file with these first lines is of this format."""
-    cells = lines[0].split(",") if lines else []
-    return len(cells) == len(COLUMNS) and cells[3].strip() in STATUSES
+    cells = [cell.strip() for cell in lines[0].split(",")] if lines else []
+    if cells == list(COLUMNS):
+        return True
+    return len(cells) == len(COLUMNS) and cells[3] in STATUSES
 
 
 def load(
     path: Path,
     profiles: Path | None,  # noqa: ARG001  # as above
+    options: ReadOptions,
 ) -> tuple[Workload, dict[str, CurveApplication]]:
     """Return the jobs of `path`, rigid. Raises InputError for anything that the format does not allow."""
-    return rigid_workload(path, read_log(path))
+    tally = log_tally(options)
+    return rigid_workload(path, read_log(path, tally), tally)
 
 
-def read_log(path: Path) -> Iterator[LoggedJob]:
+def read_log(path: Path, tally: Tally) -> Iterator[LoggedJob]:
     """Yield the jobs of `path` whose tasks with GPUs have all ended. Raises InputError for bad rows.
 
     A job comes when its first task starts (the table has no submissions) and runs until the last one ends,
-    on the GPUs of all its tasks together, rounded up: it may have asked for parts of them.
+    on the GPUs of all its tasks together. It may have asked for parts of them: then it keeps as many GPUs
+    busy as hold them, each in part.
     """
     jobs: dict[str, _Job] = {}
     unfinished: set[str] = set()
-    for row in read_headless_rows(path, COLUMNS, delimiter=","):
-        name = row.text("job_name")
-        if row.cells["status"] not in STATUSES:
-            raise row.error("status", row.cells["status"], ", ".join(STATUSES))
-        gpus = _number(row, "plan_gpu") / PERCENT * _number(row, "inst_num")
-        if not gpus:
-            continue
-        if not (row.cells["start_time"] and row.cells["end_time"]):
+    for row in read_headless_rows(path, COLUMNS, delimiter=",", tally=tally):
+        name = row.cells["job_name"]
+        try:
+            task = _task(row)
+        except InputError as error:
+            tally.bad(what_of(error), error)
             unfinished.add(name)
             continue
-        start, end = row.number("start_time"), row.number("end_time")
-        if end < start:
-            raise row.error(
-                "end_time", row.cells["end_time"], f"no less than start_time, {start:g}"
-            )
-        job = jobs.setdefault(name, _Job(start, end, 0.0))
-        job.start, job.end, job.gpus = (
-            min(job.start, start),
-            max(job.end, end),
-            job.gpus + gpus,
-        )
+        if task is None:
+            tally.leave_out(NOT_ENDED)
+            unfinished.add(name)
+        elif not task.gpus:
+            tally.leave_out(NO_GPU)
+        else:
+            tally.keep()
+            job = jobs.setdefault(name, _Job(task.start, task.end, 0.0))
+            job.start = min(job.start, task.start)
+            job.end = max(job.end, task.end)
+            job.gpus += task.gpus
+            job.num_tasks += 1
+    tally.close()
     for name, job in jobs.items():
-        if name not in unfinished and job.end > job.start:
-            yield LoggedJob(
-                name=name,
-                at=job.start,
-                run_s=job.end - job.start,
-                num_gpus=math.ceil(job.gpus - 1e-9),
-            )
+        if name in unfinished:
+            tally.left_out[OF_SUCH_A_JOB] += job.num_tasks
+        elif job.end <= job.start:
+            tally.left_out[RAN_0_S] += job.num_tasks
+        else:
+            yield _logged(name, job, tally)
+
+
+def _task(row: Row) -> _Job | None:
+    """Return what a task with GPUs had, and when; without any: no GPUs. None: it had not ended."""
+    row.text("job_name")
+    if row.cells["status"] not in STATUSES:
+        raise row.error("status", row.cells["status"], ", ".join(STATUSES))
+    gpus = _number(row, "plan_gpu") / PERCENT * _number(row, "inst_num")
+    if not gpus:
+        return _Job(0.0, 0.0, 0.0)
+    if is_missing(row.cells["start_time"]) or is_missing(row.cells["end_time"]):
+        return None
+    start, end = row.number("start_time"), row.number("end_time")
+    if end < start:
+        raise row.error(
+            "end_time", row.cells["end_time"], f"no less than start_time, {start:g}"
+        )
+    return _Job(start, end, gpus)
+
+
+def _logged(name: str, job: _Job, tally: Tally) -> LoggedJob:
+    num_gpus = math.ceil(job.gpus - 1e-9)
+    load = min(job.gpus / num_gpus, 1.0)
+    if tally.options.whole_gpus:
+        load = 1.0
+    return LoggedJob(
+        name=name,
+        at=job.start,
+        run_s=job.end - job.start,
+        num_gpus=num_gpus,
+        load=load,
+    )
 
 
 def _number(row: Row, column: str) -> float:
-    return row.number(column) if row.cells[column] else 0.0
+    return 0.0 if is_missing(row.cells[column]) else row.number(column)

@@ -1,7 +1,7 @@
 """A table of one's own: CSV with a header, one job per line.
 
-Needed: `arrival_s`, `gpus`, and `application` or `curve`. Optional: `name`, `gpus_min`, `gpus_max`, `batch`,
-`contract`, `length_s`, `tenant`. docs/traces.md has what each column means.
+Needed: `arrival_s`, `gpus`, and `application` or `curve`. The other columns are optional; one that is not in
+WRITTEN is refused. docs/traces.md has what each column means.
 """
 
 import csv
@@ -13,14 +13,18 @@ from pathlib import Path
 from coadapt.model import (
     DEFAULT_TENANT,
     InputError,
+    JobLength,
     JobSpec,
     ReplicaLimits,
     RescaleContract,
+    Tenant,
 )
 from coadapt.sim.applications import Application
 from coadapt.sim.traces import osdi21, sia
+from coadapt.sim.traces.cluster_log import of_rows
 from coadapt.sim.traces.curve import CurveApplication, curve_spec
-from coadapt.sim.traces.table import Row, read_rows
+from coadapt.sim.traces.table import Row, header_of, read_rows
+from coadapt.sim.traces.tally import ReadOptions, Tally
 from coadapt.sim.workload import TraceJob, Workload
 
 COLUMNS = ("arrival_s", "gpus")
@@ -36,7 +40,15 @@ WRITTEN = (
     "contract",
     "length_s",
     "tenant",
+    "priority",
+    "weight",
+    "deadline_s",
+    "declared_length",
+    "gpu_load",
 )
+NO_GPU = "no GPU"
+DECLARED = "a number > 0 and a unit, such as '90 epochs', '1000 steps', '64000 samples', or, with a curve, '600 s'"
+UNITS = ("epochs", "steps", "samples")
 CONTRACTS = (RescaleContract.ADAPTIVE, RescaleContract.FIXED)
 CURVE = "GPUS:RATE pairs, such as '1:100 2:190 4:350', ascending"
 
@@ -45,29 +57,37 @@ Known = Mapping[str, Callable[[], Application]]
 
 def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: ARG001  # the signature is that of Importer
     """Return whether a file with these first lines is of this format."""
-    return bool(lines) and "arrival_s" in {cell.strip() for cell in lines[0].split(",")}
+    return "arrival_s" in header_of(lines)
 
 
-def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, Application]]:
+def load(
+    path: Path, profiles: Path | None, options: ReadOptions | None = None
+) -> tuple[Workload, dict[str, Application]]:
     """Return the jobs of `path` with what they train: of `profiles`, of the built-in ones, or curves.
 
-    Raises InputError for anything that the format does not allow.
+    Rows without GPUs are left out and counted. Raises InputError for anything that the format does not allow.
     """
     known = known_applications(profiles)
-    rows = list(read_rows(path, COLUMNS))
+    tally = Tally(options=options or ReadOptions())
+    rows = list(read_rows(path, COLUMNS, tally, known=WRITTEN))
     width = len(str(len(rows) - 1))
     applications: dict[str, Application] = {}
+    weights: dict[str, float] = {}
     jobs = []
     for index, row in enumerate(rows):
-        name = row.cells.get("name") or f"job-{index}"
-        application = _application(row, known, applications)
+        try:
+            found = _job(row, f"job-{index}", known, applications)
+            if found is not None:
+                _note_weight(row, weights)
+        except InputError as error:
+            tally.bad(error.field.rpartition(", ")[2], error)
+            continue
+        if found is None:
+            tally.leave_out(NO_GPU)
+            continue
+        tally.keep()
+        application, spec = found
         applications[application.name] = application
-        if isinstance(application, CurveApplication):
-            spec = curve_spec(
-                application, name=name, tenant=row.cells.get("tenant", "")
-            )
-        else:
-            spec = _spec(row, application, name)
         own_s = (
             sia.RESCALE_S.get(application.name)
             if isinstance(application, sia.TypedApplication)
@@ -75,14 +95,111 @@ def load(path: Path, profiles: Path | None) -> tuple[Workload, dict[str, Applica
         )
         jobs.append(
             TraceJob(
-                id=f"{index:0{width}d}-{name}",
+                id=f"{index:0{width}d}-{spec.name}",
                 at=row.number("arrival_s"),
                 application=application.name,
                 spec=spec,
                 rescale_s=own_s,
             )
         )
-    return Workload(name=path.stem, jobs=tuple(jobs)), applications
+    tally.close()
+    if not jobs:
+        raise InputError(f"{path}", "no job that needs a GPU", "at least one")
+    tenants = tuple(Tenant(id=name, weight=weight) for name, weight in weights.items())
+    return replace(of_rows(path, jobs, tally), tenants=tenants), applications
+
+
+def _job(
+    row: Row, nameless: str, known: Known, made: Mapping[str, Application]
+) -> tuple[Application, JobSpec] | None:
+    """Return what a row trains, and its spec; None if it needs no GPU. Raises InputError."""
+    if row.integer("gpus", at_least=0) == 0:
+        return None
+    at = row.number("arrival_s")
+    name = row.cells.get("name") or nameless
+    application = _application(row, known, made)
+    if isinstance(application, CurveApplication):
+        spec = _curve_spec(row, application, name)
+    else:
+        spec = _spec(row, application, name)
+    priority = row.cells.get("priority")
+    deadline_at = row.number("deadline_s") if row.cells.get("deadline_s") else None
+    if deadline_at is not None and deadline_at < at:
+        raise row.error(
+            "deadline_s", deadline_at, f"an instant like arrival_s, and no less: {at:g}"
+        )
+    try:
+        return application, replace(
+            spec,
+            tenant=row.cells.get("tenant") or DEFAULT_TENANT,
+            priority=_signed(row, "priority") if priority else 0,
+            deadline_at=deadline_at,
+            length=_declared(row, application),
+        )
+    except InputError:
+        raise
+    except ValueError as error:
+        raise row.error("tenant", row.cells.get("tenant"), str(error)) from None
+
+
+def _note_weight(row: Row, weights: dict[str, float]) -> None:
+    """Take in the weight of the row's tenant: all rows of a tenant that say one say the same."""
+    if not row.cells.get("weight"):
+        return
+    tenant, weight = row.cells.get("tenant") or DEFAULT_TENANT, row.number("weight")
+    if not weight:
+        raise row.error("weight", weight, "a finite number > 0")
+    if weights.setdefault(tenant, weight) != weight:
+        raise row.error(
+            "weight",
+            weight,
+            f"{weights[tenant]:g} as above: it is the weight of the tenant {tenant!r}",
+        )
+
+
+def _signed(row: Row, column: str) -> int:
+    text = row.cells[column]
+    try:
+        return int(text)
+    except ValueError:
+        raise row.error(column, text, "an integer; higher goes first") from None
+
+
+def _declared(row: Row, application: Application) -> JobLength | None:
+    """Return how long the job is to train as its user declares: a hint that may be wrong."""
+    text = row.cells.get("declared_length", "")
+    if not text:
+        return None
+    amount, _, unit = text.partition(" ")
+    try:
+        value = float(amount)
+        if unit.strip() == "s" and isinstance(application, CurveApplication):
+            return JobLength(samples=application.samples_in(value))
+        if unit.strip() in UNITS:
+            return JobLength(**{unit.strip(): value})
+    except ValueError:
+        pass
+    raise row.error("declared_length", text, DECLARED)
+
+
+def _curve_spec(row: Row, application: CurveApplication, name: str) -> JobSpec:
+    """Return the spec of a job with a curve: what it says of GPUs narrows what the curve covers."""
+    spec = curve_spec(application, name=name)
+    limits = spec.replicas
+    fewest = _integer(row, "gpus_min") or limits.min
+    most = _integer(row, "gpus_max") or limits.max
+    covered = f"{limits.min}..{limits.max}, which its curve covers"
+    if not limits.min <= fewest <= limits.requested:
+        raise row.error("gpus_min", fewest, f"at most `gpus`, and {covered}")
+    if not limits.requested <= most <= limits.max:
+        raise row.error("gpus_max", most, f"no less than `gpus`, and {covered}")
+    # A batch without meaning is written by ourselves, too.
+    if _integer(row, "batch") not in (0, spec.batch.requested):
+        raise row.error("batch", row.cells["batch"], "nothing: a curve has none")
+    if row.cells.get("contract") not in (None, "", RescaleContract.FIXED.value):
+        raise row.error("contract", row.cells["contract"], "fixed, which curves are")
+    may = ReplicaLimits(min=fewest, max=most, requested=limits.requested)
+    return replace(spec, replicas=may)
 
 
 def write_plain(
@@ -93,6 +210,7 @@ def write_plain(
     Raises InputError for a job that a table cannot tell of: one that changes its batch by itself.
     """
     lines: list[tuple[object, ...]] = [WRITTEN]
+    weights = {tenant.id: repr(tenant.weight) for tenant in workload.tenants}
     for job in workload.jobs:
         spec, application = job.spec, applications[job.application]
         if spec.contract not in CONTRACTS:
@@ -116,9 +234,32 @@ def write_plain(
             spec.batch.requested,
             str(spec.contract),
         )
-        lines.append((spec.name, job.at, named, curve, *where, length_s, spec.tenant))
+        weight = weights.get(spec.tenant, "")
+        deadline_at = "" if spec.deadline_at is None else repr(spec.deadline_at)
+        load = repr(application.load) if curve and application.load < 1.0 else ""
+        terms = (spec.priority or "", weight, deadline_at, _length_text(spec.length))
+        lines.append(
+            (
+                spec.name,
+                job.at,
+                named,
+                curve,
+                *where,
+                length_s,
+                spec.tenant,
+                *terms,
+                load,
+            )
+        )
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(lines)
+
+
+def _length_text(length: JobLength | None) -> str:
+    if length is None:
+        return ""
+    values = {unit: getattr(length, unit) for unit in UNITS}
+    return next(f"{value!r} {unit}" for unit, value in values.items() if value)
 
 
 def known_applications(profiles: Path | None) -> Known:
@@ -180,10 +321,14 @@ def _curve(row: Row, text: str) -> CurveApplication:
     length_s = row.number("length_s")
     if not length_s:
         raise row.error("length_s", length_s, "a finite number > 0")
+    load = row.number("gpu_load") if row.cells.get("gpu_load") else 1.0
+    if not 0.0 < load <= 1.0:
+        raise row.error("gpu_load", load, "a number in (0, 1]")
     shown = " ".join(f"{count}:{rate:g}" for count, rate in rates.items())
-    return CurveApplication(
-        f"{shown} on {gpus} for {length_s:g} s", rates, gpus=gpus, length_s=length_s
-    )
+    name = f"{shown} on {gpus} for {length_s:g} s"
+    if load < 1.0:
+        name += f", load {load:g}"
+    return CurveApplication(name, rates, gpus=gpus, length_s=length_s, load=load)
 
 
 def _spec(row: Row, application: Application, name: str) -> JobSpec:
@@ -197,12 +342,10 @@ def _spec(row: Row, application: Application, name: str) -> JobSpec:
         raise row.error(
             "batch", total, f"{limits.initial}..{limits.max_total}, which is known"
         )
-    if row.cells.get("length_s"):
-        raise row.error(
-            "length_s",
-            row.cells["length_s"],
-            "nothing: an application has its own length",
-        )
+    for column in ("length_s", "gpu_load"):
+        if row.cells.get(column):
+            allowed = "nothing: an application has its own"
+            raise row.error(column, row.cells[column], allowed)
     most = _integer(row, "gpus_max") or max(
         limits.max_total // limits.min_atomic, fewest
     )
@@ -216,7 +359,6 @@ def _spec(row: Row, application: Application, name: str) -> JobSpec:
         batch=replace(limits, requested=total),
         replicas=ReplicaLimits(min=fewest, max=most, requested=gpus),
         contract=RescaleContract(contract),
-        tenant=row.cells.get("tenant") or DEFAULT_TENANT,
     )
 
 

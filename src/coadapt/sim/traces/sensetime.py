@@ -5,11 +5,20 @@ trace_kalos.csv.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from coadapt.sim.traces.cluster_log import LoggedJob, instant, rigid_workload
+from coadapt.sim.traces.cluster_log import (
+    LoggedJob,
+    elapsed,
+    instant,
+    jobs_of_rows,
+    log_tally,
+    rigid_workload,
+)
 from coadapt.sim.traces.curve import CurveApplication
-from coadapt.sim.traces.table import read_rows
+from coadapt.sim.traces.table import Row, header_of, is_missing, read_rows
+from coadapt.sim.traces.tally import ReadOptions, Tally
 from coadapt.sim.workload import Workload
 
 # Those that both have, of which these are read. Helios has `vc` besides, Acme `type` and `gpu_time`.
@@ -25,32 +34,56 @@ COLUMNS = (
 )
 
 
+NO_GPU = "no GPU"
+NEVER_RAN = "never ran, or had not ended"
+RAN_0_S = "ran for 0 s"
+NOT_THE_RUN = "duration is not end less start, which was taken"
+# Instants are logged in whole seconds, so a duration may be off by the rounding of both.
+ROUNDING_S = 1.0
+
+
 def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: ARG001  # the signature is that of Importer
     """Return whether a file with these first lines is of this format."""
-    cells = {cell.strip() for cell in lines[0].split(",")} if lines else set()
-    return {"gpu_num", "submit_time", "duration"} <= cells
+    return {"gpu_num", "submit_time", "duration"} <= header_of(lines)
 
 
 def load(
     path: Path,
     profiles: Path | None,  # noqa: ARG001  # as above
+    options: ReadOptions,
 ) -> tuple[Workload, dict[str, CurveApplication]]:
     """Return the jobs of `path`, rigid. Raises InputError for anything that the format does not allow."""
-    return rigid_workload(path, read_log(path))
+    tally = log_tally(options)
+    return rigid_workload(path, read_log(path, tally), tally)
 
 
-def read_log(path: Path) -> Iterator[LoggedJob]:
-    """Yield the jobs of `path` that ran on GPUs, however they ended. Raises InputError for bad rows."""
-    for row in read_rows(path, COLUMNS):
-        num_gpus = row.integer("gpu_num", at_least=0)
-        if not (num_gpus and row.cells["start_time"] and row.cells["end_time"]):
-            continue  # a job of CPUs, or one that never ran
-        run_s = row.number("duration")
-        if run_s:
-            yield LoggedJob(
-                name=row.text("job_id"),
-                at=instant(row, "submit_time"),
-                run_s=run_s,
-                num_gpus=num_gpus,
-                tenant=row.cells.get("vc") or row.text("user"),
-            )
+def read_log(path: Path, tally: Tally) -> Iterator[LoggedJob]:
+    """Yield the jobs of `path` that ran on GPUs, however they ended. Raises InputError for bad rows.
+
+    A job runs from its start to its end. Where `duration` is something else (the one of Kalos holds the wait
+    in the queue too), that is counted.
+    """
+    rows = read_rows(path, COLUMNS, tally)
+    return jobs_of_rows(rows, partial(_job, tally=tally), tally)
+
+
+def _job(row: Row, *, tally: Tally) -> LoggedJob | str:
+    num_gpus = row.integer("gpu_num", at_least=0)
+    if not num_gpus:
+        return NO_GPU
+    start, end = row.cells["start_time"], row.cells["end_time"]
+    if is_missing(start) or is_missing(end):
+        return NEVER_RAN
+    instant(row, "start_time")
+    instant(row, "end_time")
+    run_s = elapsed(start, end)
+    if run_s < 0.0:
+        raise row.error("end_time", end, f"no less than start_time, {start}")
+    told_s = None if is_missing(row.cells["duration"]) else row.number("duration")
+    at = instant(row, "submit_time")
+    name, tenant = row.text("job_id"), row.cells.get("vc") or row.text("user")
+    if not run_s:
+        return RAN_0_S
+    if told_s is None or abs(told_s - run_s) > ROUNDING_S:
+        tally.mended[NOT_THE_RUN] += 1
+    return LoggedJob(name=name, at=at, run_s=run_s, num_gpus=num_gpus, tenant=tenant)

@@ -24,7 +24,8 @@ from coadapt.model import (
 )
 from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.traces.batch_schedules import LARGEST, batches
-from coadapt.sim.traces.table import Row, read_headless_rows
+from coadapt.sim.traces.table import Row, read_headless_rows, trace_name
+from coadapt.sim.traces.tally import ReadOptions
 from coadapt.sim.workload import TraceJob, Workload
 
 # The columns have no header; these are our names of the twelve.
@@ -180,7 +181,8 @@ class SelfPacedApplication:
 
     def __init__(self, kind: Kind, throughputs: Throughputs) -> None:
         self.name = kind.name
-        self._kind = kind
+        self.kind = kind
+        self.throughputs = throughputs
         self._dataset = DATASET[kind.model]
         profile = profiled_phases(kind, throughputs)
         self.exclusive_s = sum(phase.seconds for phase in profile)
@@ -216,7 +218,7 @@ class SelfPacedApplication:
 
     def step_time(self, setting: Setting, atomic: int) -> tuple[float, float]:
         num_gpus = setting.placement.num_replicas
-        if num_gpus != self._kind.num_gpus or all(
+        if num_gpus != self.kind.num_gpus or all(
             phase.batch != atomic for phase in self._phases
         ):
             raise UnmeasuredError(
@@ -238,7 +240,7 @@ class SelfPacedApplication:
 
     def own_batch(self, epoch: int) -> int:
         return (
-            self._phases[min(epoch, len(self._phases) - 1)].batch * self._kind.num_gpus
+            self._phases[min(epoch, len(self._phases) - 1)].batch * self.kind.num_gpus
         )
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:  # noqa: ARG002  # as above
@@ -265,8 +267,8 @@ class SelfPacedApplication:
         step_s = self.own_batch(index) / self._rates[index]
         return Forecast(
             remaining_steps=left_s / step_s,
-            step_time_s=(step_s,) * self._kind.num_gpus,
-            num_epochs=self._kind.num_epochs,
+            step_time_s=(step_s,) * self.kind.num_gpus,
+            num_epochs=self.kind.num_epochs,
             modes=self._modes,
         )
 
@@ -280,12 +282,13 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: AR
 
 
 def load(
-    path: Path, profiles: Path | None
+    path: Path, profiles: Path | None, options: ReadOptions | None = None
 ) -> tuple[Workload, dict[str, SelfPacedApplication]]:
     """Return the trace of `path` with its applications. profiles: a throughput table, or its directory.
 
     Raises InputError for anything that the format does not allow, in either.
     """
+    del options  # a trace of an artifact has no bad rows
     throughputs = read_throughputs(_table(profiles))
     applications: dict[str, SelfPacedApplication] = {}
     rows = list(read_headless_rows(path, COLUMNS))
@@ -311,7 +314,7 @@ def load(
             contract=RescaleContract.SELF,
         )
         jobs.append(TraceJob(id=job_id, at=at, application=kind.name, spec=spec))
-    return Workload(name=path.stem, jobs=tuple(jobs)), applications
+    return Workload(name=trace_name(path), jobs=tuple(jobs)), applications
 
 
 def _kind(row: Row, throughputs: Throughputs) -> Kind:

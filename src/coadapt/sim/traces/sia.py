@@ -13,6 +13,7 @@ from coadapt.model import BatchLimits, InputError
 from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.colocation import kept_speed
 from coadapt.sim.traces.measured import StepTimes, Times, Validation
+from coadapt.sim.traces.tally import ReadOptions
 from coadapt.sim.traces.tuned_jobs import (
     application_folders,
     has_columns,
@@ -128,12 +129,13 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:
 
 
 def load(
-    path: Path, profiles: Path | None
+    path: Path, profiles: Path | None, options: ReadOptions | None = None
 ) -> tuple[Workload, dict[str, TypedApplication]]:
     """Return the workload of `path`, and the applications that it uses from the directory `profiles`.
 
     Raises InputError for anything that the format does not allow, in either.
     """
+    del options  # a trace of an artifact has no bad rows
     workload, applications = read_jobs(
         path,
         applications_in(profiles),

@@ -1,13 +1,41 @@
 """Reading CSV tables strictly: every complaint names file, line, column, value and what is allowed."""
 
+import bz2
 import csv
+import gzip
+import io
+import lzma
 import math
-from collections.abc import Iterator, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
+from typing import IO, TextIO
 
 from coadapt.model import InputError
 from coadapt.model.quick_init import quick_init
+from coadapt.sim.traces.tally import Tally
+
+# Compressed files, by their first bytes and by the endings of their names.
+_OPENS: dict[bytes, Callable[[Path], IO[bytes]]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
+COMPRESSED = (".gz", ".bz2", ".xz")
+DELIMITERS = (",", ";", "\t")
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    UnicodeDecodeError,
+    csv.Error,
+    zlib.error,
+    lzma.LZMAError,
+)
+# What logs write where nothing was logged, in lower case.
+_MISSING = ("", "none", "null", "nan", "nat", "na", "n/a", "\\n")
 
 
 @quick_init
@@ -53,76 +81,170 @@ class Row:
         return InputError(f"{self.path} line {self.line}, {column}", value, allowed)
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a CSV file with a header.
+def read_rows(
+    path: Path,
+    columns: Sequence[str],
+    tally: Tally | None = None,
+    known: Sequence[str] = (),
+) -> Iterator[Row]:
+    """Yield the rows of a CSV file with a header; cells are parted by commas, semicolons or tabs.
 
-    Raises InputError if the file cannot be read, is empty, lacks one of `columns`, or has a short row.
+    tally: takes in rows of a wrong length; None: the first of them is an error. known: further columns that
+    the file may have; none named: any. Raises InputError if the file cannot be read, is empty, lacks one of
+    `columns`, names a column twice, or has one that is not known.
     """
     (_, header), *records = _records(path)
+    while (
+        header
+        and not header[-1]
+        and all(
+            len(record) < len(header) or not record[len(header) - 1]
+            for _, record in records
+        )
+    ):
+        # What a spreadsheet writes for a column that is empty from top to bottom.
+        header.pop()
+        for _, record in records:
+            del record[len(header) :]
+    place, shown = f"{path} line 1, columns", ",".join(header)
     for column in columns:
         if column not in header:
-            raise InputError(
-                f"{path} line 1, columns",
-                ",".join(header),
-                f"a column {column!r} among them",
-            )
+            raise InputError(place, shown, f"a column {column!r} among them")
+    for column, times in Counter(header).items():
+        if times > 1:
+            raise InputError(place, column, "each column once")
+    if known:
+        _check_known(place, header, [*dict.fromkeys((*columns, *known))])
     if not records:
         raise InputError(f"{path}", "no rows", "at least one row below the header")
     for line, record in records:
         if len(record) != len(header):
             allowed = f"{len(header)} values, one per column"
-            raise InputError(f"{path} line {line}", ",".join(record), allowed)
+            error = InputError(f"{path} line {line}", ",".join(record), allowed)
+            if tally is None:
+                raise error
+            tally.bad("a row of another length", error)
+            continue
         yield Row(path, line, dict(zip(header, record, strict=True)))
 
 
+def _check_known(place: str, header: Sequence[str], known: Sequence[str]) -> None:
+    """Raise InputError for a column that means nothing: what it says would be ignored."""
+    for column in header:
+        if column not in known:
+            near = get_close_matches(column.lower(), known, n=1, cutoff=0.5)
+            nearest = f"{near[0]!r} is the nearest; " if near else ""
+            raise InputError(place, column, f"{nearest}known are {', '.join(known)}")
+
+
 def read_headless_rows(
-    path: Path, columns: Sequence[str], delimiter: str = "\t"
+    path: Path,
+    columns: Sequence[str],
+    delimiter: str = "\t",
+    tally: Tally | None = None,
 ) -> Iterator[Row]:
     """Yield the rows of a file without a header, cells parted by `delimiter`; `columns` names them.
 
-    Raises InputError if the file cannot be read, is empty, or has a row of another length.
+    A first line that is these very names is passed over. tally: takes in rows of a wrong length; None: the
+    first of them is an error. Raises InputError if the file cannot be read, or is empty.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise _unreadable(path, error) from None
     filled = [
-        (number, line) for number, line in enumerate(lines, start=1) if line.strip()
+        (number, line)
+        for number, line in enumerate(read_text(path).splitlines(), start=1)
+        if line.strip()
     ]
+    if filled and _stripped(filled[0][1], delimiter) == list(columns):
+        del filled[0]
     if not filled:
         raise InputError(f"{path}", "an empty file", f"lines of {len(columns)} values")
     for number, line in filled:
-        cells = [cell.strip() for cell in line.split(delimiter)]
+        cells = _stripped(line, delimiter)
         if len(cells) != len(columns):
             parted = "tabs" if delimiter == "\t" else f"{delimiter!r}"
             allowed = f"{len(columns)} values parted by {parted}: {', '.join(columns)}"
-            raise InputError(f"{path} line {number}", line, allowed)
+            error = InputError(f"{path} line {number}", line, allowed)
+            if tally is None:
+                raise error
+            tally.bad("a row of another length", error)
+            continue
         yield Row(path, number, dict(zip(columns, cells, strict=True)))
+
+
+def _stripped(line: str, delimiter: str) -> list[str]:
+    return [cell.strip() for cell in line.split(delimiter)]
+
+
+def is_missing(text: object) -> bool:
+    """Return whether a cell of a log says that nothing was logged: empty, None, NULL, NaN and the like."""
+    return text is None or str(text).strip().lower() in _MISSING
+
+
+def header_of(lines: Sequence[str]) -> set[str]:
+    """Return the names of the columns, of a file's first lines; nothing of no line."""
+    if not lines:
+        return set()
+    record = next(csv.reader([lines[0]], delimiter=_delimiter(lines[0])), [])
+    return {cell.strip() for cell in record}
+
+
+def _delimiter(header: str) -> str:
+    """Return what parts the cells of this header: a comma unless there is none."""
+    return next((each for each in DELIMITERS if each in header), DELIMITERS[0])
 
 
 def head(path: Path, num_lines: int = 1) -> list[str]:
     """Return the first lines of a file, without line ends. Raises InputError if it cannot be read."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with _opened(path) as file:
             return [
                 line.rstrip("\r\n")
                 for _, line in zip(range(num_lines), file, strict=False)
             ]
-    except (OSError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise _unreadable(path, error) from None
+
+
+def read_text(path: Path) -> str:
+    """Return all text of a file, compressed or not. Raises InputError if it cannot be read."""
+    try:
+        with _opened(path) as file:
+            return file.read()
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from None
+
+
+def trace_name(path: Path) -> str:
+    """Return what a workload is called that is in this file: its name without endings."""
+    return Path(path.stem).stem if path.suffix in COMPRESSED else path.stem
+
+
+def _opened(path: Path) -> TextIO:
+    """Open a text file in UTF-8, as it is or compressed, with a byte order mark or without."""
+    with path.open("rb") as file:
+        magic = file.read(6)
+    opens = next(
+        (each for start, each in _OPENS.items() if magic.startswith(start)), None
+    )
+    if opens is None:
+        return path.open(encoding="utf-8-sig", newline="")
+    return io.TextIOWrapper(opens(path), encoding="utf-8-sig", newline="")
 
 
 def _records(path: Path) -> list[tuple[int, list[str]]]:
     """Return the records with the line on which each ends, the header first, blank lines left out."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.reader(file)
+        with _opened(path) as file:
+            first = file.readline()
+            while first and not first.strip():
+                first = file.readline()
+            file.seek(0)
+            reader = csv.reader(file, delimiter=_delimiter(first))
             records = [
                 (reader.line_num, [cell.strip() for cell in record])
                 for record in reader
-                if record
+                if any(map(str.strip, record))
             ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except _UNREADABLE as error:
         raise _unreadable(path, error) from None
     if not records:
         raise InputError(f"{path}", "an empty file", "a header line and rows")
@@ -130,5 +252,5 @@ def _records(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    return InputError(f"{path}", reason, "a readable text file")
+    reason = error.strerror if isinstance(error, OSError) else None
+    return InputError(f"{path}", reason or str(error), "a readable text file in UTF-8")

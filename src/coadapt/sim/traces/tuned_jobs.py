@@ -18,10 +18,13 @@ from coadapt.model import (
     RescaleContract,
 )
 from coadapt.sim.applications import Application
-from coadapt.sim.traces.table import Row, read_rows
+from coadapt.sim.traces.table import Row, header_of, read_rows, trace_name
 from coadapt.sim.workload import TraceJob, Workload
 
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
+# Sia's: which jobs may change. One that is left out is adaptive.
+CATEGORY = "category"
+ADAPTIVE, SCALE_GPUS, RIGID = CATEGORIES = ("adaptive", "scale-gpus", "rigid")
 NUM_REPLICAS_MAX = 64  # both artifacts' cap on GPUs per job
 
 A = TypeVar("A", bound=Application)
@@ -45,9 +48,7 @@ def write_jobs(path: Path, jobs: Iterable[TunedJob]) -> None:
 
 def has_columns(lines: Sequence[str]) -> bool:
     """Return whether these are the first lines of a workload of tuned jobs, right or wrong."""
-    return bool(lines) and set(COLUMNS[2:]) <= {
-        cell.strip() for cell in lines[0].split(",")
-    }
+    return set(COLUMNS[2:]) <= header_of(lines)
 
 
 def application_folders(profiles: Path | None, needs: str) -> dict[str, Path]:
@@ -74,7 +75,7 @@ def read_jobs(
 
     Raises InputError for an unknown application, a name that occurs twice, and what `spec` complains of.
     """
-    rows = list(read_rows(path, COLUMNS))
+    rows = list(read_rows(path, COLUMNS, known=(CATEGORY,)))
     applications: dict[str, A] = {}
     width = len(str(len(rows) - 1))
     names: set[str] = set()
@@ -99,11 +100,12 @@ def read_jobs(
                 spec=spec(row, applications[wanted]),
             )
         )
-    return Workload(name=path.stem, jobs=tuple(jobs)), applications
+    return Workload(name=trace_name(path), jobs=tuple(jobs)), applications
 
 
 def tuned_spec(row: Row, limits: BatchLimits) -> JobSpec:
-    """Return the spec of an adaptive job; GPUs and batch of its line are what it requests.
+    """Return the spec of a job, adaptive unless its category says otherwise; GPUs and batch of its line are
+    what it requests.
 
     Raises InputError for a batch out of `limits`, or more GPUs than it fills.
     """
@@ -119,11 +121,19 @@ def tuned_spec(row: Row, limits: BatchLimits) -> JobSpec:
         raise row.error(
             "num_replicas", replicas, f"1..{most} for a total batch of {total}"
         )
-    most = max(replicas, min(NUM_REPLICAS_MAX, limits.max_total // limits.min_atomic))
+    category = row.cells.get(CATEGORY) or ADAPTIVE
+    if category not in CATEGORIES:
+        raise row.error(CATEGORY, category, ", ".join(CATEGORIES))
+    fills = limits.max_total if category == ADAPTIVE else total
+    most = max(replicas, min(NUM_REPLICAS_MAX, fills // limits.min_atomic))
+    may = ReplicaLimits(min=1, max=most, requested=replicas)
+    if category == RIGID:
+        may = ReplicaLimits(min=replicas, max=replicas)
+    adaptive = category == ADAPTIVE
     return JobSpec(
         name=row.text("name"),
         application=row.text("application"),
         batch=replace(limits, requested=total),
-        replicas=ReplicaLimits(min=1, max=most, requested=replicas),
-        contract=RescaleContract.ADAPTIVE,
+        replicas=may,
+        contract=RescaleContract.ADAPTIVE if adaptive else RescaleContract.FIXED,
     )

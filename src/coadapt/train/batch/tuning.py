@@ -126,7 +126,11 @@ def take_snapshot(
         trend=data.trend,
         adaptive=session.adaptive,
         tunes=session.adaptive and session.config.job.batch is None,
-        metrics={**session.figures.metrics, **session.figures.stragglers.told()},
+        metrics={
+            **session.figures.metrics,
+            **session.figures.stragglers.told(),
+            **session.figures.trouble(),
+        },
     )
 
 

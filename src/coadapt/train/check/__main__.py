@@ -15,9 +15,19 @@ from typing import cast
 import torch
 
 from coadapt.model import RuleKind
+from coadapt.train.check.causes import (
+    LOSS,
+    Cause,
+    Seen,
+    by_layers,
+    find_cause,
+    not_finite_since,
+    strayed,
+)
 from coadapt.train.check.compare import Compared, Finding, State, allowed_distance
+from coadapt.train.check.failures import explain_failure, explain_silence
 from coadapt.train.check.replicas import LateError, ScriptRun
-from coadapt.train.check.rows import Steps, kinds, read_steps, sizes
+from coadapt.train.check.rows import contents, kinds, read_steps, sizes
 from coadapt.train.check.schedule import (
     Change,
     Failure,
@@ -33,6 +43,8 @@ from coadapt.train.wrappers.recorder import END_FILE, Plan
 
 EXIT_SAME, EXIT_DIFFERENT, EXIT_UNFIT = 0, 1, 2
 NUDGE = 6e-8  # half a unit in the last place of float32
+# Of the runs that say what a loss is a mean of.
+STILL_STEPS = 12
 # Contracts that promise the training of one replica.
 SAME_TRAINING = ("fixed", "self")
 
@@ -51,11 +63,15 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a check came to. problem: why it could not be carried out, or a run failed; empty otherwise."""
+    """What a check came to. problem: why it could not be carried out, or a run failed; empty otherwise.
+
+    cause: of a difference or a failure, where one was looked for.
+    """
 
     num_steps: int = 0
     changes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    cause: Cause | None = None
     problem: str = ""
     lines: tuple[str, ...] = ()
     wall_s: float = 0.0
@@ -134,10 +150,10 @@ def check(settings: Settings) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="coadapt-check-") as folder:
         try:
             outcome = _check(settings, Path(folder), began + settings.timeout_s)
-        except LateError as late:
-            outcome = Outcome(
-                problem=f"nothing came of {late} within {settings.timeout_s:g} s (--timeout)"
-            )
+        except (LateError, SilentError) as late:
+            text = f"nothing came of {late} within {settings.timeout_s:g} s (--timeout)"
+            cause = late.cause if isinstance(late, SilentError) else None
+            outcome = Outcome(problem=text, cause=cause)
     return replace(outcome, wall_s=round(time.monotonic() - began, 1))
 
 
@@ -149,87 +165,184 @@ def _check(settings: Settings, folder: Path, deadline: float) -> Outcome:
         if torch.cuda.device_count() < settings.replicas
         else {}
     )
-    alone, nudged, changed = (
-        ScriptRun(settings.command, folder / name, told_plan, deadline, envs)
-        for name, told_plan in (
-            ("alone", plan),
-            ("nudged", replace(plan, nudge=NUDGE)),
-            ("changed", plan),
-        )
-    )
+    still = replace(plan, num_steps=min(STILL_STEPS, settings.steps), still=True)
+    plans = {
+        "alone": plan,
+        "nudged": replace(plan, nudge=NUDGE),
+        "changed": plan,
+        "shared": plan,
+        "still_alone": still,
+        "still_shared": still,
+    }
+    runs = {
+        name: ScriptRun(settings.command, folder / name, its, deadline, envs)
+        for name, its in plans.items()
+    }
     try:
-        for run in (alone, nudged):
+        return _Runs(settings=settings, **runs).outcome()
+    finally:
+        for run in runs.values():
+            run.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """The runs of a check. shared: two replicas without a change, where a cause is looked for; still: see Seen."""
+
+    settings: Settings
+    alone: ScriptRun
+    nudged: ScriptRun
+    changed: ScriptRun
+    shared: ScriptRun
+    still_alone: ScriptRun
+    still_shared: ScriptRun
+
+    def outcome(self) -> Outcome:
+        settings = self.settings
+        for run in (self.alone, self.nudged):
             run.start(1)
-        failure = await_end(alone) or await_end(nudged)
+        failure = await_end(self.alone) or await_end(self.nudged)
         if failure is not None:
-            return _failed(failure, "alone, before anything changed", ())
-        steps = read_steps(alone.folder)
+            cause = explain_failure(
+                self.alone.all_lines() or self.nudged.all_lines(), {}
+            )
+            return replace(
+                _failed(failure, "alone, before anything changed", ()), cause=cause
+            )
+        steps = read_steps(self.alone.folder)
         if not steps:
             text = (
                 "no step was recorded: the script neither trains in `for epoch in run.epochs(n)`, nor gives "
                 "the Trainer that trains a CoadaptCallback"
             )
-            return Outcome(problem=text, lines=tuple(alone.last_lines("1-0")))
-        fitting = sizes(alone.folder, settings.replicas)
+            return Outcome(problem=text, lines=tuple(self.alone.last_lines("1-0")))
+        num_steps = max(steps)
+        since = not_finite_since(steps)
+        if since is not None:
+            text = f"not finite from step {since} on, alone too: nothing was compared"
+            finding = Finding(what="losses", same=False, text=text)
+            cause = find_cause(self._seen(1.0))
+            return Outcome(num_steps=num_steps, findings=(finding,), cause=cause)
+        fitting = sizes(self.alone.folder, settings.replicas)
         if fitting == [1]:
             most = settings.replicas
             text = f"a batch that 2 to {most} replicas cannot share equally: the loop is a library's"
-            return Outcome(num_steps=max(steps), problem=text)
+            return Outcome(num_steps=num_steps, problem=text)
         if fitting:
             first, changes = draw_anew(
-                max(steps), settings.changes, fitting, settings.seed
+                num_steps, settings.changes, fitting, settings.seed
             )
         else:
             first, changes = draw_changes(
-                max(steps), settings.changes, settings.replicas, settings.seed
+                num_steps, settings.changes, settings.replicas, settings.seed
             )
-        if not changes:
-            return Outcome(
-                num_steps=max(steps), problem="too few steps for a change of replicas"
+        made: list[Change] = []
+        if changes:
+            made, failure = self._lead(first, changes)
+        if failure is None and not made:
+            # Too short for a replica to join on the way: restarts fit into any three steps.
+            every = fitting or list(range(1, settings.replicas + 1))
+            first, changes = draw_anew(
+                num_steps, settings.changes, every, settings.seed
             )
-        made, failure = lead(changed, first, changes)
+            if not changes:
+                problem = f"{num_steps} steps are too few for a change of replicas: train for more epochs"
+                return Outcome(num_steps=num_steps, problem=problem)
+            self.changed.begin_again()
+            made, failure = self._lead(first, changes)
         if failure is not None:
             where = (
                 f"in the change {changes[len(made)]}"
                 if len(made) < len(changes)
                 else "after the changes"
             )
-            return replace(_failed(failure, where, changes), num_steps=max(steps))
+            seen = read_steps(self.changed.folder)
+            cause = explain_failure(self.changed.all_lines(), seen)
+            return replace(
+                _failed(failure, where, changes), num_steps=num_steps, cause=cause
+            )
         if not made:
             return Outcome(
-                num_steps=max(steps),
-                problem="training was over before the first change of replicas",
+                num_steps=num_steps,
+                problem="training was over before the first change of replicas: train for more epochs",
             )
-        return _compared(alone, nudged, changed, steps, made)
-    finally:
-        for run in (alone, nudged, changed):
-            run.close()
+        return self._compared(made)
+
+    def _lead(
+        self, first: int, changes: Sequence[Change]
+    ) -> tuple[list[Change], Failure | None]:
+        try:
+            return lead(self.changed, first, changes)
+        except LateError as late:
+            seen = read_steps(self.changed.folder)
+            raise SilentError(
+                str(late), explain_silence(self.changed.all_lines(), seen)
+            ) from late
+
+    def _compared(self, made: Sequence[Change]) -> Outcome:
+        contract, state = _state(self.alone)
+        _, nudged_state = _state(self.nudged)
+        _, changed_state = _state(self.changed)
+        steps = read_steps(self.alone.folder)
+        compared = Compared(
+            alone=steps,
+            changed=read_steps(self.changed.folder),
+            state_alone=state,
+            state_changed=changed_state,
+            allowed=allowed_distance(state, nudged_state),
+            fixed=contract in SAME_TRAINING and not _goes_by_noise(state),
+            layers=kinds(self.alone.folder),
+        )
+        findings = compared.findings()
+        seen = self._seen(compared.allowed)
+        names = strayed(seen) if compared.fixed and not compared.layers else []
+        if names:
+            text = f"`{names[0]}` ends elsewhere than alone"
+            findings.append(Finding(what="script", same=False, text=text))
+        cause = None
+        by_design = [finding for finding in findings if finding.by_design]
+        if by_design:
+            cause = by_layers(compared.layers)
+        if any(finding.same is False for finding in findings):
+            if not sizes(self.alone.folder, 2) or 2 in sizes(self.alone.folder, 2):
+                self.shared.start(2)
+                await_end(self.shared)
+            cause = find_cause(self._seen(compared.allowed))
+            if cause.kind == LOSS:
+                self.still_alone.start(1)
+                self.still_shared.start(2)
+                await_end(self.still_alone)
+                await_end(self.still_shared)
+                cause = find_cause(self._seen(compared.allowed))
+        return Outcome(
+            num_steps=max(steps),
+            changes=tuple(map(str, made)),
+            findings=tuple(findings),
+            cause=cause,
+        )
+
+    def _seen(self, allowed: float) -> Seen:
+        return Seen(
+            alone=read_steps(self.alone.folder),
+            again=read_steps(self.nudged.folder),
+            changed=read_steps(self.changed.folder),
+            shared=read_steps(self.shared.folder),
+            still_alone=read_steps(self.still_alone.folder),
+            still_shared=read_steps(self.still_shared.folder),
+            allowed=allowed,
+            layers=kinds(self.alone.folder),
+            contents_alone=contents(self.alone.folder),
+            contents_again=contents(self.nudged.folder),
+            contents_shared=contents(self.shared.folder),
+        )
 
 
-def _compared(
-    alone: ScriptRun,
-    nudged: ScriptRun,
-    changed: ScriptRun,
-    steps: Steps,
-    made: Sequence[Change],
-) -> Outcome:
-    contract, state = _state(alone)
-    _, nudged_state = _state(nudged)
-    _, changed_state = _state(changed)
-    compared = Compared(
-        alone=steps,
-        changed=read_steps(changed.folder),
-        state_alone=state,
-        state_changed=changed_state,
-        allowed=allowed_distance(state, nudged_state),
-        fixed=contract in SAME_TRAINING and not _goes_by_noise(state),
-        layers=kinds(alone.folder),
-    )
-    return Outcome(
-        num_steps=max(steps),
-        changes=tuple(map(str, made)),
-        findings=tuple(compared.findings()),
-    )
+class SilentError(Exception):
+    """A run came no further. cause: why, where that can be seen."""
+
+    def __init__(self, what: str, cause: Cause | None) -> None:
+        super().__init__(what)
+        self.cause = cause
 
 
 def _state(run: ScriptRun) -> tuple[str, State]:
@@ -283,11 +396,16 @@ def told(outcome: Outcome, settings: Settings) -> str:
             *(f"  | {line}" for line in outcome.lines),
         ]
     elif different:
-        lines.append(
-            f"not the same training, first in {different[0].what}. Likely: {different[0].why}"
-        )
+        lines.append(f"not the same training, first in {different[0].what}")
+    elif any(finding.by_design for finding in outcome.findings):
+        lines.append("the same training, but for what differs by design")
     else:
         lines.append("the same training")
+    if outcome.cause is not None:
+        known = "cause" if outcome.cause.kind != "unknown" else "known"
+        lines.append(f"{known}: {outcome.cause.text}")
+        if outcome.cause.remedy:
+            lines.append(f"write: {outcome.cause.remedy}")
     return "\n".join(lines)
 
 

@@ -19,13 +19,7 @@ import torch
 from torch import Tensor
 
 from coadapt.train.check.rows import Steps
-from coadapt.train.wrappers.drift import (
-    PARAMETERS_REMEDY,
-    RATE_REMEDY,
-    TOLERANCE,
-    UPDATES_REMEDY,
-    by_replica,
-)
+from coadapt.train.wrappers.drift import TOLERANCE, by_replica
 from coadapt.train.wrappers.recorder import StepRow
 
 # Of the norm of all parameters: what is allowed at least, and at most.
@@ -35,38 +29,17 @@ ROUNDING_FACTOR = 10.0
 RATE_TOLERANCE = 1e-9
 # Of registered figures: sums over replicas again.
 FIGURE_TOLERANCE = 1e-4
-HELD_REMEDY = (
-    "the loop accumulates by hand: what `.grad` holds does not go over to a replica that joins; let "
-    "run.loader(max_atomic=...) accumulate"
-)
-# It divides by differences of gradients, and its line search compares losses: where these are small, rounding
-# decides about a step.
-SEARCH_REMEDY = (
-    "LBFGS, which rounding in float32 may lead elsewhere; make model and samples float64 and check again: "
-    "what differs then is a mistake"
-)
-SAMPLES_REMEDY = (
-    "a batch_size that follows the number of replicas (it is that of one optimiser step over all of them), "
-    "or a data set or init(seed=) that is not the same at every start and on every replica; else a defect of "
-    "Coadapt: report it"
-)
-LOSS_REMEDY = (
-    'a loss that is not the mean over its samples (say so: prepare(reduction="sum")), or samples drawn anew '
-    "at every start (random_split without a generator)"
-)
-STATE_REMEDY = "keep what the loop changes in run.state(...) or run.register(...), and change it alike on all"
-
 State = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """same: None where it could not be compared. why: of a difference, and what to do."""
+    """same: None where it could not be compared, or by_design: it differs as documented."""
 
     what: str
     same: bool | None
     text: str
-    why: str = ""
+    by_design: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +60,7 @@ class Compared:
 
     def findings(self) -> list[Finding]:
         return [
+            self._length(),
             self._samples(),
             self._replicas(),
             self._rates(),
@@ -94,6 +68,15 @@ class Compared:
             self._parameters(),
             self._checkpoint(),
         ]
+
+    def _length(self) -> Finding:
+        own = max(self.alone)
+        other = max(self.changed, default=0)
+        if not self.fixed:
+            return _by_contract("length")
+        same = own == other
+        text = f"{own} steps" if same else f"{other} steps, alone {own}"
+        return Finding(what="length", same=same, text=text)
 
     def _samples(self) -> Finding:
         if not any(row.ids for rows in self.alone.values() for row in rows):
@@ -105,13 +88,14 @@ class Compared:
         if not self.fixed:
             return self._samples_of_epochs()
         for step, rows in self.alone.items():
-            wanted, found = _ids(rows), _ids(self.changed.get(step, []))
+            if step not in self.changed:
+                break  # see length
+            wanted = _ids(rows)
+            found = _ids(self.changed[step])
             if wanted != found:
                 lost, more = (wanted - found).total(), (found - wanted).total()
                 text = f"step {step} (epoch {rows[0].epoch}): {lost} samples missing, {more} too many"
-                return Finding(
-                    what="samples", same=False, text=text, why=SAMPLES_REMEDY
-                )
+                return Finding(what="samples", same=False, text=text)
         return Finding(
             what="samples",
             same=True,
@@ -127,12 +111,7 @@ class Compared:
             twice = [name for name, count in ids.items() if count > 1]
             if twice:
                 text = f"epoch {epoch}: {len(twice)} samples more than once"
-                return Finding(
-                    what="samples",
-                    same=False,
-                    text=text,
-                    why="a defect of Coadapt: report it",
-                )
+                return Finding(what="samples", same=False, text=text)
         return Finding(
             what="samples", same=True, text="each at most once in each epoch"
         )
@@ -142,9 +121,8 @@ class Compared:
         for step, rows in self.changed.items():
             found = _apart(rows)
             if found is not None:
-                text, why = found
                 return Finding(
-                    what="replicas", same=False, text=f"step {step}: {text}", why=why
+                    what="replicas", same=False, text=f"step {step}: {found}"
                 )
         # No sum is taken of a model in parts: there is no tensor that two replicas both have.
         whole = any(row.norm for rows in self.changed.values() for row in rows)
@@ -166,9 +144,7 @@ class Compared:
             ):
                 if not math.isclose(own, wanted, rel_tol=RATE_TOLERANCE):
                     text = f"step {step}: {own:.6g}, alone {wanted:.6g}"
-                    return Finding(
-                        what="learning rates", same=False, text=text, why=RATE_REMEDY
-                    )
+                    return Finding(what="learning rates", same=False, text=text)
         return Finding(what="learning rates", same=True, text="the same in each step")
 
     def _updates(self) -> Finding:
@@ -177,9 +153,7 @@ class Compared:
         for step, first, other in self._pairs():
             if first.updates != other.updates:
                 text = f"step {step}: {_calls(other)} of optimizer.step(), alone {_calls(first)}"
-                return Finding(
-                    what="optimiser steps", same=False, text=text, why=UPDATES_REMEDY
-                )
+                return Finding(what="optimiser steps", same=False, text=text)
         calls = sum(sum(rows[0].updates) for rows in self.alone.values())
         return Finding(
             what="optimiser steps", same=True, text=f"the same {calls} calls"
@@ -200,22 +174,16 @@ class Compared:
             return Finding(what="parameters", same=True, text=text)
         if self.layers:
             text = f"differ by {found:.1e}, as documented: the model has {' and '.join(self.layers)}"
-            return Finding(what="parameters", same=None, text=text)
+            return Finding(what="parameters", same=None, text=text, by_design=True)
         began = self._parted_at()
         since = "" if began is None else f", since step {began}"
         text = f"differ by {found:.1e} of their norm{since}; allowed {self.allowed:.1e}"
-        return Finding(
-            what="parameters", same=False, text=text, why=self._parameters_remedy()
-        )
-
-    def _parameters_remedy(self) -> str:
-        if any(not sum(rows[0].updates) for rows in self.alone.values()):
-            return HELD_REMEDY
-        return (
-            SEARCH_REMEDY
-            if _searches(self.state_alone)
-            else f"{PARAMETERS_REMEDY}; or {LOSS_REMEDY}"
-        )
+        if _searches(self.state_alone):
+            text += (
+                "; LBFGS may be led elsewhere by rounding in float32: make model and samples float64 and check "
+                "again, what differs then is a mistake"
+            )
+        return Finding(what="parameters", same=False, text=text)
 
     def _checkpoint(self) -> Finding:
         if not self.fixed:
@@ -227,21 +195,14 @@ class Compared:
         ]
         for name in names:
             if name not in self.state_changed:
-                return Finding(
-                    what="checkpoint",
-                    same=False,
-                    text=f"{name} is missing",
-                    why=STATE_REMEDY,
-                )
+                return Finding(what="checkpoint", same=False, text=f"{name} is missing")
             place = _first_difference(
                 self.state_alone[name], self.state_changed[name], name
             )
             if place is not None and not (
                 self.layers and name not in ("state", "scheduler")
             ):
-                return Finding(
-                    what="checkpoint", same=False, text=place, why=STATE_REMEDY
-                )
+                return Finding(what="checkpoint", same=False, text=place)
         return Finding(
             what="checkpoint", same=True, text=f"the same {', '.join(names) or 'model'}"
         )
@@ -301,7 +262,9 @@ def _searches(state: State) -> bool:
         group
         for kind, item in items
         if kind == "optimizer"
-        for group in cast("Sequence[Mapping[str, object]]", item["param_groups"])
+        for group in cast(
+            "Sequence[Mapping[str, object]]", item.get("param_groups", ())
+        )
     ]
     precise = all(
         value.dtype == torch.float64
@@ -334,19 +297,19 @@ def _calls(row: StepRow) -> str:
     return f"{count} call{'s' * (count != 1)}"
 
 
-def _apart(rows: Sequence[StepRow]) -> tuple[str, str] | None:
-    """Return what differs between the replicas of a step, and where that comes from."""
+def _apart(rows: Sequence[StepRow]) -> str | None:
+    """Return what differs between the replicas of a step."""
     for group, rates in enumerate(
         zip(*(_flat(row.rates) for row in rows), strict=False)
     ):
         if len(set(rates)) > 1:
-            return f"learning rate of group {group}: {by_replica(rates)}", RATE_REMEDY
+            return f"learning rate of group {group}: {by_replica(rates)}"
     calls = [sum(row.updates) for row in rows]
     if len(set(calls)) > 1:
-        return f"calls of optimizer.step(): {by_replica(calls)}", UPDATES_REMEDY
+        return f"calls of optimizer.step(): {by_replica(calls)}"
     sums = [row.checksum for row in rows]
     if max(sums) - min(sums) > TOLERANCE * rows[0].norm:
-        return "parameters differ", PARAMETERS_REMEDY
+        return "parameters differ"
     return None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from coadapt.model.contract_env import (
     ENV_CHECKPOINT_DIR,
@@ -17,6 +19,7 @@ from coadapt.model.contract_env import (
     ENV_GENERATION,
     ENV_JOINING,
     ENV_RESCALE_DIR,
+    EXIT_PEER_LOST,
 )
 from coadapt.model.rescale import (
     ORDER_FILE,
@@ -35,6 +38,8 @@ END_S = 30.0
 # A check must not save by itself in between: what it compares is the end.
 NEVER_S = "1000000"
 LOG_LINES = 15
+# The one that failed first may take so long to end after those that lost contact with it.
+CAUSE_S = 10.0
 
 
 class LateError(Exception):
@@ -60,12 +65,16 @@ class ScriptRun:
         self._envs = envs
         self._deadline = deadline
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        (folder / "rescale").mkdir(parents=True)
-        (folder / PLAN_FILE).write_text(json.dumps(to_json(plan)))
+        self._plan = plan
+        self._make_folders()
 
     @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
+
+    def _make_folders(self) -> None:
+        (self.folder / "rescale").mkdir(parents=True)
+        (self.folder / PLAN_FILE).write_text(json.dumps(to_json(self._plan)))
 
     def start(self, num_replicas: int) -> None:
         """Start a generation from nothing, or from the last checkpoint."""
@@ -140,6 +149,15 @@ class ScriptRun:
                 raise LateError(what)
             time.sleep(LOOK_S)
 
+    def await_cause(self) -> None:
+        """Wait some seconds for one that failed, where only such ended that lost contact with another."""
+        until = time.monotonic() + CAUSE_S
+        while time.monotonic() < until:
+            codes = self.codes(self.ended()).values()
+            if any(code != EXIT_PEER_LOST for code in codes):
+                return
+            time.sleep(LOOK_S)
+
     def codes(self, names: Iterable[str]) -> dict[str, int]:
         """Return the exit codes of `names`, once they have ended."""
         names = list(names)
@@ -157,6 +175,19 @@ class ScriptRun:
             if path.exists()
             else []
         )
+
+    def all_lines(self) -> dict[str, list[str]]:
+        """Return the output of all replicas so far, by name."""
+        return {
+            path.stem: path.read_text(errors="replace").splitlines()
+            for path in sorted(self.folder.glob("*.log"))
+        }
+
+    def begin_again(self) -> None:
+        """Forget what the run has done so far: it ended before anything changed."""
+        self.close()
+        shutil.rmtree(self.folder)
+        self._make_folders()
 
     def close(self) -> None:
         """End what is left, with the processes that it has started."""
@@ -181,13 +212,20 @@ class ScriptRun:
             **envs,
         }
         with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [sys.executable, *self._command],
-                env=child_environ(env),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self._processes[name] = self.launch(self._command, child_environ(env), log)
+
+    @staticmethod
+    def launch(
+        command: Sequence[str], env: Mapping[str, str], log: IO[bytes]
+    ) -> "subprocess.Popen[bytes]":
+        """Start a replica, in a session of its own."""
+        return subprocess.Popen(
+            [sys.executable, *command],
+            env=dict(env),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def _free_port() -> int:

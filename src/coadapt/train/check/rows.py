@@ -38,7 +38,17 @@ def _row(data: dict[str, Any]) -> StepRow:
     """Not by the wire codec: figures of a training that failed may be infinite."""
     row = StepRow(**data)
     rates = tuple(tuple(group) for group in row.rates)
-    return replace(row, ids=tuple(row.ids), rates=rates, updates=tuple(row.updates))
+    return replace(
+        row,
+        ids=tuple(row.ids),
+        rates=rates,
+        updates=tuple(row.updates),
+        forwards=tuple(row.forwards),
+        backwards=tuple(row.backwards),
+        losses=tuple((int(count), loss) for count, loss in row.losses),
+        gradient=(row.gradient[0], row.gradient[1]),
+        draws=tuple(row.draws),
+    )
 
 
 def sizes(folder: Path, most: int) -> list[int]:
@@ -55,10 +65,17 @@ def sizes(folder: Path, most: int) -> list[int]:
 
 def kinds(folder: Path) -> list[str]:
     """Return what the models are made of that differs between numbers of replicas."""
-    return sorted(
-        {
-            kind
-            for path in folder.glob("*.door")
-            for kind in json.loads(path.read_text())
-        }
-    )
+    return sorted({kind for door in _doors(folder) for kind in door["kinds"]})
+
+
+def contents(folder: Path) -> list[dict[int, tuple[float, float]]]:
+    """Return for each replica what some samples of its data set come to, read twice; by index."""
+    return [
+        {int(index): (first, again) for index, first, again in door["contents"]}
+        for door in _doors(folder)
+        if door["contents"]
+    ]
+
+
+def _doors(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.door"))]

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.model.contract_env import EXIT_PEER_LOST, EXIT_STOPPED
 from coadapt.train.check.replicas import ScriptRun
 from coadapt.train.check.rows import last_step
 from coadapt.train.wrappers.recorder import Gate, write_gate
@@ -21,6 +21,7 @@ PACE_S = 0.25
 APPROACH_S = 3.0
 # Steps that a change takes from its gate, and as many of training between two.
 STEPS_PER_CHANGE = 8
+STEPS_PER_RESTART = 3
 ANEW_SHARE = 0.25
 ENDINGS = (0, EXIT_STOPPED)
 
@@ -97,7 +98,8 @@ def draw_anew(
     sizes: ascending, two or more. The first change lets a replica join.
     """
     draw = random.Random(seed)
-    fitting = _fitting(num_steps, num_changes)
+    # A restart ends a step or two later than it is ordered; it needs no steps to come about.
+    fitting = min(num_changes, (num_steps - 1) // STEPS_PER_RESTART)
     first = count = draw.choice(sizes[:-1])
     changes = []
     for index in range(fitting):
@@ -176,6 +178,7 @@ def _in_place(run: ScriptRun, change: Change) -> Failure | None:
         write_gate(run.folder, gate)
         if not _unless_ended(run, condition, f"the change {change}") and not run.done():
             if not set(run.ended()) <= set(before):
+                run.await_cause()
                 return _failure(run, run.codes(run.ended()), or_early=True)
             run.stop()  # those who were to join
             return await_end(run)
@@ -196,7 +199,9 @@ def _start_anew(run: ScriptRun, change: Change) -> Failure | None:
 def _failure(
     run: ScriptRun, codes: dict[str, int], *, or_early: bool = False
 ) -> Failure | None:
-    for name, code in codes.items():
+    # A replica that ended because of another one has nothing to say.
+    causes = sorted(codes.items(), key=lambda item: item[1] == EXIT_PEER_LOST)
+    for name, code in causes:
         if code not in ENDINGS or or_early:
             text = f"replica {name} ended with code {code}"
             return Failure(member=name, text=text, lines=tuple(run.last_lines(name)))

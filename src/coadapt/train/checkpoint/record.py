@@ -28,7 +28,10 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Where a run stands and what it has learnt. last_step_at: wall clock. stopped: saved due to a stop."""
+    """Where a run stands and what it has learnt. last_step_at: wall clock. stopped: saved due to a stop.
+
+    random_seed: see `Session`.
+    """
 
     contract: RescaleContract
     num_replicas: int
@@ -42,6 +45,7 @@ class RunRecord:
     memory_ceilings: Mapping[str, MemoryCeiling] = field(default_factory=dict)
     last_step_at: float = 0.0
     stopped: bool = False
+    random_seed: int = 0
 
 
 def make_record(session: Session, *, last_step_at: float, stopped: bool) -> RunRecord:
@@ -70,6 +74,7 @@ def make_record(session: Session, *, last_step_at: float, stopped: bool) -> RunR
         memory_ceilings=dict(session.memory_ceilings),
         last_step_at=last_step_at,
         stopped=stopped,
+        random_seed=session.random_seed,
     )
 
 
@@ -90,6 +95,7 @@ def resume(session: Session, record: RunRecord) -> None:
             f"{record.num_replicas}: the contract is frozen",
         )
     session.progress = replace(record.progress)
+    session.random_seed = record.random_seed
     data.noise = replace(record.noise, initial=data.noise.initial)
     data.further_noise = {
         name: replace(noise, initial=data.noise.initial)

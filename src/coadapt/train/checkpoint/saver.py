@@ -7,8 +7,7 @@
 #
 # Three kinds of state, by who has it. Model, optimiser, scheduler and scaler are alike on all replicas
 # (`SHARED`), the first two perhaps in shards (`CUT`). Registered objects and measurements are rank 0's:
-# `notes`, which must not leave with it. Random generators are each rank's own: at another number of replicas
-# the ranks that there were get theirs back, new ones keep what the script seeded.
+# `notes`, which must not leave with it. Random generators are each rank's own (draws/streams.py).
 #
 # Nothing in a file runs code when it is loaded: `register` tries each state with torch's safe loader at once,
 # since an hour later, after a crash, it would be too late to say so. Tensors are left out of that trial, as
@@ -35,6 +34,7 @@ from coadapt.train.checkpoint.per_sample import PerSample
 from coadapt.train.checkpoint.record import RunRecord, make_record, resume
 from coadapt.train.checkpoint.store import CheckpointStore, DamagedError, Reading
 from coadapt.train.checkpoint.writer import BackgroundWriter, Store, copy_to_host
+from coadapt.train.draws.streams import RandomDraws
 from coadapt.train.dtensors import (
     empty_shards,
     flatten,
@@ -45,7 +45,6 @@ from coadapt.train.dtensors import (
 from coadapt.train.env import TrainConfig
 from coadapt.train.group.group import gather_all, share_from_first
 from coadapt.train.group.totals import Sums
-from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.samples.stream import StreamPosition
 from coadapt.train.session import Session
 
@@ -67,6 +66,7 @@ class Saver:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.draws = RandomDraws(session)
         self._store = open_store(session.config)
         self._writer = None if self._store is None else BackgroundWriter(self._store)
         self._objects: dict[str, Stateful] = {}
@@ -82,6 +82,11 @@ class Saver:
     def names(self) -> list[str]:
         """Return the names of what is registered."""
         return list(self._objects)
+
+    @property
+    def items(self) -> list[Stateful]:
+        """Return what is registered."""
+        return list(self._objects.values())
 
     def register(self, name: str, item: Stateful) -> None:
         """Keep `item` in checkpoints. InputError if its state is not plain data, or the name is taken."""
@@ -110,7 +115,7 @@ class Saver:
             return
         session = self._session
         self.gather()
-        generators = gather_all(session.group, rng_state(session.group.device))
+        generators = self.draws.states()
         totals = session.figures.totals.gather(session.group)
         first, cut = (
             session.group.rank == 0,
@@ -245,8 +250,7 @@ class Saver:
                     if isinstance(value, Tensor)
                 }
             elif kind == "optimizer":
-                groups = state["param_groups"]
-                assert isinstance(groups, list)
+                groups = getattr(item, "param_groups", [])
                 found[name] = [len(group["params"]) for group in groups]
         return found
 
@@ -276,18 +280,18 @@ class Saver:
 
         Returns the seconds that stopping cost the generation before (its last step to the saved file), None
         if there is no checkpoint or it was not made by a stop. Random generators go on where the same rank
-        left them; ranks that are new keep theirs.
+        left them; see `draws/streams.py`.
         """
         self.wait()
         found = self._newest()
         if found is None:
+            self.draws.begin()
             return None
         state, saved_at = found
         record = self.load(state)
-        generators, group = state["rng"], self._session.group
+        generators = state["rng"]
         assert isinstance(generators, list)
-        if group.rank < len(generators):
-            restore_rng(generators[group.rank], group.device)
+        self.draws.go_on(generators)
         return max(saved_at - record.last_step_at, 0.0) if record.stopped else None
 
     def _write_shards(self, state: dict[str, object]) -> None:

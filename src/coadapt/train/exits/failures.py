@@ -137,6 +137,7 @@ class FailureReporter:
         first = self._first_failure(failure)
         told_elsewhere = first is not None and first != failure
         self.exit_code = EXIT_PEER_LOST if lost or told_elsewhere else EXIT_FAILED
+        self._stop.failed()
         if group.distributed:
             # The interpreter may wait for threads of the script, and the other replicas for this process.
             self._limit = exit_after(PEER_WAIT_S + EXIT_GRACE_S, self.exit_code)

@@ -11,7 +11,13 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.durable import write_whole
+from coadapt.model.contract_env import (
+    EXIT_STOPPED,
+    LISTENER_ENDED,
+    LISTENER_FAILED,
+    LISTENER_TRAINS,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +39,12 @@ class StopSignal:
         *,
         repeat_s: float = REPEAT_S,
         listeners_dir: Path | None = None,
+        member: str = "",
     ) -> None:
         """`timeout_s`: from the first signal to the forced end. `repeat_s`: a second one is the first's echo.
 
-        listeners_dir: where this process says that it listens, and that it has saved its state.
+        listeners_dir: where this process says that it listens, that it trains, and how that ended; member:
+        the replica that it is (model/rescale.py).
         """
         self.exit_code = EXIT_UNSAVED
         self._timeout_s = timeout_s
@@ -44,6 +52,7 @@ class StopSignal:
         self._notice = (
             None if listeners_dir is None else listeners_dir / str(os.getpid())
         )
+        self._member = member
         self._requested = threading.Event()
         self._installed = False
 
@@ -74,8 +83,7 @@ class StopSignal:
             target=self._watch, args=(reader, writer), name="coadapt-stop", daemon=True
         )
         watch.start()
-        if self._notice is not None:
-            self._notice.touch()
+        self.trains()
 
     def take_back(self) -> None:
         """Be asked again, where another library has put a handler of its own in the place of this one."""
@@ -85,8 +93,38 @@ class StopSignal:
     def saved(self) -> None:
         """The state is on disk: this process ends, and may be ended."""
         self.exit_code = EXIT_STOPPED
-        if self._notice is not None:
-            self._notice.write_text(str(EXIT_STOPPED))
+        self._say(str(EXIT_STOPPED))
+
+    def trains(self) -> None:
+        """Training goes on, or on again after it was over."""
+        if self._installed:
+            self._say(f"{LISTENER_TRAINS} {self._member}")
+
+    def ended(self) -> None:
+        """Training is over for this process: its exit with code 0 is a success."""
+        if self._installed and self.exit_code != EXIT_STOPPED:
+            self._say(f"{LISTENER_ENDED} {self._member}")
+
+    def failed(self) -> None:
+        """An exception ends this process, whatever the commands above it report."""
+        if self._installed and self.exit_code != EXIT_STOPPED:
+            self._say(f"{LISTENER_FAILED} {self._member}")
+
+    def dismiss(self) -> None:
+        """The others train on without this process: it ends with code 0."""
+        self.exit_code = 0
+        self.ended()
+
+    def _say(self, word: str) -> None:
+        """Write a word for the launcher, in one instant. Where it cannot be written training goes on."""
+        if self._notice is None:
+            return
+        try:
+            write_whole(self._notice, word, durable=False)
+        except OSError as error:
+            logger.warning(
+                "the launcher does not hear that this replica is %s: %s", word, error
+            )
 
     def request(self) -> None:
         self._requested.set()

@@ -32,6 +32,7 @@ import torch.distributed as dist
 
 from coadapt.model import BatchConfig
 from coadapt.train.group.group import Group
+from coadapt.train.group.pass_weights import backwards_differ
 from coadapt.train.noise.noise_scale import GradNorms
 
 
@@ -108,7 +109,8 @@ class StepFlags:
 
     Only rank 0 sets `save`, `rescale` (a generation; 0: none), `stride` (steps between the next consensus and
     the one after it) and `batch` (None: no change). over: no step of the epoch is left. step: how many were
-    done. skipped: which of those since the last consensus had no backward, a power of two for each.
+    done. skipped: which of those since the last consensus had no backward, a power of two for each;
+    backwards: how many exchanged gradients in them.
     further: norms of the models that are trained beside the first. computed: how long each rank computed
     last, in seconds, a row with a number of one's own in one's own place; 0: not measured.
     """
@@ -118,6 +120,7 @@ class StepFlags:
     over: float = 0.0
     step: float = 0.0
     skipped: float = 0.0
+    backwards: float = 0.0
     rescale: float = 0.0
     stride: float = 0.0
     batch: BatchConfig | None = None
@@ -301,4 +304,9 @@ def _check_alike(own: StepFlags, agreed: StepFlags, size: int) -> None:
         raise RuntimeError(
             f"not all of {size} replicas ran a backward in the same steps: all must, or their gradients mix; "
             "to leave samples out, multiply their loss by 0"
+        )
+    if agreed.backwards != own.backwards * size:
+        raise backwards_differ(
+            f"{own.backwards:.0f} here since the replicas last talked, {agreed.backwards:.0f} on all {size}, "
+            f"up to step {own.step:.0f}"
         )

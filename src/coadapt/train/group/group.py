@@ -1,5 +1,6 @@
 """The replicas that train together right now. A new group may replace it between two steps of one process."""
 
+import logging
 import weakref
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -10,10 +11,18 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from coadapt.model import InputError, Placement
-from coadapt.train.env import TrainConfig, rendezvous_address, under_torchrun
+from coadapt.model.contract_env import CPU_SLOT_TYPE
+from coadapt.train.env import (
+    TrainConfig,
+    name_interface,
+    rendezvous_address,
+    under_torchrun,
+    visible_devices,
+)
 from coadapt.train.group.store_address import keep_store
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 # Before that a group is ended under the interpreter's lock: it waits for gloo's threads, and one of them that
 # has yet to let go of a tensor waits for the lock.
@@ -66,6 +75,7 @@ def connect_group(
     control = None
     if config.place.world_size > 1 and not config.place.joining:
         if store is not None:
+            _name_interfaces()
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore(f"coadapt/{config.place.generation}", store),
@@ -82,6 +92,18 @@ def connect_group(
         device=device,
         control=control,
     )
+
+
+def _name_interfaces() -> None:
+    """Let gloo and NCCL use the interface by which other machines reach this one, unless one was set."""
+    chosen = name_interface()
+    if chosen is not None:
+        logger.info(
+            "gloo and NCCL use interface %s (%s): %s",
+            chosen.name,
+            chosen.address,
+            chosen.why,
+        )
 
 
 def talking_group() -> dist.ProcessGroup:
@@ -112,6 +134,8 @@ def choose_device(config: TrainConfig) -> torch.device:
     """
     count, local_rank = torch.cuda.device_count(), config.place.local_rank
     name = config.device or ("cuda" if count else "cpu")
+    if name == "cpu" and not config.device:
+        _check_no_gpu_was_given(config.job.gpu_type)
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -131,6 +155,28 @@ def choose_device(config: TrainConfig) -> torch.device:
         )
     torch.cuda.set_device(device)
     return device
+
+
+def _check_no_gpu_was_given(gpu_type: str) -> None:
+    """Raise InputError where the scheduler gave this replica a GPU and torch sees none.
+
+    A build of torch without GPUs cannot see one: that is told, and the replica trains on the CPU.
+    """
+    if gpu_type in ("", CPU_SLOT_TYPE):
+        return
+    if torch.version.cuda is None and torch.version.hip is None:
+        logger.warning(
+            "this replica was given a GPU of type %s, but torch %s was built without GPUs: "
+            "it trains on the CPU",
+            gpu_type,
+            torch.__version__,
+        )
+        return
+    raise InputError(
+        "the GPU of this replica",
+        f"none (type {gpu_type}, CUDA_VISIBLE_DEVICES={visible_devices()!r})",
+        'a GPU that torch sees (try: nvidia-smi, and its driver\'s version); init(device="cpu") needs none',
+    )
 
 
 def share_from_first(group: Group, value: T) -> T:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from coadapt.model import InputError
 from coadapt.train.group.group import Group, gather_all
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class Totals:
 
     _sums: dict[str, Figure] = field(default_factory=dict)
     _weights: dict[str, float] = field(default_factory=dict)
+    # Whether means are weighted by what `run.weight` said; None: there is no mean yet.
+    _said: bool | None = None
 
     def add(self, name: str, value: Figure, weight: float | None) -> None:
         """Add `value` to a sum, or with a weight to a mean. ValueError where a name is used as both."""
@@ -40,8 +43,21 @@ class Totals:
             self._weights[name] = self._weights.get(name, 0.0) + weight
         self._sums[name] = figure + self._sums[name] if name in self._sums else figure
 
+    def check_weighted(self, *, said: bool) -> None:
+        """A mean comes in. Raises InputError where `run.weight` was called for some of its passes only."""
+        if self._said is None:
+            self._said = said
+        if self._said != said:
+            raise InputError(
+                "run.weight(n)",
+                "no call in some passes",
+                "a call in every pass, before run.mean(...), or in none",
+            )
+
     def clear(self) -> None:
-        self._sums, self._weights = {}, {}
+        self._sums = {}
+        self._weights = {}
+        self._said = None
 
     def gather(self, group: Group) -> dict[str, tuple[float, float | None]]:
         """Return name -> (sum, weight or None) over all replicas. Collective; waits for the device."""

@@ -23,16 +23,9 @@ class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where A
 
     def __init__(self, run: Run, **options: object) -> None:
         """`options` go to Accelerator. InputError for those by which it would do the run's work."""
-        if options.get("mixed_precision") == "fp16":
-            allowed = "no or bf16; or torch.autocast with run.prepare_scaler"
-            raise InputError("mixed_precision", "fp16", allowed)
-        if options.get("gradient_accumulation_steps", 1) != 1:
-            allowed = "1; the run accumulates: run.loader(max_atomic=...)"
-            raise InputError(
-                "gradient_accumulation_steps",
-                options["gradient_accumulation_steps"],
-                allowed,
-            )
+        _check(
+            options.get("mixed_precision"), options.get("gradient_accumulation_steps")
+        )
         self._run = run
         # Told of replicas, it would form a group of its own; a joining replica would wait for it in vain.
         with as_if_alone({DEVICE: str(run.device)}):
@@ -40,6 +33,8 @@ class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where A
         if self.distributed_type is not DistributedType.NO:
             allowed = "the first thing of Accelerate in a process"
             raise InputError("CoadaptAccelerator", "made after an Accelerator", allowed)
+        # Once more: environment variables of `accelerate launch`, and plugins, set them as well.
+        _check(self.mixed_precision, self.gradient_accumulation_steps)
 
     @property
     def num_processes(self) -> int:
@@ -73,6 +68,19 @@ class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where A
             return function(*args, **kwargs) if self._run.is_first else None
 
         return on_first
+
+
+def _check(precision: object, accumulation: object) -> None:
+    """Raise InputError for what would do the run's work a second time.
+
+    By more than one accumulation step `backward` divides the loss, though the run weighs each pass already.
+    """
+    if precision == "fp16":
+        allowed = "no or bf16; or torch.autocast with run.prepare_scaler"
+        raise InputError("mixed_precision", "fp16", allowed)
+    if accumulation not in (None, 1):
+        allowed = "1; the run accumulates: run.loader(max_atomic=...)"
+        raise InputError("gradient_accumulation_steps", accumulation, allowed)
 
 
 def _refused(name: str, instead: str) -> Callable[..., NoReturn]:

@@ -4,15 +4,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from coadapt.durable import put_in_place, write_whole
+from coadapt.durable import write_whole
 from coadapt.train.checkpoint.store import FORMAT
 from coadapt.train.session import Session
 from coadapt.train.wrappers.drift import Optimized, Watched
-from coadapt.train.wrappers.recorder import END_FILE, SHARES_FILE, StepRecorder
+from coadapt.train.wrappers.recorder import SHARES_FILE, StepRecorder
 from coadapt.train.wrappers.script_check import Use
 
 
@@ -23,7 +22,6 @@ class HostedRecord:
         """num_shares: into how many equal parts a pass can be cut, one for each replica."""
         self.ids: Sequence[int] = ()
         self._session = session
-        self._folder = folder
         self._recorder = StepRecorder(session, folder)
         self._recorder.sample_ids = lambda: self.ids
         self._use = Use()
@@ -48,6 +46,7 @@ class HostedRecord:
 
     def begin_step(self) -> None:
         self._recorder.begin_pass()
+        self._recorder.evidence.body_begins()
 
     def end_step(self) -> bool:
         """Write the step's row, wait as long as the gate says; return whether training is to stop."""
@@ -55,16 +54,11 @@ class HostedRecord:
 
     def end(self) -> None:
         """Keep the model as it is now."""
-        if self._model is None or self._session.group.rank:
+        if self._model is None:
             return
-        beside = self._folder / f"{END_FILE}.writing"
-        state = {
-            "format": FORMAT,
-            "run": {"contract": str(self._session.config.contract)},
-            "objects": {"model": self._model.state_dict()},
-        }
-        torch.save(state, beside)
-        put_in_place(beside, self._folder / END_FILE)
+        record = {"contract": str(self._session.config.contract)}
+        objects = {"model": self._model.state_dict()}
+        self._recorder.end({"format": FORMAT, "run": record, "objects": objects})
 
     def _count(self, *_: object) -> None:
         self._use.steps += 1

@@ -72,7 +72,9 @@ class HostedRun:
         )
         self._session = Session(config=config, group=group)
         self._stop = StopSignal(
-            self.config.times.stop_timeout_s, listeners_dir=self.config.listeners_dir
+            self.config.times.stop_timeout_s,
+            listeners_dir=self.config.listeners_dir,
+            member=self.config.place.member,
         )
         if self.config.checkpoint_dir is not None:
             self._stop.install()
@@ -301,6 +303,8 @@ class HostedRun:
         if self._telemetry is not None:
             self._telemetry.close()
             self._telemetry = None
+        if self._failures.exit_code is None:
+            self._stop.ended()
         self._failures.release()
 
 

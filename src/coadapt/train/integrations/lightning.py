@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.environments import ClusterEnvironment
+from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, Dataset
 
 from coadapt.durable import put_in_place
@@ -64,6 +65,19 @@ class CoadaptEnvironment(ClusterEnvironment):  # type: ignore[misc]  # no types 
         first = self._config.place.rank - self._config.place.local_rank
         ends = itertools.accumulate(self._config.place.placement.replicas_per_node)
         return sum(end <= first for end in ends)
+
+
+class _Strategy(DDPStrategy):  # type: ignore[misc]  # no types where Lightning is missing
+    """Lightning's `ddp`; where the module steps its optimisers itself, parameters may be without a gradient.
+
+    Two optimisers need that: a backward of one leaves out the parameters of the other.
+    """
+
+    def configure_ddp(self) -> None:
+        module = self.lightning_module
+        if module is not None and not module.automatic_optimization:
+            self._ddp_kwargs.setdefault("find_unused_parameters", True)
+        super().configure_ddp()
 
 
 class ResumableLoader:
@@ -137,7 +151,7 @@ class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightni
         return {
             "num_nodes": len(nodes),
             "devices": nodes[environment.node_rank()],
-            "strategy": "ddp" if config.place.world_size > 1 else "auto",
+            "strategy": _Strategy() if config.place.world_size > 1 else "auto",
             "plugins": [environment],
             "callbacks": [self],
             "use_distributed_sampler": False,
@@ -182,7 +196,9 @@ class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightni
         batch_idx: int,
     ) -> None:
         num_steps = int(trainer.num_training_batches)
-        agreed = self._hosted.end_step(trainer.global_step, num_steps)
+        # Not trainer.global_step: that counts the steps of each optimiser.
+        step = trainer.current_epoch * num_steps + batch_idx + 1
+        agreed = self._hosted.end_step(step, num_steps)
         self._pending = Agreed(
             agreed.stop or self._pending.stop, agreed.save or self._pending.save
         )

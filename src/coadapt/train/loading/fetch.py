@@ -29,8 +29,11 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from coadapt.model import InputError
 from coadapt.model.quick_init import quick_init
+from coadapt.train.draws.by_sample import draw_for_none
+from coadapt.train.draws.streams import PER_SAMPLE, data_keys
 from coadapt.train.env import STOP_TIMEOUT_S
 from coadapt.train.exits.stop import exit_after
+from coadapt.train.loading.sample_draws import Keyed, show_inner_dataset, with_draws
 from coadapt.train.samples.alike import Row
 from coadapt.train.samples.order import STAND_IN, Pass, cut_step
 from coadapt.train.samples.sharded_stream import ShardedStream, ShardReader
@@ -107,7 +110,13 @@ class MapFetcher:
         self._planned: deque[tuple[Pass, list[int]]] = deque()
         self._keeps = bool(options.get("persistent_workers"))
         own = {**options, "persistent_workers": bool(options.get("num_workers"))}
-        self._source = data_loader(dataset, own, batch_sampler=PassPlan(self._plan))
+        # Without fetch processes, one replica is to draw what the plain loop draws.
+        by_sample = options.get("num_workers") or session.config.random is PER_SAMPLE
+        drawing = with_draws(dataset) if by_sample else None
+        self._draws_by_sample = drawing is not None
+        self._source = data_loader(
+            drawing or dataset, own, batch_sampler=PassPlan(self._plan)
+        )
         self._idle = False
         self._epoch: int | None = None
 
@@ -139,8 +148,11 @@ class MapFetcher:
         if self._source.persistent_workers:
             self._source._iterator = None
 
-    def _plan(self) -> Iterator[list[int]]:
-        """Yield the sample ids of each coming pass; torch may ask for some passes in advance."""
+    def _plan(self) -> Iterator[list[int] | list[Keyed]]:
+        """Yield the sample ids of each coming pass, with what they are drawn by.
+
+        torch may ask for some passes in advance.
+        """
         if self._idle:
             return
         ids = self._session.data.order.epoch(self._session.progress.epoch)
@@ -154,7 +166,11 @@ class MapFetcher:
                     stop = index + min(STAND_IN, current.step_samples)
                 own = ids[start:stop].tolist()
                 self._planned.append((current, own))
-                yield own
+                if not self._draws_by_sample:
+                    yield own
+                    continue
+                keys = data_keys(self._session, range(start, stop))
+                yield list(zip(own, keys, strict=True))
 
 
 class StreamFetcher:
@@ -300,10 +316,10 @@ def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
 class PassPlan:
     """What torch iterates over anew for each of its iterators."""
 
-    def __init__(self, plan: Callable[[], Iterator[list[int]]]) -> None:
+    def __init__(self, plan: Callable[[], Iterator[list[int] | list[Keyed]]]) -> None:
         self._plan = plan
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[int] | list[Keyed]]:
         return self._plan()
 
 
@@ -386,6 +402,8 @@ def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
     threading.Thread(
         target=_end_with_parent, name="coadapt-parent", daemon=True
     ).start()
+    draw_for_none()
+    show_inner_dataset()
     if init is not None:
         init(index)
 

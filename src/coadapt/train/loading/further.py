@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from coadapt.model import InputError
+from coadapt.train.draws.rng import draw_as_iterators_do
 from coadapt.train.loading.fetch import (
     PassPlan,
     data_loader,
@@ -185,6 +186,8 @@ class FurtherLoader:
 
     def __iter__(self) -> Iterator[object]:
         """Yield for ever; each item belongs to the leading pass that is running."""
+        if not self._session.progress.index:
+            draw_as_iterators_do()
         while True:
             yield self._take()
 

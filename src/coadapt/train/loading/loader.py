@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig, InputError, RescaleContract
+from coadapt.train.draws.rng import draw_as_iterators_do
 from coadapt.train.group.group import Group
 from coadapt.train.loading.comparison import (
     compare_data,
@@ -236,6 +237,8 @@ class ElasticLoader:
                 f"the loader was iterated twice in epoch {epoch}: iterate it once per epoch of run.epochs(n)"
             )
         self._iterated_epoch = epoch
+        if not self._session.progress.index:
+            draw_as_iterators_do()
         self._begin_epoch()
         try:
             while not self._session.epoch_over:

@@ -7,6 +7,7 @@ from typing import cast
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from coadapt.model import InputError
+from coadapt.train.draws.rng import draw_as_iterators_do
 from coadapt.train.group.group import Group
 from coadapt.train.group.totals import Totals, whole_values
 from coadapt.train.loading.fetch import (
@@ -86,6 +87,7 @@ class ValidationLoader:
     def __iter__(self) -> Iterator[object]:
         session, before = self._session, self._session.figures.validation
         self._totals.clear()
+        draw_as_iterators_do()
         try:
             for num_samples, data in self._batches():
                 session.figures.validation = (self._totals, float(num_samples))

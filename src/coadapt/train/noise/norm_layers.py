@@ -72,8 +72,11 @@ class LayerRows:
         if active and self._preconditioner is not None:
             self._refresh(self._preconditioner)
 
-    def end_pass(self, num_samples: int, divisor: float) -> None:
-        """A backward over `num_samples` samples is over. divisor: of squared norms, from sums to means."""
+    def end_pass(self, num_samples: int, weight: float, divisor: float) -> None:
+        """A backward over `num_samples` samples is over. divisor: of squared norms, from sums to means.
+
+        weight: of the pass; its samples, unless its loss is a mean over something else.
+        """
         rows, self._rows = self._rows, {}
         if not (self._active and num_samples):
             return
@@ -86,7 +89,7 @@ class LayerRows:
             }
             rows = {place: rows[place] / divisors for place, divisors in metric.items()}
         # The loss is a mean over the pass, an example's own gradient is not.
-        self._small.append(sqr_norm(list(rows.values())) * (num_samples**2 / divisor))
+        self._small.append(sqr_norm(list(rows.values())) * (weight**2 / divisor))
         self._count += num_samples
 
     def set_whole(
@@ -106,13 +109,16 @@ class LayerRows:
         self._big = sqr_norm(of_them) / divisor
 
     def take(
-        self, num_holders: int, step_samples: int, scale_sqr: float
+        self, num_holders: int, step_samples: int, scale_sqr: float, unit: float
     ) -> GradNorms | None:
-        """Return sums that add up over replicas, of which `num_holders` have the step's gradient each."""
+        """Return sums that add up over replicas, of which `num_holders` have the step's gradient each.
+
+        unit: as how many samples one unit of a pass's weight counts.
+        """
         if self._big is None or not self._active:
             return None
         return GradNorms(
-            small_sqr=float(torch.stack(self._small).sum()) / scale_sqr
+            small_sqr=float(torch.stack(self._small).sum()) * unit**2 / scale_sqr
             if self._small
             else 0.0,
             inverse=float(self._count),

@@ -33,7 +33,7 @@ class NormMeter:
         self._sums = sums
         self._active = False
         self._small: list[Tensor] = []
-        self._sizes: list[int] = []
+        self._sizes: list[float] = []
         self._big: Tensor | None = None
         self._before: tuple[list[Tensor], Tensor, int] | None = None
         self._pair: tuple[Tensor, Tensor, int] | None = None
@@ -107,12 +107,13 @@ class NormMeter:
         if self._active and self._preconditioner is not None:
             self._small.append(self._preconditioner.sqr_norm(parameters, squares))
 
-    def end_pass(self, num_samples: int) -> None:
-        """All parts of the pass are in."""
+    def end_pass(self, num_samples: int, weight: float | None = None) -> None:
+        """All parts of the pass are in. weight: of how many items its loss is the mean, if not its samples."""
         if self._active and num_samples:
-            self._sizes.append(num_samples)
+            size = float(num_samples) if weight is None else weight
+            self._sizes.append(size)
             if self._layers is not None:
-                self._layers.end_pass(num_samples, self._divisor(num_samples))
+                self._layers.end_pass(num_samples, size, self._divisor(num_samples))
 
     def set_whole(
         self, parameters: Sequence[Tensor], grads: Sequence[Tensor], step_samples: int
@@ -125,14 +126,22 @@ class NormMeter:
                 self._layers.set_whole(parameters, grads, divisor)
 
     def add_alone(
-        self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int
+        self,
+        parameters: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        num_samples: int,
+        weight: float | None = None,
     ) -> None:
-        """Take the one gradient of a step of one pass on one replica; every second one completes a pair."""
+        """Take the one gradient of a step of one pass on one replica; every second one completes a pair.
+
+        weight: of how many items its loss is the mean, if not its samples.
+        """
         if not self._active:
             return
         if self._layers is not None:
             divisor = self._divisor(num_samples)
-            self._layers.end_pass(num_samples, divisor)
+            size = float(num_samples) if weight is None else weight
+            self._layers.end_pass(num_samples, size, divisor)
             self._layers.set_whole(parameters, grads, divisor)
         seen = self._in_metric(parameters, grads)
         sqr = sqr_norm(seen)
@@ -147,16 +156,18 @@ class NormMeter:
         torch._foreach_add_(total, list(seen))
         self._pair = (sqr + before_sqr, sqr_norm(total) / 4.0, num_samples)
 
-    def take(self, num_holders: int, step_samples: int) -> GradNorms | None:
+    def take(
+        self, num_holders: int, step_samples: int, unit: float = 1.0
+    ) -> GradNorms | None:
         """Return what this replica measured of the step: sums that add up over replicas; None if nothing.
 
         num_holders: how many replicas `set_whole` gave the same gradient; 1 if each gets a part of its own.
-        Waits for the device.
+        unit: as how many samples one unit of a pass's weight counts. Waits for the device.
         """
         scale_sqr = self._scale_sqr()
         layers = None
         if self._layers is not None:
-            layers = self._layers.take(num_holders, step_samples, scale_sqr)
+            layers = self._layers.take(num_holders, step_samples, scale_sqr, unit)
         if self._pair is not None:
             small, big, size = self._pair
             divisor = self._divisor(size) * scale_sqr
@@ -175,7 +186,7 @@ class NormMeter:
             small_sqr=float(torch.stack(self._small).sum()) / scale_sqr
             if self._small
             else 0.0,
-            inverse=sum(1.0 / size for size in self._sizes),
+            inverse=sum(1.0 / (size * unit) for size in self._sizes),
             count=float(len(self._sizes)),
             big_sqr=0.0
             if self._big is None

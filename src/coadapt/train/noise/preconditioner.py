@@ -117,8 +117,14 @@ def preconditioner_for(optimizer: torch.optim.Optimizer) -> Preconditioner | Non
     return AdamPreconditioner(optimizer) if isinstance(optimizer, kinds) else None
 
 
+def dense_values(grad: Tensor) -> Tensor:
+    """Return the values of a sparse gradient, each row once: all of it that is not 0; else itself."""
+    return grad.coalesce().values() if grad.is_sparse else grad
+
+
 def sqr_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Return the squared norm of all `tensors` together, in the metric of plain gradients."""
+    tensors = [dense_values(tensor) for tensor in tensors]
     if not tensors:
         return torch.zeros(())
     # In the type of the gradients, the norms of 16-bit ones would overflow and keep three digits.

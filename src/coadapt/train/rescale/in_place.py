@@ -180,11 +180,13 @@ class InPlaceRescaler(CheckpointRescaler):
             self._saver.wait()
             share_from_first(old, True)
         totals = session.figures.totals.gather(old) if staying else {}
+        generators = self._saver.draws.states() if staying else []
         whole: dict[str, object] = {}
         if session.model_is_sharded and source_rank is not None:
             whole = self._saver.whole_state(
                 totals, keep=order.members[source_rank] == self._me
             )
+            whole = {**whole, "rng": generators} if whole else whole
         if old.rank == 0 and order.joiners:
             self._rendezvous.call(order, source_rank)
         if session.model_is_sharded:
@@ -194,7 +196,7 @@ class InPlaceRescaler(CheckpointRescaler):
         leave_group(old)
         if self._me not in staying:
             logger.info("no part of generation %d: leaves", order.generation)
-            self._stop.exit_code = 0
+            self._stop.dismiss()
             leave(0)
         clock.mark("destroy")
         self._form(order)
@@ -207,7 +209,9 @@ class InPlaceRescaler(CheckpointRescaler):
             elif source_rank is not None:
                 receive_own_shards(self._saver, session.group, source_rank)
         elif session.group.rank == source_rank and joining:
-            send_state(session.group, self._saver.state(totals), joining)
+            state = {**self._saver.state(totals), "rng": generators}
+            send_state(session.group, state, joining)
+        self._saver.draws.go_on(generators)
         session.figures.totals.restore(totals, session.group)
         self._settle_in(clock)
 
@@ -231,16 +235,21 @@ class InPlaceRescaler(CheckpointRescaler):
             if source_rank is None:
                 saver.restore()
             elif session.model_is_sharded:
-                saver.load(receive_shards(saver, session.group, source_rank))
+                self._take_over(receive_shards(saver, session.group, source_rank))
             else:
                 own = saver.state({})
-                saver.load(
-                    receive_state(
-                        session.group, source_rank, own, self._rendezvous.room
-                    )
-                )
+                room = self._rendezvous.room
+                self._take_over(receive_state(session.group, source_rank, own, room))
             clock.add("destroy", called_at - self._saver.last_step_at)
             self._settle_in(clock)
+
+    def _take_over(self, state: object) -> None:
+        """Go on from the state that a staying replica has sent."""
+        assert isinstance(state, dict)
+        self._saver.load(state)
+        generators = state["rng"]
+        assert isinstance(generators, list)
+        self._saver.draws.go_on(generators)
 
     def _form(self, order: RescaleOrder) -> None:
         """Become a member of the new group.

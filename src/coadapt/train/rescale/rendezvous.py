@@ -160,7 +160,7 @@ def _needed(order: RescaleOrder) -> bool:
 
 def _dismiss(why: str, stop: StopSignal) -> NoReturn:
     logger.info("not needed to join: %s", why)
-    stop.exit_code = 0
+    stop.dismiss()
     raise SystemExit(0)
 
 

@@ -21,7 +21,7 @@
 import logging
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +31,7 @@ from torch import Tensor
 from coadapt.train.group.consensus import Fingerprint
 from coadapt.train.group.group import gather_all
 from coadapt.train.session import Session
+from coadapt.train.wrappers.evidence import Note, variables
 from coadapt.train.wrappers.script_check import Use
 
 logger = logging.getLogger(__name__)
@@ -43,18 +44,17 @@ TOLERANCE = 1e-5
 ROUNDING = 1e-13
 HASH_BITS = 20
 
-RATE_REMEDY = (
-    "a rate set by hand from a variable of the loop, which starts anew in a replica that joins; keep it in "
-    "run.state(...), or use run.prepare_scheduler(...)"
-)
-UPDATES_REMEDY = (
-    "an optimizer.step() behind an `if` that counts passes by itself; let run.loader(max_atomic=...) "
-    "accumulate, or count with run.progress.step or run.state(...)"
-)
-PARAMETERS_REMEDY = (
-    "a variable of the loop that starts anew in a replica that joins (keep it in run.state(...)), weights "
-    "set by hand on some replicas, or gradients accumulated by hand"
-)
+# What explains a difference best comes first.
+KINDS = ("optimizer", "scheduler", "module", "count")
+REMEDIES = {
+    "optimizer": "`{name}` is not in the optimizer's state_dict(): let that have it, or run.register(...) it",
+    "scheduler": "{name} = run.prepare_scheduler({name})",
+    "module": 'run.register("{name}", {name}), or run.prepare(...) if it is trained',
+    "count": "keep it in run.state(...), for it starts again in a replica that joins, or count by "
+    "run.progress.step",
+}
+UNKNOWN_REMEDY = "`coadapt check` tries the script under changes, and names the cause"
+NAMED_MAX = 3
 
 
 class Optimized(Protocol):
@@ -97,6 +97,8 @@ class DriftCheck:
         self._pairs: list[Watched] = []
         self._told: set[str] = set()
         self._seen: _Seen | None = None
+        # What comes back after a stop and goes over to a replica that joins.
+        self.kept: Callable[[], Sequence[object]] = list
         self.enter()
 
     @property
@@ -157,27 +159,33 @@ class DriftCheck:
         self._agreed += mean
         if same_rest and not moved:
             return
-        self._tell(gather_all(self._session.group, seen), moved=moved)
+        group = self._session.group
+        notes = gather_all(group, variables(self.kept()))
+        self._tell(gather_all(group, seen), notes, moved=moved)
 
-    def _tell(self, seen: Sequence[_Seen], *, moved: bool) -> None:
+    def _tell(
+        self,
+        seen: Sequence[_Seen],
+        notes: Sequence[Mapping[str, Note]],
+        *,
+        moved: bool,
+    ) -> None:
         step, since = seen[0].step, seen[0].since
-        kind, text, remedy = self._difference(seen, moved=moved)
+        kind, text = self._difference(seen, moved=moved)
         # Parameters differ because of what was told before.
         known = kind in self._told or (kind == "parameters" and self._told)
         if self._session.group.rank == 0 and not known:
             logger.warning(
-                "step %d: replicas have drifted apart since step %d: %s. Likely: %s",
+                "step %d: replicas have drifted apart since step %d: %s. %s",
                 step,
                 since,
                 text,
-                remedy,
+                _explained(notes),
             )
         self._told.add(kind)
 
-    def _difference(
-        self, seen: Sequence[_Seen], *, moved: bool
-    ) -> tuple[str, str, str]:
-        """Return the kind of difference that lies nearest to the cause, what differs, and what to do."""
+    def _difference(self, seen: Sequence[_Seen], *, moved: bool) -> tuple[str, str]:
+        """Return the kind of difference that lies nearest to the cause, and what differs."""
         for index, pair in enumerate(self._pairs):
             of = f" of {pair.name}" if pair.name else ""
             for group, rates in enumerate(
@@ -185,15 +193,52 @@ class DriftCheck:
             ):
                 if len(set(map(repr, rates))) > 1:
                     text = f"learning rate of group {group}{of}: {by_replica(rates)}"
-                    return "rates", text, RATE_REMEDY
+                    return "rates", text
             updates = [item.updates[index] for item in seen]
             if len(set(updates)) > 1:
                 text = (
-                    f"calls of optimizer.step(){of} since then: {by_replica(updates)}"
+                    f"calls of optimizer.step(){of} since then: {by_replica(updates)} "
+                    "(run.loader(max_atomic=...) accumulates without a count of the loop's)"
                 )
-                return "updates", text, UPDATES_REMEDY
+                return "updates", text
         what = "parameters" if moved else "parameters are finite on some replicas only"
-        return "parameters", what, PARAMETERS_REMEDY
+        return "parameters", what
+
+
+def _explained(notes: Sequence[Mapping[str, Note]]) -> str:
+    """Return which variables of the script differ between replicas, and what to do; no guess where none does."""
+    found = []
+    for name, (kind, _, _) in notes[0].items():
+        values = [note[name][1] for note in notes if name in note]
+        if (
+            kind in KINDS
+            and _unlike(kind, values)
+            and values != list(range(len(values)))
+        ):
+            found.append((KINDS.index(kind), name, str(kind), values))
+    if not found:
+        return f"No variable of the script is seen to differ; {UNKNOWN_REMEDY}"
+    found.sort(key=lambda item: item[0])
+    told = "; ".join(
+        f"`{name}` is {by_replica([_whole(value) for value in values])}"
+        if kind == "count"
+        else f"`{name}` is not the same on all"
+        for _, name, kind, values in found[:NAMED_MAX]
+    )
+    _, name, kind, _ = found[0]
+    return f"Variables that differ: {told}: {REMEDIES[kind].format(name=name)}"
+
+
+def _unlike(kind: object, values: Sequence[object]) -> bool:
+    numbers = [_number(value) for value in values]
+    if kind in ("count", "scheduler"):
+        return len(set(numbers)) > 1
+    return max(numbers) - min(numbers) > TOLERANCE * max(map(abs, numbers))
+
+
+def _whole(value: object) -> object:
+    number = _number(value)
+    return int(number) if number.is_integer() else number
 
 
 @torch.no_grad()

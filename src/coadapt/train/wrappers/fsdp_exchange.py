@@ -9,6 +9,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from coadapt.train.dtensors import local_shards
+from coadapt.train.group.pass_weights import scale_all
 from coadapt.train.noise.norms import NormMeter
 from coadapt.train.session import Session
 from coadapt.train.wrappers.timing import Timer
@@ -35,6 +36,7 @@ class ShardExchange:
         self._timer = timer
         self._sums = sums
         self._squares: list[tuple[FSDPModule, Tensor]] = []
+        self._met = False
 
     def attach(self, module: nn.Module) -> None:
         """Let the gradients of `module`, which `fully_shard` has cut, go through this exchange."""
@@ -56,15 +58,19 @@ class ShardExchange:
         if current is None:
             own.div_(self._session.group.size)
         else:
+            weights = self._session.weights
+            if not self._met:
+                self._met = True
+                weights.meet(current, self._session.group, self._session.progress.step)
             self._measure(unit, output, own, group)
-            weight = float(current.num_samples > 0) if self._sums else current.weight
-            if weight != 1.0:
-                own.mul_(weight)
+            factor = float(current.num_samples > 0)
+            scale_all([own], factor if self._sums else weights.factor(current))
         _reduce_scatter(output, own, group=group)
 
     def settle(self) -> None:
         """A backward is over: bring the squares that came in into the optimiser's metric."""
         squares, self._squares = self._squares, []
+        self._met = False
         for unit, flat in squares:
             parameters = [
                 parameter
@@ -88,10 +94,11 @@ class ShardExchange:
         """
         current = self._session.current
         assert current is not None
+        counted = current.num_samples if self._session.weights.of_pass(current) else 0
         if not self._meter.preconditioned:
-            self._meter.add_part((), [own], current.num_samples)
+            self._meter.add_part((), [own], counted)
             return
-        squares = self._meter.squares(own, current.num_samples)
+        squares = self._meter.squares(own, counted)
         if squares is not None:
             summed = torch.empty(
                 output.shape, dtype=squares.dtype, device=output.device

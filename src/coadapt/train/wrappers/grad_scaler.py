@@ -25,6 +25,7 @@ class ElasticScaler:
         self._inner = inner
         self._session = session
         self._trained = trained
+        session.loss_scaled = inner.is_enabled()
 
     def scale(self, outputs: object) -> object:
         if self._inner.is_enabled():

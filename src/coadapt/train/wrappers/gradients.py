@@ -28,11 +28,13 @@ from torch._C._distributed_c10d import (
 )  # dist.GradBucket, as its stub knows it
 
 from coadapt.train.dtensors import local_shards
+from coadapt.train.group.pass_weights import Factor, scale_all
 from coadapt.train.nested import tensors_in
 from coadapt.train.noise.norms import NormMeter
 from coadapt.train.samples.order import Pass
 from coadapt.train.session import Session
 from coadapt.train.wrappers.script_check import ScriptCheck, SkippedSteps
+from coadapt.train.wrappers.sparse import sum_sparse
 from coadapt.train.wrappers.timing import Timer
 
 
@@ -49,7 +51,8 @@ class _Backward:
     """How far the backward of the present pass is. queued: it has begun, and will tell when it is over.
 
     closed: the optimiser has stepped, or would have in a last pass. idle: autograd does all there is to do.
-    aside: gradients of backwards before.
+    met: the replicas have spoken in it. exchanges_sparse:
+    sparse gradients are still this replica's own. aside: gradients of backwards before.
     """
 
     idle: bool = False
@@ -57,6 +60,8 @@ class _Backward:
     computed: bool = False
     averaged: bool = False
     closed: bool = False
+    met: bool = False
+    exchanges_sparse: bool = False
     aside: dict[Tensor, Tensor] = field(default_factory=dict)
 
 
@@ -88,6 +93,13 @@ class StepGradients:
         self._sums = sums
         self._held: dict[Tensor, Tensor] = {}
         self._backward = _Backward()
+        # Exchanged at the end of a backward, apart from the others.
+        self.sparse: list[Tensor] = []
+
+    @property
+    def sums(self) -> bool:
+        """Return whether losses are summed over samples."""
+        return self._sums
 
     def covers(self, parameters: Iterable[Tensor]) -> bool:
         """Return whether these are the parameters of the model, no more and no fewer."""
@@ -134,6 +146,8 @@ class StepGradients:
         current = self._session.current
         if current is None or self._backward.closed:
             return
+        if not self._session.group.distributed:
+            self._meet(current)
         again, self._backward.computed = self._backward.computed, True
         if again:
             self.meter.cancel()
@@ -143,9 +157,10 @@ class StepGradients:
             self._hold(current)
             return
         if self._parts is not None:
-            self._put_back(*self._present())
+            self._put_back(current, *self._present())
         elif self._session.group.distributed:
             self._timer.mark("computed")
+            self._backward.exchanges_sparse = bool(self.sparse)
         else:
             self._merge(current, again=again)
 
@@ -153,7 +168,11 @@ class StepGradients:
         """A backward and all exchange of gradients are over: `.grad` is the step's gradient."""
         current = self._session.current
         if current is None or not current.synchronising:
+            if current is None:
+                self._average_sparse()
             return
+        if self._backward.exchanges_sparse:
+            self._exchange_sparse(current)
         if not self._backward.averaged:
             self._backward.averaged = True
             self._measure(current)
@@ -168,14 +187,16 @@ class StepGradients:
         """Take the norms of the step's gradient, which is in `.grad` now."""
         if self._session.group.distributed:
             self._timer.mark("averaged")
-            self.meter.end_pass(current.num_samples)
+            self.meter.end_pass(self._counted(current), self._weight_of(current))
         if not self.meter.active:
             return
         parameters, grads = self._present()
         if self._session.group.distributed or self._held:
             self.meter.set_whole(parameters, local_shards(grads), current.step_samples)
         elif grads:
-            self.meter.add_alone(parameters, grads, current.num_samples)
+            self.meter.add_alone(
+                parameters, grads, current.num_samples, self._weight_of(current)
+            )
 
     def finish(self) -> None:
         """Before the optimiser's step: do what no backward hook could do (outputs without plain tensors)."""
@@ -197,19 +218,19 @@ class StepGradients:
         if current is None:
             buffer.div_(self._session.group.size)
         else:
+            self._meet(current)
             # A view per parameter is asked for only where it is needed: that costs more than all the rest.
             if self._backward.closed:
                 pass
             elif self.meter.preconditioned and self.meter.active:
                 self.meter.add_part(
-                    bucket.parameters(), bucket.gradients(), current.num_samples
+                    bucket.parameters(), bucket.gradients(), self._counted(current)
                 )
             else:
-                self.meter.add_part((), [buffer], current.num_samples)
-            if (weight := self._weight(current)) != 1.0:
-                buffer.mul_(weight)
+                self.meter.add_part((), [buffer], self._counted(current))
+            scale_all([buffer], self._factor(current))
             if self._held:
-                self._add_held(bucket.parameters(), bucket.gradients())
+                self._add_held(current, bucket.parameters(), bucket.gradients())
         reduced = dist.all_reduce(buffer, async_op=True).get_future()
         averaged: torch.futures.Future[Tensor] = reduced.then(_first_value)
         return averaged
@@ -218,6 +239,7 @@ class StepGradients:
         """Called when a backward begins, once for each output that takes part in it."""
         if not self._backward.queued:
             self._backward.queued = True
+            self._backward.met = False
             if self._backward.computed:
                 self._set_aside()
             _at_backward_end(self._on_computed)
@@ -242,7 +264,10 @@ class StepGradients:
             or self._parts is not None
         ):
             return
-        if self._session.group.distributed or self._weight(current) != 1.0:
+        alone_and_whole = (
+            not self._session.group.distributed and self._factor(current) == 1.0
+        )
+        if not alone_and_whole:
             for parameter, grad in zip(*self._present(), strict=True):
                 # A view of one of DDP's buckets (gradient_as_bucket_view) will be written over.
                 self._backward.aside[parameter] = (
@@ -254,10 +279,9 @@ class StepGradients:
         """Take the gradients of a pass out of `.grad`, weighted; in parts they were before."""
         parameters, grads = self._present()
         if self._parts is None:
-            self.meter.add_part(parameters, grads, current.num_samples)
-            if (weight := self._weight(current)) != 1.0:
-                torch._foreach_mul_(grads, weight)
-        self.meter.end_pass(current.num_samples)
+            self.meter.add_part(parameters, grads, self._counted(current))
+            scale_all(grads, self._factor(current))
+        self.meter.end_pass(self._counted(current), self._weight_of(current))
         for parameter, grad in zip(parameters, grads, strict=True):
             held = self._held.get(parameter)
             if held is None:
@@ -272,33 +296,76 @@ class StepGradients:
         if not (self._held or again):
             return
         parameters, grads = self._present()
-        self.meter.add_part(parameters, grads, current.num_samples)
-        self.meter.end_pass(current.num_samples)
-        if (weight := self._weight(current)) != 1.0:
-            torch._foreach_mul_(grads, weight)
-        self._put_back(parameters, grads)
+        self.meter.add_part(parameters, grads, self._counted(current))
+        self.meter.end_pass(self._counted(current), self._weight_of(current))
+        scale_all(grads, self._factor(current))
+        self._put_back(current, parameters, grads)
 
-    def _put_back(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+    def _put_back(
+        self, current: Pass, parameters: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> None:
         """Add what passes before have left to `.grad`."""
-        self._add_held(parameters, grads)
+        self._add_held(current, parameters, grads)
         for parameter in self._held.keys() - set(parameters):
-            parameter.grad = self._held[parameter]
+            held = self._held[parameter]
+            scale_all([held], self._session.weights.rest(current))
+            parameter.grad = held
 
-    def _add_held(self, parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+    def _add_held(
+        self, current: Pass, parameters: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> None:
         pairs = [
             (grad, self._held[p])
             for p, grad in zip(parameters, grads, strict=True)
             if p in self._held
         ]
         if pairs:
-            torch._foreach_add_(
-                [grad for grad, _ in pairs], [held for _, held in pairs]
-            )
+            helds = [held for _, held in pairs]
+            scale_all(helds, self._session.weights.rest(current))
+            torch._foreach_add_([grad for grad, _ in pairs], helds)
 
-    def _weight(self, current: Pass) -> float:
+    def _meet(self, current: Pass) -> None:
+        """Once in a backward, before gradients are weighted: hear of the other replicas, if need be."""
+        if not self._backward.met:
+            self._backward.met = True
+            session = self._session
+            session.weights.meet(current, session.group, session.progress.step)
+
+    def _exchange_sparse(self, current: Pass) -> None:
+        """Weight sparse gradients and sum them over the replicas, with what passes before have left."""
+        self._backward.exchanges_sparse = False
+        self._meet(current)
+        present = [item for item in self.sparse if item.grad is not None]
+        grads = [item.grad for item in present if item.grad is not None]
+        self.meter.add_part(present, grads, self._counted(current))
+        scale_all(grads, self._factor(current))
+        self._add_held(current, present, grads)
+        for item in self.sparse:
+            if item.grad is None and item in self._held:
+                item.grad = self._held[item]
+                scale_all([item.grad], self._session.weights.rest(current))
+        sum_sparse(self.sparse, self._session.group.size)
+
+    def _average_sparse(self) -> None:
+        """Outside of the loader's loop each replica counts alike."""
+        size = self._session.group.size
+        if not (self.sparse and self._session.group.distributed) or self._session.trial:
+            return
+        scale_all([p.grad for p in self.sparse if p.grad is not None], 1.0 / size)
+        sum_sparse(self.sparse, size)
+
+    def _factor(self, current: Pass) -> Factor:
+        """Return by what the pass's gradient is multiplied."""
         if self._sums:
             return 1.0 if current.num_samples else 0.0
-        return current.weight
+        return self._session.weights.factor(current)
+
+    def _weight_of(self, current: Pass) -> float:
+        return self._session.weights.of_pass(current)
+
+    def _counted(self, current: Pass) -> int:
+        """Return the samples of a pass whose gradient counts, 0 for another."""
+        return current.num_samples if self._weight_of(current) else 0
 
     def _present(self) -> tuple[list[Tensor], list[Tensor]]:
         parameters = [

@@ -17,12 +17,17 @@ from coadapt.train.dtensors import gather_whole, is_sharded, shard_like
 from coadapt.train.group.group import Group
 from coadapt.train.session import Session
 from coadapt.train.wrappers.gradients import StepGradients
+from coadapt.train.wrappers.sparse import sparse_parameters
 
 if TYPE_CHECKING:
     from coadapt.train.wrappers.fsdp import Sharding
 
 # Without it, as in torch 2.6, the same state is sent once more.
 _INIT_SYNC = "init_sync" in inspect.signature(DistributedDataParallel).parameters
+
+
+# Where DistributedDataParallel looks for names of parameters that it is to leave alone.
+IGNORED = "_ddp_params_and_buffers_to_ignore"
 
 
 class ElasticModel(nn.Module):
@@ -56,6 +61,16 @@ class ElasticModel(nn.Module):
         # When that was built: the parameters, as to walk the modules costs each step, and which were trained.
         self._wrapped_parameters: list[nn.Parameter] = []
         self._trained: list[bool] = []
+        # Their gradients are exchanged apart: see sparse.py.
+        self._sparse = sparse_parameters(module)
+        gradients.sparse = list(dict.fromkeys(self._sparse.values()))
+        if self._sparse and sharding is not None:
+            allowed = "nn.Embedding(sparse=False), or a model that is not sharded"
+            raise InputError(
+                "prepare(shard)",
+                f"sparse gradients of {', '.join(self._sparse)}",
+                allowed,
+            )
 
     def check_unchanged(self) -> None:
         """Raise InputError if parameters came or went since the model was prepared."""
@@ -70,7 +85,9 @@ class ElasticModel(nn.Module):
     def rewrap(self) -> None:
         """The group has changed, and all of it has the same state: build the wrapper anew."""
         self._replica.clear()
-        trained = any(parameter.requires_grad for parameter in self.module.parameters())
+        trained = any(
+            parameter.requires_grad for parameter in self._bucket_parameters()
+        )
         if self._session.group.distributed and self._sharding is None and trained:
             self._replica.append(self._wrap(same_state=True))
 
@@ -214,7 +231,7 @@ class ElasticModel(nn.Module):
         """Return what exchanges the gradients of the parameters that are trained now; built anew where others
         were frozen or thawed, which all replicas do alike. The model itself where none is trained.
         """
-        known = self._wrapped_parameters or self.module.parameters()
+        known = self._wrapped_parameters or self._bucket_parameters()
         trained = [parameter.requires_grad for parameter in known]
         if not any(trained):
             return self.module
@@ -226,8 +243,13 @@ class ElasticModel(nn.Module):
         replica.require_backward_grad_sync = self._session.synchronising
         return replica
 
+    def _bucket_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters whose gradients the wrapper exchanges: all but those with sparse ones."""
+        apart = set(self._sparse.values())
+        return [item for item in self.module.parameters() if item not in apart]
+
     def _wrap(self, *, same_state: bool) -> DistributedDataParallel:
-        self._wrapped_parameters = list(self.module.parameters())
+        self._wrapped_parameters = self._bucket_parameters()
         self._trained = [
             parameter.requires_grad for parameter in self._wrapped_parameters
         ]
@@ -236,6 +258,9 @@ class ElasticModel(nn.Module):
         options = self.ddp_options(self.ddp_given)
         if same_state and _INIT_SYNC:
             options["init_sync"] = False
+        if self._sparse:
+            given = getattr(self.module, IGNORED, ())
+            setattr(self.module, IGNORED, {*given, *self._sparse})
         replica = DistributedDataParallel(self.module, device_ids=ids, **options)  # type: ignore[arg-type]  # the user's
         replica.register_comm_hook(self._gradients, StepGradients.exchange)
         return replica

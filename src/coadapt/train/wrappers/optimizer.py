@@ -13,6 +13,7 @@ from coadapt.train.dtensors import shard_like
 from coadapt.train.noise.scaling_rules import BatchScale, Scaled, ScalingRule
 from coadapt.train.session import Session
 from coadapt.train.wrappers.gradients import StepGradients
+from coadapt.train.wrappers.hidden_state import WholeState
 
 # What a scaling rule may change for the duration of a step.
 SCALED_OPTIONS = ("lr", "betas", "eps")
@@ -25,6 +26,18 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: object) -> None:
         allowed = "a torch.nn.Module, then its optimizer: run.prepare(model, optimizer)"
         raise InputError(
             "prepare(model)", f"an object of {type(model).__name__}", allowed
+        )
+    missing = [
+        name for name in ("param_groups", "step") if not hasattr(optimizer, name)
+    ]
+    if missing:
+        allowed = (
+            "a torch.optim.Optimizer, or an object with param_groups (a list of {'params': [...], 'lr': ...}), "
+            "step and zero_grad"
+        )
+        kind = type(optimizer).__name__
+        raise InputError(
+            "prepare(optimizer)", f"{kind} without {' and '.join(missing)}", allowed
         )
     own = {id(parameter) for parameter in model.parameters()}
     if not any(
@@ -62,6 +75,9 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._said: tuple[BatchScale | None, Scaled] = (None, UNSCALED)
         # Called before each step, once the gradients are those of the step.
         self.before_step: Callable[[], None] = lambda: None
+        self._whole = WholeState(inner)
+        self._stepping = False
+        self._watch_inner()
 
     @property
     def state(self) -> object:  # type: ignore[override]  # an attribute there
@@ -77,6 +93,15 @@ class ElasticOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
         """Update the parameters if this pass synchronises; else only run `closure`. Returns its loss."""
+        if not self._whole.inner:
+            return self._step(closure)
+        self._stepping = True
+        try:
+            return self._step(closure)
+        finally:
+            self._stepping = False
+
+    def _step(self, closure: Callable[[], float] | None) -> float | None:
         if not self._session.synchronising:
             loss = None if closure is None else closure()
             self._gradients.stepped()
@@ -119,10 +144,14 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._inner.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, object]:
-        return self._inner.state_dict()
+        """Return that of `inner`, and under "coadapt" what it leaves out: see hidden_state.py."""
+        return self._whole.take()
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """As that of `inner`; of a parameter that is cut, this replica takes its part of the state."""
+        """Take over `state_dict`; of a parameter that is cut, this replica takes its part of the state."""
+        if not self._whole.plain:
+            self._whole.give(state_dict)
+            return
         parameters = [
             parameter
             for group in self._inner.param_groups
@@ -145,7 +174,34 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._inner.add_param_group(param_group)
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self.__dict__["_inner"], name)
+        found = getattr(self.__dict__["_inner"], name)
+        if name.endswith("_step") and self._whole.inner:
+            self._check_whole_step()
+        return found
+
+    def _watch_inner(self) -> None:
+        """Count steps of the optimisers within `inner` that are not made by its own `step` (SAM's second)."""
+        own = list(self._whole.every())
+        self._gradients.check.own_optimizers |= {id(item) for item in own[1:]}
+        for item in own[1:]:
+            if hasattr(item, "register_step_post_hook"):
+                item.register_step_post_hook(self._on_inner_step)
+
+    def _on_inner_step(self, *_: object) -> None:
+        if self._stepping or self._session.trial:
+            return
+        self._check_whole_step()
+        self._gradients.check.use.steps += 1
+
+    def _check_whole_step(self) -> None:
+        """Raise InputError in a pass that leaves no gradient for the steps of an optimiser within another."""
+        if self._session.synchronising:
+            return
+        allowed = (
+            "steps of one pass, for an optimizer that holds another and is stepped by methods of its own: "
+            "leave max_atomic away"
+        )
+        raise InputError("loader(max_atomic)", "a step of several passes", allowed)
 
     def __repr__(self) -> str:
         return f"Elastic{self._inner!r}"

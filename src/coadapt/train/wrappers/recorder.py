@@ -4,25 +4,28 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from coadapt.durable import write_whole
+from coadapt.durable import put_in_place, write_whole
 from coadapt.model import InputError
 from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json, to_json
-from coadapt.train.rng import seed_rng
+from coadapt.train.draws.rng import seed_rng
 from coadapt.train.session import Session
 from coadapt.train.wrappers.drift import Watched, checksum
+from coadapt.train.wrappers.evidence import Evidence, contents
 
 PLAN_FILE = "plan.json"
 GATE_FILE = "gate.json"
-# Of a run whose loop is another library's: in how many equal shares it trains at most, and its end.
+# Of a run whose loop is another library's: in how many equal shares it trains at most.
 SHARES_FILE = "shares.json"
+# What a run holds where its script ends by itself.
 END_FILE = "end.pt"
 LOOK_S = 0.01
 # Longer than any check may take: a replica whose check was killed must not wait for ever.
@@ -37,11 +40,13 @@ class Plan:
     """What a run that is checked is told. num_steps: after which it stops. seed: of all random generators.
 
     nudge: multiply parameters by 1 ± this at the start, to see what rounding makes of the run.
+    still: take back what each step does to the parameters, so that losses of two runs can be compared.
     """
 
     num_steps: int
     seed: int = 0
     nudge: float = 0.0
+    still: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,11 @@ class StepRow:
     """One optimiser step as one replica saw it.
 
     ids: of its samples. rates, updates: of each pair of model and optimiser: learning rates of its groups;
-    calls of step(). checksum, norm: of all parameters after it.
+    calls of step(). checksum, norm: of all parameters after it. forwards, backwards: through each model.
+    losses: of each backward, with the samples of its pass. gradient: a mixed sum and the norm of what the
+    optimiser was given. draws: global generators that the loop's body drew from. others: steps of optimisers
+    that have no parameter of a prepared model. touched: parameters changed outside of optimizer.step().
+    hooks: parameters whose gradient a hook of the script may change. seen: the script's own variables.
     """
 
     step: int
@@ -70,6 +79,15 @@ class StepRow:
     updates: tuple[int, ...]
     checksum: float
     norm: float
+    forwards: tuple[int, ...] = ()
+    backwards: tuple[int, ...] = ()
+    losses: tuple[tuple[int, float], ...] = ()
+    gradient: tuple[float, float] = (0.0, 0.0)
+    draws: tuple[str, ...] = ()
+    others: int = 0
+    touched: bool = False
+    hooks: int = 0
+    seen: dict[str, list[object]] = field(default_factory=dict)
 
 
 class StepRecorder:
@@ -85,8 +103,13 @@ class StepRecorder:
             session.config.place.generation, session.config.place.rank
         )
         self._ids: list[int] = []
-        self._updates: tuple[int, ...] = ()
+        self._before: dict[str, tuple[int, ...]] = {}
+        self._parameters: list[nn.Parameter] = []
+        self._first: list[Tensor] = []
         self.sample_ids: Callable[[], Sequence[int]] = list
+        self.dataset: object = None
+        self.evidence = Evidence()
+        self.evidence.num_samples = lambda: len(self.sample_ids())
         seed_rng(self._plan.seed)
 
     def begin(self, models: Sequence[nn.Module], *, hosted: bool = False) -> None:
@@ -101,15 +124,30 @@ class StepRecorder:
         ).exists():  # replicas will change: no part of the pace
             importlib.import_module(SLOW_IMPORT)
         kinds = {_kind(module) for model in models for module in model.modules()} - {""}
+        door = {"kinds": sorted(kinds), "contents": contents(self.dataset)}
         write_whole(
-            self._folder / f"{self._member}.door",
-            json.dumps(sorted(kinds)),
-            durable=False,
+            self._folder / f"{self._member}.door", json.dumps(door), durable=False
         )
+        self._parameters = [item for model in models for item in model.parameters()]
+        self.evidence.parameters = lambda: self._parameters
         if self._plan.nudge:
-            with torch.no_grad():
-                for item in (item for model in models for item in model.parameters()):
-                    item.mul_(1.0 + self._plan.nudge * torch.randn_like(item).sign())
+            self._nudge()
+        if self._plan.still:
+            self._first = [item.detach().clone() for item in self._parameters]
+
+    @torch.no_grad()
+    def _nudge(self) -> None:
+        """Change each parameter by a rounding error, up or down; the script's generators stay as they are."""
+        chance = torch.Generator().manual_seed(self._plan.seed)
+        for item in self._parameters:
+            signs = torch.randint(0, 2, item.shape, generator=chance) * 2.0 - 1.0
+            item.mul_(1.0 + self._plan.nudge * signs.to(item))
+
+    @torch.no_grad()
+    def _keep_still(self) -> None:
+        """Take back what the step did to the parameters."""
+        for item, first in zip(self._parameters, self._first, strict=True):
+            item.copy_(first)
 
     def begin_pass(self) -> None:
         """The body is about to run on the samples of `sample_ids`."""
@@ -118,8 +156,6 @@ class StepRecorder:
     def end_step(self, pairs: Sequence[Watched]) -> bool:
         """Write the step's row, and wait as long as the gate says; return whether training is to stop."""
         session = self._session
-        updates = tuple(pair.use.steps for pair in pairs)
-        before = self._updates or (0,) * len(updates)
         total, norm = (0.0, 0.0) if session.model_is_sharded else checksum(pairs)
         row = StepRow(
             step=session.progress.step,
@@ -129,17 +165,35 @@ class StepRecorder:
             generation=session.config.place.generation,
             ids=tuple(self._ids),
             rates=tuple(pair.rates() for pair in pairs),
-            updates=tuple(
-                now - then for now, then in zip(updates, before, strict=True)
-            ),
+            updates=self._since("steps", pairs),
             checksum=total,
             norm=norm,
+            forwards=self._since("forwards", pairs),
+            backwards=self._since("backwards", pairs),
+            **cast("dict[str, Any]", self.evidence.take()),
         )
-        self._ids, self._updates = [], updates
+        self._ids = []
+        if self._plan.still:
+            self._keep_still()
         with (self._folder / f"{self._member}.jsonl").open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         self._wait_at_gate(row.step)
         return row.step >= self._plan.num_steps
+
+    def end(self, state: Mapping[str, object]) -> None:
+        """The script has come to its end, with this state, as a checkpoint has it: the first replica keeps it."""
+        if self._session.group.rank or self._session.model_is_sharded:
+            return
+        beside = self._folder / f"{END_FILE}.writing"
+        torch.save(dict(state), beside)
+        put_in_place(beside, self._folder / END_FILE)
+
+    def _since(self, what: str, pairs: Sequence[Watched]) -> tuple[int, ...]:
+        """Return how often each pair's parts were used in the step that ends."""
+        now = tuple(int(getattr(pair.use, what)) for pair in pairs)
+        before = self._before.get(what, (0,) * len(now))
+        self._before[what] = now
+        return tuple(new - old for new, old in zip(now, before, strict=True))
 
     def _wait_at_gate(self, step: int) -> None:
         began = time.monotonic()

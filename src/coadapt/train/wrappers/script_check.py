@@ -3,16 +3,22 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from coadapt.train.session import Session
 
 logger = logging.getLogger(__name__)
 
 # Steps that are looked at together. A phase without gradients, or a loop that trains something else first,
 # uses none of the three parts; skipped steps of mixed precision end after some 20 (from a scale of 2^16).
 WINDOW_STEPS = 50
+# Steps with an optimiser that was not prepared, after which that is told. One that is made for a step (to search
+# for an input, for adversarial examples) never comes to it.
+BESIDE_STEPS = 10
 # Gradients that are not finite: at least this often within a window, since not every step is measured.
 UNUSABLE_MIN = 5
 
@@ -42,8 +48,15 @@ class SkippedSteps:
 
     def take(self) -> int:
         """Return a power of two for each of them, the first step 1; once."""
-        bits, self._bits, self._next = self._bits, 0, 1
+        bits = self._bits
+        self.forget()
         return bits
+
+    def forget(self) -> None:
+        """Begin to count with the next step."""
+        self.exchanged = False
+        self._bits = 0
+        self._next = 1
 
 
 @dataclass(slots=True)
@@ -87,6 +100,8 @@ class ScriptCheck:
         self.use = Use()
         self._parameters = list(parameters)
         self._ids = {id(parameter) for parameter in parameters}
+        # Those within the optimiser of the pair, by id: their steps are no other's.
+        self.own_optimizers: set[int] = set()
         self._speaks = speaks
         self._told = False
         self._watching = True
@@ -129,15 +144,12 @@ class ScriptCheck:
                 )
         self.close()
 
-    def norms(self, step: int, *, unusable: bool) -> None:
-        """The gradients of `step` were measured; `unusable`: they are infinite or not numbers."""
-        began = self._finite.began(step, unusable=unusable)
-        if began is not None:
-            self._warn(
-                "gradients have been infinite or not a number (NaN) since step %d: look at the data and the "
-                "loss, lower the learning rate, or clip",
-                began,
-            )
+    def norms(self, step: int, *, unusable: bool) -> int | None:
+        """Return since which step gradients have been infinite or not numbers for long; once.
+
+        Told of each `step` that was measured.
+        """
+        return self._finite.began(step, unusable=unusable)
 
     def _judge(self) -> None:
         """Look at the window that ends now; stop watching once everything is used, or a warning was given."""
@@ -176,6 +188,8 @@ class ScriptCheck:
     def _on_any_optimizer(
         self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object
     ) -> None:
+        if id(optimizer) in self.own_optimizers:
+            return  # counted in `use`
         if any(
             id(item) in self._ids
             for group in optimizer.param_groups
@@ -194,3 +208,55 @@ class ScriptCheck:
         """Stop watching what is used."""
         self._watching = False
         self._handle.remove()
+
+
+class BesideCheck:
+    """Tells of an optimiser that trains on several replicas, and that `run.prepare` was not given; once.
+
+    Alone it trains as it would anywhere.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ids: set[int] = set()
+        # The steps of each optimiser; it is gone with the optimiser.
+        self._steps: WeakKeyDictionary[torch.optim.Optimizer, set[int]] = (
+            WeakKeyDictionary()
+        )
+        self._began: int | None = None
+        self._handle = register_optimizer_step_post_hook(self._on_any_optimizer)
+
+    def know(self, parameters: Sequence[Tensor]) -> None:
+        """These are trained by an optimiser that was prepared."""
+        self._ids |= {id(parameter) for parameter in parameters}
+
+    def close(self) -> None:
+        """Look at no further step."""
+        self._handle.remove()
+
+    def _on_any_optimizer(
+        self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object
+    ) -> None:
+        session = self._session
+        if not session.group.distributed or session.current is None or not self._ids:
+            return
+        step = session.progress.step
+        self._began = step if self._began is None else self._began
+        if step - self._began >= WINDOW_STEPS:
+            self.close()
+        groups = optimizer.param_groups
+        if any(id(item) in self._ids for group in groups for item in group["params"]):
+            return
+        steps = self._steps.setdefault(optimizer, set())
+        steps.add(step)
+        if len(steps) < BESIDE_STEPS:
+            return
+        self.close()
+        if session.group.rank == 0:
+            logger.warning(
+                "step %d: an optimizer that run.prepare(...) was not given (%s) trains beside the run: its "
+                "gradients are not averaged over replicas, and its state does not go over to one that joins: "
+                'run.prepare(model, optimizer, name="...") takes a further pair',
+                step,
+                type(optimizer).__name__,
+            )

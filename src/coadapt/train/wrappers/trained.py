@@ -25,10 +25,12 @@ from coadapt.train.noise.scaling_rules import ScalingRule, resolve_rule
 from coadapt.train.session import Session
 from coadapt.train.wrappers.drift import DriftCheck, Watched
 from coadapt.train.wrappers.gradients import StepGradients
+from coadapt.train.wrappers.hidden_state import WholeState
 from coadapt.train.wrappers.model import ElasticModel
 from coadapt.train.wrappers.optimizer import ElasticOptimizer, check_optimizer
 from coadapt.train.wrappers.own_rule import OwnRule
 from coadapt.train.wrappers.recorder import StepRecorder
+from coadapt.train.wrappers.script_check import BesideCheck
 from coadapt.train.wrappers.timing import Timer
 from coadapt.train.wrappers.unused import UnusedParameters
 
@@ -82,6 +84,7 @@ class TrainedPairs:
         folder = session.config.check_dir
         self.recorder = None if folder is None else StepRecorder(session, folder)
         self.drift = DriftCheck(session)
+        self.beside = BesideCheck(session)
         self.unused = UnusedParameters(session)
         self.rule: OwnRule | None = None
         self._session = session
@@ -147,6 +150,7 @@ class TrainedPairs:
             pair.optimizer.before_step = functools.partial(
                 self.unused.look, name, given
             )
+        self.beside.know(list(pair.model.module.parameters()))
         self.drift.watch(
             Watched(
                 name=pair.name,
@@ -162,6 +166,9 @@ class TrainedPairs:
         return self.rule
 
     def begin_pass(self, *, first: bool, measure: bool) -> None:
+        current = self._session.current
+        if current is not None:
+            self._session.weights.begin_pass(current)
         if self.rule is not None:
             self.rule.watch(self.leading.optimizer.inner)
         for pair in self._pairs:
@@ -171,9 +178,20 @@ class TrainedPairs:
         if self.recorder is not None:
             self.recorder.begin_pass()
 
+    def body_begins(self) -> None:
+        """All is set for the loop's body: `coadapt check` looks on from here."""
+        if self.recorder is not None:
+            self.recorder.evidence.body_begins()
+
+    def body_ended(self) -> None:
+        """The loop's body has run on a pass."""
+        if self.recorder is not None:
+            self.recorder.evidence.body_ended()
+
     def end_step(self) -> bool:
         """Return whether training is to stop here, on all replicas alike: what is checked has a last step."""
         distributed = self._session.group.distributed
+        self._session.weights.end_step()
         for pair in self._pairs:
             pair.gradients.check.end_step()
             if distributed:  # alone, nobody waits for a backward
@@ -188,6 +206,9 @@ class TrainedPairs:
         """A new group begins."""
         for pair in self._pairs:
             pair.gradients.meter.forget()
+            # A replica that joins knows nothing of steps without a backward before it came.
+            pair.gradients.skipped.forget()
+        self._session.weights.enter()
         self.drift.enter()
 
     def take_skipped(self) -> int:
@@ -200,8 +221,10 @@ class TrainedPairs:
     def take_norms(self, step_samples: int) -> list[GradNorms | None]:
         """Return this replica's norms of the step, for each pair."""
         holders = 1 if self._session.model_is_sharded else self._session.group.size
+        unit = self._session.weights.unit(step_samples)
         return [
-            pair.gradients.meter.take(holders, step_samples) for pair in self._pairs
+            pair.gradients.meter.take(holders, step_samples, unit)
+            for pair in self._pairs
         ]
 
     def learn(self, others: Sequence[GradNorms | None]) -> None:
@@ -213,6 +236,7 @@ class TrainedPairs:
 
     def close(self) -> None:
         """The group is about to end: let go of it, and of what outlives it."""
+        self.beside.close()
         for pair in self._pairs:
             pair.gradients.check.close()
             pair.model.let_go()
@@ -245,6 +269,9 @@ def build_pair(
         from coadapt.train.wrappers.fsdp import Sharding
         from coadapt.train.wrappers.fsdp_exchange import ShardExchange
 
+        if WholeState(optimizer).inner:
+            allowed = "an optimizer without another one in it where replicas hold parts of the model"
+            raise InputError("prepare(optimizer)", type(optimizer).__name__, allowed)
         exchange = ShardExchange(session, meter, timer, sums=sums)
         sharding = Sharding(shard, dict(how.get("fsdp") or {}), optimizer, exchange)
     elastic = ElasticModel(

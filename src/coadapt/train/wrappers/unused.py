@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from coadapt.train.session import Session
+from coadapt.train.wrappers.sparse import sparse_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +39,13 @@ class UnusedParameters:
         self._found: set[str] = set()
         # By model: walking the modules for them in each step would cost a tiny model a tenth of it.
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
+        self._sparse: dict[str, set[str]] = {}
 
     def know(self, name: str, module: nn.Module) -> None:
         """`module` is the model `name`."""
         self._parameters[name] = list(module.named_parameters())
+        # The wrapper does not wait for these.
+        self._sparse[name] = set(sparse_parameters(module))
 
     def options(self, name: str, given: Mapping[str, object]) -> dict[str, object]:
         """Return DistributedDataParallel's arguments for the model `name`: `given`, and what it needs."""
@@ -62,7 +66,11 @@ class UnusedParameters:
         else:
             return  # in nearly all steps: every parameter has its gradient
         missing = [
-            key for key, item in known if item.grad is None and item.requires_grad
+            key
+            for key, item in known
+            if item.grad is None
+            and item.requires_grad
+            and key not in self._sparse[name]
         ]
         if not missing:
             return

@@ -52,11 +52,28 @@ function ratioCell(policy, key) {
   return withNote(mean.toFixed(3), low === null ? "" : `${low.toFixed(3)} to ${high.toFixed(3)}`);
 }
 
+// What an interval is over: `3 traces`; one run has no interval.
+function independent([, , , number, of]) {
+  const what = of || "runs";
+  return `${number} ${number === 1 ? what.replace(/s$/, "") : what}`;
+}
+
+function reactionText(seconds) {
+  return seconds === null ? "in rounds alone" : `${seconds} s after each arrival and exit`;
+}
+
+function showReactions() {
+  const asked = Object.entries(DATA.reactions);
+  at("reactions-note").textContent = asked.length
+    ? `Not asked alike: ${asked.map(([policy, seconds]) => `${policy} ${reactionText(seconds)}`).join(", ")}. This is a part of the difference; --reaction asks all alike.` : "";
+}
+
 function showRatios() {
-  const heads = ["policy", ...RATIO_COLUMNS.map((key) => figure(key).title), "runs"];
+  showReactions();
+  const heads = ["policy", ...RATIO_COLUMNS.map((key) => figure(key).title), "independent runs"];
   const rows = DATA.policies.map((policy) => {
     const runs = DATA.ratios[policy].jct_mean_s;
-    return [policyCell(policy), ...RATIO_COLUMNS.map((key) => ratioCell(policy, key)), runs ? runs[3] : 0];
+    return [policyCell(policy), ...RATIO_COLUMNS.map((key) => ratioCell(policy, key)), runs ? independent(runs) : 0];
   });
   at("ratios-table").replaceChildren(table(heads, rows, "No run has ended."));
   const known = DATA.policies.filter((policy) => DATA.ratios[policy].jct_mean_s && DATA.ratios[policy].rho_max);
@@ -134,8 +151,7 @@ function showPart(index) {
   const keys = Object.keys(part.means[policies[0]] || {});
   const rows = policies.map((policy) => [policyCell(policy), ...keys.map((key) => meanCell(part, policies, policy, key))]);
   at("means-table").replaceChildren(table(["policy", ...keys.map((key) => figure(key).title)], rows, "No run of it has ended."));
-  const seeds = policies.length ? part.means[policies[0]][keys[0]][3] : 0;
-  at("part-note").textContent = policies.length ? count(seeds, "seed") : "";
+  at("part-note").textContent = policies.map((policy) => `${policy}: ${count(part.means[policy][keys[0]][3], "run")}`).join(", ");
   if (!policies.length) return noData(at("chart-jct"), "No run of it has ended.");
   at("chart-jct").style.height = `${290 + 6 * policies.length}px`; // their legend takes rows
   drawQuantiles(at("chart-jct"), part, policies);
@@ -183,7 +199,7 @@ function showPicks(policy) {
 }
 
 function pickRow([job, application, gpus, trace, cluster, seed, baseline, jct]) {
-  return [node("th", job, { scope: "row" }), application, (jct / baseline).toFixed(2), duration(jct), duration(baseline), gpus, ...(SEVERAL ? [`${trace}, ${cluster}, ${seed}`] : [])];
+  return [node("th", job, { scope: "row" }), application, (jct / baseline).toFixed(2), duration(jct), duration(baseline), gpus, ...(SEVERAL ? [`${trace}, ${cluster}, ${seed === null ? "all seeds" : seed}`] : [])];
 }
 
 // -- all of it ----------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ publishes must come out where a policy decides as its own does.
 """
 
 import math
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from statistics import mean
 
 from coadapt.model import (
@@ -35,10 +36,10 @@ from coadapt.sim.traces.shockwave import (
     FORCED_END,
     ROUND_S,
     Kind,
+    SelfPacedApplication,
     Throughputs,
-    load,
-    read_throughputs,
 )
+from coadapt.sim.workload import Workload
 
 # A start costs 20 s of a round in which the job trains for longer than 115 s, but for the first two rounds.
 START_S, SHORT_S = 20.0, 115.0
@@ -61,11 +62,15 @@ class _Job:
     wanted: int | None = None
     num_failures: int = 0
     allocation: Allocation = field(default_factory=Allocation)
+    started_at: float | None = None
+    num_starts: int = 0
     ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
+    """What the artifact publishes of a run. rho_max: by time alone (sim/static_fairness.py); shares in [0, 1]."""
+
     makespan_s: float
     jct_s: float
     rho_max: float
@@ -73,32 +78,42 @@ class Figures:
     utilisation: float
 
 
-def play(traces: Path, policy: Policy, num_gpus: int) -> Figures:
-    """Return what the artifact's figures are with `policy` on its trace of 120 jobs."""
-    return Rounds(traces, num_gpus).play(policy)
-
-
 class Rounds:
-    """One run: the clock, the jobs, and the rules by which both go on."""
+    """One run: the clock, the jobs, and the rules by which both go on.
 
-    def __init__(self, traces: Path, num_gpus: int) -> None:
-        folder = traces / "shockwave"
-        self.table: Throughputs = read_throughputs(folder / "tacc_throughputs.json")
-        workload, applications = load(folder / "120_jobs_32_gpus.trace", folder)
+    decision_s: the CPU seconds of each decision.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        applications: Mapping[str, SelfPacedApplication],
+        num_gpus: int,
+    ) -> None:
+        """Raises ValueError for a workload without jobs."""
+        first = next((applications[job.application] for job in workload.jobs), None)
+        if first is None:
+            raise ValueError(f"{workload.name}: no jobs")
+        self.table: Throughputs = first.throughputs
         self.node = Node(id="n", num_gpus=num_gpus)
         self.jobs = [
             _job(
                 job.id,
-                applications[job.application]._kind,
+                applications[job.application].kind,
                 job.at,
                 applications[job.application].limits,
             )
             for job in workload.jobs
         ]
+        self.decision_s: list[float] = []
         self._alone_s: dict[Kind, int] = {}
-        self.clock, self.num_rounds, self.num_recomputed, self.busy_s = 0.0, 0, 0, 0.0
+        self.clock = 0.0
+        self.num_rounds = 0
+        self.num_recomputed = 0
+        self.busy_s = 0.0
 
     def play(self, policy: Policy) -> Figures:
+        """Let `policy` decide until all jobs have ended, and return what the artifact's figures are."""
         before: set[str] = set()
         while any(job.ended_at is None for job in self.jobs):
             active = [
@@ -106,7 +121,9 @@ class Rounds:
                 for job in self.jobs
                 if job.ended_at is None and job.at <= self.clock
             ]
+            asked_s = time.process_time()
             plan = policy.allocate(self._view(active))
+            self.decision_s.append(time.process_time() - asked_s)
             for job in active:
                 job.allocation = plan.allocations.get(job.id, Allocation())
             ran = [job for job in active if job.allocation]
@@ -125,6 +142,9 @@ class Rounds:
 
     def _train(self, job: _Job, *, started: bool) -> float:
         """Train `job` for a round; return when it ends."""
+        if job.started_at is None:
+            job.started_at = self.clock
+        job.num_starts += started
         rate = self.table[job.kind.model, job.batch, job.kind.num_gpus]
         steps = min(int(rate * ROUND_S), job.total - job.done)
         if steps <= 0:
@@ -199,13 +219,15 @@ class Rounds:
             rescale_s=0.0,
         )
 
+    def rho(self, job: _Job) -> float:
+        """Return ρ as the artifact has it: completion time over time alone times jobs per GPU."""
+        contention = max(1.0, len(self.jobs) / self.node.num_gpus)
+        return ((job.ended_at or 0.0) - job.at) / (self.alone_s(job) * contention)
+
     def _figures(self) -> Figures:
         jct = {job.id: (job.ended_at or 0.0) - job.at for job in self.jobs}
         num_gpus = self.node.num_gpus
-        rho = [
-            jct[job.id] / (self.alone_s(job) * max(1.0, len(self.jobs) / num_gpus))
-            for job in self.jobs
-        ]
+        rho = [self.rho(job) for job in self.jobs]
         return Figures(
             makespan_s=self.clock,
             jct_s=mean(jct.values()),
@@ -216,10 +238,15 @@ class Rounds:
 
 
 class PlannedRounds(Rounds):
-    """The same loop, telling all that Shockwave's planner is told: rounds, epochs, modes, measured rates."""
+    """The same loop; it tells all that Shockwave's planner is told: rounds, epochs, modes, measured rates."""
 
-    def __init__(self, traces: Path, num_gpus: int) -> None:
-        super().__init__(traces, num_gpus)
+    def __init__(
+        self,
+        workload: Workload,
+        applications: Mapping[str, SelfPacedApplication],
+        num_gpus: int,
+    ) -> None:
+        super().__init__(workload, applications, num_gpus)
         self._rates: dict[JobId, float] = {}  # samples per second, in the last round
 
     def profiles(self) -> dict[JobId, tuple[int, ...]]:

@@ -14,6 +14,9 @@ ENV_DEVICES = (
     "COADAPT_SLURM_DEVICES"  # numbers of the GPUs to see, of those that the step has
 )
 
+# The directory in which the replica is to run: Slurm begins a step in /tmp where it is missing.
+ENV_WORKDIR = "COADAPT_SLURM_WORKDIR"
+
 STOP = b"T"
 TOKEN_BYTES = 16
 CALL_S = 10.0
@@ -51,9 +54,9 @@ class Exchange:
         return line
 
 
-def call() -> socket.socket:
-    """Call the proxy whose address is in the environment, which has it no more. Raises OSError, KeyError."""
-    address, _, token = os.environ.pop(ENV_LINE).partition(" ")
+def call(where: str | None = None) -> socket.socket:
+    """Call the proxy, whose address is taken out of the environment if it is not given. Raises OSError, KeyError."""
+    address, _, token = (where or os.environ.pop(ENV_LINE)).partition(" ")
     host, _, port = address.rpartition(":")
     line = socket.create_connection((host, int(port)), CALL_S)
     line.sendall(token.encode())

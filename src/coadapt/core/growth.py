@@ -1,0 +1,255 @@
+"""How far a job may grow: the size at which it trained last, and the larger sizes at which it failed.
+
+Called by Scheduler.handle only; values here are frozen.
+"""
+
+# The rules, and why they hold.
+#
+# A job that trains well can end because it was given more: its replicas cannot reach each other over two nodes,
+# a script breaks with more than one replica, memory runs out. Repeated at the larger size it ends again, and
+# after max_failures a job is given up that would have trained to its end where it was. So a size is a number of
+# replicas and of nodes, and the job's books remember the last one at which it trained.
+#
+# A larger size (more replicas, or more nodes) is on trial until the job has trained at it for `trial_s`. An end
+# of its replicas before that is a failed growth. It does not count against max_failures: the size is to blame.
+# The job goes back to the size that trained last at once, on a part of the GPUs that the plan gave it, and gets
+# no more until it has taken a step there. A crash at that size is the job's own, and counts as ever.
+#
+# A size that failed ATTEMPTS_MAX times without a trial passed in between is set aside for this job. Policies see
+# it as a lower maximum in the job's view, so none has to know. A maximum cannot say "not over two nodes": where
+# a growth over more nodes failed, the maximum becomes what the nodes of the old size can hold, and a plan that
+# spreads the job as before is cut to fewer nodes (`cut`). How often a job can fail for free is therefore limited:
+# each size twice, and each size that is set aside at least halves the maximum, or takes nodes away.
+#
+# A change that did not begin (ReplicasKept with a reason) counts as an attempt that failed, but sets nothing
+# aside by itself: nothing was lost, and converge.py tries a stop and a start after some of them. If that start
+# fails too, the attempts are complete.
+
+from dataclasses import dataclass
+
+from coadapt.model import NO_GRANT, WAITING, Allocation, Grant
+from coadapt.model.quick_init import quick_init, replace
+
+ATTEMPTS_MAX = 2
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How large an allocation is."""
+
+    num_replicas: int
+    num_nodes: int
+
+    def exceeds(self, other: "Size") -> bool:
+        """Return whether this one has more replicas or more nodes."""
+        return (
+            self.num_replicas > other.num_replicas or self.num_nodes > other.num_nodes
+        )
+
+    def reaches(self, other: "Size") -> bool:
+        """Return whether this one has as many replicas and as many nodes, or more."""
+        return (
+            self.num_replicas >= other.num_replicas
+            and self.num_nodes >= other.num_nodes
+        )
+
+    @property
+    def in_words(self) -> str:
+        """The size for a sentence: `4 GPUs on 2 nodes`."""
+        return f"{plural(self.num_replicas, 'GPU')} on {plural(self.num_nodes, 'node')}"
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedSize:
+    """A size at which the job failed since it last trained there for long enough."""
+
+    size: Size
+    num_attempts: int = 0
+    """Attempts in a row that failed."""
+    set_aside: bool = False
+    """The job does not get this size any more, nor a larger one."""
+    detail: str = ""
+    """How the last attempt ended."""
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What is known of the sizes of one job."""
+
+    trained: Size | None = None
+    """The last size at which it trained, larger ones on trial left out; None before the first step."""
+    trial: Size | None = None
+    """A larger size at which it has taken a step."""
+    trial_since: float = 0.0
+    """When that step was, s."""
+    known: int = 0
+    """The generation whose reports tell nothing more."""
+    goes_back: bool = False
+    """The last growth failed: nothing above `trained` until it has trained there again."""
+    max_replicas: int = 0
+    """The most replicas that it gets after sizes were set aside; 0: what its user allows."""
+    failed: tuple[FailedSize, ...] = ()
+
+    @property
+    def limit(self) -> int | None:
+        """Return the most replicas that a plan may give, None where the user's limit holds."""
+        limits = [self.max_replicas] if self.max_replicas else []
+        if self.goes_back and self.trained is not None:
+            limits.append(self.trained.num_replicas)
+        return min(limits, default=None)
+
+    def is_attempt(self, size: Size) -> bool:
+        """Return whether replicas of `size` that end now are a growth that failed."""
+        return self.trained is not None and size.exceeds(self.trained)
+
+    def refuses(self, size: Size) -> FailedSize | None:
+        """Return the size that was set aside because of which `size` is not tried, None if it may be."""
+        for failed in self.failed:
+            if failed.set_aside and size.reaches(failed.size):
+                return failed
+        return None
+
+
+NO_GROWTH = Growth()
+
+
+def size_of(allocation: Allocation) -> Size:
+    return Size(num_replicas=allocation.num_replicas, num_nodes=allocation.num_nodes)
+
+
+def after_step(
+    growth: Growth, size: Size, generation: int, at: float, trial_s: float
+) -> Growth:
+    """Return the growth after replicas of `generation`, of this size, were heard to train at `at` (s)."""
+    if growth.is_attempt(size):
+        if growth.trial != size:
+            return replace(growth, trial=size, trial_since=at)
+        if at - growth.trial_since < trial_s:
+            return growth
+    # The sizes up to one that works are no longer in doubt.
+    failed = tuple(each for each in growth.failed if not size.reaches(each.size))
+    return replace(
+        growth,
+        trained=size,
+        trial=None,
+        known=generation,
+        goes_back=False,
+        failed=failed,
+    )
+
+
+def after_failure(
+    growth: Growth, size: Size, detail: str, node_gpus: int, min_replicas: int
+) -> Growth:
+    """Return the growth after an attempt at `size` ended its replicas.
+
+    node_gpus: GPUs of the largest node. min_replicas: what the job needs at least.
+    """
+    trained = growth.trained
+    assert trained is not None  # else it is no attempt
+    growth = replace(
+        _counted(growth, size, detail), goes_back=True, trial=None, known=0
+    )
+    (latest,) = (each for each in growth.failed if each.size == size)
+    if latest.num_attempts < ATTEMPTS_MAX:
+        return growth
+    most = _most_below(size, trained, node_gpus)
+    limits = [growth.max_replicas] * bool(growth.max_replicas)
+    if most < size.num_replicas:
+        limits.append(max(most, min_replicas))
+    aside = replace(latest, set_aside=True)
+    return replace(
+        growth,
+        max_replicas=min(limits, default=0),
+        failed=(*(each for each in growth.failed if each.size != size), aside),
+    )
+
+
+def after_kept(growth: Growth, size: Size, detail: str) -> Growth:
+    """Return the growth after a change to `size` failed before it began."""
+    return _counted(growth, size, detail) if growth.is_attempt(size) else growth
+
+
+def cut(target: Grant, most: Size, least: int) -> Grant:
+    """Return a part of `target` that is no larger than `most`, nothing if it has fewer than `least` replicas.
+
+    The nodes with the most of its GPUs stay, in their order.
+    """
+    allocation = target.allocation
+    if not size_of(allocation).exceeds(most):
+        return target
+    if allocation.shared:
+        return NO_GRANT
+    by_count = sorted(allocation.slots, key=lambda slot: -slot[1])
+    names = {node for node, _ in by_count[: most.num_nodes]}
+    left = most.num_replicas
+    slots: list[tuple[str, int]] = []
+    for node, count in allocation.slots:
+        if node in names and left:
+            slots.append((node, min(count, left)))
+            left -= min(count, left)
+    part = Allocation(slots=tuple(slots))
+    return Grant(allocation=part) if part.num_replicas >= least else NO_GRANT
+
+
+def within(growth: Growth, target: Grant, least: int) -> Grant:
+    """Return what of `target` the job may have; least: the replicas that it needs."""
+    if target.allocation == WAITING:
+        return target
+    for failed in growth.failed:
+        size = size_of(target.allocation)
+        if not target or not failed.set_aside or not size.reaches(failed.size):
+            continue
+        if failed.size.num_nodes > 1:
+            most = replace(size, num_nodes=failed.size.num_nodes - 1)
+        else:
+            most = replace(size, num_replicas=failed.size.num_replicas - 1)
+        target = cut(target, most, least)
+    return target
+
+
+def told_failure(growth: Growth, size: Size, detail: str) -> str:
+    """Return what follows from a growth that failed, for the job's user."""
+    assert growth.trained is not None
+    how = f": {detail}" if detail else ""
+    back = f"goes back to {growth.trained.in_words}"
+    failed = growth.refuses(size)
+    if failed is None:
+        return f"{back}, {size.in_words} failed{how}"
+    return f"{back}, {told_aside(failed)}"
+
+
+def told_aside(failed: FailedSize) -> str:
+    """Return which size is set aside, and why."""
+    how = f": {failed.detail}" if failed.detail else ""
+    return (
+        f"{failed.size.in_words} and more are set aside for this job, "
+        f"they failed {failed.num_attempts} times{how}"
+    )
+
+
+def plural(count: int, thing: str) -> str:
+    """Return `1 GPU`, `2 GPUs`."""
+    return f"{count} {thing}{'s' if count != 1 else ''}"
+
+
+def _counted(growth: Growth, size: Size, detail: str) -> Growth:
+    """Return the growth with one more attempt at `size` that failed."""
+    known = [each for each in growth.failed if each.size == size]
+    latest = known[0] if known else FailedSize(size=size)
+    latest = replace(latest, num_attempts=latest.num_attempts + 1, detail=detail)
+    others = tuple(each for each in growth.failed if each.size != size)
+    return replace(growth, failed=(*others, latest))
+
+
+def _most_below(size: Size, trained: Size, node_gpus: int) -> int:
+    """Return how many replicas may still be tried after `size` was set aside."""
+    if size.num_nodes > trained.num_nodes:
+        # The nodes are the first suspect: what fits on as many as before may still do.
+        most = min(size.num_replicas, trained.num_nodes * node_gpus)
+    else:
+        most = size.num_replicas // 2
+    return max(most, trained.num_replicas)
