@@ -68,7 +68,7 @@ def addresses() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     try:
         entry = first
-        while entry:
+        while entry:  # type: ignore[truthy-bool]  # a null pointer is false
             here = entry.contents
             if here.address and (text := _address(here.address.contents)):
                 found.append((here.name.decode(), text))

@@ -134,5 +134,5 @@ def test_a_harmed_backup_is_refused_and_changes_nothing(
     with pytest.raises(StoreError, match="event 2 is missing"):
         restore(harmed, directory.path, anyway=True)
     names = sorted(path.name for path in directory.path.iterdir())
-    assert names == ["jobs", "journal.sqlite", "lock"]
+    assert names == ["jobs", "journal.sqlite", "lock", "runs"]
     assert len(list(Journal.at_path(directory.journal).events())) == 5

@@ -1,16 +1,15 @@
 """Snapshots that are written beside the events: of the right moment, one at a time, and no error is lost."""
 
 import threading
-from collections.abc import Sequence
 from dataclasses import fields
 
 import pytest
 
-from coadapt.core.events import Event, PlanReady, ReplicasStarted
+from coadapt.core.events import PlanReady, ReplicasStarted
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import Plan
-from coadapt.model.errors import StoreError
+from coadapt.model.errors import StoreAwayError, StoreError
 from coadapt.model.wire import dumps
 from coadapt.runtime.memory_store import MemoryStore
 from coadapt.runtime.snapshots_aside import SnapshotsAside, copy_of, picture_of
@@ -72,7 +71,7 @@ def test_an_error_is_raised_with_the_next_snapshot() -> None:
 
 def test_a_snapshot_that_finds_no_room_is_left_out() -> None:
     slow = Slow()
-    slow.error = StoreError(FULL)
+    slow.error = StoreAwayError(FULL)
     slow.let.set()
     aside = SnapshotsAside(slow)
     aside.save_snapshot(SchedulerState(), 1)
@@ -81,35 +80,6 @@ def test_a_snapshot_that_finds_no_room_is_left_out() -> None:
     aside.save_snapshot(SchedulerState(), 2)
     aside.close()
     assert [upto for upto, _ in slow.written] == [2]
-
-
-class Full(MemoryStore):
-    """Has no room for events until there is some."""
-
-    room = False
-
-    def append(self, events: Sequence[Event]) -> None:
-        if not self.room:
-            raise StoreError(FULL)
-        super().append(events)
-
-
-def test_events_that_find_no_room_are_written_once_there_is_some() -> None:
-    full, asked = Full(), list[bool]()
-
-    def make_room() -> None:
-        full.room = not asked
-        asked.append(full.room)
-
-    event = ReplicasStarted(at=61.0, job="a", generation=1)
-    aside = SnapshotsAside(full, make_room=make_room)
-    aside.append([event])
-    assert list(aside.events()) == [event]
-    full.room = False
-    with pytest.raises(StoreError, match="disk is full"):
-        aside.append([event])
-    aside.close()
-    assert (asked, list(full.events())) == ([True, False], [event])
 
 
 @pytest.mark.parametrize("seed", range(2))

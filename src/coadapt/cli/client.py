@@ -221,7 +221,11 @@ def find_client(state: Path | None, timeout_s: float = TIMEOUT_S) -> Client:
     Inside a job the environment names the scheduler that started it. Raises UnreachableError, InputError.
     """
     if is_remote(state):
-        return Client(os.environ[ENV_URL], os.environ.get(ENV_TOKEN, ""), timeout_s)
+        url = os.environ[ENV_URL]
+        if not url.startswith(("http://", "https://")):
+            allowed = "an address that begins with http:// or https://"
+            raise InputError(ENV_URL, url, allowed)
+        return Client(url, os.environ.get(ENV_TOKEN, ""), timeout_s)
     directory = find_state_dir(state)
     last = directory.last_run()
     if last is None:

@@ -1,5 +1,6 @@
 """The command `coadapt`: one file per verb. Bad input is one line on stderr and exit code 2."""
 
+import io
 import sys
 from typing import Annotated
 
@@ -99,6 +100,10 @@ def root(
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that is not UTF-8 shows `?` for what it lacks.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         sys.exit(app(standalone_mode=False))
     except InputError as error:

@@ -51,6 +51,7 @@ from coadapt.core.growth import (
     told_failure,
     within,
 )
+from coadapt.core.instants import next_multiple
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
 from coadapt.core.reasons import (
     RETRY_MOST_S,
@@ -90,7 +91,6 @@ from coadapt.model import (
     check_plan,
     holding,
 )
-from coadapt.model.instants import next_multiple
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 

@@ -45,7 +45,9 @@ def settling(
 
 
 def _is_young(job: JobRecord, at: float, settle_s: float) -> bool:
-    if job.running.is_plain or at - job.running.since >= settle_s:
+    if job.running.is_plain:
+        return False
+    if at - job.running.since >= settle_s:
         return False
     taken = job.status.cancel_requested or job.reason is Reason.NODE_LOST
     return not taken and job.state in (JobState.STARTING, JobState.RUNNING)

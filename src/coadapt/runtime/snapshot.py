@@ -116,6 +116,7 @@ def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, J
         "id": job.id,
         "name": job.spec.name,
         "tenant": job.spec.tenant,
+        "priority": job.spec.priority,
         "contract": job.spec.contract.value,
         "state": job.state.value,
         "reason": why_now(job.status)[0].value,

@@ -1,6 +1,7 @@
 """The HTTP API, version 1: routes only. Every change is journaled before it is answered."""
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ from coadapt.service.listing import (
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.logs import stream_logs
 from coadapt.service.reports.answer import answer
+from coadapt.service.reports.budget import ReportBudget
 from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.lane import ReportLane
 from coadapt.service.reports.reading import read_report
@@ -87,6 +89,7 @@ DECISIONS_SHOWN = 10
 ENDED_SHOWN = 20
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 PartName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[ -~]+$")]
 Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
 Generation = Annotated[int, Field(ge=0, le=GENERATION_MAX)]
@@ -153,7 +156,12 @@ class RescaledBody(BaseModel):
 
 def create_app(service: Service) -> ASGIApp:
     """Return the ASGI application: the routes, and the lane that takes lawful reports past them."""
-    groups = ReportGroups(service.loop)
+
+    def tell(text: str) -> None:
+        logger.warning("%s", text)
+        service.loop.notice(text)
+
+    groups = ReportGroups(service.loop, ReportBudget(tell))
     return ReportLane(
         api_routes(service, groups),
         service.loop,
@@ -222,7 +230,7 @@ async def report(
     event = TrainingReported(
         at=at, job=job, generation=body.generation, report=training_report
     )
-    await _reports(request).commit(event)
+    await _reports(request).commit(event, _length(request))
     return answer(_service(request).loop, job)
 
 
@@ -362,6 +370,7 @@ async def rescaled(
 ) -> dict[str, JsonValue]:
     """Note that a generation took its first step, and what the change cost; the answer is as to a report."""
     job = await _known(request, job)
+    _reports(request).take(job, _length(request))
     at = _service(request).loop.now()
     event = TrainingResumed(
         at=at,
@@ -387,9 +396,8 @@ async def trainer_status(
         return {"id": job}
     request.app.state.throttle.check(job)
     at, generation = _service(request).loop.now(), record.running.generation
-    await _reports(request).commit(
-        TrainingReported(at=at, job=job, generation=generation, report=told)
-    )
+    event = TrainingReported(at=at, job=job, generation=generation, report=told)
+    await _reports(request).commit(event, _length(request))
     return {"id": job}
 
 
@@ -418,6 +426,7 @@ def _metrics(request: Request) -> Response:
         service.loop.now(),
         ended=service.index.counts(),
         num_waiting=service.loop.num_waiting() + _reports(request).num_waiting(),
+        num_dropped=_reports(request).num_dropped,
     )
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -432,6 +441,12 @@ def _reports(request: Request) -> ReportGroups:
     reports = request.app.state.reports
     assert isinstance(reports, ReportGroups)
     return reports
+
+
+def _length(request: Request) -> int:
+    """Return the bytes of the body, as the request says; the server has seen to it."""
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isdecimal() else 0
 
 
 async def _commit(request: Request, event: Event) -> None:

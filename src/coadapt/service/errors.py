@@ -19,6 +19,7 @@ from coadapt.service.live_loop import (
     EventRefusedError,
     OverloadedError,
 )
+from coadapt.service.reports.budget import TooManyReportsError
 
 RETRY_AFTER_S = 1
 
@@ -48,7 +49,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         404: "No such job or route.",
         409: "The Idempotency-Key belongs to another job.",
         413: "The body is longer than 1,000,000 bytes.",
-        429: "The job tells how far it is too often (`Retry-After`).",
+        429: "The job reports too often, or too much (`Retry-After`).",
         422: "A value is not allowed, or the scheduler could not handle it.",
         503: "Nothing can be written now; with `Retry-After`, ask again after so many seconds.",
     }.items()
@@ -67,6 +68,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(StoreError, _on_loss)
     app.add_exception_handler(EventRefusedError, _on_loss)
     app.add_exception_handler(EndedError, _on_loss)
+    app.add_exception_handler(TooManyReportsError, _on_loss)
 
 
 async def _on_input_error(_: Request, error: Exception) -> JSONResponse:
@@ -120,8 +122,13 @@ def _fielded(error: InputError, status: int) -> JSONResponse:
     return JSONResponse({"error": {**fields, "message": str(error)}}, status)
 
 
-def answer_to_loss(error: EndedError | EventRefusedError | StoreError) -> JSONResponse:
+Loss = EndedError | EventRefusedError | StoreError | TooManyReportsError
+
+
+def answer_to_loss(error: Loss) -> JSONResponse:
     """Return the answer to a lawful request of which nothing came."""
+    if isinstance(error, TooManyReportsError):
+        return _plain(429, str(error), {"Retry-After": str(error.again_s)})
     if isinstance(error, EventRefusedError):
         return _plain(422, str(error))
     passes = isinstance(error, StoreAwayError)
@@ -130,7 +137,7 @@ def answer_to_loss(error: EndedError | EventRefusedError | StoreError) -> JSONRe
 
 
 async def _on_loss(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, EndedError | EventRefusedError | StoreError)
+    assert isinstance(error, Loss)
     return answer_to_loss(error)
 
 

@@ -15,11 +15,11 @@ from typing import cast
 
 import numpy as np
 
+from coadapt.core.instants import next_multiple
 from coadapt.core.lifecycle import JobState
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import gain
 from coadapt.model import BatchConfig, BatchLimits, JobId, JobSpec, Node
-from coadapt.model.instants import next_multiple
 from coadapt.runtime.history import History, JobHistory
 from coadapt.sim.agent import kept_batch, within_memory
 from coadapt.sim.applications import (

@@ -19,8 +19,8 @@ from coadapt.core.events import (
     TrainingReported,
     TrainingResumed,
 )
+from coadapt.core.instants import next_multiple
 from coadapt.model import Allocation, JobId, KinTimes, Node, NodeId
-from coadapt.model.instants import next_multiple
 from coadapt.model.quick_init import maker
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (

@@ -23,6 +23,7 @@ from coadapt.train.batch.limits import (
 from coadapt.train.batch.memory_search import MemoryWatch
 from coadapt.train.batch.tuning import load_fit
 from coadapt.train.checkpoint.loop_state import LoopState
+from coadapt.train.checkpoint.per_sample import PerSample, explain_carried
 from coadapt.train.checkpoint.saver import Saver, Stateful
 from coadapt.train.checkpoint.store import FORMAT
 from coadapt.train.env import Options, TrainConfig, read_config
@@ -53,6 +54,7 @@ from coadapt.train.rescale.control_channel import find_channel
 from coadapt.train.rescale.in_place import InPlaceRescaler
 from coadapt.train.rescale.pause import Pause
 from coadapt.train.rescale.rescaler import CheckpointRescaler, Rescaler
+from coadapt.train.samples.sharded_stream import ShardedStream
 from coadapt.train.session import Progress, Session
 from coadapt.train.step_loop import StepLoop
 from coadapt.train.wrappers.grad_scaler import ElasticScaler
@@ -160,12 +162,20 @@ class Run:
 
     @property
     def grad_stats(self) -> GradStats | None:
-        """Return what is known of the gradient's noise, None before the first estimate."""
+        """Return what is known of the gradient's noise, None before the first estimate.
+
+        Where nobody else uses it, it is measured from the first time on that this is asked for.
+        """
+        self._session.noise_asked = True
         return None if self._session.sampling is None else self._session.grad_stats()
 
     @property
     def noise_scale_interval(self) -> tuple[float, float] | None:
-        """Return the 90 % interval of the gradient noise scale in samples, None before a few estimates."""
+        """Return the 90 % interval of the gradient noise scale in samples, None before a few estimates.
+
+        Measured from the first time on that it is asked for, as `grad_stats`.
+        """
+        self._session.noise_asked = True
         return (
             None
             if self._session.sampling is None
@@ -206,6 +216,8 @@ class Run:
             how=how,
         )
         pair = replace(pair, name=name)
+        # Whoever says how it is to be measured uses it.
+        self._session.noise_wanted = self._session.noise_wanted or "noise" in how
         trained.add(pair)
         self._rescaler.models.append(pair.model)
         self.register(_named("model", name), pair.model)
@@ -255,6 +267,26 @@ class Run:
             self.register("state", self._state)
         self._state.begin(values)
         return self._state
+
+    def per_sample(
+        self, name: str, initial: Callable[[int], object], *, dim: int = 0
+    ) -> PerSample:
+        """Return what keeps a value with an entry for each sample of a step: a hidden state, an environment's.
+
+        `get()` returns the entries for the samples of this pass, as `set(value)` left them in the step before,
+        in whichever pass and on whichever replica that was; both are called once in each pass. They are kept in
+        checkpoints and go over to replicas that join. initial(n): returns the value that n samples begin with,
+        tensors or lists, tuples and dicts of them. dim: along which they have an entry for each sample. Raises
+        RuntimeError before `loader`, InputError for a name that is taken and beside a `ShardedStream`.
+        """
+        if self._loader is None:
+            raise RuntimeError("call run.loader(...) before run.per_sample(...)")
+        if isinstance(self._loader.dataset, ShardedStream):
+            allowed = "a data set or another stream: shards have no places in a step"
+            raise InputError("per_sample", "beside a ShardedStream", allowed)
+        kept = PerSample(self._session, name, initial, dim)
+        self.register(f"per_sample/{name}", kept)
+        return kept
 
     def loader(
         self,
@@ -438,7 +470,7 @@ class Run:
         finally:
             loader.end()
         self._training = False
-        self._step_loop.trained.end_training(session.progress.step)
+        self._step_loop.end_training()
         self._stop.ended()
 
     def steps(
@@ -625,7 +657,10 @@ class Run:
         assert self._memory is not None
         memory = self._memory
         self._failures.explain = lambda error: (
-            memory.explain(error) or explain_refusal(error) or explain_unlike(error)
+            memory.explain(error)
+            or explain_refusal(error)
+            or explain_unlike(error)
+            or explain_carried(error, session, changed=self._rescaler.in_first_step)
         )
         if session.config.place.joining and self._loader is not None:
             self._loader.prepare()

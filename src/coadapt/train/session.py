@@ -65,6 +65,8 @@ class Sampling:
 
     stream: where a stream stands, None at the start of its epochs and for other data. further_noise: of pairs
     of model and optimiser that do not lead. trend: 1 or -1 if the batch has last grown or shrunk, else 0.
+    decide_at: samples trained on after which the run chooses its batch next. batches: (samples trained on,
+    total batch) of each change, the first from 0 samples on.
     max_total: the largest batch that was asked for; `limits` have less where the data set is smaller.
     """
 
@@ -75,6 +77,8 @@ class Sampling:
     further_noise: dict[str, NoiseScale] = field(default_factory=dict)
     trend: int = 0
     stream: StreamPosition | None = None
+    decide_at: int = 0
+    batches: list[tuple[int, int]] = field(default_factory=list)
     max_total: int = 0
 
 
@@ -123,6 +127,8 @@ class Session:
     type. trial: a pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was
     left.
     random_seed: what all random numbers of the run follow from that are not the script's own.
+    noise_asked: the script has asked for the noise scale on this replica. noise_wanted: on any of them, as
+    all have agreed.
     model_is_sharded: each of several replicas has a shard of the model. weights: how much passes weigh.
     needs_two: a model normalises over the batch, so it refuses a pass of one sample.
     """
@@ -138,6 +144,8 @@ class Session:
     trial: bool = False
     broken_off: Pass | None = None
     random_seed: int = 0
+    noise_asked: bool = False
+    noise_wanted: bool = False
     model_is_sharded: bool = False
     weights: PassWeights = field(default_factory=PassWeights)
     loss_scaled: bool = False  # by mixed precision's loss scaler
@@ -148,6 +156,18 @@ class Session:
     @property
     def adaptive(self) -> bool:
         return self.config.contract is RescaleContract.ADAPTIVE
+
+    @property
+    def chooses_batch(self) -> bool:
+        """Return whether the run itself chooses its batch; else it is fixed, declared or dictated."""
+        return self.adaptive and self.config.job.batch is None
+
+    @property
+    def uses_noise(self) -> bool:
+        """Return whether anybody uses the noise scale. The same on all replicas."""
+        rule = self.data.limits.rule
+        ruled = rule is not None and rule.kind is RuleKind.NOISE_SCALE
+        return self.adaptive or ruled or self.noise_wanted or bool(self.config.job.url)
 
     @property
     def gpu_type(self) -> str:

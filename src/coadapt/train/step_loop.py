@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from coadapt.goodput.batch import split_total
-from coadapt.model import BatchConfig
+from coadapt.model import BatchConfig, RescaleContract
 from coadapt.train.batch.branch_test import BranchTest
+from coadapt.train.batch.history import as_schedule, write_batches
 from coadapt.train.batch.limits import scheduled_batch
 from coadapt.train.checkpoint.saver import Saver
 from coadapt.train.group.consensus import StepConsensus, StepFlags
@@ -16,12 +17,15 @@ from coadapt.train.noise.noise_scale import GradNorms
 from coadapt.train.report.telemetry import Telemetry
 from coadapt.train.rescale.rescaler import Rescaler
 from coadapt.train.samples.order import Pass
-from coadapt.train.samples.pace import Pace
+from coadapt.train.samples.pace import MEASURE_PERIOD, Pace
 from coadapt.train.session import Session
 from coadapt.train.wrappers.timing import Timer
 from coadapt.train.wrappers.trained import TrainedPairs
 
 logger = logging.getLogger(__name__)
+
+# Steps of the present batch between two looks at the batch: six measured ones.
+DECIDE_STEPS = 48
 
 
 class StepLoop:
@@ -46,6 +50,8 @@ class StepLoop:
         self.branches = BranchTest(session, saver)
         self._consensus = StepConsensus(session.config.times.skipped_wait_s)
         self._pace = Pace()
+        self._coming: BatchConfig | None = None  # agreed on, not in force yet
+        self._num_noted = 0
         self._measured_step = 0
 
     def begin_fetch(self) -> None:
@@ -63,7 +69,9 @@ class StepLoop:
             compares = current.synchronising and not self._session.group.distributed
             # Where measured steps are cut in two, the others have nothing to compare.
             measure = self._pace.measures(
-                self._session.progress.step, compares=compares
+                self._session.progress.step,
+                compares=compares,
+                used=self._session.uses_noise,
             ) and not (compares and self._session.halved)
             self._pace.measuring = measure
         self.trained.begin_pass(first=current.first, measure=measure)
@@ -106,8 +114,20 @@ class StepLoop:
             # What the loop does after an epoch may use the variables of its body: a process that came back
             # here would not have them. So stop, save and change wait for `settle`.
             agreed = replace(agreed, stop=0.0, save=0.0, rescale=0.0)
-        if not self._apply(agreed):
-            self._post(norms, save=self._saver.due())
+        if self._apply(agreed):
+            return
+        batch = self._decide() if step % MEASURE_PERIOD == 0 else None
+        self._post(norms, save=self._saver.due(), batch=batch)
+
+    def end_training(self) -> None:
+        """No step follows: say which batches there were, where they changed."""
+        session = self._session
+        if len(session.data.batches) > 1 and session.group.rank == 0:
+            logger.info(
+                "batches of this run: contract schedule with batch.schedule %r trains with the same ones",
+                as_schedule(session),
+            )
+        self.trained.end_training(session.progress.step)
 
     def settle(self, *, save: bool = False, last: bool = False) -> None:
         """Act now on all that is to be settled, because no step follows at once. Rank 0's `save` counts.
@@ -132,6 +152,28 @@ class StepLoop:
             split_total(total, session.group.size, session.data.limits, exact=True), why
         )
 
+    def _decide(self) -> BatchConfig | None:
+        """Take over the batch that was agreed on; return what rank 0 has found since, and let it look again.
+
+        Called after the same steps whatever the stride: what is begun after one is posted eight steps later,
+        and in force eight steps after that. So it does not depend on how long anything takes.
+        """
+        session, coming = self._session, self._coming
+        self._coming = None
+        if coming is not None and coming != session.data.batch:
+            self._change_batch(self.branches.propose(coming))
+        if not session.chooses_batch:
+            return None
+        found = None if self.telemetry is None else self.telemetry.decided()
+        samples, data = session.progress.samples, session.data
+        if not data.decide_at:
+            data.decide_at = DECIDE_STEPS * data.limits.initial
+        if samples >= data.decide_at:
+            data.decide_at = samples + DECIDE_STEPS * data.batch.total
+            if self.telemetry is not None:
+                self.telemetry.decide()
+        return found
+
     def enter(self) -> None:
         """A new group begins, on every member alike: its first flags are applied after the first step."""
         if self.telemetry is not None:
@@ -141,32 +183,49 @@ class StepLoop:
         self.timer.warm_up()
         self._session.figures.stragglers.clear()
         self._pace = Pace()
+        self._coming = None
         self._post([], save=False)
 
     def _book(self, step_samples: int) -> None:
         progress, at = self._session.progress, self._session.scale(step_samples)
+        self._note_batch()
         progress.step += 1
         progress.samples += step_samples
         progress.progress += step_samples * at.gain / at.scale
 
+    def _note_batch(self) -> None:
+        """Note the batch of the step that has ended, if it is another one than before."""
+        session = self._session
+        batches, total = session.data.batches, session.data.batch.total
+        if not batches or batches[-1][1] != total:
+            batches.append((session.progress.samples, total))
+        folder = session.config.checkpoint_dir
+        changes = session.adaptive or session.config.contract is RescaleContract.SELF
+        # A growth that was tried and undone is taken away again.
+        new = len(batches) != self._num_noted and not self.branches.provisional
+        if new and changes and folder is not None and session.group.rank == 0:
+            self._num_noted = len(batches)
+            write_batches(session, folder)
+
     def _post(
-        self, norms: Sequence[GradNorms | None], *, save: bool, last: bool = False
+        self,
+        norms: Sequence[GradNorms | None],
+        *,
+        save: bool,
+        last: bool = False,
+        batch: BatchConfig | None = None,
     ) -> None:
         session, rescaler = self._session, self._rescaler
         alone, first = not session.group.distributed, session.group.rank == 0
         stop, skipped = rescaler.requested(), self.trained.take_skipped()
         generation = 0 if last else rescaler.wanted()
-        batch = (
-            self.telemetry.take_batch()
-            if first and self.telemetry is not None
-            else None
-        )
+        noise = session.noise_asked and not session.noise_wanted
         stride = 0
         if first:
             # Streams may end at different steps by mistake, which must be found before the next step.
             each = session.data.stream is not None and not alone
             stride = 1 if each else self._pace.next(session.progress.step)
-        if alone and not (stop or save or generation or batch or any(norms)):
+        if alone and not (stop or save or generation or batch or any(norms) or noise):
             self._pace.stride = stride
             return  # nothing to apply after the next step, and nobody else to hear of it
         flags = StepFlags(
@@ -178,6 +237,7 @@ class StepLoop:
             save=float(save and first),
             rescale=float(generation if first else 0),
             stride=float(stride),
+            noise=float(noise),
             batch=batch,
             fingerprint=self.trained.drift.take(),
         )
@@ -191,6 +251,8 @@ class StepLoop:
         """
         if agreed is None:
             return False
+        if agreed.noise:
+            self._session.noise_wanted = True
         if agreed.stride:
             self._pace.stride = int(agreed.stride)
         if agreed.over not in (0.0, self._session.group.size):
@@ -217,8 +279,8 @@ class StepLoop:
             return True
         elif agreed.save and not self.branches.provisional:
             self._saver.save()
-        if agreed.batch is not None and agreed.batch != self._session.data.batch:
-            self._change_batch(self.branches.propose(agreed.batch))
+        if agreed.batch is not None:
+            self._coming = agreed.batch
         return False
 
     def _judge_norms(self, *, unusable: bool) -> None:

@@ -1,6 +1,7 @@
 """What `ls` and `top` draw, as text: every figure in its place, at every width."""
 
 import io
+from collections import Counter
 
 from rich.console import Console
 
@@ -47,6 +48,7 @@ def cluster(*jobs: JsonObject, **changes: object) -> JsonObject:
             }
         ],
         "jobs": list(jobs),
+        "num_jobs": dict(Counter(str(entry["state"]) for entry in jobs)),
     }
     return {**values, **changes}  # type: ignore[dict-item]  # tests pass plain JSON values
 
@@ -173,3 +175,22 @@ def test_durations_are_short() -> None:
         "1d00h",
         "11d13h",
     ]
+
+
+def test_counts_are_of_all_jobs_and_not_of_those_shown() -> None:
+    numbers = {"running": 4, "pending": 9_996, "succeeded": 51}
+    lines = shown(Screen().picture(cluster(RUNNING, num_jobs=numbers), 100), 100)
+    assert "Jobs   4 hold GPUs · 9996 wait · 51 ended" in lines
+
+
+def test_owners_have_columns_where_they_differ_and_names_where_ids_cannot_tell() -> (
+    None
+):
+    plain = shown(job_view([RUNNING], {}, 130), 130)
+    assert "TENANT" not in plain[0]
+    owned = job(
+        "job-7a770083", "running", 1, name="训练-ß é", tenant="vision", priority=3
+    )
+    lines = shown(job_view([RUNNING, owned], {}, 160), 160)
+    assert lines[0].split()[:4] == ["JOB", "TENANT", "PRIO", "STATE"]
+    assert lines[2].split()[:5] == ["job-7a770083", "训练-ß", "é", "vision", "3"]

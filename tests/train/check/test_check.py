@@ -334,3 +334,13 @@ def test_exit_codes() -> None:
     assert Outcome(changes=("1 -> 2",), findings=(same, other)).code == 1
     assert Outcome(changes=("1 -> 2",), problem="failed").code == 1
     assert Outcome(problem="no step was recorded").code == 2
+
+
+@pytest.mark.slow
+def test_what_is_kept_for_each_sample_goes_over_to_other_replicas() -> None:
+    code, outcome = check("kept", "--steps", "40", script="carried")
+    assert code == 0, outcome
+    assert any("in place" in change for change in outcome["changes"])
+    assert all(finding["same"] for finding in outcome["findings"]), outcome
+    code, outcome = check("plain", *ONE_CHANGE, script="carried")
+    assert code != 0

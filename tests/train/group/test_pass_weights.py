@@ -1,6 +1,7 @@
 """Losses that are means over tokens or boxes: the step's gradient is that of the mean over all of them."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model import InputError
+from coadapt.train.group.consensus import StepFlags, _check_alike
 from coadapt.train.group.pass_weights import (
     PassWeights,
     UnlikeReplicasError,
@@ -258,3 +260,27 @@ def test_replicas_in_different_backwards_are_told() -> None:
     )
     assert told in str(error.value)
     assert "gradients accumulated by hand" in str(error.value)
+
+
+def test_as_many_backwards_are_told_with_the_consensus() -> None:
+    own = StepFlags(step=8.0, backwards=8.0)
+    agreed = StepFlags(step=16.0, backwards=12.0)
+    with pytest.raises(
+        UnlikeReplicasError, match=r"8 here since .*, 12 on all 2, up to"
+    ):
+        _check_alike(own, agreed, 2)
+    _check_alike(own, replace(agreed, backwards=16.0), 2)
+
+
+def test_a_new_group_counts_steps_without_a_backward_from_its_first_step() -> None:
+    """A GAN's generator steps in one step of five: a replica that joins knows nothing of those before."""
+    run = ct.init()
+    net = nn.Linear(4, 1)
+    run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    trained = run._step_loop.trained
+    for pair in trained:
+        pair.gradients.skipped.end_step()
+    run._session.weights.exchanged = 3
+    trained.enter()
+    assert trained.take_skipped() == 0
+    assert run._session.weights.take_exchanged() == 0

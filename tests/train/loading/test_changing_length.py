@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import coadapt.train as ct
 
@@ -164,4 +164,39 @@ def test_a_further_loader_that_repeats_keeps_its_length() -> None:
         with pytest.raises(RuntimeError, match="with repeat=True its length must stay"):
             next(pairs)
         break
+    run.close()
+
+
+def drawn(epoch: int, count: int) -> list[int]:
+    draw = torch.Generator().manual_seed(epoch)
+    return torch.multinomial(
+        torch.arange(1.0, 21.0), count, True, generator=draw
+    ).tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_order_of_ones_own_is_a_subset_with_the_epochs_indices(workers: int) -> None:
+    run = ct.init()
+    net = nn.Linear(1, 1)
+    model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=1e-4))
+    data = TensorDataset(torch.arange(20.0).reshape(-1, 1))
+    with pytest.raises(ct.InputError, match=r"set loader\.dataset\.indices to ids"):
+        run.loader(data, batch_size=4, sampler=[1, 2])
+    loader = run.loader(
+        Subset(data, range(20)),
+        batch_size=4,
+        num_workers=workers,
+        multiprocessing_context="fork" if workers else None,
+    )
+    with pytest.raises(RuntimeError, match=r"DataLoader\(loader\.dataset, batch_size"):
+        next(iter(loader))
+    for epoch in run.epochs(3):
+        assert isinstance(loader.dataset, Subset)
+        loader.dataset.indices = drawn(epoch, 20 + 5 * epoch)
+        seen: list[float] = []
+        for (x,) in loader:  # type: ignore[misc]  # one tensor
+            seen += x[:, 0].tolist()
+            model(x).mean().backward()
+            optimizer.step()
+        assert seen == drawn(epoch, 20 + 5 * epoch)
     run.close()

@@ -68,6 +68,7 @@ def restore(
     journal that was there is kept beside it.
     """
     from coadapt.cli.cluster.restoring import compare, ends_on_disk, state_of
+    from coadapt.executors.processes.taking_over import take_over_layout
     from coadapt.runtime.journal_upgrade import upgrade
 
     directory = _prepared(state)
@@ -83,6 +84,7 @@ def restore(
             upgrade(beside)
             _check_sound(beside)
             ends = ends_on_disk(directory.journal, directory.index)
+            take_over_layout(directory.path)
             found = compare(state_of(beside), ends, directory.path)
             go = not dry_run and (end_jobs or not found.to_end)
             if go:
@@ -188,7 +190,7 @@ def _end_and_renumber(directory: StateDir, found: "Differences") -> None:
             time.sleep(0.1)
         kill_identified(each for lead in files.generations() for each in lead.leaders())
     for job in found.renumber:
-        folder = directory.path / "jobs" / job / "generations"
+        folder = JobDir.of(directory.path, job).records / "generations"
         if folder.is_dir():
             folder.rename(folder.with_name(f"generations.{time.time_ns()}"))
 

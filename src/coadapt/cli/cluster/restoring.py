@@ -16,8 +16,9 @@ from coadapt.core.events import Outcome
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.executors.processes.generation_dir import JobDir
+from coadapt.executors.processes.generation_dir import JOBS, RECORDS, JobDir
 from coadapt.executors.processes.job_processes import marked_processes
+from coadapt.executors.processes.own_files import names_in
 from coadapt.model import JobId
 from coadapt.model.errors import StoreError
 from coadapt.runtime.journal import Journal
@@ -76,8 +77,7 @@ def compare(
 ) -> Differences:
     """Return where the books `state` differ from what is on disk; `ends`: how jobs ended since."""
     found = Differences()
-    folder = state_dir / "jobs"
-    there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    there = {*names_in(state_dir / JOBS), *names_in(state_dir / RECORDS)}
     known_ends = _ends(state)
     for job in sorted({*there, *state.jobs}):
         if job not in known_ends:

@@ -50,7 +50,7 @@ class Screen:
             Rule(style="grey35"),
             _nodes(cluster, jobs, colours),
             self._curve(),
-            _counts(jobs),
+            _counts(cluster),
         ]
         if cluster["plan_error"]:
             parts.append(
@@ -114,12 +114,13 @@ def _nodes(
     return grid
 
 
-def _counts(jobs: list[JsonObject]) -> Text:
-    states = [str(job["state"]) for job in jobs]
-    waiting = states.count("pending")
-    ended = sum(state in ENDED for state in states)
+def _counts(cluster: JsonObject) -> Text:
+    """Return how many jobs there are of each kind; the picture shows the first of them only."""
+    numbers = cast("dict[str, int]", cluster["num_jobs"])
+    waiting = numbers.get("pending", 0)
+    ended = sum(number for state, number in numbers.items() if state in ENDED)
     line = Text("").append("Jobs   ", style="bold")
-    line.append(f"{len(states) - waiting - ended} hold GPUs", style="green")
+    line.append(f"{sum(numbers.values()) - waiting - ended} hold GPUs", style="green")
     line.append(" · ")
     line.append(f"{waiting} wait", style="yellow")
     line.append(" · ")

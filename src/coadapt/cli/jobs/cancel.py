@@ -15,7 +15,7 @@ def cancel(
     jobs: Annotated[
         list[str],
         typer.Argument(
-            metavar="JOB...",
+            metavar="JOB",
             help="Ids or their beginnings.",
             autocompletion=complete_job,
         ),

@@ -47,7 +47,14 @@ def describe(
 
 
 def _facts(job: JsonObject) -> list[tuple[str, str]]:
-    from coadapt.cli.jobs.job_table import batch, done, duration, gpus, share
+    from coadapt.cli.jobs.job_table import (
+        batch,
+        done,
+        duration,
+        gpus,
+        named,
+        share,
+    )
 
     spec = cast(JsonObject, job["spec"])
     launch = cast("JsonObject | None", spec["launch"]) or {}
@@ -65,11 +72,14 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     step_s = cast("float | None", job["step_time_s"])
     part = done(job)
     facts = [
-        ("Job", str(job["id"])),
+        ("Job", named(job)),
         ("State", f"{job['state']} ({job['reason']}), generation {job['generation']}"),
         ("Why", str(job["explanation"])),
         ("Command", f"{launch.get('run', '')}  in {launch.get('workdir', '')}"),
-        ("Contract", f"{job['contract']}, tenant {job['tenant']}"),
+        (
+            "Contract",
+            f"{job['contract']}, tenant {job['tenant']}, priority {job.get('priority', 0)}",
+        ),
         ("GPUs", gpus(job) + (f" ({nodes})" if nodes else "")),
         *[
             ("Set aside", why)

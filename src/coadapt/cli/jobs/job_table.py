@@ -37,6 +37,7 @@ BAR_WIDTH = 14
 WIDTH_FOR_BARS = 96
 WIDTH_FOR_REASONS = 124
 NOTHING = "–"
+OWNERS = {"TENANT": "tenant", "PRIO": "priority"}
 # Reports come about every 30 s.
 SILENT_TOLD_S = 120.0
 
@@ -56,7 +57,7 @@ def job_view(
         if job["state"] not in ENDED:
             reasons.add_row(
                 _mark(job, colours),
-                Text(f"{job['id']}:"),
+                Text(f"{named(job)}:"),
                 Text(first_line(job["explanation"])),
             )
     return Group(table, Text(""), reasons)
@@ -113,11 +114,30 @@ def done(job: JsonObject) -> float | None:
     return min(cast(float, job["progress"]) / target, 1.0) if target else None
 
 
-def _table(jobs: Iterable[JsonObject], colours: dict[str, str], width: int) -> Table:
+def named(job: JsonObject) -> str:
+    """Return the id, with the name where the id cannot hold it: ids have ASCII letters only."""
+    name = str(job.get("name", ""))
+    return str(job["id"]) if name.isascii() else f"{job['id']} {name}"
+
+
+def _owner_columns(jobs: Iterable[JsonObject]) -> list[str]:
+    """Return the columns that tell jobs apart by their owner; none where all are alike."""
+    usual: dict[str, set[object]] = {"TENANT": {"default", None}, "PRIO": {0, None}}
+    return [
+        heading
+        for heading, key in OWNERS.items()
+        if any(job.get(key) not in usual[heading] for job in jobs)
+    ]
+
+
+def _table(jobs: Sequence[JsonObject], colours: dict[str, str], width: int) -> Table:
     wide = width >= WIDTH_FOR_REASONS
     table = Table(box=None, header_style="bold", pad_edge=False, expand=wide)
     table.add_column("", width=1)
     table.add_column("JOB", no_wrap=True)
+    owners = _owner_columns(jobs)
+    for heading in owners:
+        table.add_column(heading, no_wrap=True)
     table.add_column("STATE", no_wrap=True)
     for heading in ("GPUS", "BATCH", "EFF", "AGE"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -129,7 +149,11 @@ def _table(jobs: Iterable[JsonObject], colours: dict[str, str], width: int) -> T
         style = "bright_black" if state in ENDED else ""
         cells = [
             _mark(job, colours),
-            Text(str(job["id"]), style=style),
+            Text(named(job), style=style),
+            *[
+                Text(str(job.get(OWNERS[each], NOTHING)), style=style)
+                for each in owners
+            ],
             Text(state + _silent(job), style=STATE_STYLES.get(state, "")),
             Text(gpus(job), style=style),
             Text(batch(job), style=style),

@@ -40,7 +40,13 @@ def ls(
     ] = "",
     rows: Annotated[
         int,
-        typer.Option("--rows", "-n", min=0, help="The latest so many jobs; 0 for all."),
+        typer.Option(
+            "--rows",
+            "-n",
+            min=0,
+            metavar="N",
+            help="The latest so many jobs; 0 for all.",
+        ),
     ] = DEFAULT_ROWS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

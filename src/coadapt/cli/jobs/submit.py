@@ -19,7 +19,7 @@ def submit(
     job_files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="YAML files, see docs/job-file.md; - is stdin.",
             show_default=False,
         ),

@@ -32,7 +32,7 @@ def wait(
     jobs: Annotated[
         list[str],
         typer.Argument(
-            metavar="JOB...",
+            metavar="JOB",
             help="Ids or their beginnings.",
             autocompletion=complete_job,
         ),

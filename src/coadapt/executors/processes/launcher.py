@@ -236,8 +236,11 @@ class _Launcher:
         self._started_at = time.monotonic()
         self._note_begun(replicas)
         failed = self._wait(replicas)
-        # They may have begun and ended between two looks.
+        # They may have begun and ended between two looks, or ended before they could say that they began.
         self._note_begun(replicas)
+        taken_back = any(replica.code == EXIT_NOT_BEGUN for replica in replicas)
+        if not self._is_begun and not self._stopping() and not taken_back:
+            self._lead.mark_started()
         return self._judge(replicas, failed)
 
     def _take_over(self) -> ExitRecord:
@@ -331,7 +334,8 @@ class _Launcher:
 
     def _note_begun(self, replicas: list[Replica]) -> None:
         """Say that the generation has started once each of its replicas lives, wherever that is."""
-        if self._is_begun or self._change is not None:
+        is_setup = self._started_at is None
+        if self._is_begun or is_setup or self._change is not None:
             return
         self._to_begin = [path for path in self._to_begin if not path.exists()]
         if replicas and not self._to_begin:
@@ -485,7 +489,10 @@ class _Launcher:
         unfit = failed.code == EXIT_NO_WORKDIR
         detail = failed.last_line() if unfit else self._with_damage(detail)
         return ExitRecord(
-            outcome=outcome, detail=detail, member=failed.name, unfit=unfit
+            outcome=outcome,
+            detail=detail,
+            member=failed.name,
+            unfit=unfit,
         )
 
     def _judge_success(self, replicas: list[Replica]) -> ExitRecord:

@@ -39,11 +39,18 @@ Read = Callable[[Callable[[SchedulerState], _Look]], _Look]
 
 
 def metrics_text(
-    read: Read, tally: Tally, at: float, *, ended: Mapping[str, int], num_waiting: int
+    read: Read,
+    tally: Tally,
+    at: float,
+    *,
+    ended: Mapping[str, int],
+    num_waiting: int,
+    num_dropped: int = 0,
 ) -> bytes:
     """Return the figures at `at` (s) in Prometheus' text format.
 
-    ended: jobs that ended, by state. num_waiting: events that wait to be written.
+    ended: jobs that ended, by state. num_waiting: events that wait to be written. num_dropped: reports beyond
+    their jobs' budget.
     """
 
     def look(state: SchedulerState) -> _Look:
@@ -77,6 +84,11 @@ def metrics_text(
             "coadapt_rounds", "Decisions asked for", value=seen.num_rounds
         ),
         _gauge("coadapt_events_waiting", "Events to be written", num_waiting),
+        CounterMetricFamily(
+            "coadapt_reports_dropped",
+            "Training reports beyond what is taken in of one job",
+            value=num_dropped,
+        ),
     ]
     if tally.plan_at is not None:
         age_s = max(at - tally.plan_at, 0.0)

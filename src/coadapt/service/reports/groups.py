@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from coadapt.core.events import TrainingReported
+from coadapt.model import JobId
 from coadapt.model.errors import StoreAwayError
 from coadapt.service.live_loop import (
     EndedError,
@@ -22,6 +23,7 @@ from coadapt.service.live_loop import (
     LiveLoop,
     OverloadedError,
 )
+from coadapt.service.reports.budget import ReportBudget
 
 # Half of what a commit takes on a disk of 10 ms, so it costs next to no throughput: 100 commits a second.
 APART_S = 0.01
@@ -45,20 +47,33 @@ class _Group:
 class ReportGroups:
     """Hands reports over to `live` in groups; for coroutines."""
 
-    def __init__(self, live: LiveLoop) -> None:
+    def __init__(self, live: LiveLoop, budget: ReportBudget | None = None) -> None:
+        """budget: what is taken in of each job; None: all."""
         self._live = live
         self._line: _Line | None = None
+        self._budget = budget
 
     def num_waiting(self) -> int:
         """Return how many reports were not handed over yet; for any thread."""
         return 0 if self._line is None else self._line.num_waiting()
 
-    async def commit(self, event: TrainingReported) -> None:
-        """Return once the report is durable and handled.
+    @property
+    def num_dropped(self) -> int:
+        """How many reports were dropped, beyond their jobs' budgets."""
+        return 0 if self._budget is None else self._budget.dropped
+
+    def take(self, job: JobId, num_bytes: int) -> None:
+        """Raise TooManyReportsError where `num_bytes` are beyond what is kept of the job."""
+        if self._budget is not None:
+            self._budget.take(job, num_bytes)
+
+    async def commit(self, event: TrainingReported, num_bytes: int = 0) -> None:
+        """Return once the report, which came as `num_bytes`, is durable and handled.
 
         Raises OverloadedError, EndedError or StoreAwayError if nothing was kept of it, EventRefusedError, and
-        what broke the loop.
+        what broke the loop. Raises TooManyReportsError where the job reports more than is kept.
         """
+        self.take(event.job, num_bytes)
         loop = asyncio.get_running_loop()
         line = self._line
         if line is None or line.loop is not loop:

@@ -29,6 +29,7 @@ from coadapt.service.live_loop import (
     OverloadedError,
 )
 from coadapt.service.reports.answer import answer_bytes
+from coadapt.service.reports.budget import TooManyReportsError
 from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.reading import read_report
 
@@ -69,10 +70,15 @@ class ReportLane:
         event = self._event(job, body)
         if event is not None:
             try:
-                await self._groups.commit(event)
+                await self._groups.commit(event, len(body))
             except OverloadedError:
                 pass  # nothing was kept of it: the route has the words, and perhaps there is room by now
-            except (EndedError, EventRefusedError, StoreError) as error:
+            except (
+                EndedError,
+                EventRefusedError,
+                StoreError,
+                TooManyReportsError,
+            ) as error:
                 answer = answer_to_loss(error)
                 self._answered(
                     "POST", ROUTE, answer.status_code, time.perf_counter() - begun

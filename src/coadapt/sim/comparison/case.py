@@ -52,6 +52,11 @@ class Case:
         """The cluster of the paper under whose terms this run is played; "": of none."""
         return terms_of(self.run.published).cluster if self.run.published else ""
 
+    @property
+    def in_own_loop(self) -> bool:
+        """Whether this run is played in a paper's own loop, where makespans count from instant 0."""
+        return bool(self.run.published) and terms_of(self.run.published).own_loop
+
     def key(self) -> str:
         """Return a digest of all that the result depends on: workload, settings, and the code."""
         parts = {

@@ -1,13 +1,15 @@
 """One run under the terms of a paper: in its own loop of rounds, or in our simulator with its settings."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
 
 from coadapt.model import Node
+from coadapt.policies.base import Policy
 from coadapt.policies.choice import parse_choice
 from coadapt.runtime.history import History
 from coadapt.sim.applications import Application
@@ -44,7 +46,14 @@ def play_as_published(
     """
     if terms.own_loop:
         paced = cast("Mapping[str, SelfPacedApplication]", applications)
-        return _in_rounds(workload, paced, cluster, policy, seed, terms)
+        result = _in_rounds(
+            workload,
+            paced,
+            sum(node.num_gpus for node in cluster),
+            partial(terms.create, policy, seed),
+            planned=parse_choice(policy)[0] == PLANNED,
+        )
+        return replace(result, policy=policy, seed=seed)
     config = replace(
         config,
         round_s=terms.baseline(policy).round_s or terms.round_s,
@@ -65,27 +74,27 @@ def play_as_published(
 def _in_rounds(
     workload: Workload,
     applications: Mapping[str, SelfPacedApplication],
-    cluster: tuple[Node, ...],
-    policy: str,
-    seed: int,
-    terms: Terms,
+    num_gpus: int,
+    create: Callable[..., Policy],
+    *,
+    planned: bool,
 ) -> RunResult:
+    """Return what came of a run in the loop of rounds. planned: of a policy that is told the profiles."""
     started_s = time.process_time()
-    num_gpus = sum(node.num_gpus for node in cluster)
-    if parse_choice(policy)[0] == PLANNED:
-        planned = PlannedRounds(workload, applications, num_gpus)
-        rounds: Rounds = planned
-        decides = terms.create(policy, seed, profiles=planned.profiles())
+    if planned:
+        told_rounds = PlannedRounds(workload, applications, num_gpus)
+        rounds: Rounds = told_rounds
+        decides = create(profiles=told_rounds.profiles())
     else:
         rounds = Rounds(workload, applications, num_gpus)
-        decides = terms.create(policy, seed)
+        decides = create()
     rounds.play(decides)
     cpu_s = time.process_time() - started_s
     jobs = _outcomes(rounds)
     return RunResult(
         trace=workload.name,
-        policy=policy,
-        seed=seed,
+        policy="",
+        seed=0,
         metrics=_metrics(rounds, jobs),
         jobs=jobs,
         history=History(),

@@ -94,8 +94,9 @@ def jobs_of_rows(
 
 
 def what_of(error: InputError) -> str:
-    """Return which column the error of a row blames."""
-    return error.field.rpartition(", ")[2]
+    """Return which column or field the error of a row blames."""
+    _, comma, column = error.field.rpartition(", ")
+    return column if comma else "the whole of it"
 
 
 def rigid_workload(

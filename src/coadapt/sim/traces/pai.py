@@ -47,7 +47,7 @@ class _Job:
     start: float
     end: float
     gpus: float
-    num_tasks: int = 0
+    num_parts: int = 0
 
 
 def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: ARG001  # the signature is that of Importer
@@ -80,34 +80,34 @@ def read_log(path: Path, tally: Tally) -> Iterator[LoggedJob]:
     for row in read_headless_rows(path, COLUMNS, delimiter=",", tally=tally):
         name = row.cells["job_name"]
         try:
-            task = _task(row)
+            part = _part(row)
         except InputError as error:
             tally.bad(what_of(error), error)
             unfinished.add(name)
             continue
-        if task is None:
+        if part is None:
             tally.leave_out(NOT_ENDED)
             unfinished.add(name)
-        elif not task.gpus:
+        elif not part.gpus:
             tally.leave_out(NO_GPU)
         else:
             tally.keep()
-            job = jobs.setdefault(name, _Job(task.start, task.end, 0.0))
-            job.start = min(job.start, task.start)
-            job.end = max(job.end, task.end)
-            job.gpus += task.gpus
-            job.num_tasks += 1
+            job = jobs.setdefault(name, _Job(part.start, part.end, 0.0))
+            job.start = min(job.start, part.start)
+            job.end = max(job.end, part.end)
+            job.gpus += part.gpus
+            job.num_parts += 1
     tally.close()
     for name, job in jobs.items():
         if name in unfinished:
-            tally.left_out[OF_SUCH_A_JOB] += job.num_tasks
+            tally.left_out[OF_SUCH_A_JOB] += job.num_parts
         elif job.end <= job.start:
-            tally.left_out[RAN_0_S] += job.num_tasks
+            tally.left_out[RAN_0_S] += job.num_parts
         else:
             yield _logged(name, job, tally)
 
 
-def _task(row: Row) -> _Job | None:
+def _part(row: Row) -> _Job | None:
     """Return what a task with GPUs had, and when; without any: no GPUs. None: it had not ended."""
     row.text("job_name")
     if row.cells["status"] not in STATUSES:

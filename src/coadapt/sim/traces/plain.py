@@ -21,7 +21,7 @@ from coadapt.model import (
 )
 from coadapt.sim.applications import Application
 from coadapt.sim.traces import osdi21, sia
-from coadapt.sim.traces.cluster_log import of_rows
+from coadapt.sim.traces.cluster_log import of_rows, what_of
 from coadapt.sim.traces.curve import CurveApplication, curve_spec
 from coadapt.sim.traces.table import Row, header_of, read_rows
 from coadapt.sim.traces.tally import ReadOptions, Tally
@@ -80,7 +80,7 @@ def load(
             if found is not None:
                 _note_weight(row, weights)
         except InputError as error:
-            tally.bad(error.field.rpartition(", ")[2], error)
+            tally.bad(what_of(error), error)
             continue
         if found is None:
             tally.leave_out(NO_GPU)

@@ -12,15 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, TextIO, cast
 
 from coadapt.model import InputError
 from coadapt.model.quick_init import quick_init
 from coadapt.sim.traces.tally import Tally
 
+
+def _open_gzip(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path, "rb"))
+
+
 # Compressed files, by their first bytes and by the endings of their names.
 _OPENS: dict[bytes, Callable[[Path], IO[bytes]]] = {
-    b"\x1f\x8b": gzip.open,
+    b"\x1f\x8b": _open_gzip,
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
 }

@@ -78,6 +78,7 @@ class BranchTest:
         if totals.get(LOSS, (0.0, None))[1] is None:
             self._warn()
             return present
+        self._saver.gather()
         state = {**self._saver.state(totals), "rng": rng_state(session.group.device)}
         self._trial = _Trial(
             state=copy_to_host(state),

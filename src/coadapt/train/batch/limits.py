@@ -1,11 +1,11 @@
 """Which batches this run may use: the loop's own numbers, the job file's, and that they agree."""
 
 import logging
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import efficiency
-from coadapt.goodput.goodput import best_batch
 from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import (
     BatchConfig,
@@ -38,6 +38,9 @@ REVERSAL_GAIN_MIN = 1.10
 # at once, and the loss by 0.1 for 20,000 samples. Doubling is what Smith et al. 2018 and Merrill et al.
 # 2025 do.
 GROWTH_MAX = 2.0
+# How much faster a larger batch is counts in powers of this, half a doubling: measured times waver.
+SPEED_STEP = 2.0**0.5
+ROUNDED = 1.1
 RULE_FIELD = "loader(batch_rule)"
 
 
@@ -234,52 +237,88 @@ def better_batch(
 ) -> BatchConfig | None:
     """Return the batch of highest goodput if it promises over 5 % more than `current`, else None.
 
-    It is at most GROWTH_MAX times as large. trend: 1 or -1 where the last change made the batch larger or
-    smaller; then one in the other direction must promise over 10 % more. model: of step times.
+    Looked at are the initial batch times powers of two, and the largest one allowed, and how much faster a
+    larger one is counts in steps of SPEED_STEP: else small errors of measured times would decide, and two runs of one
+    script would part. It is at most GROWTH_MAX times as large as `current`, up to rounding. trend: 1 or -1
+    where the last change made the batch larger or smaller; then one in the other direction must promise over
+    10 % more. model: of step times.
 
     A batch grows only as far as `cautious` supports it, the noise scale at the low end of its interval: what
     is lost by growing too far are samples. None, not enough known, supports no growth.
     """
-    allowed = _within_one_growth(limits, current, placement)
-    choice = best_batch(allowed, params, grad, placement, model=model)
-    if choice.config.total > current.total:
+
+    def speed(batch: BatchConfig) -> float:
+        seconds = float(model(params, placement, batch.atomic, batch.accumulation))
+        return batch.total / seconds
+
+    def share(batch: BatchConfig, noise: GradStats) -> float:
+        initial = float(limits.initial)
+        total = max(float(batch.total), initial)
+        return efficiency(total, initial, noise.sqr, noise.var)
+
+    def gain(batch: BatchConfig, noise: GradStats) -> float:
+        faster = speed(batch) / speed(current)
+        if batch.total > current.total:
+            faster = _stepped(faster)
+        return faster * share(batch, noise) / share(current, noise)
+
+    allowed = _rungs(limits, current, placement)
+    if not allowed:
+        return None
+    choice = max(allowed, key=lambda batch: gain(batch, grad))
+    if choice.total > current.total:
         if cautious is None:
             return None
         grad = cautious
-        choice = best_batch(allowed, params, grad, placement, model=model)
-        if choice.config.total <= current.total:
+        choice = max(allowed, key=lambda batch: gain(batch, cautious))
+        if choice.total <= current.total:
             return None
-    seconds = float(model(params, placement, current.atomic, current.accumulation))
-    share = efficiency(
-        float(max(current.total, limits.initial)),
-        float(limits.initial),
-        grad.sqr,
-        grad.var,
-    )
-    reverses = trend * (choice.config.total - current.total) < 0
+    reverses = trend * (choice.total - current.total) < 0
     least = REVERSAL_GAIN_MIN if reverses else GAIN_MIN
-    return (
-        choice.config
-        if choice.goodput > least * current.total / seconds * share
-        else None
-    )
+    return choice if gain(choice, grad) > least else None
 
 
-def _within_one_growth(
+def _stepped(ratio: float) -> float:
+    """Return the nearest power of SPEED_STEP."""
+    steps = round(math.log(ratio) / math.log(SPEED_STEP))
+    return float(SPEED_STEP**steps)
+
+
+def _rungs(
     limits: BatchLimits, current: BatchConfig, placement: Placement
-) -> BatchLimits:
-    """Return `limits` with the batch at most GROWTH_MAX times as large.
+) -> list[BatchConfig]:
+    """Return the batches that may follow `current`, ascending: at most GROWTH_MAX times as large.
 
     One replica takes a batch above the initial one in two passes, to measure its noise. Twice the batch would
     be two passes of the present size, which nothing is gained by: there it is the pass that doubles.
     """
-    in_two = (
-        placement.num_replicas == 1 and not current.accumulation and limits.accumulation
-    )
-    most = int(GROWTH_MAX * (2 if in_two else 1) * max(current.total, limits.initial))
-    if limits.max_total <= most:
-        return limits
-    return replace(limits, max_total=most, requested=min(limits.requested, most))
+    num_replicas = placement.num_replicas
+    in_two = num_replicas == 1 and not current.accumulation and limits.accumulation
+    grown = max(current.total, limits.initial) * (2 if in_two else 1)
+    # Shares are whole samples, so a batch may be a little below its rung.
+    most = min(int(GROWTH_MAX * grown * ROUNDED), limits.max_total)
+    totals = [limits.initial]
+    while totals[-1] * 2 <= most:
+        totals.append(totals[-1] * 2)
+    if totals[-1] < limits.max_total == most:
+        totals.append(limits.max_total)
+    found = [
+        split_total(
+            max(total - total % num_replicas, num_replicas),
+            num_replicas,
+            limits,
+            accumulate_alone=True,
+        )
+        for total in totals
+    ]
+    return [batch for batch in found if _lawful(batch, limits, num_replicas)]
+
+
+def _lawful(batch: BatchConfig, limits: BatchLimits, num_replicas: int) -> bool:
+    """Return whether an adaptive job may choose `batch` by itself."""
+    if batch.atomic < limits.min_atomic:
+        return False
+    return limits.accumulation or num_replicas > 1 or batch.total <= limits.initial
 
 
 def _agree(argument: str, given: int | None, declared: int, name: str) -> None:

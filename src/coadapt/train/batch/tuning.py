@@ -125,7 +125,7 @@ def take_snapshot(
         cautious=data.noise.cautious(),
         trend=data.trend,
         adaptive=session.adaptive,
-        tunes=session.adaptive and session.config.job.batch is None,
+        tunes=session.chooses_batch,
         metrics={
             **session.figures.metrics,
             **session.figures.stragglers.told(),

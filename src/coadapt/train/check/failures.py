@@ -77,8 +77,8 @@ def explain_failure(lines: Lines, steps: Steps) -> Cause | None:
                 f"other replicas: {text}"
             ),
             remedy=(
-                "begin it again in each step, or let a sample have all that belongs together; under contract "
-                "frozen the number of replicas stays"
+                "keep it with run.per_sample(...), which deals it to the replicas that have the samples, or begin it "
+                "again in each step"
             ),
         )
     return Cause(kind="failed", text=f"{kind}: {text}")

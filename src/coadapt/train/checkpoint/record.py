@@ -30,7 +30,7 @@ class ProfileRow:
 class RunRecord:
     """Where a run stands and what it has learnt. last_step_at: wall clock. stopped: saved due to a stop.
 
-    random_seed: see `Session`.
+    random_seed, noise_wanted: see `Session`. decide_at, batches: see `Sampling`.
     """
 
     contract: RescaleContract
@@ -46,6 +46,9 @@ class RunRecord:
     last_step_at: float = 0.0
     stopped: bool = False
     random_seed: int = 0
+    decide_at: int = 0
+    batches: tuple[tuple[int, int], ...] = ()
+    noise_wanted: bool = False
 
 
 def make_record(session: Session, *, last_step_at: float, stopped: bool) -> RunRecord:
@@ -75,6 +78,9 @@ def make_record(session: Session, *, last_step_at: float, stopped: bool) -> RunR
         last_step_at=last_step_at,
         stopped=stopped,
         random_seed=session.random_seed,
+        decide_at=session.data.decide_at,
+        batches=tuple(session.data.batches),
+        noise_wanted=session.noise_wanted,
     )
 
 
@@ -96,6 +102,9 @@ def resume(session: Session, record: RunRecord) -> None:
         )
     session.progress = replace(record.progress)
     session.random_seed = record.random_seed
+    session.noise_wanted = session.noise_wanted or record.noise_wanted
+    data.decide_at = record.decide_at
+    data.batches = list(record.batches)
     data.noise = replace(record.noise, initial=data.noise.initial)
     data.further_noise = {
         name: replace(noise, initial=data.noise.initial)

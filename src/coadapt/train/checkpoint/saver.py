@@ -30,6 +30,7 @@ from torch import Tensor
 from coadapt.model import InputError
 from coadapt.model.wire import from_json, to_json
 from coadapt.objects import ObjectFolder
+from coadapt.train.checkpoint.per_sample import PerSample
 from coadapt.train.checkpoint.record import RunRecord, make_record, resume
 from coadapt.train.checkpoint.store import CheckpointStore, DamagedError, Reading
 from coadapt.train.checkpoint.writer import BackgroundWriter, Store, copy_to_host
@@ -113,6 +114,7 @@ class Saver:
         if self._writer is None:
             return
         session = self._session
+        self.gather()
         generators = self.draws.states()
         totals = session.figures.totals.gather(session.group)
         first, cut = (
@@ -136,6 +138,12 @@ class Saver:
         """Return when the last checkpoint is on disk. Raises OSError if it could not be written."""
         if self._writer is not None:
             self._writer.wait()
+
+    def gather(self) -> None:
+        """Let every replica know all of what belongs to samples. Collective; before `state`."""
+        for item in self._objects.values():
+            if isinstance(item, PerSample):
+                item.gather()
 
     def state(self, totals: Sums, *, stopped: bool = False) -> dict[str, object]:
         """Return the state of the run as this replica has it; tensors are those in use.

@@ -111,6 +111,7 @@ class StepFlags:
     the one after it) and `batch` (None: no change). over: no step of the epoch is left. step: how many were
     done. skipped: which of those since the last consensus had no backward, a power of two for each;
     backwards: how many exchanged gradients in them.
+    noise: the script has asked for the noise scale.
     further: norms of the models that are trained beside the first. computed: how long each rank computed
     last, in seconds, a row with a number of one's own in one's own place; 0: not measured.
     """
@@ -123,6 +124,7 @@ class StepFlags:
     backwards: float = 0.0
     rescale: float = 0.0
     stride: float = 0.0
+    noise: float = 0.0
     batch: BatchConfig | None = None
     norms: NormSums = field(default_factory=NormSums)
     fingerprint: Fingerprint = field(default_factory=Fingerprint)

@@ -37,13 +37,13 @@ def gather_rows(tensor: Tensor, group: Group, weight: float) -> tuple[Tensor, in
         allowed = "the same type, and the same sizes but for the first, on all replicas"
         raise InputError("run.gather(tensor)", rows, allowed)
     counts = [count for count, _, _ in told]
-    rows_of_all = _GatherRows.apply(tensor, counts, group.rank, weight)
+    rows_of_all = _GatherRows.apply(tensor, counts, group.rank, weight)  # type: ignore[no-untyped-call]  # torch's own
     return rows_of_all, sum(counts[: group.rank])
 
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]  # torch declares any arguments
+    def forward(
         ctx: Any, tensor: Tensor, counts: list[int], rank: int, weight: float
     ) -> Tensor:
         ctx.counts = counts
@@ -60,7 +60,7 @@ class _GatherRows(torch.autograd.Function):
         return torch.cat(rows)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # as above
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         start = sum(ctx.counts[: ctx.rank])
         if not ctx.counts[ctx.rank]:
             # Its loss counts nothing; the others give its row nothing.

@@ -57,6 +57,13 @@ POSITIONAL = (
     "generator",
 )
 
+ORDER_ALLOWED = (
+    "none: the run orders the samples. For an order of your own (weighted, in buckets) give it "
+    "torch.utils.data.Subset(dataset, ids), and before each epoch's loop set loader.dataset.indices to ids "
+    "that follow from a seed and the epoch, such as torch.multinomial(weights, n, True, generator=torch."
+    "Generator().manual_seed(epoch)).tolist()"
+)
+
 Collate = Callable[[list[object]], object]
 
 # Passes that are planned in one go: one by one, each begins with all that it reads out of the processor's
@@ -346,7 +353,7 @@ def check_options(where: str, options: Mapping[str, object]) -> None:
     """Raise InputError for options of torch's DataLoader that would decide which samples come when."""
     for name in ORDERING:
         if options.get(name) is not None:
-            allowed = "none: the run orders the samples; for an order of your own, wrap the dataset"
+            allowed = ORDER_ALLOWED
             raise InputError(f"{where}({name})", type(options[name]).__name__, allowed)
 
 

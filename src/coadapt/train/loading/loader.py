@@ -230,11 +230,15 @@ class ElasticLoader:
         epoch = self._session.progress.epoch
         if not self._in_epochs:
             raise RuntimeError(
-                "iterate over the loader inside of `for epoch in run.epochs(n)`"
+                "iterate over the loader inside of `for epoch in run.epochs(n)`; to look at batches outside of "
+                "it (next(iter(loader)), update_bn, a learning-rate finder), use torch.utils.data.DataLoader("
+                "loader.dataset, batch_size=...)"
             )
         if self._iterated_epoch == epoch:
             raise RuntimeError(
-                f"the loader was iterated twice in epoch {epoch}: iterate it once per epoch of run.epochs(n)"
+                f"the loader was iterated twice in epoch {epoch}: iterate it once per epoch of run.epochs(n); in "
+                "place of cycle(loader), `for epoch in run.epochs(n): for batch in loader: ...` and break at "
+                "the last step"
             )
         self._iterated_epoch = epoch
         if not self._session.progress.index:

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from coadapt.model import BatchConfig, InputError, KinTimes, ThroughputParams
@@ -59,7 +60,7 @@ class HttpChannel:
 
 
 class Reporter:
-    """Takes snapshots without ever blocking; gives back the latest fit, and a better batch if any."""
+    """Takes snapshots without ever blocking; gives back the latest fit, and a better batch where asked."""
 
     def __init__(self, channel: Channel | None, generation: int) -> None:
         """`channel` None: nobody to report to; it only advises."""
@@ -70,7 +71,8 @@ class Reporter:
         self._closing = False
         self._failed = False
         self._params: ThroughputParams | None = None
-        self._batch: BatchConfig | None = None
+        # Beside reports, which may wait for the network.
+        self._deciding = ThreadPoolExecutor(1, thread_name_prefix="coadapt-batch")
         self._kin_times: KinTimes | None = None
         self._thread = threading.Thread(
             target=self._run, name="coadapt-reporter", daemon=True
@@ -91,14 +93,22 @@ class Reporter:
         """Return the latest fit."""
         return self._params
 
-    def take_batch(self) -> BatchConfig | None:
-        """Return a better batch, once."""
-        with self._wake:
-            batch, self._batch = self._batch, None
-        return batch
+    def better_batch(self, item: RunSnapshot) -> "Future[BatchConfig | None]":
+        """Look for a batch that is better than that of `item`, beside training. Returns at once."""
+        return self._deciding.submit(self._choose, item)
+
+    def _choose(self, item: RunSnapshot) -> BatchConfig | None:
+        try:
+            return tune(item, self._kin_times).batch
+        except Exception:
+            logger.exception(
+                "no choice of a batch; training goes on with the present one"
+            )
+            return None
 
     def retire(self) -> None:
         """Let the thread send what is queued, and end. Returns at once."""
+        self._deciding.shutdown(wait=False)
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -135,7 +145,7 @@ class Reporter:
             logger.exception("no report from this snapshot; training goes on")
             return
         with self._wake:
-            self._params, self._batch = tuning.params, tuning.batch
+            self._params = tuning.params
         self._send("reports", {"report": to_json(tuning.report)})
 
     def _send(self, path: str, body: dict[str, object]) -> bool:

@@ -3,13 +3,13 @@
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 from coadapt.model import BatchConfig
-from coadapt.train.batch.tuning import take_snapshot
+from coadapt.train.batch.tuning import RunSnapshot, take_snapshot
 from coadapt.train.report.reporter import Reporter
 from coadapt.train.rescale.pause import Pause
-from coadapt.train.samples.pace import MEASURED_AT_FIRST
 from coadapt.train.session import Session
 
 # The first report soon after the start: until then the scheduler knows nothing of this placement.
@@ -40,9 +40,7 @@ class Telemetry:
         self._due_at = time.monotonic() + min(
             FIRST_REPORT_S, session.config.times.report_every_s
         )
-        # Short steps have been measured, all of the first ones, long before that: then an adaptive batch is
-        # looked at, and again at twice as many steps, until the clock's turn has come. 0: no more.
-        self._due_step = MEASURED_AT_FIRST if session.adaptive else 0
+        self._decision: Future[BatchConfig | None] | None = None
         self._began_at: float | None = None
         self._step_time_s: float | None = None
 
@@ -70,21 +68,20 @@ class Telemetry:
                 self._reporter.params
             )
         if now >= self._due_at:
-            self._due_at, self._due_step = (
-                now + self._session.config.times.report_every_s,
-                0,
-            )
-            self._report()
-        elif self._session.progress.step == self._due_step:
-            self._due_step *= 2
+            self._due_at = now + self._session.config.times.report_every_s
             self._report()
 
-    def take_batch(self) -> BatchConfig | None:
-        """Return a better batch, once, when one was found."""
-        return self._reporter.take_batch()
+    def decide(self) -> None:
+        """Begin to look for a better batch, by what was measured until now."""
+        self._decision = self._reporter.better_batch(self._snapshot())
+
+    def decided(self) -> BatchConfig | None:
+        """Return the better batch that `decide` has led to, once; waits for it. None: there is none."""
+        decision, self._decision = self._decision, None
+        return None if decision is None else decision.result()
 
     def batch_changed(self) -> None:
-        """The batch grows step by step: look again as soon as its steps were timed."""
+        """The scheduler is to hear soon of what was measured with another batch."""
         soon = min(FIRST_REPORT_S, self._session.config.times.report_every_s)
         self._due_at = min(self._due_at, time.monotonic() + soon)
 
@@ -98,9 +95,10 @@ class Telemetry:
         self._reporter.close()
 
     def _report(self) -> None:
-        self._reporter.offer(
-            take_snapshot(self._session, self._num_epochs, self._step_time_s)
-        )
+        self._reporter.offer(self._snapshot())
+
+    def _snapshot(self) -> RunSnapshot:
+        return take_snapshot(self._session, self._num_epochs, self._step_time_s)
 
 
 def process_age_s(stat: Path = PROCESS_STAT) -> float:

@@ -124,6 +124,10 @@ class InPlaceRescaler(CheckpointRescaler):
         with self._or_lost(generation):
             self._rescale(self._agreed(generation), self._clock)
 
+    @property
+    def in_first_step(self) -> bool:
+        return self._clock is not None
+
     def stepped(self) -> None:
         if self._clock is None:
             return
@@ -162,6 +166,7 @@ class InPlaceRescaler(CheckpointRescaler):
         if old.rank == 0:
             self._channel.mark_begun(order.generation)
         source_rank = None
+        self._saver.gather()
         if not staying:
             self._saver.save(stopped=True)
         elif first in staying:

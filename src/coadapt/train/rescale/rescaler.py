@@ -44,6 +44,11 @@ class Rescaler(Protocol):
         """A step has ended."""
         ...
 
+    @property
+    def in_first_step(self) -> bool:
+        """Return whether no step has ended since replicas last changed in place."""
+        ...
+
 
 class CheckpointRescaler:
     """Saves, and ends the process with EXIT_STOPPED; the executor starts the next generation from there."""
@@ -77,6 +82,10 @@ class CheckpointRescaler:
 
     def stepped(self) -> None:
         return
+
+    @property
+    def in_first_step(self) -> bool:
+        return False
 
 
 def leave(code: int) -> None:

@@ -3,11 +3,13 @@
 import math
 import time
 
-# All steps are measured at first, then one of each period: a measured step costs 0.6 ms more (two replicas on
-# a busy CPU), and reading norms from a GPU waits for it. Two in a row where one replica without accumulation
-# compares successive gradients.
-MEASURED_AT_FIRST = 50
+# One step of each period is measured, from the first one on: a measured step costs 0.6 ms more (two replicas
+# on a busy CPU), and reading norms from a GPU waits for it. Two in a row where one replica without
+# accumulation compares successive gradients.
 MEASURE_PERIOD = 8
+# Where nobody uses the noise scale (a fixed batch, no scheduler to report to, a script that does not ask),
+# gradients are looked at only to see whether they are finite. A multiple of MEASURE_PERIOD.
+WATCH_PERIOD = 64
 # A consensus follows every step that takes that long; of shorter ones, up to MEASURE_PERIOD share one, which
 # costs 0.3-0.6 ms (two replicas on a busy CPU).
 SYNC_EVERY_S = 0.4
@@ -22,14 +24,14 @@ ALL_TIMED_S = 0.002
 TIMED_PERIOD = 7
 
 
-def measures(step: int, *, compares: bool) -> bool:
+def measures(step: int, *, compares: bool, period: int = MEASURE_PERIOD) -> bool:
     """Return whether `step` is measured. compares: successive steps make one estimate."""
-    return step < MEASURED_AT_FIRST or step % MEASURE_PERIOD < (2 if compares else 1)
+    return step % period < (2 if compares else 1)
 
 
 def cut_in_two(step: int) -> bool:
     """Return whether `step`, in a single pass otherwise, takes two passes so that they can be compared."""
-    return step % 2 == 0 and measures(step, compares=False)
+    return measures(step, compares=False)
 
 
 class Pace:
@@ -43,14 +45,16 @@ class Pace:
         self._in_pair = False
         self._all_timed = True
 
-    def measures(self, step: int, *, compares: bool) -> bool:
+    def measures(self, step: int, *, compares: bool, used: bool = True) -> bool:
         """Return whether `step`, which begins now, is measured: as `measures` says, or less often.
 
-        Less often only where one replica alone compares successive steps, so that replicas never differ.
+        used: whether anybody uses the noise scale. Less often only where one replica alone compares
+        successive steps, so that replicas never differ.
         """
-        if not measures(step, compares=compares):
+        period = MEASURE_PERIOD if used else WATCH_PERIOD
+        if not measures(step, compares=compares, period=period):
             return False
-        if not compares or step < MEASURED_AT_FIRST:
+        if not compares:
             return True
         if step % MEASURE_PERIOD == 0:
             now = time.thread_time()
@@ -74,7 +78,7 @@ class Pace:
             (step, time.monotonic()),
             True,
         )
-        if before is None or step < MEASURED_AT_FIRST or step <= before[0]:
+        if before is None or step <= before[0]:
             return 1
         steps, since_s = step - before[0], self._synced[1] - before[1]
         self._all_timed = since_s >= ALL_TIMED_S * steps

@@ -57,7 +57,9 @@ class ElasticScaler:
         return self._inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        self._inner.load_state_dict(state_dict)
+        """Take over `state_dict`; that of a scaler that was switched off is empty, and changes nothing."""
+        if state_dict:
+            self._inner.load_state_dict(state_dict)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.__dict__["_inner"], name)

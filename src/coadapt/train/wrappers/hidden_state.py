@@ -71,7 +71,7 @@ class WholeState:
         """Return the state, in plain data and tensors that are in use."""
         state = self._optimizer.state_dict() if self._has_state_dict else {}
         if self.plain:
-            return state  # type: ignore[no-any-return]  # torch's own
+            return state
         own = _encoded(state, self._places())
         assert isinstance(own, dict)
         hidden = self._hidden()

@@ -17,6 +17,7 @@ from coadapt.model import InputError
 from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.draws.rng import seed_rng
+from coadapt.train.env import Draws
 from coadapt.train.session import Session
 from coadapt.train.wrappers.drift import Watched, checksum
 from coadapt.train.wrappers.evidence import Evidence, contents
@@ -124,6 +125,8 @@ class StepRecorder:
         ).exists():  # replicas will change: no part of the pace
             importlib.import_module(SLOW_IMPORT)
         kinds = {_kind(module) for model in models for module in model.modules()} - {""}
+        if self._session.config.random is Draws.PER_SAMPLE:
+            kinds.discard("dropout")  # the same at any number of replicas
         door = {"kinds": sorted(kinds), "contents": contents(self.dataset)}
         write_whole(
             self._folder / f"{self._member}.door", json.dumps(door), durable=False

@@ -20,7 +20,7 @@ WINDOW_STEPS = 50
 # for an input, for adversarial examples) never comes to it.
 BESIDE_STEPS = 10
 # Gradients that are not finite: at least this often within a window, since not every step is measured.
-UNUSABLE_MIN = 5
+UNUSABLE_MIN = 2
 
 
 @dataclass(slots=True)

@@ -44,7 +44,7 @@ NOISE = ("gradients", "norm-layers")
 # Steps without a backward are told as bits of one number, which a sum over replicas must leave exact.
 SKIPPED_BITS, PAIRS_MAX = 9, 4
 # Kinds of what is registered that hold no learning-rate scheduler; a name of the script's own may be one.
-NO_SCHEDULER = {"model", "optimizer", "unused", "scaler", "state"}
+NO_SCHEDULER = {"model", "optimizer", "unused", "scaler", "state", "per_sample"}
 
 
 class Preparation(TypedDict, total=False):

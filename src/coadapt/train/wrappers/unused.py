@@ -26,6 +26,7 @@ OPTION = "find_unused_parameters"
 OWN_WAYS = frozenset({OPTION, "static_graph"})
 # What torch says on several replicas, and what helps.
 REFUSAL = "Expected to have finished reduction in the prior iteration"
+READY_TWICE = "mark a variable ready only once"
 NAMES_MAX = 3
 
 
@@ -126,6 +127,12 @@ class UnusedParameters:
 
 def explain_refusal(error: BaseException) -> str | None:
     """Return what to do where several replicas refuse a step; None for other errors."""
+    if READY_TWICE in str(error):
+        return (
+            "error: on several replicas a parameter had its gradient ready twice in one backward (checkpointed "
+            'activations, or a module used twice): run.prepare(model, optimizer, ddp={"static_graph": True}), or '
+            "checkpoint(..., use_reentrant=False)"
+        )
     if REFUSAL not in str(error):
         return None
     return (

@@ -1,7 +1,10 @@
 // The charts. Each function draws one from plain values into one element; state lives in page.js.
 
 // Okabe and Ito's palette: told apart by people with any of the common colour deficiencies.
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"];
+// As page.css has them: the page takes the reader's own choice of light or dark.
+const DARK = window.matchMedia("(prefers-color-scheme: dark)").matches;
+const INK = DARK ? "#e6edf3" : "#1f2328", GRID = DARK ? "#2b323a" : "#e6e9ed", PAPER = DARK ? "#0f1419" : "#fff";
+const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", DARK ? "#b8bfc6" : "#444444"];
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 // From ColorBrewer's YlGnBu, light to dark with the number of GPUs.
 const GPU_CLASSES = [
@@ -14,7 +17,6 @@ const GPU_CLASSES = [
   { upto: 32, name: "17–32", colour: "#253494" },
   { upto: Infinity, name: "more than 32", colour: "#081d58" },
 ];
-const INK = "#1f2328", GRID = "#e6e9ed";
 const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 const JCT_MARGIN = 1.15; // of the axis of completion times, on both sides
 const NUM_PAUSES_SHOWN = 60; // bars in the chart of the pauses' parts
@@ -29,9 +31,9 @@ function layout(options) {
   return {
     font: { family: "system-ui, -apple-system, 'Segoe UI', Arial, sans-serif", size: 12, color: INK },
     margin: { l: 56, r: 12, t: 30, b: 42, ...options.margin },
-    paper_bgcolor: "#fff", plot_bgcolor: "#fff", hovermode: "closest", showlegend: options.legend !== false,
+    paper_bgcolor: PAPER, plot_bgcolor: PAPER, hovermode: "closest", showlegend: options.legend !== false,
     legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", font: { size: 11 } },
-    hoverlabel: { bgcolor: "#fff", bordercolor: "#9aa4af", font: { color: INK, size: 12 }, align: "left" },
+    hoverlabel: { bgcolor: PAPER, bordercolor: "#9aa4af", font: { color: INK, size: 12 }, align: "left" },
     xaxis: { ...axis, ...options.x }, yaxis: { ...axis, automargin: true, ...options.y },
     ...options.more,
   };
@@ -76,7 +78,7 @@ function drawForetold(element, runs) {
       type: "scatter", mode: "markers", name: `${runs.length > 1 ? `${plain(run.label)}, ` : ""}${within ? "within the interval" : "outside"}`,
       x: shown.map(([said]) => Math.max(said, 1)), y: shown.map(([, , , took]) => Math.max(took, 1)), hoverinfo: "text",
       hovertext: shown.map(([said, least, most, took]) => `said: ${duration(said)} (${duration(least)} to ${duration(most)})<br>took: ${duration(took)}`),
-      marker: { color: within ? run.colour : "#fff", size: words.length > CROWD ? 4 : 7, opacity: 0.7, line: { width: 1, color: run.colour } },
+      marker: { color: within ? run.colour : PAPER, size: words.length > CROWD ? 4 : 7, opacity: 0.7, line: { width: 1, color: run.colour } },
     };
   })).filter((trace) => trace.x.length);
   const diagonal = { mode: "lines", x: [low, high], y: [low, high], line: { color: "#9aa4af", width: 1 }, hoverinfo: "skip", showlegend: false };
@@ -115,7 +117,7 @@ function clockRelayout(run, range) {
 function planlessShapes(run, unit) {
   return run.planless.map(([start, end]) => ({
     type: "rect", yref: "paper", y0: 0, y1: 1, x0: start / unit.seconds, x1: end / unit.seconds, layer: "below",
-    line: { width: 0 }, fillcolor: "#f9dcdc",
+    line: { width: 0 }, fillcolor: DARK ? "#4a2226" : "#f9dcdc",
   }));
 }
 
@@ -167,7 +169,7 @@ function drawGantt(element, run, unit, { job: selected, tall, range }) {
   const shapes = planlessShapes(run, unit);
   if (selected >= 0) shapes.push({
     type: "rect", xref: "paper", x0: 0, x1: 1, y0: selected - 0.5, y1: selected + 0.5, layer: "below",
-    line: { width: 0 }, fillcolor: "#ffe9a8",
+    line: { width: 0 }, fillcolor: DARK ? "#4a3d12" : "#ffe9a8",
   });
   const height = rows * rowPx + 78, narrow = element.clientWidth < NARROW_PX;
   element.style.height = `${height}px`;

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coadapt.model.instants import next_multiple
+from coadapt.core.instants import next_multiple
 
 PERIODS = (
     st.floats(1e-6, 1e9)
