@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from coadapt.model import BatchConfig
 from coadapt.train.checkpoint.saver import Saver
 from coadapt.train.checkpoint.writer import copy_to_host
-from coadapt.train.draws.rng import restore_rng, rng_state
 from coadapt.train.group.totals import Sums
+from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Progress, Session
 
 logger = logging.getLogger(__name__)

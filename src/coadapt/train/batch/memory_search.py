@@ -10,7 +10,6 @@ import torch
 
 from coadapt.train.checkpoint.saver import Saver
 from coadapt.train.checkpoint.writer import copy_to_host
-from coadapt.train.draws.rng import restore_rng, rng_state
 from coadapt.train.group.group import gather_all
 from coadapt.train.group.totals import Totals
 from coadapt.train.memory_ceiling import (
@@ -20,6 +19,7 @@ from coadapt.train.memory_ceiling import (
     search,
     signature,
 )
+from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Session
 from coadapt.train.wrappers.model import ElasticModel
 

@@ -24,10 +24,10 @@ from coadapt.train.draws.by_sample import (
     draw_for_none,
     replace_operators,
 )
-from coadapt.train.draws.rng import restore_rng, rng_state, seed_for_data, seed_rng
 from coadapt.train.draws.words import keys_of, mixed
 from coadapt.train.env import Draws
 from coadapt.train.group.group import gather_all, share_from_first
+from coadapt.train.rng import restore_rng, rng_state, seed_for_data, seed_rng
 from coadapt.train.samples.order import Pass
 from coadapt.train.session import Session
 

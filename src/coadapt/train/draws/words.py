@@ -81,8 +81,8 @@ def normal(words: Tensor, dtype: torch.dtype) -> Tensor:
     wide = dtype if dtype == torch.float64 else torch.float32
     bits = _UNIFORM_BITS[wide]
     # Signed, and shifted by a half: symmetric in (-1, 1), and never an end of it.
-    open_interval = (words >> (64 - bits)).to(wide).add_(0.5).mul_(2.0 ** (1 - bits))
-    return torch.special.erfinv(open_interval).mul_(2.0**0.5)
+    inside = (words >> (64 - bits)).to(wide).add_(0.5).mul_(2.0 ** (1 - bits))
+    return torch.special.erfinv(inside).mul_(2.0**0.5)
 
 
 def _shifted(words: Tensor, bits: int) -> Tensor:

@@ -23,8 +23,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from coadapt.train.draws.rng import restore_rng, rng_state
 from coadapt.train.integrations.hosted_run import HostedRun
+from coadapt.train.rng import restore_rng, rng_state
 
 __all__ = ["CoadaptCallback"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from coadapt.model import InputError
-from coadapt.train.draws.rng import restore_rng, rng_state
 from coadapt.train.group.group import gather_all
 from coadapt.train.loading.fetch import Fetched
+from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.samples.alike import (
     LENGTH,
     NODESPLITTER,

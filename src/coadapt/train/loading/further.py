@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from coadapt.model import InputError
-from coadapt.train.draws.rng import draw_as_iterators_do
 from coadapt.train.loading.fetch import (
     PassPlan,
     data_loader,
     fetch_seed,
     passes_to_come,
 )
+from coadapt.train.rng import draw_as_iterators_do
 from coadapt.train.samples.order import STAND_IN, Pass, SampleOrder
 from coadapt.train.samples.sharded_stream import ShardedStream
 from coadapt.train.session import Session

@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from coadapt.goodput.batch import split_total
 from coadapt.model import BatchConfig, InputError, RescaleContract
-from coadapt.train.draws.rng import draw_as_iterators_do
 from coadapt.train.group.group import Group
 from coadapt.train.loading.comparison import (
     compare_data,
@@ -24,6 +23,7 @@ from coadapt.train.loading.fetch import (
     MapFetcher,
     StreamFetcher,
 )
+from coadapt.train.rng import draw_as_iterators_do
 from coadapt.train.samples.order import Pass, SampleOrder
 from coadapt.train.samples.stream import RESUME_WAYS
 from coadapt.train.session import Session

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
-from coadapt.train.draws.rng import seed_for_data
+from coadapt.train.rng import seed_for_data
 
 # Data sets of torch's that draw nothing.
 DRAW_NOTHING = (TensorDataset,)

@@ -7,7 +7,6 @@ from typing import cast
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from coadapt.model import InputError
-from coadapt.train.draws.rng import draw_as_iterators_do
 from coadapt.train.group.group import Group
 from coadapt.train.group.totals import Totals, whole_values
 from coadapt.train.loading.fetch import (
@@ -19,6 +18,7 @@ from coadapt.train.loading.fetch import (
     stand_alone,
 )
 from coadapt.train.loading.loader import is_stream
+from coadapt.train.rng import draw_as_iterators_do
 from coadapt.train.session import Session
 
 

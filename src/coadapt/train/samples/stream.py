@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coadapt.model import BatchConfig
-from coadapt.train.draws.rng import restore_rng, rng_state
+from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.samples.alike import Row, rows_of
 from coadapt.train.samples.order import STAND_IN, Pass, cut_step
 from coadapt.train.samples.pace import cut_in_two

@@ -16,8 +16,8 @@ from coadapt.durable import put_in_place, write_whole
 from coadapt.model import InputError
 from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json, to_json
-from coadapt.train.draws.rng import seed_rng
 from coadapt.train.env import Draws
+from coadapt.train.rng import seed_rng
 from coadapt.train.session import Session
 from coadapt.train.wrappers.drift import Watched, checksum
 from coadapt.train.wrappers.evidence import Evidence, contents
