@@ -308,8 +308,14 @@ def frozen_values(module: Module) -> Found:
 
 
 def public_any(module: Module) -> Found:
+    private = {
+        id(function)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef) and node.name.startswith("_")
+        for function in _functions(node)
+    }
     for function in _functions(module.tree):
-        if function.name.startswith("_"):
+        if function.name.startswith("_") or id(function) in private:
             continue
         arguments = function.args
         annotations = [

@@ -4,7 +4,7 @@ import shutil
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -96,8 +96,9 @@ def _look_at_executor(
     settings, known = read_settings(directory, None, {"executor": name}, options)
     try:
         connect = prepare_executor(settings.executor, known)
-        if isinstance(connect, Examinable):
-            connect.examine(settings.grace)
+        examinable = cast(object, connect)
+        if isinstance(examinable, Examinable):
+            examinable.examine(settings.grace)
     except InputError as error:
         typer.echo(f"executor   {settings.executor} cannot run here: {error}")
         return False
