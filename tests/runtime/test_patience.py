@@ -12,9 +12,9 @@ import pytest
 from coadapt.core.events import TimerFired
 from coadapt.model.errors import StoreAwayError, StoreError
 from coadapt.runtime import journal as journal_module
-from coadapt.runtime import patience as patience_module
 from coadapt.runtime.journal import Journal
-from coadapt.runtime.patience import Patience
+from coadapt.runtime.upkeep import patience as patience_module
+from coadapt.runtime.upkeep.patience import Patience
 
 EVENT = TimerFired(at=1.0)
 PATIENCE_S = 30.0

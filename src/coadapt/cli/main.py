@@ -34,7 +34,7 @@ from coadapt.cli.research.simulate import simulate
 from coadapt.cli.research.trace import trace
 from coadapt.model import InputError
 from coadapt.model.errors import StoreError
-from coadapt.runtime.schema_version import SCHEMA_VERSION
+from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 
 # Modules that come with the extra `service`, which `coadapt simulate` does without.
 SERVICE_MODULES = frozenset(

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 from coadapt.core.events import Outcome, ReplicasExited
 from coadapt.core.lifecycle import JobState, Reason
@@ -14,6 +13,7 @@ HOLDERS_NAMED = 3  # jobs that a sentence names
 # in seconds. A run that lasted as long as that before it failed is repeated at once.
 RETRY_FIRST_S = 5.0
 RETRY_MOST_S = 300.0
+DAY_S = 86_400
 AGAIN = "restarts, from a checkpoint if it saved one"
 
 
@@ -46,9 +46,10 @@ def release_reason(
 
 def setup_runs(since: float, limit_s: float | None) -> str:
     """Return what a job waits for whose `setup` runs since an instant (s since 1970)."""
-    at = datetime.fromtimestamp(since, UTC)
+    minutes, seconds = divmod(int(since) % DAY_S, 60)
+    at = f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
     most = "" if limit_s is None else f", for at most {limit_s / 60:g} min"
-    return f"its setup runs since {at:%H:%M:%S} UTC{most}"
+    return f"its setup runs since {at}{most}"
 
 
 def retry_delay_s(num_failures: int) -> float:

@@ -37,9 +37,9 @@ from coadapt.core.state import SchedulerState
 from coadapt.model import InputError
 from coadapt.model.errors import StoreAwayError, StoreError
 from coadapt.model.wire import dumps, dumps_in_pieces, loads
-from coadapt.runtime.patience import Patience
 from coadapt.runtime.ports import Store
-from coadapt.runtime.schema_version import SCHEMA_VERSION
+from coadapt.runtime.upkeep.patience import Patience
+from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 from coadapt.runtime.wall_clock import give_way
 
 SNAPSHOTS_KEPT = 2  # the one before stays until the next is safely written

@@ -30,7 +30,7 @@ from coadapt.runtime.journal import (
     link_after,
     metadata,
 )
-from coadapt.runtime.schema_version import SCHEMA_VERSION
+from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 
 FILES = ("", "-wal", "-shm")  # of one SQLite database
 MISSING_WHY = "was missing; `coadapt doctor --repair` put an empty event in its place"

@@ -49,7 +49,6 @@ from coadapt.runtime.snapshot import cluster_snapshot, count_states
 from coadapt.service import errors, nodes, pruning, tenants
 from coadapt.service.auth import Credentials
 from coadapt.service.bodies import StrictRoute
-from coadapt.service.committing import commit
 from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.metrics import metrics_text
 from coadapt.service.figures.tally import Tally
@@ -73,7 +72,7 @@ from coadapt.service.listing import (
     parse_states,
     picture,
 )
-from coadapt.service.live_loop import LiveLoop
+from coadapt.service.live_loop import LiveLoop, commit
 from coadapt.service.logs import stream_logs
 from coadapt.service.reports.answer import answer
 from coadapt.service.reports.budget import ReportBudget

@@ -1,5 +1,6 @@
 """The live host of the core: what any thread posts is journaled in groups and handled by one thread."""
 
+import asyncio
 import logging
 import queue
 import threading
@@ -39,6 +40,9 @@ GROUP_MAX = 500
 # How soon `close` is noticed.
 IDLE_S = 0.05
 NOTICES_KEPT = 100
+# How often a request looks whether the journal can still be written.
+LOOK_S = 0.5
+MAY_STILL_COME = "; what was asked for may still be done once it is back"
 # With so many jobs, an event about all of them takes longer to handle than a reader should have to wait.
 MANY_JOBS = 1_000
 ABOUT_ALL = (PlanReady, TimerFired, SchedulerRestarted)
@@ -93,12 +97,11 @@ class LiveLoop:
         observers: Sequence[Observer] = (),
         restored: Callable[[SchedulerState, int], None] = lambda *_: None,
         waited: Callable[[float], None] = lambda _: None,
-        trouble: Callable[[], str] = lambda: "",
     ) -> None:
         """`observers` and `restored`: see Runtime. `waited` is told how long each event took until it was
-        handled, in seconds since it was handed over. `trouble`: why the store cannot write now, "" if it can.
+        handled, in seconds since it was handed over.
         """
-        self._trouble = trouble
+        self._trouble: Callable[[], str] = str
         self._ended = threading.Event()
         self._queue: queue.Queue[_Waiting] = queue.Queue(QUEUE_MAX)
         self._waited = waited
@@ -256,6 +259,10 @@ class LiveLoop:
             self._turn_away()
         return future
 
+    def watch_trouble(self, trouble: Callable[[], str]) -> None:
+        """From now on `trouble` says why the store cannot write, "" if it can."""
+        self._trouble = trouble
+
     def trouble(self) -> str:
         """Return why nothing can be written now, "" if all is well."""
         return self._trouble()
@@ -351,3 +358,17 @@ class _Relay:
 
     def execute(self, command: JobCommand, post: Post) -> None:  # noqa: ARG002 - replaced by the queue's
         self._executor.execute(command, self._post)
+
+
+async def commit(live: "LiveLoop", event: Event) -> None:
+    """Return once `event` is durable and handled.
+
+    Raises StoreAwayError where the journal cannot be written now; the event may still be written later.
+    Raises OverloadedError, EndedError and EventRefusedError as well; nothing came of the event then.
+    """
+    handled = asyncio.wrap_future(live.commit(event))
+    while not (await asyncio.wait({handled}, timeout=LOOK_S))[0]:
+        if trouble := live.trouble():
+            handled.cancel()
+            raise StoreAwayError(trouble + MAY_STILL_COME)
+    handled.result()

@@ -16,7 +16,6 @@ from coadapt.model.bounds import LABEL_ALLOWED, is_label
 from coadapt.model.tenant import EVERYBODY
 from coadapt.model.wire import Json, to_json
 from coadapt.service.bodies import StrictRoute
-from coadapt.service.committing import commit
 from coadapt.service.limits import (
     GPUS_MAX,
     NAME_LENGTH_MAX,
@@ -24,7 +23,7 @@ from coadapt.service.limits import (
     TENANTS_MAX,
     WEIGHT_MAX,
 )
-from coadapt.service.live_loop import LiveLoop
+from coadapt.service.live_loop import LiveLoop, commit
 
 router = APIRouter(
     prefix="/v1/tenants", route_class=StrictRoute, redirect_slashes=False

@@ -55,8 +55,8 @@ class StepLoop:
         self._measured_step = 0
 
     def begin_fetch(self) -> None:
-        self._saver.draws.end_pass()
         self.trained.body_ended()
+        self._saver.draws.end_pass()
         if self.telemetry is not None:
             self.telemetry.begin_pass()
         if self._pace.times(self._session.progress.step):
@@ -82,8 +82,8 @@ class StepLoop:
         """Book the step. If a consensus is due: apply the last one, post the flags of the next."""
         session, current = self._session, self._session.current
         assert current is not None
-        self._saver.draws.end_pass()
         self.trained.body_ended()
+        self._saver.draws.end_pass()
         full = current.step_samples == session.data.batch.total
         if self.timer.started:
             self.timer.end(session.group.placement, current.num_samples, count=full)

@@ -115,9 +115,11 @@ class Attacked:
         self._heard = Ended()
         self._restart()
         self._start(NEIGHBOUR, "echo $$ > neighbour; while true; do sleep 0.1; done")
-        while not (self._work / "neighbour").exists():
+        self._neighbour = ""
+        while not self._neighbour:
             time.sleep(0.02)
-        self._neighbour = (self._work / "neighbour").read_text().strip()
+            if (self._work / "neighbour").exists():
+                self._neighbour = (self._work / "neighbour").read_text().strip()
 
     def attack(self, number: int, num_attacks: int) -> None:
         """Run one job with so many attacks. Raises AssertionError where anything but the job is harmed."""

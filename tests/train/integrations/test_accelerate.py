@@ -46,3 +46,13 @@ def test_replicas_are_the_runs_and_what_would_change_them_is_refused(
     for options in ({"mixed_precision": "fp16"}, {"gradient_accumulation_steps": 2}):
         with pytest.raises(InputError, match=next(iter(options))):
             CoadaptAccelerator(run, **options)
+
+
+def test_what_a_launcher_asks_for_through_the_environment_is_refused_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from coadapt.train.integrations.accelerate import CoadaptAccelerator
+
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    with pytest.raises(InputError, match="gradient_accumulation_steps"):
+        CoadaptAccelerator(ct.init())

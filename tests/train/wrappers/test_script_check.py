@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
@@ -175,6 +176,8 @@ def beside(caplog: pytest.LogCaptureFixture, *, distributed: bool, again: bool) 
     weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
     check = BesideCheck(session)
     check.know(weights[:1])
+    # Another hook of torch's comes after it, as in a run.
+    after = register_optimizer_step_post_hook(lambda *_: None)
     own, other = (torch.optim.SGD([item], lr=0.1) for item in weights)
     for step in range(12):
         session.progress.step = step
@@ -182,6 +185,7 @@ def beside(caplog: pytest.LogCaptureFixture, *, distributed: bool, again: bool) 
         other = torch.optim.SGD(weights[1:], lr=0.1) if again else other
         other.step()
     check.close()
+    after.remove()
     return "".join(caplog.messages)
 
 

@@ -69,7 +69,7 @@ def restore(
     """
     from coadapt.cli.cluster.restoring import compare, ends_on_disk, state_of
     from coadapt.executors.processes.taking_over import take_over_layout
-    from coadapt.runtime.journal_upgrade import upgrade
+    from coadapt.runtime.upkeep.journal_upgrade import upgrade
 
     directory = _prepared(state)
     if not file.is_file():
@@ -136,8 +136,8 @@ def _copy(source: Path, target: Path) -> None:
 def _check_sound(path: Path) -> int:
     """Return the number of events at `path`. Raises StoreError where something of it is harmed."""
     from coadapt.runtime.journal_check import judge, read_all
-    from coadapt.runtime.journal_upgrade import schema_of
-    from coadapt.runtime.schema_version import SCHEMA_VERSION
+    from coadapt.runtime.upkeep.journal_upgrade import schema_of
+    from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 
     version = schema_of(path)
     if version is None or version > SCHEMA_VERSION:
@@ -159,8 +159,8 @@ def _count(path: Path) -> int:
 def _check_needed(directory: StateDir, file: Path) -> None:
     """Raise InputError where the journal there is sound and has all of the backup, and more."""
     from coadapt.runtime.journal_check import judge, read_all
-    from coadapt.runtime.journal_upgrade import schema_of
-    from coadapt.runtime.schema_version import SCHEMA_VERSION
+    from coadapt.runtime.upkeep.journal_upgrade import schema_of
+    from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 
     if {schema_of(directory.journal), schema_of(file)} != {SCHEMA_VERSION}:
         return

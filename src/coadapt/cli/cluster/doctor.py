@@ -19,7 +19,7 @@ from coadapt.cli.state_dir import (
     find_state_dir,
 )
 from coadapt.model import InputError
-from coadapt.runtime.schema_version import SCHEMA_VERSION
+from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from coadapt.runtime.journal_check import Judgement
@@ -141,7 +141,7 @@ def _look_at_objects(url: str | None) -> bool:
 
 def _look_at_journal(directory: StateDir, repair: bool) -> bool:
     from coadapt.runtime.journal_check import judge, read_all, rewrite
-    from coadapt.runtime.journal_upgrade import schema_of
+    from coadapt.runtime.upkeep.journal_upgrade import schema_of
 
     path = directory.journal
     if not path.exists():

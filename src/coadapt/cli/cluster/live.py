@@ -36,12 +36,12 @@ from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
-from coadapt.runtime.journal_upgrade import upgrade
-from coadapt.runtime.patience import Patience
 from coadapt.runtime.ports import LiveExecutor
 from coadapt.runtime.process_solver import ProcessSolver
 from coadapt.runtime.retention import Keep, Retention
 from coadapt.runtime.snapshots_aside import SnapshotsAside
+from coadapt.runtime.upkeep.journal_upgrade import upgrade
+from coadapt.runtime.upkeep.patience import Patience
 from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.app import Service
 from coadapt.service.auth import Credentials
@@ -152,8 +152,8 @@ def _live(
         observers=(writer, change_log, tally),
         restored=writer.restored,
         waited=latencies.lag,
-        trouble=patience.trouble,
     )
+    loop.watch_trouble(patience.trouble)
     demand.loop = loop
     writer.number = loop.num_events
     spare_readers()

@@ -323,7 +323,9 @@ class _Launcher:
                 begun = self._begun_file(Path(item.log).stem)
                 own[ENV_BEGUN] = str(begun)
                 self._to_begin.append(begun)
-            replicas.append(spawn(order, command, item.log, own, self.pump, self._left))
+            replicas.append(
+                spawn(order, command, item.log, own, self.pump, left=self._left)
+            )
         return self._note(replicas)
 
     def _begun_file(self, member: str) -> Path:

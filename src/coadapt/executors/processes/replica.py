@@ -177,6 +177,7 @@ def spawn(
     log: str,
     envs: Mapping[str, str],
     pump: LogPump,
+    *,
     left: SetupLeft | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Replica:

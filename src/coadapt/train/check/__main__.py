@@ -22,6 +22,7 @@ from coadapt.train.check.causes import (
     by_layers,
     find_cause,
     not_finite_since,
+    not_used,
     strayed,
 )
 from coadapt.train.check.compare import Compared, Finding, State, allowed_distance
@@ -257,7 +258,8 @@ class _Runs:
                 else "after the changes"
             )
             seen = read_steps(self.changed.folder)
-            cause = explain_failure(self.changed.all_lines(), seen)
+            cause = None if fitting else not_used(steps)
+            cause = cause or explain_failure(self.changed.all_lines(), seen)
             return replace(
                 _failed(failure, where, changes), num_steps=num_steps, cause=cause
             )
@@ -330,6 +332,7 @@ class _Runs:
             still_alone=read_steps(self.still_alone.folder),
             still_shared=read_steps(self.still_shared.folder),
             allowed=allowed,
+            hosted=bool(sizes(self.alone.folder, 2)),
             layers=kinds(self.alone.folder),
             contents_alone=contents(self.alone.folder),
             contents_again=contents(self.nudged.folder),

@@ -35,6 +35,10 @@ SAME_VALUE = 1e-3
 NAMED_MAX = 3
 # What explains a difference best comes first.
 KINDS = ("optimizer", "scheduler", "module", "tensor", "count", "number", "text")
+PER_SAMPLE = (
+    'ct.init(random="per-sample"), by which what is drawn follows from the sample\'s place, at any number of '
+    "replicas"
+)
 # Of a cause that says no more than that losses differ.
 LOSS = "loss"
 
@@ -57,7 +61,8 @@ class Seen:
 
     shared: on two replicas without a change, empty where that was not run. still: both once more, with
     parameters that no step changes; empty where losses need not be looked at. changed: under changes.
-    allowed: relative difference of parameters that rounding explains. Contents are by replica.
+    allowed: relative difference of parameters that rounding explains. Contents are by replica. hosted: the
+    loop is another library's, which calls the model past the run.
     """
 
     alone: Steps
@@ -67,6 +72,7 @@ class Seen:
     still_alone: Steps = field(default_factory=dict)
     still_shared: Steps = field(default_factory=dict)
     allowed: float
+    hosted: bool = False
     layers: Sequence[str] = ()
     contents_alone: Contents = ()
     contents_again: Contents = ()
@@ -99,7 +105,7 @@ def find_cause(seen: Seen) -> Cause:
 def by_layers(layers: Sequence[str]) -> Cause:
     """Return why a training cannot be the same to the last digit: what its models are made of."""
     text = f"the model has {' and '.join(layers)}, whose results depend on how a step is shared"
-    remedy = "nothing, where that is meant"
+    remedy = PER_SAMPLE
     if "batch normalisation" in layers:
         remedy = (
             "nn.SyncBatchNorm.convert_sync_batchnorm(model) on GPUs, or group or layer normalisation, makes "
@@ -193,10 +199,14 @@ def _unseeded(seen: Seen, step: int) -> Cause:
 
 
 def _not_used(seen: Seen) -> Cause | None:
-    """Gradients that go past what prepare returned."""
-    rows = [rows[0] for rows in seen.alone.values()]
+    return None if seen.hosted else not_used(seen.alone)
+
+
+def not_used(alone: Steps) -> Cause | None:
+    """Return the cause where gradients go past what prepare returned."""
+    rows = [rows[0] for rows in alone.values()]
     stepped = sum(sum(row.updates) for row in rows)
-    if not rows[0].forwards or not stepped:
+    if not stepped:
         return None
     if not sum(sum(row.forwards) for row in rows):
         text = "the model that run.prepare(...) returned is never called: replicas do not exchange gradients"
@@ -294,12 +304,9 @@ def _other_calls(seen: Seen) -> Cause | None:
         idle = [row.rank for row in others if not sum(row.backwards)]
         if sum(own.backwards) and idle:
             who = ", ".join(map(str, idle))
-            text = f"step {step} has a backward alone, and none on replica {who} of {len(rows)}"
-            remedy = (
-                "the loop leaves batches out by their length, which is this replica's share of the step: let "
-                "run.loader(drop_last=True) leave out what does not fill a step"
+            return _skips(
+                f"step {step} has a backward alone, and none on replica {who} of {len(rows)}"
             )
-            return Cause(kind="skips-batches", text=text, remedy=remedy)
         calls = [sum(row.updates) for row in others]
         if calls != [sum(own.updates)] * len(calls):
             text = (
@@ -416,11 +423,7 @@ def _drawn(draws: Sequence[str], random_data: bool, found: str) -> Cause:
     whose = " and ".join(draws) or "the data set's"
     where = "the data set draws" if random_data and not draws else "the loop draws"
     text = f"{where} random numbers ({whose} generator), which differ with the number of replicas: {found}"
-    remedy = (
-        "where that is meant (noise, augmentation), it is the same training in distribution only; for the "
-        "same numbers at any number of replicas, draw them from the sample's index: "
-        "torch.Generator().manual_seed(index)"
-    )
+    remedy = f"{PER_SAMPLE}; without it the training is the same in distribution only"
     return Cause(kind="random-numbers", text=text, remedy=remedy)
 
 
@@ -733,7 +736,11 @@ def _plain(value: object) -> object:
 
 
 def skips_batches(steps: Steps) -> Cause | None:
-    """Return the cause where replicas with fewer samples in a step ran no backward."""
+    """Return the cause where replicas with fewer samples in a step ran no backward, or several never any."""
+    shared = [row for rows in steps.values() if len(rows) > 1 for row in rows]
+    if shared and not any(sum(row.backwards) for row in shared):
+        counts = by_replica([len(row.ids) for row in steps[shared[0].step]])
+        return _skips(f"never a backward on several replicas: samples: {counts}")
     for step, rows in steps.items():
         idle = [row for row in rows if row.ids and not sum(row.backwards)]
         busy = [row for row in rows if sum(row.backwards)]
@@ -741,13 +748,17 @@ def skips_batches(steps: Steps) -> Cause | None:
             continue
         if max(len(row.ids) for row in idle) <= min(len(row.ids) for row in busy):
             counts = by_replica([len(row.ids) for row in rows])
-            text = f"the loop leaves out batches that are small: samples in step {step}: {counts}"
-            remedy = (
-                "what a replica has is its share of the step: let run.loader(drop_last=True) leave out what "
-                "does not fill a step"
-            )
-            return Cause(kind="skips-batches", text=text, remedy=remedy)
+            return _skips(f"samples in step {step}: {counts}")
     return None
+
+
+def _skips(found: str) -> Cause:
+    text = f"the loop leaves out batches by their length: {found}"
+    remedy = (
+        "what a replica has is its share of the step: let run.loader(drop_last=True) leave out what does not "
+        "fill a step"
+    )
+    return Cause(kind="skips-batches", text=text, remedy=remedy)
 
 
 def starts_again_count(steps: Steps) -> str:

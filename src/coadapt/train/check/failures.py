@@ -20,6 +20,7 @@ LOST = (
     "lost contact with another replica",
     "Connection closed by peer",
     "Connection reset",
+    "raised from",
 )
 SHAPES = re.compile(r"size|shape|dimension|expand|broadcast|batch", flags=re.IGNORECASE)
 UNLIKE_BACKWARDS = "ran a backward in the same steps"
@@ -76,8 +77,8 @@ def explain_failure(lines: Lines, steps: Steps) -> Cause | None:
                 f"other replicas: {text}"
             ),
             remedy=(
-                "keep it per sample of the whole step and let the run deal it (docs/train.md, state per "
-                "sample), or begin it again in each step"
+                "keep it with run.per_sample(...), which deals it to the replicas that have the samples, or begin it "
+                "again in each step"
             ),
         )
     return Cause(kind="failed", text=f"{kind}: {text}")

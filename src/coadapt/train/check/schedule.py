@@ -21,7 +21,7 @@ PACE_S = 0.25
 APPROACH_S = 3.0
 # Steps that a change takes from its gate, and as many of training between two.
 STEPS_PER_CHANGE = 8
-STEPS_PER_RESTART = 3
+STEPS_PER_FULL_RESCALE = 3
 ANEW_SHARE = 0.25
 ENDINGS = (0, EXIT_STOPPED)
 
@@ -99,7 +99,7 @@ def draw_anew(
     """
     draw = random.Random(seed)
     # A restart ends a step or two later than it is ordered; it needs no steps to come about.
-    fitting = min(num_changes, (num_steps - 1) // STEPS_PER_RESTART)
+    fitting = min(num_changes, (num_steps - 1) // STEPS_PER_FULL_RESCALE)
     first = count = draw.choice(sizes[:-1])
     changes = []
     for index in range(fitting):

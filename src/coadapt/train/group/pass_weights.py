@@ -192,7 +192,7 @@ class PassWeights:
         elif self._weighs and current.synchronising and self._whole is None:
             whole = torch.tensor([self._sum], dtype=torch.float64, device=group.device)
             dist.all_reduce(whole)
-            self._whole = _on_host(whole[0])
+            self._whole = _as_number(whole[0])
 
     @property
     def _sum_of_step(self) -> Factor:
@@ -262,6 +262,6 @@ def _check_words(words: list[_Word]) -> None:
         raise backwards_differ(", ".join(places))
 
 
-def _on_host(value: Tensor) -> Factor:
+def _as_number(value: Tensor) -> Factor:
     """Return the number where nothing has to be waited for."""
     return cast("float", value.item()) if value.device.type == "cpu" else value

@@ -222,7 +222,7 @@ def _watch_loss_scale(args: TrainingArguments) -> None:
     compute = trainer.compute_loss
 
     @functools.wraps(compute)
-    def first(model: Any, inputs: Any, *positional: Any, **given: Any) -> Any:
+    def _first(model: Any, inputs: Any, *positional: Any, **given: Any) -> Any:
         count = given.get("num_items_in_batch")
         if count is not None:
             trainer.compute_loss = compute
@@ -234,7 +234,7 @@ def _watch_loss_scale(args: TrainingArguments) -> None:
                 )
         return compute(model, inputs, *positional, **given)
 
-    trainer.compute_loss = first
+    trainer.compute_loss = _first
 
 
 def _calling_trainer() -> Any:

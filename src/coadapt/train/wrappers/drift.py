@@ -270,7 +270,7 @@ def by_replica(values: Sequence[object]) -> str:
         ranks.setdefault(
             f"{value:.6g}" if isinstance(value, float) else f"{value}", []
         ).append(rank)
-    if len(ranks) == 1:  # they differ in later digits
+    if len(ranks) == 1 and len(set(map(repr, values))) > 1:  # in later digits
         return by_replica([repr(value) for value in values])
     return ", ".join(
         f"{value} on replica{'s' * (len(who) > 1)} {', '.join(map(str, who))}"

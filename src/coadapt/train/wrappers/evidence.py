@@ -192,13 +192,13 @@ def _note_backwards(note: Callable[[float], None]) -> None:
     """Let `note` have the value of each loss that a backward begins from."""
     backward = torch.autograd.backward
 
-    def noted(tensors: Any, *args: Any, **kwargs: Any) -> None:
+    def _noted(tensors: Any, *args: Any, **kwargs: Any) -> None:
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         whole = [float(root.detach().sum()) for root in roots]
         note(sum(whole))
         backward(tensors, *args, **kwargs)
 
-    torch.autograd.backward = noted
+    torch.autograd.backward = _noted
 
 
 def _names() -> Iterator[tuple[str, object]]:

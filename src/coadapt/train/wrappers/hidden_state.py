@@ -61,7 +61,7 @@ class WholeState:
         _check_closures(optimizer, self._places())
         self._settings = self._attributes()
 
-    def every(self) -> Iterator[Any]:
+    def every(self) -> Iterator[object]:
         """Yield this optimiser and all within it."""
         yield self._optimizer
         for item in self.inner.values():
@@ -199,7 +199,7 @@ def _optimizers_within(optimizer: Any) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     seen = {id(optimizer)}
 
-    def look(value: Any, path: str, depth: int) -> None:
+    def look(value: object, path: str, depth: int) -> None:
         if id(value) in seen or depth > DEPTH_MAX or isinstance(value, Tensor):
             return
         seen.add(id(value))

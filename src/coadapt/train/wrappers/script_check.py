@@ -224,6 +224,8 @@ class BesideCheck:
             WeakKeyDictionary()
         )
         self._began: int | None = None
+        # Not taken away when it has done its work: torch is going through its hooks then.
+        self._over = False
         self._handle = register_optimizer_step_post_hook(self._on_any_optimizer)
 
     def know(self, parameters: Sequence[Tensor]) -> None:
@@ -238,12 +240,11 @@ class BesideCheck:
         self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object
     ) -> None:
         session = self._session
-        if not session.group.distributed or session.current is None or not self._ids:
+        if self._over or session.current is None or not session.group.distributed:
             return
         step = session.progress.step
         self._began = step if self._began is None else self._began
-        if step - self._began >= WINDOW_STEPS:
-            self.close()
+        self._over = step - self._began >= WINDOW_STEPS
         groups = optimizer.param_groups
         if any(id(item) in self._ids for group in groups for item in group["params"]):
             return
@@ -251,7 +252,7 @@ class BesideCheck:
         steps.add(step)
         if len(steps) < BESIDE_STEPS:
             return
-        self.close()
+        self._over = True
         if session.group.rank == 0:
             logger.warning(
                 "step %d: an optimizer that run.prepare(...) was not given (%s) trains beside the run: its "

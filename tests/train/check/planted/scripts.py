@@ -186,11 +186,14 @@ class Outer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
-            for p in group["params"]:
-                v = self.velocity.get(id(p))
-                v = self.velocity[id(p)] = p.grad.clone() if v is None else 0.9 * v + p.grad
+            for number, p in enumerate(group["params"]):
+                v = self.velocity.get(number)
+                v = self.velocity[number] = p.grad.clone() if v is None else 0.9 * v + p.grad
                 p.add_(v, alpha=-group["lr"])
 """
+OUTSIDE = "velocities = {}\n" + INNER.replace(
+    "        self.velocity = {}\n", ""
+).replace("self.velocity", "velocities")
 HEAD_BODY = """
 optimizer.zero_grad(); head_optimizer.zero_grad()
 loss = nn.functional.mse_loss(head(model(inputs)), targets)
@@ -354,12 +357,12 @@ FAULTS = (
         kinds=("rate-by-local-figure",),
     ),
     Planted(
-        name="inner-optimiser",
+        name="state-beside-the-optimiser",
         source=script(
-            before=INNER, optimizer="optimizer = Outer(model.parameters(), lr=0.01)"
+            before=OUTSIDE, optimizer="optimizer = Outer(model.parameters(), lr=0.01)"
         ),
         kinds=("starts-again-parameters", "refused"),
-        words=("velocity",),
+        words=("velocities",),
     ),
     Planted(
         name="second-optimiser-not-prepared",
@@ -461,8 +464,10 @@ FAULTS = (
     Planted(
         name="left-by-a-local-loss",
         source=script(
+            data=DATA.replace("160", "48"),
             epochs="30",
-            over="if loss.item() < 0.25:\n    break",
+            begin="best = 1e9",
+            over="if loss.item() > best:\n    break\nbest = loss.item()",
         ),
         kinds=("left-early",),
         words=("totals",),
@@ -476,7 +481,7 @@ FAULTS = (
         name="weights-set-on-the-first-replica",
         source=script(
             body=BODY.format(extra="")
-            + "if run.is_first:\n    with torch.no_grad():\n        model[0].weight.mul_(0.99)"
+            + "if run.is_first:\n    with torch.no_grad():\n        next(model.parameters()).mul_(0.99)"
         ),
         kinds=("set-by-hand",),
     ),
@@ -511,6 +516,9 @@ SOUND = {
     ),
     "lion-like": script(
         optimizer="optimizer = torch.optim.Adafactor(model.parameters(), lr=0.01)"
+    ),
+    "state-within-the-optimiser": script(
+        before=INNER, optimizer="optimizer = Outer(model.parameters(), lr=0.01)"
     ),
     "amsgrad": script(
         optimizer="optimizer = torch.optim.Adam(model.parameters(), lr=0.01, amsgrad=True)"
@@ -577,7 +585,7 @@ SOUND = {
         "state.best = min(state.best, figure)\nif state.bad >= 2:\n    break",
     ),
     "weights-changed-at-the-end": script(
-        end="with torch.no_grad():\n    model[0].weight.mul_(0.5)"
+        epochs="3", end="with torch.no_grad():\n    next(model.parameters()).mul_(0.5)"
     ),
     "plateau-of-totals": script(
         after="sched = run.prepare_scheduler(torch.optim.lr_scheduler.ReduceLROnPlateau("

@@ -24,7 +24,7 @@ from coadapt.model.errors import StoreError
 from coadapt.model.wire import loads
 from coadapt.runtime.journal import EVENT_KINDS
 from coadapt.runtime.journal_check import Found, Judgement, Row, rewrite
-from coadapt.runtime.schema_version import SCHEMA_VERSION
+from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 
 BUSY_S = 60.0
 
