@@ -125,7 +125,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Periods and limits in seconds. skipped_wait_s: for other replicas, after a step without a backward."""
+    """Periods and limits in seconds. skipped_wait_s: for other replicas, after a step without a
+    backward, or a loop that was left early.
+    """
 
     checkpoint_every_s: float = CHECKPOINT_EVERY_S
     report_every_s: float = REPORT_EVERY_S

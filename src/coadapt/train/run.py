@@ -461,11 +461,14 @@ class Run:
             while session.progress.epoch < num_epochs:
                 yield session.progress.epoch
                 loader.end_epoch()
+                left = not session.epoch_over
                 session.begin_epoch()
                 self._step_loop.end_epoch()
                 last = session.progress.epoch >= num_epochs
                 self._step_loop.settle(
-                    save=last or self._saver.due(epoch_ended=True), last=last
+                    save=last or self._saver.due(epoch_ended=True),
+                    last=last,
+                    left=left,
                 )
         finally:
             loader.end()

@@ -129,18 +129,21 @@ class StepLoop:
             )
         self.trained.end_training(session.progress.step)
 
-    def settle(self, *, save: bool = False, last: bool = False) -> None:
+    def settle(
+        self, *, save: bool = False, last: bool = False, left: bool = False
+    ) -> None:
         """Act now on all that is to be settled, because no step follows at once. Rank 0's `save` counts.
 
-        last: no step follows at all, so no other group will be formed.
+        last: no step follows at all, so no other group will be formed. left: the loop over the loader was left
+        before the epoch's end.
         """
         if self.telemetry is not None:
             self.telemetry.break_off()
         self.branches.undo(position=False)
-        agreed = self._consensus.collect()
+        agreed = self._consensus.collect(left=left)
         self._apply(None if agreed is None else replace(agreed, rescale=0.0))
         self._post([], save=save, last=last)
-        self._apply(self._consensus.collect())
+        self._apply(self._consensus.collect(left=left))
 
     def end_epoch(self) -> None:
         """The next epoch has the batch that the job's own rule finds. Collective."""

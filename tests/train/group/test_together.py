@@ -107,6 +107,17 @@ def test_a_loop_that_one_replica_leaves_is_told(tmp_path: Path) -> None:
     assert "all steps done" not in text
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_so_is_one_that_is_left_between_two_words(rank: int, tmp_path: Path) -> None:
+    """The other waits for its gradients, and so never says a word."""
+    text = outputs(Plan(leaves=frozenset({(rank, 75)})), tmp_path)
+    assert (
+        "nothing from the other replicas within 1 s after this one left the loop over the loader"
+        in text
+    )
+    assert "all steps done" not in text
+
+
 def test_a_loop_that_all_leave_ends_the_epoch(tmp_path: Path) -> None:
     leaves = frozenset((rank, step) for rank in range(2) for step in (20, 75))
     assert outputs(Plan(leaves=leaves), tmp_path) == "all steps done\n" * 2

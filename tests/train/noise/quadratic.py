@@ -48,7 +48,7 @@ def noise_scale(
     """Return the noise scale in samples, as measured on the replicas that the environment names."""
     run = ct.init()
     centre = Centre()
-    model, optimizer = run.prepare(centre, make_optimizer(centre))
+    model, optimizer = run.prepare(centre, make_optimizer(centre), noise="gradients")
     loader = run.loader(
         TensorDataset(cloud()), batch_size=BATCH, max_atomic=max_atomic, shuffle=True
     )

@@ -196,7 +196,7 @@ class Standing:
     optimizer: str = "SGD"
     shard: bool = False
     max_atomic: int | None = None
-    epochs: int = 20
+    epochs: int = 100
 
 
 def stand(how: Standing) -> None:
@@ -254,7 +254,7 @@ def test_cut_over_replicas_they_are_what_they_are_whole(
 ) -> None:
     """Scales of five numbers are not cut evenly over two replicas; AdamW's norms are in its own metric."""
     how = Standing(
-        folder=str(tmp_path), optimizer=optimizer, max_atomic=max_atomic, epochs=3
+        folder=str(tmp_path), optimizer=optimizer, max_atomic=max_atomic, epochs=15
     )
     whole = found_by(how, 2)
     assert whole[3] is not None

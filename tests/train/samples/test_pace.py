@@ -10,7 +10,13 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.train.samples import pace
-from coadapt.train.samples.pace import MEASURE_PERIOD, WATCH_PERIOD, Pace, measures
+from coadapt.train.samples.pace import (
+    MEASURE_PERIOD,
+    SYNCED_AT_FIRST,
+    WATCH_PERIOD,
+    Pace,
+    measures,
+)
 
 
 def strides(monkeypatch: pytest.MonkeyPatch, step_s: float) -> list[int]:
@@ -36,8 +42,8 @@ def test_the_stride_follows_the_step_time(
     monkeypatch: pytest.MonkeyPatch, step_s: float, stride: int
 ) -> None:
     found = strides(monkeypatch, step_s)
-    assert found[0] == 1
-    assert set(found[1:]) == {stride}
+    assert found[: SYNCED_AT_FIRST - 1] == [1] * (SYNCED_AT_FIRST - 1)
+    assert set(found[SYNCED_AT_FIRST:]) == {stride}
 
 
 def test_a_run_that_went_back_talks_after_each_step_at_first() -> None:

@@ -61,11 +61,13 @@ def leave_grad_stats(toy: Toy) -> None:
     """Train; leave what was measured of the gradient's noise in `stats-<strategy>.pt`."""
     torch.set_num_threads(1)
     run = ct.init(device="cpu")
-    model, optimizer = run.prepare(*make_model(toy), shard=toy.strategy == "fsdp")
+    model, optimizer = run.prepare(
+        *make_model(toy), shard=toy.strategy == "fsdp", noise="gradients"
+    )
     loader = run.loader(
         Points(double=False), batch_size=toy.batch_size, max_atomic=toy.max_atomic
     )
-    for _ in run.epochs(4):
+    for _ in run.epochs(20):
         for x, y, _ in loader:
             optimizer.zero_grad()
             nn.functional.mse_loss(model(x), y).backward()

@@ -85,7 +85,8 @@ def test_the_noise_scale_does_not_see_the_loss_scale(max_atomic: int | None) -> 
     """The loss scale doubles after ten good steps and halves at a bad one, of which there are many."""
     run = ct.init()
     centre = Centre()
-    model, optimizer = run.prepare(centre, torch.optim.SGD(centre.parameters(), lr=0.0))
+    sgd = torch.optim.SGD(centre.parameters(), lr=0.0)
+    model, optimizer = run.prepare(centre, sgd, noise="gradients")
     amp = run.prepare_scaler(
         torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=10)
     )

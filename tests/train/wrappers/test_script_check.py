@@ -23,8 +23,9 @@ UNWRAPPED = (
     "50 steps in which another optimizer than that of run.prepare changed the parameters: use what prepare "
     "returned, model and optimizer"
 )
+# Where nobody uses the noise scale, two steps in 64 are looked at.
 NOT_FINITE = (
-    "step 12: gradients are infinite or not a number (NaN): look at the data and the loss, lower the learning "
+    "step 66: gradients are infinite or not a number (NaN): look at the data and the loss, lower the learning "
     "rate, or clip; training goes on"
 )
 NO_BACKWARD = "50 steps without a backward through the model of run.prepare: "

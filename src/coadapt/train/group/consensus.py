@@ -18,7 +18,7 @@
 # whether there is something in as few of short steps, since that alone took a twentieth of a tiny model's.
 #
 # A wait has a limit only where a replica knows that the others may wait for something it will not do: after a
-# backward that it skipped (`skipped_wait_s`). Else a slow step is a slow step, and a dead replica breaks the
+# backward that it skipped, or a loop that it left early (`skipped_wait_s`). Else a slow step is a slow step, and a dead replica breaks the
 # connection, which ends the wait.
 
 import math
@@ -226,9 +226,11 @@ class StepConsensus:
             assert work is not None
             self._sum, self._size = (values, work), group.size
 
-    def collect(self) -> StepFlags | None:
+    def collect(self, *, left: bool = False) -> StepFlags | None:
         """Return the sum of what was posted last, None if nothing is under way. Waits for all replicas.
 
+        left: this replica left the loop over the loader before the epoch's end. If the others go on in it,
+        they wait for its gradients, and nothing ever comes from them.
         Raises RuntimeError where the others are at another step, or ran a backward that this replica did not.
         """
         own, self._own = self._own, None
@@ -237,7 +239,12 @@ class StepConsensus:
         (values, work), self._sum = self._sum, None
         assert own is not None
         if own.skipped:
-            self._wait_for_sure(work)
+            self._wait_for_sure(work, "after a step without a backward")
+        elif left:
+            self._wait_for_sure(
+                work,
+                "after this one left the loop over the loader: all must leave it together",
+            )
         else:
             work.wait()
         agreed = StepFlags.from_numbers(values.tolist(), self._size)
@@ -253,14 +260,14 @@ class StepConsensus:
             )
         ]
 
-    def _wait_for_sure(self, work: dist.Work) -> None:
-        """Wait for the others, who may wait for a backward that this replica did not run."""
+    def _wait_for_sure(self, work: dist.Work, when: str) -> None:
+        """Wait for the others, who may wait for a backward that this replica does not run."""
         try:
             work.wait(self._skipped_wait)
         except RuntimeError as error:
             raise RuntimeError(
                 f"nothing from the other replicas within {self._skipped_wait.total_seconds():g} s "
-                f"after a step without a backward: {error}"
+                f"{when}: {error}"
             ) from None
 
 

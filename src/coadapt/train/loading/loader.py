@@ -203,8 +203,9 @@ class ElasticLoader:
         self._iterated_epoch = -1
 
     def end(self) -> None:
-        """The loop over `Run.epochs` is over, or was left."""
+        """The loop over `Run.epochs` is over, or was left. The group must not be held on to: it may end."""
         self._in_epochs = False
+        self._compared = None
 
     def end_epoch(self) -> None:
         """The body of `Run.epochs` is over. RuntimeError where it trained on something else."""

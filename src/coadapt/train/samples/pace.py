@@ -10,8 +10,10 @@ MEASURE_PERIOD = 8
 # Where nobody uses the noise scale (a fixed batch, no scheduler to report to, a script that does not ask),
 # gradients are looked at only to see whether they are finite. A multiple of MEASURE_PERIOD.
 WATCH_PERIOD = 64
-# A consensus follows every step that takes that long; of shorter ones, up to MEASURE_PERIOD share one, which
-# costs 0.3-0.6 ms (two replicas on a busy CPU).
+# A consensus follows every step at first, where most mistakes of a script show, and later every step that
+# takes SYNC_EVERY_S; of shorter ones, up to MEASURE_PERIOD share one, which costs 0.3-0.6 ms (two replicas on
+# a busy CPU).
+SYNCED_AT_FIRST = 50
 SYNC_EVERY_S = 0.4
 # Two measured steps in a row cost 0.15 to 0.4 ms of CPU on one replica: of steps far below a millisecond that
 # is as much again. At most so often they cost 2 % at most; averages get 50 estimates a second all the same.
@@ -78,7 +80,7 @@ class Pace:
             (step, time.monotonic()),
             True,
         )
-        if before is None or step <= before[0]:
+        if before is None or step < SYNCED_AT_FIRST or step <= before[0]:
             return 1
         steps, since_s = step - before[0], self._synced[1] - before[1]
         self._all_timed = since_s >= ALL_TIMED_S * steps
