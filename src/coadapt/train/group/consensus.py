@@ -18,8 +18,8 @@
 # whether there is something in as few of short steps, since that alone took a twentieth of a tiny model's.
 #
 # A wait has a limit only where a replica knows that the others may wait for something it will not do: after a
-# backward that it skipped, or a loop that it left early (`skipped_wait_s`). Else a slow step is a slow step, and a dead replica breaks the
-# connection, which ends the wait.
+# backward that it skipped, or a loop that it left early (`skipped_wait_s`). Else a slow step is a slow step,
+# and a dead replica breaks the connection, which ends the wait.
 
 import math
 from collections.abc import Sequence
