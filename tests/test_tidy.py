@@ -120,6 +120,12 @@ SAMPLES: list[tuple[str, str, str, str]] = [
     ("frozen-values", "sim/a.py", "@dataclass\nclass A: ...", ""),
     ("public-any", "sim/a.py", "def f(x: object) -> int: ...", "def f(x: dict[str, Any]) -> int: ..."),
     ("public-any", "sim/a.py", "def _f(x: Any) -> int: ...", "def f() -> Any: ..."),
+    (
+        "public-any",
+        "sim/a.py",
+        "class _A:\n    def f(self, x: Any): ...",
+        "class A:\n    def f(self, x: Any): ...",
+    ),
     ("printing", "cli/a.py", "print(1)", ""),
     ("printing", "sim/a.py", "logger.info('x')", "print(1)"),
     ("printing", "sim/a.py", "x.pprint()", "logging.basicConfig()"),

@@ -62,6 +62,7 @@ OTHER_MEANINGS: dict[str, dict[str, str]] = {
     "service/jobfile.py": {"schedule": "of batches, declared in advance"},
     "service/limits.py": {"schedule": "of batches, declared in advance"},
     "sim/agent.py": {"schedule": "of batches, declared in advance"},
+    "train/batch/history.py": {"schedule": "of batches, declared in advance"},
     "train/step_loop.py": {"schedule": "of batches, declared in advance"},
     "executors/": {"host": "what hosts the core, as an executor sees it"},
     "executors/slurm/": {"account": "Slurm's word for who is billed"},
@@ -308,8 +309,14 @@ def frozen_values(module: Module) -> Found:
 
 
 def public_any(module: Module) -> Found:
+    private = {
+        id(function)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef) and node.name.startswith("_")
+        for function in _functions(node)
+    }
     for function in _functions(module.tree):
-        if function.name.startswith("_"):
+        if function.name.startswith("_") or id(function) in private:
             continue
         arguments = function.args
         annotations = [

@@ -18,8 +18,12 @@ from coadapt.executors.machine import Machine
 from coadapt.executors.processes import launcher
 from coadapt.executors.processes.cluster import LOOPBACK
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
-from coadapt.executors.processes.generation_dir import ExitRecord, JobDir, ReplicaOrder
 from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.records.generation_dir import (
+    ExitRecord,
+    JobDir,
+    ReplicaOrder,
+)
 from coadapt.model import Allocation, BatchConfig, Node
 from tests.contracts.executor_contract import (
     NODES,

@@ -19,8 +19,8 @@ from coadapt.core.commands import Start, Stop
 from coadapt.core.events import Event, NodeJoined, NodeLost, Outcome
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
-from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.model import Allocation, InputError
 from coadapt.runtime.ports import LiveExecutor
 from tests.contracts.executor_contract import (

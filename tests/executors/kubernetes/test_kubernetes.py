@@ -13,8 +13,8 @@ import pytest
 
 from coadapt.core.commands import Rescale, Start, Stop
 from coadapt.core.events import NodeJoined, NodeLost, Outcome, ReplicasStarted
-from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.model import Allocation
 from coadapt.model.rescale import CAPABLE_FILE
 from tests.contracts.executor_contract import (
