@@ -137,6 +137,8 @@ class OrderBook:
                 self._note_trouble(job, error)
 
     def _watch_one(self, job: JobId, running: LiveGeneration, *, looks: bool) -> None:
+        # First: what ended between two looks had started before, and that is told, too.
+        record = running.exit_record(self._launching.start)
         running.look()
         if running.started:
             self._note_life(job, running)
@@ -148,7 +150,7 @@ class OrderBook:
         if looks and running.post is not None and running.announced:
             self._tell_unseen(job, running, running.post)
             self._tell_trainer(job, running, running.post)
-        if (record := running.exit_record(self._launching.start)) is not None:
+        if record is not None:
             self._settle(job, running, record)
 
     def _note_trouble(self, job: JobId, error: OSError) -> None:
