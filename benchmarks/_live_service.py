@@ -28,7 +28,7 @@ from coadapt.core.events import (
     ReplicasStarted,
 )
 from coadapt.core.scheduler import Scheduler
-from coadapt.executors.processes.job_files import StateDirFiles
+from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import JobId, Node, NodeId
 from coadapt.policies import create_policy
 from coadapt.runtime.index_writer import IndexWriter

@@ -33,8 +33,8 @@ from coadapt.core.commands import Rescale, Start
 from coadapt.core.events import Event
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
-from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.model import Allocation, BatchLimits, JobSpec, Launch
 from demo.processes import LiveScheduler
 

@@ -62,6 +62,7 @@ OTHER_MEANINGS: dict[str, dict[str, str]] = {
     "service/jobfile.py": {"schedule": "of batches, declared in advance"},
     "service/limits.py": {"schedule": "of batches, declared in advance"},
     "sim/agent.py": {"schedule": "of batches, declared in advance"},
+    "train/batch/history.py": {"schedule": "of batches, declared in advance"},
     "train/step_loop.py": {"schedule": "of batches, declared in advance"},
     "executors/": {"host": "what hosts the core, as an executor sees it"},
     "executors/slurm/": {"account": "Slurm's word for who is billed"},

@@ -12,7 +12,7 @@ from coadapt.cli.cluster.backup import backup, restore
 from coadapt.cli.cluster.restoring import state_of
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.events import CancelRequested, Event, JobSubmitted, Outcome
-from coadapt.executors.processes.generation_dir import ExitRecord, JobDir
+from coadapt.executors.processes.records.generation_dir import ExitRecord, JobDir
 from coadapt.model import BatchLimits, InputError, JobSpec
 from coadapt.model.errors import StoreError
 from coadapt.runtime.journal import Journal

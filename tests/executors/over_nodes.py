@@ -9,7 +9,7 @@ import pytest
 
 from coadapt.core.commands import Rescale, Start
 from coadapt.core.events import Outcome
-from coadapt.executors.processes.generation_dir import JobDir
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.model import Allocation
 from coadapt.model.rescale import CAPABLE_FILE
 from coadapt.runtime.ports import LiveExecutor

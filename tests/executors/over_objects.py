@@ -11,7 +11,7 @@ import pytest
 
 from coadapt.core.commands import Start
 from coadapt.core.events import Outcome
-from coadapt.executors.processes.generation_dir import JobDir
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.model import Allocation, BatchLimits
 from coadapt.model.checkpoint_url import below
 from coadapt.objects import ObjectFolder

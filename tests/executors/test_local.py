@@ -18,8 +18,13 @@ from coadapt.executors.machine import Machine
 from coadapt.executors.processes import launcher
 from coadapt.executors.processes.cluster import LOOPBACK
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
-from coadapt.executors.processes.generation_dir import ExitRecord, JobDir, ReplicaOrder
 from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.live_generation import Launch, LiveGeneration
+from coadapt.executors.processes.records.generation_dir import (
+    ExitRecord,
+    JobDir,
+    ReplicaOrder,
+)
 from coadapt.model import Allocation, BatchConfig, Node
 from tests.contracts.executor_contract import (
     NODES,
@@ -105,6 +110,26 @@ def site(tmp_path: Path) -> Iterator[LocalSite]:
 
 class TestLocalContract(ExecutorContract):
     pass
+
+
+def test_a_start_is_told_of_what_ended_between_two_looks(
+    site: LocalSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exit_record = LiveGeneration.exit_record
+
+    def late(running: LiveGeneration, launch: Launch) -> ExitRecord | None:
+        assert running.process is not None
+        running.process.wait()
+        return exit_record(running, launch)
+
+    monkeypatch.setattr(LiveGeneration, "exit_record", late)
+    inbox = Inbox()
+    one = Allocation(slots=((NODES[0], 1),))
+    command = Start(
+        job="a", generation=1, spec=spec("true", site.folder), allocation=one
+    )
+    site.executor().execute(command, inbox.post)
+    inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
 
 
 class TestLocalContractOverTheNetwork(ExecutorContract):

@@ -23,9 +23,7 @@ NODES = [
 
 
 def others() -> Others:
-    made = Others("GPU")
-    made.tag = TAG
-    return made
+    return Others("GPU", TAG)
 
 
 def ours(node: str, parts: int = PARTS, number: int = 0) -> dict:

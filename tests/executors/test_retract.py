@@ -12,13 +12,13 @@ import pytest
 from coadapt.core.commands import RetractRescale, Start, Stop
 from coadapt.core.events import Outcome, ReplicasKept
 from coadapt.executors.processes.executor import ProcessExecutor
-from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.in_place_rescale import (
     GONE_LIMIT_S,
     JOIN_LIMIT_S,
     InPlaceRescale,
 )
 from coadapt.executors.processes.job_processes import marked_processes
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.executors.processes.replica import Replica
 from coadapt.model.rescale import ORDER_FILE, decided_file
 from tests.contracts.executor_contract import Inbox, exited, spec, started, until

@@ -63,9 +63,8 @@ def states_in(path: Path) -> tuple[int, dict[str, str]]:
             37,
             {
                 "good-d69d82c8": "succeeded",
-                # It failed four times. Jobs rest after a failure now, so its later starts do not count in
-                # the replay, and it is tried once more.
-                "bad-74e12213": "pending",
+                # It failed four times. Jobs did not rest after a failure then, and a replay keeps to that.
+                "bad-74e12213": "failed",
                 "gone-d9fa9b1c": "cancelled",
             },
         ),

@@ -21,8 +21,8 @@ from coadapt.core.events import (
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.executors.processes.generation_dir import JobDir
-from coadapt.executors.processes.job_files import StateDirFiles
+from coadapt.executors.processes.records.generation_dir import JobDir
+from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import Node, Plan
 from coadapt.model.errors import StoreError
 from coadapt.runtime import journal as journal_module
@@ -260,7 +260,7 @@ def test_a_row_that_is_missing_after_the_anchor_is_found(world: World) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from coadapt.executors.processes.job_files import StateDirFiles
+from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.runtime import journal
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.retention import Keep, Retention

@@ -15,7 +15,7 @@ from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import Outcome, ReplicasExited, ReplicasStarted
 from coadapt.core.scheduler import Scheduler
 from coadapt.executors.processes.cluster import node_events
-from coadapt.executors.processes.job_files import StateDirFiles
+from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import JobId, Node, NodeId
 from coadapt.policies import create_policy
 from coadapt.runtime.index_writer import IndexWriter

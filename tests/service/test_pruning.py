@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coadapt.cli.cluster.housekeeping import Housekeeping
-from coadapt.executors.processes.generation_dir import JobDir
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.runtime.retention import Step
 from coadapt.service import pruning
 from tests.service.in_process import InProcess, until

@@ -21,10 +21,15 @@ class SchedulerConfig:
     start plans leave a job in peace that has not taken a step yet (settling.py); 0: not at all.
     growth_trial_s: so long a job trains at a larger size before that size counts as one that works, and an
     end of its replicas as the job's own failure (growth.py); 0: each failure is the job's own.
+    backoff_first_s: so long a job rests after its first failure without progress, and twice as long after each
+    further one; 0: it is tried again at once.
     """
 
     # A journal that was written before there was this field is replayed as it was decided then.
-    WIRE_MISSING: ClassVar[Mapping[str, object]] = {"growth_trial_s": 0.0}
+    WIRE_MISSING: ClassVar[Mapping[str, object]] = {
+        "growth_trial_s": 0.0,
+        "backoff_first_s": 0.0,
+    }
 
     round_s: float = 60.0
     reaction_s: float | None = None
@@ -34,6 +39,7 @@ class SchedulerConfig:
     rescale_default_s: float = 30.0
     settle_s: float = 600.0
     growth_trial_s: float = 60.0
+    backoff_first_s: float = 5.0
     rescale_in_place: bool = True
 
     def __post_init__(self) -> None:
@@ -53,6 +59,10 @@ class SchedulerConfig:
         if not (math.isfinite(self.growth_trial_s) and self.growth_trial_s >= 0):
             raise ValueError(
                 f"SchedulerConfig.growth_trial_s must be finite and >= 0, got {self.growth_trial_s}"
+            )
+        if not (math.isfinite(self.backoff_first_s) and self.backoff_first_s >= 0):
+            raise ValueError(
+                f"SchedulerConfig.backoff_first_s must be finite and >= 0, got {self.backoff_first_s}"
             )
         if self.reaction_s is not None and self.reaction_s < 0:
             raise ValueError(

@@ -9,9 +9,8 @@ from coadapt.core.state import JobRecord
 from coadapt.model import Plan, Tenant
 
 HOLDERS_NAMED = 3  # jobs that a sentence names
-# A failure without progress is repeated after this, and after twice as long each time, up to the second one,
-# in seconds. A run that lasted as long as that before it failed is repeated at once.
-RETRY_FIRST_S = 5.0
+# The longest rest after a failure without progress, in seconds. A job that ran for as long as that before it
+# failed is started again at once.
 RETRY_MOST_S = 300.0
 DAY_S = 86_400
 AGAIN = "restarts, from a checkpoint if it saved one"
@@ -52,9 +51,9 @@ def setup_runs(since: float, limit_s: float | None) -> str:
     return f"its setup runs since {at}{most}"
 
 
-def retry_delay_s(num_failures: int) -> float:
-    """Return how long a job rests that failed so often without progress in between, in seconds."""
-    return min(RETRY_FIRST_S * 2.0 ** (num_failures - 1), RETRY_MOST_S)
+def retry_delay_s(num_failures: int, first_s: float) -> float:
+    """Return how long a job rests after so many failures without progress in between, in seconds."""
+    return min(first_s * 2.0 ** (num_failures - 1), RETRY_MOST_S)
 
 
 def hang(silent_s: float, allowed_s: float) -> str:

@@ -450,7 +450,7 @@ class Scheduler:
         ran_s = self.state.at - job.running.since
         if got_on or ran_s >= RETRY_MOST_S or not self._is_failure(job, outcome):
             return 0.0
-        return retry_delay_s(job.usage.num_failures)
+        return retry_delay_s(job.usage.num_failures, self.config.backoff_first_s)
 
     def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
         if job.reason is Reason.NODE_LOST:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coadapt.core.events import Outcome
-from coadapt.executors.processes.generation_dir import read_json, write_json
+from coadapt.executors.processes.records.generation_dir import read_json, write_json
 from coadapt.model import JobId, Node, NodeId
 
 FAILURES_MIN = 3

@@ -110,5 +110,6 @@ def copy_of(job: JobRecord) -> JobRecord:
     made.growth = job.growth
     made.unfit_nodes = job.unfit_nodes
     made.heard_at = job.heard_at
+    made.retry_at = job.retry_at
     made.measured, made.usage = job.measured, job.usage
     return made

@@ -12,8 +12,8 @@ from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
 from coadapt.executors.kubernetes.api import CONFLICT, ApiError, JsonObject, KubeApi
 from coadapt.executors.kubernetes.elastic_jobs import resources_path
-from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.runtime.ports import LiveExecutor
 from tests.contracts.executor_contract import NODES, SLOTS_PER_NODE, until
 from tests.executors.kubernetes.containers import Plain

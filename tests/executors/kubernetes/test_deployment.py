@@ -1,5 +1,7 @@
 """deploy/kubernetes: what a real API server says of it, and that it grants what the executor asks for."""
 
+from typing import get_args
+
 import pytest
 import yaml
 
@@ -71,6 +73,18 @@ def test_the_schema_knows_every_field_of_a_job_file() -> None:
         assert set(crd_spec()["properties"][section]["properties"]) == set(
             kind.model_fields
         )
+
+
+def test_the_schema_takes_null_where_a_job_file_means_something_by_it() -> None:
+    meaningful = {
+        name
+        for name, field in JobFile.model_fields.items()
+        if type(None) in get_args(field.annotation) and field.default is not None
+    }
+    nullable = {
+        name for name, told in crd_spec()["properties"].items() if told.get("nullable")
+    }
+    assert nullable == meaningful
 
 
 @pytest.mark.processes

@@ -13,8 +13,8 @@ import pytest
 
 from coadapt.core.commands import Rescale, Start, Stop
 from coadapt.core.events import NodeJoined, NodeLost, Outcome, ReplicasStarted
-from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.model import Allocation
 from coadapt.model.rescale import CAPABLE_FILE
 from tests.contracts.executor_contract import (
@@ -284,16 +284,19 @@ def test_it_is_told_when_the_api_server_is_away_for_long_and_when_it_is_back(
 
 @pytest.mark.usefixtures("impatient")
 def test_a_pod_is_made_once_the_api_server_is_back(site: KubernetesSite) -> None:
+    """Until then it has not started, and its log says why."""
     executor, inbox = site.executor(), Inbox()
+    log = JobDir.of(site.state_dir, "a").log("1-0")
     site.control_plane.kill_apiserver()
     try:
         executor.execute(order(site, SLEEPER, 1), inbox.post)
-        inbox.wait(started("a", 1))
-        assert unseen(inbox)
+        until(lambda: log.exists() and "API server has told nothing" in log.read_text())
+        inbox.stays_empty()
     finally:
         site.control_plane.start_apiserver()
+    inbox.wait(started("a", 1))
     until((site.folder / "up-0").exists)
-    assert unseen(inbox) == ""
+    assert "the API server tells of its pod again" in log.read_text()
     executor.execute(Stop(job="a", generation=1), inbox.post)
     inbox.wait(exited("a", 1, Outcome.STOPPED))
 

@@ -16,7 +16,7 @@ from coadapt.executors.kubernetes.kueue import (
     QUEUE_LABEL,
     without_queue,
 )
-from coadapt.executors.processes.generation_dir import JobDir
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.model import InputError, ThroughputParams, TrainingReport, TypeProfile
 from coadapt.model.rescale import CAPABLE_FILE
 from coadapt.model.tenant import EVERYBODY

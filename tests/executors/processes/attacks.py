@@ -23,8 +23,8 @@ from coadapt.core.events import Event, Outcome, ReplicasExited
 from coadapt.executors.host import Host
 from coadapt.executors.machine import Machine
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
-from coadapt.executors.processes.job_files import StateDirFiles
 from coadapt.executors.processes.job_processes import marked_jobs
+from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import Allocation, BatchLimits, JobSpec, Launch, Node, ReplicaLimits
 
 # From the job's directory, "" for itself. The last ones are where earlier versions kept their records.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.executors.processes.generation_dir import (
+from coadapt.executors.processes.records.generation_dir import (
     GENERATIONS_KEPT,
     JobDir,
     LaunchOrder,

@@ -11,9 +11,9 @@ from coadapt.core.commands import Start, Stop
 from coadapt.core.events import Outcome, ReplicasExited
 from coadapt.executors.node_health import NodeHealth
 from coadapt.executors.processes import live_generation
-from coadapt.executors.processes.generation_dir import JobDir, read_json
 from coadapt.executors.processes.job_processes import identity, kill_identified
-from coadapt.executors.processes.own_files import read_plain
+from coadapt.executors.processes.records.generation_dir import JobDir, read_json
+from coadapt.executors.processes.records.own_files import read_plain
 from coadapt.model import Allocation, InputError
 from tests.contracts.executor_contract import NODES, Inbox, exited, spec, started, until
 from tests.executors.test_local import LocalSite, end_of, order, site

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coadapt.core.events import Outcome
 from coadapt.executors.processes.executor import ProcessOptions
 from coadapt.executors.processes.log_pump import LogPump
-from coadapt.executors.processes.replica_log import read_log, segments, tail
+from coadapt.executors.processes.records.replica_log import read_log, segments, tail
 from tests.contracts.executor_contract import Inbox, exited, started, until
 from tests.executors.test_local import LocalSite, end_of, order, site
 

@@ -11,14 +11,14 @@ import pytest
 
 from coadapt.core.commands import Start, Stop
 from coadapt.core.events import Outcome
-from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import (
     launchers_of,
     marked_jobs,
     marked_processes,
 )
-from coadapt.executors.processes.own_files import OwnFiles, damage_of
-from coadapt.executors.processes.taking_over import take_over_layout
+from coadapt.executors.processes.records.generation_dir import JobDir
+from coadapt.executors.processes.records.own_files import OwnFiles, damage_of
+from coadapt.executors.processes.records.taking_over import take_over_layout
 from coadapt.model import Allocation
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR
 from tests.contracts.executor_contract import NODES, Inbox, exited, spec, started, until

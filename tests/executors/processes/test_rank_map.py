@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coadapt.core.events import Outcome
-from coadapt.executors.processes.generation_dir import (
+from coadapt.executors.processes.live_generation import adopt
+from coadapt.executors.processes.rank_map import RankMap, map_ranks, ordered_rank_map
+from coadapt.executors.processes.records.generation_dir import (
     ExitRecord,
     GenerationDir,
     JobDir,
     LaunchOrder,
     LaunchSettings,
 )
-from coadapt.executors.processes.live_generation import adopt
-from coadapt.executors.processes.rank_map import RankMap, map_ranks, ordered_rank_map
 from coadapt.executors.processes.slots import FreeSlots, Slot, union
 from coadapt.model import Allocation, Node
 from coadapt.model.devices import PARTS

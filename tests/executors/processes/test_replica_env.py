@@ -9,13 +9,13 @@ import pytest
 
 from coadapt.core.commands import Start
 from coadapt.executors.machine import Machine
-from coadapt.executors.processes.generation_dir import (
+from coadapt.executors.processes.rank_map import RankMap
+from coadapt.executors.processes.records.generation_dir import (
     GenerationDir,
     JobDir,
     LaunchOrder,
     LaunchSettings,
 )
-from coadapt.executors.processes.rank_map import RankMap
 from coadapt.executors.processes.replica_env import launch_order
 from coadapt.executors.processes.slots import Slot
 from coadapt.model import Allocation, BatchConfig, BatchLimits, JobSpec, Launch, Node

@@ -11,7 +11,7 @@ from coadapt.core.commands import Stop
 from coadapt.core.events import Outcome
 from coadapt.executors.processes.job_processes import marked_processes
 from coadapt.executors.processes.listeners import listening_processes, state_was_saved
-from coadapt.executors.processes.own_files import OwnFiles
+from coadapt.executors.processes.records.own_files import OwnFiles
 from coadapt.model.contract_env import EXIT_STOPPED
 from tests.contracts.executor_contract import Inbox, exited, started, until
 from tests.executors.test_local import LocalSite, end_of, order, site

@@ -14,8 +14,8 @@ from coadapt.core.events import Event, NodeJoined, NodeLost, Outcome
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
 from coadapt.executors.options import OptionText
-from coadapt.executors.processes.generation_dir import JobDir
 from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.model import Allocation, InputError, Node
 from coadapt.runtime.ports import LiveExecutor
 from tests.contracts.executor_contract import (

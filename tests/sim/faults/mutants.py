@@ -1,5 +1,6 @@
 """The core's guards, each with the text that takes it away; and the way to load a core without one."""
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,11 +50,7 @@ def installed(mutant: Mutant) -> Iterator[ModuleType]:
             path, full = PACKAGE / f"{name.replace('.', '/')}.py", f"coadapt.{name}"
             source = path.read_text(encoding="utf-8")
             if name == mutated:
-                times = source.count(mutant.old)
-                assert times == 1, (
-                    f"{mutant.guard!r}: its text occurs {times} times in {path}"
-                )
-                source = source.replace(mutant.old, mutant.new)
+                source = _mutated(source, mutant)
             module = ModuleType(full)
             module.__file__ = f"{name} without: {mutant.guard}"
             sys.modules[full] = module
@@ -66,6 +63,19 @@ def installed(mutant: Mutant) -> Iterator[ModuleType]:
     finally:
         sys.modules.update(kept)
         vars(coadapt.model).update(exported)
+
+
+def _mutated(source: str, mutant: Mutant) -> str:
+    """Return `source` with the mutant's text, whatever lines the formatter made of it."""
+    if source.count(mutant.old) == 1:
+        return source.replace(mutant.old, mutant.new)
+    tokens = re.findall(r"\w+|[^\w\s]", mutant.old)
+    pattern = r"\s*".join(
+        (r",?\s*" if token in ")]" else "") + re.escape(token) for token in tokens
+    )
+    changed, times = re.subn(pattern, lambda _: mutant.new, source)
+    assert times == 1, f"{mutant.guard!r}: its text occurs {times} times"
+    return changed
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -103,8 +113,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a cancelled job gives up its target",
         "scheduler",
-        "        job.target = NO_GRANT\n        why = ",
-        "        why = ",
+        '        job.target = NO_GRANT\n        why = "is being',
+        '        why = "is being',
     ),
     Mutant(
         "a job cancelled while it waits ends at once",
@@ -294,8 +304,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "jobs that ended while the plan was made are dropped from it",
         "scheduler",
-        "        if not known:\n",
-        "        if False:\n",
+        "        if not known:\n            plan",
+        "        if False:\n            plan",
     ),
     Mutant(
         "a failure of another round is ignored",
@@ -313,8 +323,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "only running jobs are rescaled",
         "converge",
-        "return job.state is JobState.RUNNING and not job.failed_rescales.waits_for_plan and _differs(job)",
-        "return bool(job.target) and not job.failed_rescales.waits_for_plan and _differs(job)",
+        "job.state is JobState.RUNNING and not job.failed_rescales.waits_for_plan and _differs(job)",
+        "bool(job.target) and not job.failed_rescales.waits_for_plan and _differs(job)",
     ),
     Mutant(
         "a start waits until its GPUs are free",
@@ -410,8 +420,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a job that is silent for longer than its hang_timeout is stopped",
         "scheduler",
-        "if last_at is None or at - last_at < allowed_s or",
-        "if True or",
+        "last_at is None or at - last_at < allowed_s or",
+        "True or",
     ),
     # -- changes in place that do not come about
     Mutant(

@@ -68,7 +68,7 @@ def restore(
     journal that was there is kept beside it.
     """
     from coadapt.cli.cluster.restoring import compare, ends_on_disk, state_of
-    from coadapt.executors.processes.taking_over import take_over_layout
+    from coadapt.executors.processes.records.taking_over import take_over_layout
     from coadapt.runtime.upkeep.journal_upgrade import upgrade
 
     directory = _prepared(state)
@@ -175,12 +175,12 @@ def _check_needed(directory: StateDir, file: Path) -> None:
 
 
 def _end_and_renumber(directory: StateDir, found: "Differences") -> None:
-    from coadapt.executors.processes.generation_dir import JobDir
     from coadapt.executors.processes.job_processes import (
         kill_identified,
         kill_marked,
         marked_processes,
     )
+    from coadapt.executors.processes.records.generation_dir import JobDir
 
     for job in found.to_end:
         files = JobDir.of(directory.path, job)

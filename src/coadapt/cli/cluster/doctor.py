@@ -251,15 +251,15 @@ def _look_at_scheduler(directory: StateDir) -> bool:
 
 def _end_jobs(directory: StateDir) -> None:
     """End what runs under this directory, and wait until it is gone."""
-    from coadapt.executors.processes.generation_dir import JOBS, RECORDS, JobDir
     from coadapt.executors.processes.job_processes import (
         kill_identified,
         kill_marked,
         marked_jobs,
         marked_processes,
     )
-    from coadapt.executors.processes.own_files import is_there, names_in
-    from coadapt.executors.processes.taking_over import take_over_layout
+    from coadapt.executors.processes.records.generation_dir import JOBS, RECORDS, JobDir
+    from coadapt.executors.processes.records.own_files import is_there, names_in
+    from coadapt.executors.processes.records.taking_over import take_over_layout
 
     take_over_layout(directory.path)
     jobs = [

@@ -10,13 +10,13 @@ def look_at_job_dirs(directory: StateDir) -> bool:
 
     Return whether there is none. The scheduler runs all the same.
     """
-    from coadapt.executors.processes.generation_dir import (
+    from coadapt.executors.processes.records.generation_dir import (
         JOBS,
         RECORDS,
         JobDir,
         lock_is_free,
     )
-    from coadapt.executors.processes.own_files import (
+    from coadapt.executors.processes.records.own_files import (
         damage_of,
         is_there,
         names_in,

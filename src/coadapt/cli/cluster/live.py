@@ -27,7 +27,7 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.executors import Connect, Host, prepare_executor
 from coadapt.executors.options import OptionText
-from coadapt.executors.processes.job_files import StateDirFiles
+from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import InputError
 from coadapt.model.bounds import printable
 from coadapt.model.errors import StoreError

@@ -88,7 +88,7 @@ def _asked(client: Client, keep: Keep, *, dry_run: bool) -> JsonObject:
 
 def _done_here(directory: StateDir, keep: Keep, *, dry_run: bool) -> JsonObject:
     """Prune the files of a scheduler that does not run."""
-    from coadapt.executors.processes.job_files import StateDirFiles
+    from coadapt.executors.processes.records.job_files import StateDirFiles
     from coadapt.runtime.job_index import JobIndex
     from coadapt.runtime.journal import Journal
     from coadapt.runtime.retention import Retention

@@ -16,9 +16,9 @@ from coadapt.core.events import Outcome
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.executors.processes.generation_dir import JOBS, RECORDS, JobDir
 from coadapt.executors.processes.job_processes import marked_processes
-from coadapt.executors.processes.own_files import names_in
+from coadapt.executors.processes.records.generation_dir import JOBS, RECORDS, JobDir
+from coadapt.executors.processes.records.own_files import names_in
 from coadapt.model import JobId
 from coadapt.model.errors import StoreError
 from coadapt.runtime.journal import Journal

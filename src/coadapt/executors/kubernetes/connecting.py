@@ -30,8 +30,8 @@ from coadapt.executors.kubernetes.pods import (
     PodSettings,
 )
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
-from coadapt.executors.processes.generation_dir import write_json
-from coadapt.executors.processes.own_files import PRIVATE_FILE
+from coadapt.executors.processes.records.generation_dir import write_json
+from coadapt.executors.processes.records.own_files import PRIVATE_FILE
 from coadapt.model import Node, NodeId
 from coadapt.runtime.ports import Post
 

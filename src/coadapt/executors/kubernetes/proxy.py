@@ -33,12 +33,12 @@ from coadapt.executors.kubernetes.pods import (
     secret,
 )
 from coadapt.executors.kubernetes.silence import ServerSilence
-from coadapt.executors.processes.generation_dir import (
+from coadapt.executors.processes.records.generation_dir import (
     GenerationDir,
     JobDir,
     LaunchOrder,
 )
-from coadapt.executors.processes.replica_log import segments
+from coadapt.executors.processes.records.replica_log import segments
 from coadapt.executors.processes.standing_in import Begun
 from coadapt.model.contract_env import (
     ENV_CHECKPOINT_DIR,

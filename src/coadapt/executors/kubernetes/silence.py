@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from coadapt.executors.kubernetes.api import ApiError
 from coadapt.executors.processes.elsewhere import note_unseen
-from coadapt.executors.processes.generation_dir import GenerationDir
+from coadapt.executors.processes.records.generation_dir import GenerationDir
 
 # A server that is restarted or upgraded is away for less, and nobody need hear of it.
 SILENCE_S = 120.0

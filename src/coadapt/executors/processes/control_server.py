@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from coadapt.executors.processes.own_files import PRIVATE_DIR, PRIVATE_FILE
+from coadapt.executors.processes.records.own_files import PRIVATE_DIR, PRIVATE_FILE
 from coadapt.model.contract_env import ENV_CONTROL_TOKEN, ENV_CONTROL_URL
 from coadapt.model.rescale import CONTROL_PATH
 

@@ -11,7 +11,12 @@ from pathlib import Path
 
 from coadapt.core.events import Outcome
 from coadapt.executors.processes.control_server import ControlServer
-from coadapt.executors.processes.generation_dir import (
+from coadapt.executors.processes.job_processes import (
+    end_marked,
+    kill_identified,
+    kill_marked,
+)
+from coadapt.executors.processes.records.generation_dir import (
     ExitRecord,
     GenerationDir,
     LaunchOrder,
@@ -21,12 +26,7 @@ from coadapt.executors.processes.generation_dir import (
     read_note,
     write_json,
 )
-from coadapt.executors.processes.job_processes import (
-    end_marked,
-    kill_identified,
-    kill_marked,
-)
-from coadapt.executors.processes.own_files import PRIVATE_DIR, names_in
+from coadapt.executors.processes.records.own_files import PRIVATE_DIR, names_in
 from coadapt.model.rescale import CAPABLE_FILE
 
 # A command that fails is tried again: the engine may be away for a while, and the slots are not free before.

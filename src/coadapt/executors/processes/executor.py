@@ -14,14 +14,14 @@ from coadapt.core.commands import JobCommand
 from coadapt.executors.host import MEBIBYTE, Host
 from coadapt.executors.node_health import NodeHealth
 from coadapt.executors.processes.cluster import LOOPBACK, Cluster, TellsWhy, node_events
-from coadapt.executors.processes.generation_dir import (
+from coadapt.executors.processes.launching import Launching
+from coadapt.executors.processes.order_book import OrderBook
+from coadapt.executors.processes.records.generation_dir import (
     GenerationDir,
     JobDir,
     LaunchSettings,
 )
-from coadapt.executors.processes.launching import Launching
-from coadapt.executors.processes.order_book import OrderBook
-from coadapt.executors.processes.replica_log import read_log
+from coadapt.executors.processes.records.replica_log import read_log
 from coadapt.model import JobId, Node, NodeId
 from coadapt.model.rescale import member_name
 from coadapt.runtime.ports import LogPart, Post

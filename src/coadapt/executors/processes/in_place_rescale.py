@@ -23,13 +23,16 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-from coadapt.executors.processes.generation_dir import GenerationDir, LaunchOrder
 from coadapt.executors.processes.job_processes import (
     kill_marked,
     kill_trees,
     marked_processes,
 )
 from coadapt.executors.processes.listeners import listening_processes
+from coadapt.executors.processes.records.generation_dir import (
+    GenerationDir,
+    LaunchOrder,
+)
 from coadapt.executors.processes.replica import Replica, first_failed
 from coadapt.model.rescale import ORDER_FILE, begun_file, decided_file, done_file
 

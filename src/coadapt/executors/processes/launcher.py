@@ -49,14 +49,6 @@ from pathlib import Path
 from types import FrameType
 
 from coadapt.core.events import Outcome
-from coadapt.executors.processes.generation_dir import (
-    ExitRecord,
-    GenerationDir,
-    LaunchOrder,
-    LaunchSettings,
-    read_note,
-    write_json,
-)
 from coadapt.executors.processes.in_place_rescale import InPlaceRescale
 from coadapt.executors.processes.job_processes import (
     adopt_orphans,
@@ -75,7 +67,15 @@ from coadapt.executors.processes.listeners import (
     trainers,
 )
 from coadapt.executors.processes.log_pump import LogPump
-from coadapt.executors.processes.own_files import is_there
+from coadapt.executors.processes.records.generation_dir import (
+    ExitRecord,
+    GenerationDir,
+    LaunchOrder,
+    LaunchSettings,
+    read_note,
+    write_json,
+)
+from coadapt.executors.processes.records.own_files import is_there
 from coadapt.executors.processes.replica import (
     OUTSIDE_SIGNALS,
     Replica,

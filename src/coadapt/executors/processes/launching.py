@@ -9,14 +9,14 @@ from coadapt.core.commands import Rescale, Start
 from coadapt.executors.host import Host
 from coadapt.executors.processes import launcher
 from coadapt.executors.processes.cluster import Cluster
-from coadapt.executors.processes.generation_dir import (
+from coadapt.executors.processes.rank_map import RankMap
+from coadapt.executors.processes.records.generation_dir import (
     GenerationDir,
     JobDir,
     LaunchSettings,
 )
-from coadapt.executors.processes.rank_map import RankMap
+from coadapt.executors.processes.records.taking_over import move_records
 from coadapt.executors.processes.replica_env import launch_order
-from coadapt.executors.processes.taking_over import move_records
 from coadapt.model import JobId
 from coadapt.model.contract_env import (
     ENV_CHECKPOINT_DIR,

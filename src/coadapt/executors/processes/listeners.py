@@ -13,7 +13,7 @@ or torchrun in between may pass nothing on, or die first and leave it behind; an
 # that trains again in place of one that failed: of each replica the last word counts.
 
 from coadapt.executors.processes.job_processes import own_processes
-from coadapt.executors.processes.own_files import OwnFiles, names_in
+from coadapt.executors.processes.records.own_files import OwnFiles, names_in
 from coadapt.model.contract_env import (
     EXIT_STOPPED,
     LISTENER_ENDED,

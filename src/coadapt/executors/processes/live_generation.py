@@ -8,13 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from coadapt.executors.processes.elsewhere import Remains, kill_left
-from coadapt.executors.processes.generation_dir import ExitRecord, GenerationDir, JobDir
 from coadapt.executors.processes.job_processes import (
     ask,
     end_marked,
     launchers_of,
 )
 from coadapt.executors.processes.rank_map import RankMap, ordered_rank_map
+from coadapt.executors.processes.records.generation_dir import (
+    ExitRecord,
+    GenerationDir,
+    JobDir,
+)
 from coadapt.executors.processes.slots import Slots, union
 from coadapt.model.rescale import CAPABLE_FILE
 from coadapt.runtime.ports import Post

@@ -24,8 +24,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from coadapt.executors.processes.own_files import kind_of, make_folder, open_plain
-from coadapt.executors.processes.replica_log import segment, segments
+from coadapt.executors.processes.records.own_files import (
+    kind_of,
+    make_folder,
+    open_plain,
+)
+from coadapt.executors.processes.records.replica_log import segment, segments
 
 READ_BYTES = 256 * 1024
 # A replica that prints while the launcher is busy must not wait; more than this no user's pipe may hold.

@@ -20,18 +20,21 @@ from coadapt.core.events import (
 from coadapt.executors.node_health import GenerationEnd, NodeHealth
 from coadapt.executors.processes.cluster import Cluster
 from coadapt.executors.processes.elsewhere import why_unseen
-from coadapt.executors.processes.generation_dir import (
+from coadapt.executors.processes.launching import Launching
+from coadapt.executors.processes.live_generation import LiveGeneration, adopt
+from coadapt.executors.processes.rank_map import RankMap, map_ranks, ordered_rank_map
+from coadapt.executors.processes.records.generation_dir import (
     RECORDS,
     ExitRecord,
     GenerationDir,
     JobDir,
 )
-from coadapt.executors.processes.launching import Launching
-from coadapt.executors.processes.live_generation import LiveGeneration, adopt
-from coadapt.executors.processes.own_files import names_in
-from coadapt.executors.processes.rank_map import RankMap, map_ranks, ordered_rank_map
+from coadapt.executors.processes.records.own_files import names_in
+from coadapt.executors.processes.records.taking_over import (
+    end_unbooked,
+    take_over_layout,
+)
 from coadapt.executors.processes.slots import FreeSlots, union
-from coadapt.executors.processes.taking_over import end_unbooked, take_over_layout
 from coadapt.model import JobId, NodeId
 from coadapt.runtime.ports import Post
 
@@ -134,6 +137,8 @@ class OrderBook:
                 self._note_trouble(job, error)
 
     def _watch_one(self, job: JobId, running: LiveGeneration, *, looks: bool) -> None:
+        # First: what ended between two looks had started before, and that is told, too.
+        record = running.exit_record(self._launching.start)
         running.look()
         if running.started:
             self._note_life(job, running)
@@ -145,7 +150,7 @@ class OrderBook:
         if looks and running.post is not None and running.announced:
             self._tell_unseen(job, running, running.post)
             self._tell_trainer(job, running, running.post)
-        if (record := running.exit_record(self._launching.start)) is not None:
+        if record is not None:
             self._settle(job, running, record)
 
     def _note_trouble(self, job: JobId, error: OSError) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coadapt.executors.processes.generation_dir import LaunchOrder
+from coadapt.executors.processes.records.generation_dir import LaunchOrder
 from coadapt.executors.processes.slots import FreeSlots, Slot, Slots
 from coadapt.model import Allocation, NodeId
 from coadapt.model.devices import PARTS

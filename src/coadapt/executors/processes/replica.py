@@ -11,10 +11,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coadapt.executors.processes.generation_dir import LaunchOrder, ReplicaOrder
 from coadapt.executors.processes.job_processes import ask, parents, terminate
 from coadapt.executors.processes.log_pump import LogPump
-from coadapt.executors.processes.replica_log import tail
+from coadapt.executors.processes.records.generation_dir import LaunchOrder, ReplicaOrder
+from coadapt.executors.processes.records.replica_log import tail
 from coadapt.executors.processes.setup_env import SetupLeft
 from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_PEER_LOST, EXIT_STOPPED
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from coadapt.core.commands import Rescale, Start
 from coadapt.executors.processes.cluster import LOOPBACK, Cluster
-from coadapt.executors.processes.generation_dir import (
+from coadapt.executors.processes.rank_map import RankMap
+from coadapt.executors.processes.records.generation_dir import (
     GenerationDir,
     LaunchOrder,
     LaunchSettings,
     ReplicaOrder,
 )
-from coadapt.executors.processes.rank_map import RankMap
 from coadapt.model.checkpoint_url import below
 from coadapt.model.contract_env import (
     CPU_SLOT_TYPE,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coadapt.executors.processes.own_files import path_is_dir
+from coadapt.executors.processes.records.own_files import path_is_dir
 from coadapt.model.contract_env import is_reserved_env
 
 # Of a shell's own making.

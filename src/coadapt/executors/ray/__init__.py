@@ -28,7 +28,6 @@ def on_ray(
     try:
         from coadapt.executors.ray.autoscaling import RayExecutor
         from coadapt.executors.ray.cluster import RayCluster
-        from coadapt.executors.ray.others import tag_of
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
@@ -56,7 +55,7 @@ def on_ray(
     )
 
     def connect(host: Host) -> RayExecutor:
-        cluster.others.tag = tag_of(host.state_dir)
+        cluster.belong_to(host.state_dir)
         return RayExecutor(cluster, host, options, autoscale)
 
     return connect

@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from coadapt.executors.processes.slots import Slot
 from coadapt.executors.ray import proxy
-from coadapt.executors.ray.others import Others, draining
+from coadapt.executors.ray.others import Others, draining, tag_of
 from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node, NodeId
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.devices import PARTS
@@ -61,7 +62,8 @@ class RayCluster:
         # A replica may still be told of a node that has just left.
         self._addressed: dict[NodeId, dict[str, Any]] = {}
         self._looked_at = float("-inf")
-        self.others = Others("GPU" if slots is None else "CPU")
+        self._resource = "GPU" if slots is None else "CPU"
+        self.others = Others(self._resource)
         self.why_gone: dict[NodeId, str] = {}
         self._silent_since: dict[str, float] = {}
 
@@ -96,7 +98,7 @@ class RayCluster:
                 "executor ray, option address", address, allowed.splitlines()[0]
             ) from None
         cluster = cls(str(context.address_info["address"]), slots, ships=ships)
-        if not cluster.nodes and not may_be_empty:
+        if not cluster.has_slots and not may_be_empty:
             allowed = (
                 "a number of CPU slots per node: no node of this Ray cluster has a GPU"
             )
@@ -107,6 +109,21 @@ class RayCluster:
     def own_address(self) -> str:
         """Where nodes reach this machine."""
         return str(ray.util.get_node_ip_address())
+
+    @property
+    def has_slots(self) -> bool:
+        """Return whether a node that lives has a slot, whoever holds it now."""
+        return any(
+            self._total(found) > 0 and _probe(found) is not _Answer.REFUSES
+            for found in ray.nodes()
+            if found["Alive"]
+        )
+
+    def belong_to(self, state_dir: Path) -> None:
+        """Know from now on which replicas are those of the scheduler in `state_dir`."""
+        with self._lock:
+            self.others = Others(self._resource, tag_of(state_dir))
+            self._looked_at = float("-inf")
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -186,12 +203,13 @@ class RayCluster:
 
     def _num_slots(self, found: dict[str, Any]) -> int:
         """Return how many slots of a node are free or ours: what others hold of it is not offered."""
-        node = str(found["NodeID"])
-        if self.slots is None:
-            return self.others.left(node, int(found["Resources"].get("GPU", 0)))
+        left = self.others.left(str(found["NodeID"]), self._total(found))
         # Ray would never place a replica where no CPU is left for it, as on a head that was given none.
-        cpus = int(found["Resources"].get("CPU", 0))
-        return min(self.slots, self.others.left(node, cpus))
+        return left if self.slots is None else min(self.slots, left)
+
+    def _total(self, found: dict[str, Any]) -> int:
+        """Return how many of what a slot is a node has."""
+        return int(found["Resources"].get(self._resource, 0))
 
     def _node(self, name: NodeId, found: dict[str, Any]) -> Node:
         kinds = [

@@ -57,10 +57,13 @@ def actor_name(tag: str, parts: int, node: str, member: str) -> str:
 
 
 class Others:
-    """Asks Ray; keyed by Ray's node ids. resource: what a slot is, `GPU` or `CPU`."""
+    """Asks Ray; keyed by Ray's node ids.
 
-    def __init__(self, resource: str) -> None:
-        self.tag = ""
+    resource: what a slot is, `GPU` or `CPU`. tag: of our replicas; without one none is known to be ours.
+    """
+
+    def __init__(self, resource: str, tag: str = "") -> None:
+        self.tag = tag
         self._resource = resource
         self._looks: deque[_Look] = deque()
         self._told = False

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from coadapt.executors.processes import line as lines
-from coadapt.executors.processes.generation_dir import JobDir
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.executors.processes.standing_in import EXIT_NOT_BEGUN, Begun, end_as
 from coadapt.executors.ray import set_up
 from coadapt.executors.ray.others import actor_name, tag_of

@@ -39,7 +39,7 @@ REVERSAL_GAIN_MIN = 1.10
 # 2025 do.
 GROWTH_MAX = 2.0
 # How much faster a larger batch is counts in powers of this, half a doubling: measured times waver.
-SPEED_STEP = 2.0**0.5
+SPEEDUP_STEP = 2.0**0.5
 ROUNDED = 1.1
 RULE_FIELD = "loader(batch_rule)"
 
@@ -238,7 +238,7 @@ def better_batch(
     """Return the batch of highest goodput if it promises over 5 % more than `current`, else None.
 
     Looked at are the initial batch times powers of two, and the largest one allowed, and how much faster a
-    larger one is counts in steps of SPEED_STEP: else small errors of measured times would decide, and two runs of one
+    larger one is counts in steps of SPEEDUP_STEP: else small errors of measured times would decide, and two runs of one
     script would part. It is at most GROWTH_MAX times as large as `current`, up to rounding. trend: 1 or -1
     where the last change made the batch larger or smaller; then one in the other direction must promise over
     10 % more. model: of step times.
@@ -247,7 +247,7 @@ def better_batch(
     is lost by growing too far are samples. None, not enough known, supports no growth.
     """
 
-    def speed(batch: BatchConfig) -> float:
+    def throughput(batch: BatchConfig) -> float:
         seconds = float(model(params, placement, batch.atomic, batch.accumulation))
         return batch.total / seconds
 
@@ -257,7 +257,7 @@ def better_batch(
         return efficiency(total, initial, noise.sqr, noise.var)
 
     def gain(batch: BatchConfig, noise: GradStats) -> float:
-        faster = speed(batch) / speed(current)
+        faster = throughput(batch) / throughput(current)
         if batch.total > current.total:
             faster = _stepped(faster)
         return faster * share(batch, noise) / share(current, noise)
@@ -279,9 +279,9 @@ def better_batch(
 
 
 def _stepped(ratio: float) -> float:
-    """Return the nearest power of SPEED_STEP."""
-    steps = round(math.log(ratio) / math.log(SPEED_STEP))
-    return float(SPEED_STEP**steps)
+    """Return the nearest power of SPEEDUP_STEP."""
+    steps = round(math.log(ratio) / math.log(SPEEDUP_STEP))
+    return float(SPEEDUP_STEP**steps)
 
 
 def _rungs(

@@ -124,7 +124,9 @@ def replace_operators(device_type: str) -> None:
     if not hasattr(torch.library, "get_kernel"):
         raise InputError("init(random)", "per-sample", NEEDS)
     key = device_type.upper()
-    library = torch.library.Library("aten", "IMPL")  # lives as long as the process
+    library = torch.library.Library(  # type: ignore[no-untyped-call]  # torch's own
+        "aten", "IMPL"
+    )
     _libraries.append(library)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*verrid")  # that is the purpose
@@ -139,7 +141,7 @@ def _replace(library: torch.library.Library, name: str, key: str) -> None:
     own = _OWN_DRAWS[name]
     original = torch.library.get_kernel(f"aten::{name}", key)
 
-    def kernel(keyset: object, *args: Any, **kwargs: Any) -> object:
+    def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> object:
         def torchs_own(*own_args: Any, **own_kwargs: Any) -> object:
             return original.call_boxed(keyset, *own_args, **own_kwargs)
 
@@ -152,7 +154,9 @@ def _replace(library: torch.library.Library, name: str, key: str) -> None:
         draw = _Draw(rows.places, layout, torchs_own)
         return own(draw, *args, **kwargs)
 
-    library.impl(name, kernel, key, with_keyset=True)
+    library.impl(  # type: ignore[no-untyped-call]  # torch's own
+        name, kernel, key, with_keyset=True
+    )
 
 
 def _first_tensor(args: tuple[object, ...]) -> Tensor:

@@ -82,7 +82,8 @@ def normal(words: Tensor, dtype: torch.dtype) -> Tensor:
     bits = _UNIFORM_BITS[wide]
     # Signed, and shifted by a half: symmetric in (-1, 1), and never an end of it.
     inside = (words >> (64 - bits)).to(wide).add_(0.5).mul_(2.0 ** (1 - bits))
-    return torch.special.erfinv(inside).mul_(2.0**0.5)
+    scaled: Tensor = torch.special.erfinv(inside).mul_(2.0**0.5)
+    return scaled
 
 
 def _shifted(words: Tensor, bits: int) -> Tensor:

@@ -6,8 +6,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from coadapt.executors.processes.generation_dir import JOBS, RECORDS, JobDir
-from coadapt.executors.processes.own_files import is_there, names_in, path_is_dir
+from coadapt.executors.processes.records.generation_dir import JOBS, RECORDS, JobDir
+from coadapt.executors.processes.records.own_files import (
+    is_there,
+    names_in,
+    path_is_dir,
+)
 from coadapt.model import JobId
 
 LOCK = "lock"

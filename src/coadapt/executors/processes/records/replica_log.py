@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from coadapt.executors.processes.own_files import names_in, open_plain
+from coadapt.executors.processes.records.own_files import names_in, open_plain
 from coadapt.runtime.ports import LogPart
 
 CHUNK_BYTES = 64 * 1024

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from coadapt.core.events import Outcome
 from coadapt.durable import write_whole
-from coadapt.executors.processes.own_files import (
+from coadapt.executors.processes.records.own_files import (
     PRIVATE_FILE,
     OwnFiles,
     is_there,

@@ -9,13 +9,17 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from coadapt.executors.processes.generation_dir import (
+from coadapt.executors.processes.job_processes import kill_pid, marked_jobs
+from coadapt.executors.processes.records.generation_dir import (
     JOBS,
     JobDir,
     lock_is_free,
 )
-from coadapt.executors.processes.job_processes import kill_pid, marked_jobs
-from coadapt.executors.processes.own_files import is_there, names_in, path_is_dir
+from coadapt.executors.processes.records.own_files import (
+    is_there,
+    names_in,
+    path_is_dir,
+)
 from coadapt.model import JobId
 
 # Earlier versions wrote their records where the job writes. Where a job's launcher still lives it goes on to

@@ -1,0 +1,1 @@
+"""What lies on disk for each job: the scheduler's records, the job's own directory, and logs."""
