@@ -158,15 +158,16 @@ def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
     assert seeded("whole", None) == seeded("parts", 5) + seeded("parts", None)
 
 
-def test_another_data_set_or_seed_is_not_the_same_run(tmp_path: Path) -> None:
-    def once(seed: int, num_samples: int) -> None:
-        run = ct.init(checkpoint_dir=tmp_path, seed=seed)
-        train(run, run.loader(points(num_samples), batch_size=5), 1)
+def test_another_seed_is_not_the_same_run(tmp_path: Path) -> None:
+    """Another data set is another run within an epoch only: tests/train/loading/test_changing_length.py."""
 
-    once(1, 20)
-    for seed, num_samples in ((2, 20), (1, 21)):
-        with pytest.raises(InputError, match="what the checkpoint was made with"):
-            once(seed, num_samples)
+    def once(seed: int) -> None:
+        run = ct.init(checkpoint_dir=tmp_path, seed=seed)
+        train(run, run.loader(points(), batch_size=5), 1)
+
+    once(1)
+    with pytest.raises(InputError, match="what the checkpoint was made with"):
+        once(2)
 
 
 @pytest.mark.usefixtures("written_at_once")

@@ -15,6 +15,8 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.train.draws.streams import OF_RANK, RUN_SEEDS
+from coadapt.train.draws.words import mixed
 from coadapt.train.group.consensus import StepConsensus, StepFlags
 from coadapt.train.group.group import Group
 from coadapt.train.noise.noise_scale import GradNorms
@@ -262,12 +264,16 @@ def draw_by_rank(toy: Toy) -> None:
 
 
 def test_each_rank_goes_on_with_its_own_random_numbers(tmp_path: Path) -> None:
+    """Rank 0 draws what a plain loop draws; rank 1 has a stream that follows from the seed of rank 0."""
     toy = Toy(folder=str(tmp_path))
     harmed = replace(toy, harm={3: signal.SIGTERM})
     assert run_replicas(draw_by_rank, [toy, harmed], tmp_path) == [EXIT_STOPPED] * 2
     assert run_replicas(draw_by_rank, [toy, toy], tmp_path) == [0, 0]
-    for rank in range(2):
-        generator = torch.Generator().manual_seed(rank)
+    run_seed = mixed(0, 0) % RUN_SEEDS
+    for rank, seed in enumerate((0, mixed(OF_RANK, run_seed, 0, 1))):
+        generator = torch.Generator().manual_seed(seed)
+        # A DataLoader draws one such number when it is iterated over.
+        torch.empty((), dtype=torch.int64).random_(generator=generator)
         wanted = [float(torch.rand((), generator=generator)) for _ in range(10)]
         assert [
             float(line) for line in (tmp_path / f"drawn-{rank}.txt").read_text().split()
