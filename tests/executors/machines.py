@@ -3,6 +3,7 @@
 Needs root and `ip`. What loopback, a shared host name or one file system hides between processes shows here.
 """
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 PREFIX4, PREFIX6 = "10.83", "fd83"
 NEEDED = ("ip", "nsenter", "unshare")
+_numbers = itertools.count()
 
 
 def missing() -> str:
@@ -34,7 +36,8 @@ class Machines:
     def __init__(
         self, count: int, names: str, *, ipv6: bool = False, decoy: bool = False
     ) -> None:
-        self._tag = f"cm{os.getpid() % 100000}"
+        # The kernel takes away what was in a name space some time after that is gone.
+        self._tag = f"cm{os.getpid() % 100000}x{next(_numbers)}"
         self._net = os.getpid() % 250
         self._ipv6 = ipv6
         self._folder = Path(tempfile.mkdtemp(prefix="machines-"))
