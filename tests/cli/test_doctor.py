@@ -82,7 +82,7 @@ def test_a_directory_that_may_not_be_written_is_one_line(state: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "Not a directory" in up(tmp_path / "file" / "state")
+    assert f"{tmp_path / 'file'}: File exists" in up(tmp_path / "file" / "state")
 
 
 def test_a_directory_that_is_not_there_is_one_line(tmp_path: Path) -> None:

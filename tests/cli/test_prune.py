@@ -48,7 +48,7 @@ def test_prune_forgets_ended_jobs_and_leaves_living_ones_and_checkpoints(
         for path in (cluster.state / "jobs").iterdir()
     }
     assert left.keys() == {kept, living}
-    assert left[kept] == ["checkpoints", "lock"]
+    assert left[kept] == ["checkpoints"]
     cluster.up()
     assert cluster.job(living)["state"] in ("starting", "running")
     refused = run_cli("prune", "--keep-days", "-1", state=cluster.state)

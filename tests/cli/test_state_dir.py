@@ -27,7 +27,11 @@ def test_the_settings_of_an_earlier_version_are_those_that_its_journal_begins_un
     )
     (tmp_path / "settings.json").write_text(settings)
     assert StateDir(tmp_path).first_config() == SchedulerConfig(
-        round_s=7.0, reaction_s=2.0, rescale_in_place=False
+        round_s=7.0,
+        reaction_s=2.0,
+        rescale_in_place=False,
+        growth_trial_s=0.0,
+        backoff_first_s=0.0,
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from coadapt.core.events import Outcome, PlanReady
 from coadapt.core.scheduler import Scheduler
-from coadapt.model import Plan
+from coadapt.model import Plan, TrainingReport
 from coadapt.service.change_log import ChangeLog
 from tests.core.stage import Stage, on
 
@@ -33,6 +33,7 @@ def test_a_reason_is_told_once_and_so_is_a_verb(
         )
     )
     stage.started()
+    stage.reported(TrainingReport(progress=1.0))  # one that got on starts again at once
     stage.exited(Outcome.LOST, detail="killed")
     stage.started(generation=2)
     stage.exited(Outcome.SUCCEEDED, generation=2)

@@ -48,7 +48,7 @@ BATCH_KEYS = (
 )
 KEYS = (
     "name, run, setup, workdir, envs, resources, batch, contract, tenant, priority, deadline, length, "
-    "application, max_failures, hang_timeout, checkpoints"
+    "application, max_failures, hang_timeout, setup_timeout, checkpoints"
 )
 
 
