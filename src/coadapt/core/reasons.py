@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from coadapt.core.events import Outcome, ReplicasExited
+from coadapt.core.growth import plural
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.state import JobRecord
 from coadapt.model import Plan, Tenant
@@ -89,7 +90,7 @@ def blocked_reason(
     names = ", ".join(holder.id for holder in holders[:HOLDERS_NAMED])
     if len(holders) > HOLDERS_NAMED:
         names += f" and {len(holders) - HOLDERS_NAMED} more"
-    waits = f"waits for {gpus} GPU{'s' if gpus > 1 else ''}"
+    waits = f"waits for {plural(gpus, 'GPU')}"
     if not holders:
         return f"{waits} that are being freed"
     starting = [
@@ -133,7 +134,7 @@ def waiting_reason(
         )
     if tenant is not None and not tenant.allows(least):
         why = (
-            f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, and the quota "
+            f"waits: needs at least {plural(least, 'GPU')}, and the quota "
             f"of tenant {tenant.id} is {tenant.quota_gpus}; it cannot start until the "
             "quota is raised"
         )
