@@ -57,9 +57,9 @@ def test_a_data_loader_is_no_dataset_and_the_order_is_the_runs() -> None:
     with pytest.raises(InputError, match=r"its dataset: run\.loader\(loader\.dataset"):
         run.loader(batches, batch_size=5)
     with pytest.raises(
-        InputError, match=r"loader\(sampler\): .* the run orders the samples"
+        InputError, match=r"loader\(generator\): .* the run orders the samples"
     ):
-        run.loader(DATA, batch_size=5, sampler=[1, 2])
+        run.loader(DATA, batch_size=5, generator=torch.Generator())
     run.loader(DATA, batch_size=5)
     with pytest.raises(InputError, match=r"its dataset: loader\.dataset"):
         run.validation_loader(batches, batch_size=5)

@@ -46,6 +46,7 @@ from coadapt.train.loading.loader import (
     fetcher_for,
     order_of,
 )
+from coadapt.train.loading.own_order import find_sampler
 from coadapt.train.loading.seeds import SeedSamples, as_list
 from coadapt.train.loading.validation import ValidationLoader
 from coadapt.train.report.reporter import HttpChannel, Reporter
@@ -309,6 +310,7 @@ class Run:
         Under the scheduler the job file may say these instead. Of a stream (a dataset without `__getitem__`):
         num_samples, if you know how many an epoch has; resume, whether to come back into the middle of an
         epoch by the dataset's own "state", by "reading", or ("auto") by a state that proves to lead there.
+        A sampler is read whole as each epoch begins; the batches of a batch_sampler are the optimiser's steps.
         compare=False among the options: the replicas do not compare the first samples of each epoch, which
         stops a run where they are given different ones. Raises InputError where they contradict.
         """
@@ -319,9 +321,14 @@ class Run:
                 "a second call",
                 "one that leads: run.further_loader for others beside it",
             )
-        options = named_options("loader", positional, options)
+        options = named_options("loader", positional, options, samplers=True)
+        sampler = find_sampler(options, batch_size, session.config.contract)
+        if sampler is not None:
+            batch_size = sampler.batch_size
         compare = bool(options.pop("compare", True))
-        source = DataSource(dataset=dataset, options=dict(options), compare=compare)
+        source = DataSource(
+            dataset=dataset, options=dict(options), compare=compare, sampler=sampler
+        )
         drop_last = bool(options.pop("drop_last", False))
         order = order_of(
             dataset,
@@ -329,6 +336,7 @@ class Run:
             drop_last=drop_last,
             seed=session.config.seed,
             num_samples=num_samples,
+            sampler=sampler,
         )
         limits = resolve_limits(
             session.config.job.spec,
@@ -347,6 +355,8 @@ class Run:
         if limits.rule is not None:
             self.register("batch_rule", self._step_loop.trained.follow(limits.rule))
         self._loader = loader = ElasticLoader(session, self._step_loop, fetcher, source)
+        if loader.own_order is not None:
+            self.register("loader/order", loader.own_order)
         if (recorder := self._step_loop.trained.recorder) is not None:
             recorder.sample_ids = lambda: loader.sample_ids
             recorder.dataset = dataset

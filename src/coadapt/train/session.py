@@ -25,7 +25,7 @@ from coadapt.train.group.totals import Totals
 from coadapt.train.memory_ceiling import MemoryCeiling
 from coadapt.train.noise.noise_scale import NoiseScale
 from coadapt.train.noise.scaling_rules import BatchScale, batch_scale
-from coadapt.train.samples.order import Pass, SampleOrder
+from coadapt.train.samples.order import Ids, Pass, SampleOrder, samples_to_next
 from coadapt.train.samples.stream import StreamPosition
 
 logger = logging.getLogger(__name__)
@@ -67,6 +67,8 @@ class Sampling:
     of model and optimiser that do not lead. trend: 1 or -1 if the batch has last grown or shrunk, else 0.
     decide_at: samples trained on after which the run chooses its batch next. batches: (samples trained on,
     total batch) of each change, the first from 0 samples on.
+    ids: the present epoch's sample ids in order, where the script's sampler gives them; ends: the positions at
+    which the batches of a batch sampler end, each of which is a step.
     max_total: the largest batch that was asked for; `limits` have less where the data set is smaller.
     """
 
@@ -80,6 +82,8 @@ class Sampling:
     decide_at: int = 0
     batches: list[tuple[int, int]] = field(default_factory=list)
     max_total: int = 0
+    ids: Ids | None = None
+    ends: Ids | None = None
 
 
 @dataclass(slots=True)
@@ -229,7 +233,21 @@ class Session:
         data = self.data
         if data.order.stream:
             return data.stream is not None and data.stream.over
-        return not data.order.step_samples(self.progress.index, data.batch)
+        return not self.step_samples(self.progress.index)
+
+    def step_samples(self, index: int) -> int:
+        """Return the size of the step that begins at position `index` of the epoch, 0 at the epoch's end."""
+        data = self.data
+        if data.ends is None:
+            return data.order.step_samples(index, data.batch)
+        return samples_to_next(data.ends, index)
+
+    def epoch_ids(self) -> Ids:
+        """Return the sample ids of the present epoch, in order."""
+        data = self.data
+        if data.ids is not None:
+            return data.ids
+        return data.order.epoch(self.progress.epoch)
 
     def set_length(self, num_samples: int) -> None:
         """Let the present epoch have so many samples: the length of the data set as it begins."""

@@ -102,14 +102,16 @@ def test_what_cannot_be_given_by_position_is_refused_by_name() -> None:
     run = ct.init()
     prepared(run)
     with pytest.raises(
-        InputError, match=r"loader\(sampler\): .* the run orders the samples"
+        InputError, match=r"loader\(generator\): .* the run orders the samples"
     ):
-        run.loader(DATA, 4, False, [1, 2])  # as torch's is called
+        run.loader(DATA, 4, generator=torch.Generator())
     with pytest.raises(TypeError, match="multiple values for num_workers"):
         run.loader(DATA, 4, False, None, None, 0, num_workers=1)  # as torch's is called
     with pytest.raises(TypeError, match="at most 13 arguments"):
         run.loader(DATA, 4, False, *[None] * 11)  # as torch's is called
     run.loader(DATA, 4, sampler=None)
+    with pytest.raises(InputError, match=r"further_loader\(sampler\)"):
+        run.further_loader(DATA, 4, sampler=[1, 2])
 
 
 def test_the_last_pass_of_a_step_has_a_name() -> None:

@@ -36,7 +36,12 @@ from coadapt.train.env import STOP_TIMEOUT_S
 from coadapt.train.exits.stop import exit_after
 from coadapt.train.loading.sample_draws import Keyed, show_inner_dataset, with_draws
 from coadapt.train.samples.alike import Row
-from coadapt.train.samples.order import STAND_IN, Pass, cut_step
+from coadapt.train.samples.order import (
+    STAND_IN,
+    Pass,
+    cut_step,
+    samples_to_next,
+)
 from coadapt.train.samples.sharded_stream import ShardedStream, ShardReader
 from coadapt.train.samples.stream import Cut, PassReader, StreamPosition, StreamReader
 from coadapt.train.session import Session
@@ -59,10 +64,8 @@ POSITIONAL = (
 )
 
 ORDER_ALLOWED = (
-    "none: the run orders the samples. For an order of your own (weighted, in buckets) give it "
-    "torch.utils.data.Subset(dataset, ids), and before each epoch's loop set loader.dataset.indices to ids "
-    "that follow from a seed and the epoch, such as torch.multinomial(weights, n, True, generator=torch."
-    "Generator().manual_seed(epoch)).tolist()"
+    "none: the run orders the samples, by init(seed=). For an order of your own give run.loader a sampler or a "
+    "batch_sampler, or a torch.utils.data.Subset(dataset, ids) whose ids follow from a seed and the epoch"
 )
 
 Collate = Callable[[list[object]], object]
@@ -159,7 +162,8 @@ class MapFetcher:
         dataset = cast("Sized", self._dataset)
         if hasattr(dataset, "set_epoch"):
             return
-        if len(dataset) != self._session.data.order.num_samples:
+        order = self._session.data.order
+        if not order.own and len(dataset) != order.num_samples:
             return
         self._tries = True
         try:
@@ -183,11 +187,12 @@ class MapFetcher:
         """
         if self._idle:
             return
-        ids = self._session.data.order.epoch(self._session.progress.epoch)
         if self._tries:
-            own = ids[: self._session.data.batch.atomic].tolist()
-            yield self._with_keys(own, range(len(own)))
+            length = len(cast("Sized", self._dataset))
+            some = list(range(min(self._session.data.batch.atomic, length)))
+            yield self._with_keys(some, range(len(some)))
             return
+        ids = self._session.epoch_ids()
         coming = passes_to_come(self._session)
         while ahead := list(itertools.islice(coming, PLANNED_AHEAD)):
             for index, current in ahead:
@@ -344,11 +349,15 @@ def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
 
     As long as batch and replicas stay the same. Of a stream, whose end is not known, for ever.
     """
-    order, cut, index = session.data.order, cut_of(session), session.progress.index
+    order, ends = session.data.order, session.data.ends
+    cut, index = cut_of(session), session.progress.index
     for number in itertools.count():
-        samples = (
-            cut.batch.total if order.stream else order.step_samples(index, cut.batch)
-        )
+        if order.stream:
+            samples = cut.batch.total
+        elif ends is None:
+            samples = order.step_samples(index, cut.batch)
+        else:
+            samples = samples_to_next(ends, index)
         if not samples:
             return
         atomic = cut.batch_of(number, samples).atomic
@@ -375,10 +384,15 @@ class PassPlan:
 
 
 def named_options(
-    where: str, positional: Sequence[object], options: Mapping[str, object]
+    where: str,
+    positional: Sequence[object],
+    options: Mapping[str, object],
+    *,
+    samplers: bool = False,
 ) -> dict[str, object]:
     """Return `options` with those that were given by position, as torch's DataLoader takes them.
 
+    samplers: `sampler` and `batch_sampler` may be among them.
     Raises TypeError where there are too many, or one is given twice; InputError as `check_options` does.
     """
     if len(positional) > len(POSITIONAL):
@@ -389,13 +403,16 @@ def named_options(
     if twice := sorted(named.keys() & options.keys()):
         raise TypeError(f"{where} got multiple values for {', '.join(twice)}")
     named.update(options)
-    check_options(where, named)
-    return {name: value for name, value in named.items() if name not in ORDERING}
+    refused = ("generator",) if samplers else ORDERING
+    check_options(where, named, refused)
+    return {name: value for name, value in named.items() if name not in refused}
 
 
-def check_options(where: str, options: Mapping[str, object]) -> None:
+def check_options(
+    where: str, options: Mapping[str, object], refused: Sequence[str] = ORDERING
+) -> None:
     """Raise InputError for options of torch's DataLoader that would decide which samples come when."""
-    for name in ORDERING:
+    for name in refused:
         if options.get(name) is not None:
             allowed = ORDER_ALLOWED
             raise InputError(f"{where}({name})", type(options[name]).__name__, allowed)

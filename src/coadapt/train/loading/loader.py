@@ -23,6 +23,7 @@ from coadapt.train.loading.fetch import (
     MapFetcher,
     StreamFetcher,
 )
+from coadapt.train.loading.own_order import OwnOrder, ScriptSampler
 from coadapt.train.rng import draw_as_iterators_do
 from coadapt.train.samples.order import Pass, SampleOrder
 from coadapt.train.samples.stream import RESUME_WAYS
@@ -51,12 +52,13 @@ class Boundary(Protocol):
 class DataSource:
     """What a loader was made of: the user's dataset, and further arguments of torch's DataLoader.
 
-    compare: whether the replicas compare what they are given.
+    compare: whether the replicas compare what they are given. sampler: what the script orders samples by.
     """
 
     dataset: object
     options: Mapping[str, object]
     compare: bool = True
+    sampler: ScriptSampler | None = None
 
 
 class ElasticSampler:
@@ -71,10 +73,9 @@ class ElasticSampler:
 
     def __iter__(self) -> Iterator[int]:
         """Yield the sample ids of the present epoch, over all replicas, in order."""
-        order = self._session.data.order
-        if order.stream:
+        if self._session.data.order.stream:
             raise TypeError("the order of a stream is its own: it has no sample ids")
-        return iter(order.epoch(self._session.progress.epoch).tolist())
+        return iter(self._session.epoch_ids().tolist())
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: `run.epochs` gives each epoch its own order."""
@@ -102,6 +103,8 @@ class ElasticLoader:
         self._in_epochs = False
         self._ids: Sequence[int] = []
         self._compared: tuple[int, Group] | None = None  # in which epoch, by whom
+        own = source.sampler
+        self.own_order = None if own is None else OwnOrder(session, own)
         self.num_further = 0  # loaders beside this one
 
     @property
@@ -118,9 +121,10 @@ class ElasticLoader:
         return self.batch.total
 
     @property
-    def sampler(self) -> ElasticSampler:
-        """Return an object with the length, the order and the `set_epoch` of a sampler."""
-        return ElasticSampler(self._session)
+    def sampler(self) -> object:
+        """Return the script's own sampler, or an object with the length, the order and the `set_epoch` of one."""
+        own = self._source.sampler
+        return ElasticSampler(self._session) if own is None else own.sampler
 
     @property
     def drop_last(self) -> bool:
@@ -221,6 +225,12 @@ class ElasticLoader:
 
     def __len__(self) -> int:
         """Return the optimiser steps of a whole epoch at the present batch. TypeError where nobody knows."""
+        own = self._source.sampler
+        if own is not None and own.in_batches:
+            ends = self._session.data.ends
+            if self._session.current is not None and ends is not None:
+                return len(ends)
+            return len(cast("Sized", own.sampler))
         full, rest = divmod(self._num_samples, self.batch.total)
         return full + (rest > 0 and not self.order.drop_last)
 
@@ -229,7 +239,8 @@ class ElasticLoader:
         """Return the length of the epoch that runs, between two epochs that of the data set as it is now."""
         if self.order.stream or self._session.current is not None:
             return _known(self.order)
-        return len(cast("Sized", self.dataset))
+        own = self._source.sampler
+        return len(cast("Sized", self.dataset)) if own is None else own.num_samples
 
     def __iter__(self) -> Iterator[object]:
         epoch = self._session.progress.epoch
@@ -260,8 +271,11 @@ class ElasticLoader:
             self._session.current = None
 
     def _begin_epoch(self) -> None:
-        """Read how long the data set is. InputError where that changed within an epoch."""
+        """Read the sampler, or how long the data set is. InputError where that changed within an epoch."""
         session = self._session
+        if self.own_order is not None:
+            self.own_order.begin_epoch()
+            return
         if session.data.order.stream:
             return
         num_samples = len(cast("Sized", self.dataset))
@@ -331,6 +345,7 @@ def order_of(
     drop_last: bool,
     seed: int,
     num_samples: int | None,
+    sampler: ScriptSampler | None = None,
 ) -> SampleOrder:
     """Return the order of `dataset`'s samples; `num_samples`: what the user says of a stream's length.
 
@@ -342,6 +357,15 @@ def order_of(
         )
         raise InputError("loader(dataset)", "a DataLoader", allowed)
     length = len(dataset) if hasattr(dataset, "__len__") else None
+    if sampler is not None:
+        _check_with_sampler(sampler, dataset, shuffle=shuffle, drop_last=drop_last)
+        return SampleOrder(
+            num_samples=sampler.num_samples,
+            shuffle=False,
+            drop_last=drop_last,
+            seed=seed,
+            own=True,
+        )
     if is_stream(dataset):
         if shuffle:
             raise InputError(
@@ -368,6 +392,21 @@ def order_of(
     return SampleOrder(
         num_samples=length, shuffle=shuffle, drop_last=drop_last, seed=seed
     )
+
+
+def _check_with_sampler(
+    sampler: ScriptSampler, dataset: object, *, shuffle: bool, drop_last: bool
+) -> None:
+    """Raise InputError for what torch's DataLoader does not take beside a sampler either."""
+    where, kind = f"loader({sampler.name})", type(sampler.sampler).__name__
+    if is_stream(dataset) or not hasattr(dataset, "__getitem__"):
+        raise InputError(where, kind, "nothing for a stream: its order is its own")
+    if shuffle:
+        raise InputError("loader(shuffle)", True, f"False beside a {sampler.name}")
+    if drop_last and sampler.in_batches:
+        raise InputError(
+            "loader(drop_last)", True, "False: the batch_sampler makes the batches"
+        )
 
 
 def fetcher_for(

@@ -262,7 +262,7 @@ class DryStep:
                 for item in module.parameters()
                 if item.requires_grad
             ]
-            torch.stack([_size_of(item) for item in tensors]).sum().backward()
+            torch.stack([_size_of(item) for item in tensors]).sum().backward()  # type: ignore[no-untyped-call]  # torch's own
             with _no_step_hooks(pair.optimizer.inner):
                 pair.optimizer.inner.step()
             buckets.clear()

@@ -146,7 +146,7 @@ class Rendezvous:
             store = keep_store(host, 0, timedelta(seconds=WAIT_S))
             trains = self._me not in order.joiners
             store.set(OUTLINE, json.dumps(self._outline() if trains else {}))
-            store.set(CALLS, self._calls() if trains else b"")
+            store.set(CALLS, self._calls() if trains else b"")  # type: ignore[arg-type]  # bytes serve as well
             store.set(
                 TENSORS, json.dumps(tensor_kinds(self._state()) if trains else {})
             )

@@ -31,6 +31,8 @@ from numpy.typing import NDArray
 from coadapt.model import BatchConfig
 from coadapt.model.quick_init import quick_init
 
+Ids = NDArray[np.int64]
+
 # Samples that a stand-in runs on, if its step has as many: batch normalisation refuses one.
 STAND_IN = 2
 
@@ -66,7 +68,8 @@ class Pass:
 class SampleOrder:
     """On what it depends which samples an epoch visits, in which order; the same for all of a run.
 
-    stream: the data set defines the order. num_samples: of the present epoch, as its data set was long when it
+    stream: the data set defines the order. own: the script's sampler does.
+    num_samples: of the present epoch, as its data set was long when it
     began; None: of a stream, not known (yet).
     """
 
@@ -75,6 +78,7 @@ class SampleOrder:
     drop_last: bool
     seed: int
     stream: bool = False
+    own: bool = False
 
     def same_run(self, other: "SampleOrder") -> bool:
         """Return whether `other` may be that of the same run; epochs may differ in length."""
@@ -83,6 +87,7 @@ class SampleOrder:
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Return the sample ids of `epoch` (num_samples,), in order."""
         assert self.num_samples is not None, "the order of a stream is its own"
+        assert not self.own, "the script's sampler gives the order"
         if not self.shuffle:
             return np.arange(self.num_samples, dtype=np.int64)
         return np.random.default_rng((self.seed, epoch)).permutation(self.num_samples)
@@ -102,6 +107,12 @@ class SampleOrder:
         return self.num_samples - (
             self.num_samples % batch.total if self.drop_last else 0
         )
+
+
+def samples_to_next(ends: Ids, index: int) -> int:
+    """Return the samples from position `index` to the next of the positions `ends`, 0 after the last."""
+    number = int(np.searchsorted(ends, index, side="right"))
+    return 0 if number == len(ends) else int(ends[number]) - index
 
 
 def cut_step(

@@ -1,0 +1,213 @@
+"""An order of samples that the script's own sampler gives, dealt to the replicas like any other."""
+
+# A sampler is read whole as an epoch begins, by the first replica, which sends the indices to all. They are the
+# order of that epoch: steps, shards and passes are cut from it as from the run's own (`samples/order.py`). So each
+# index is trained on once, at any number of replicas, also where that changes within the epoch: the indices are
+# kept in checkpoints and go over to replicas that join.
+#
+# What a sampler draws from the global generators follows from the run's seed and the epoch, as shuffling does.
+# Else its order would depend on how much the replicas have drawn for dropout before. A torch.Generator of its own
+# is used as it is, and its state is kept. One with `set_epoch` is told the epoch, one with `state_dict` is asked
+# for its state. What else it keeps begins again after a restart.
+#
+# The batches of a batch sampler are steps: each is dealt to all replicas, whatever its size.
+
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler
+
+from coadapt.model import InputError, RescaleContract
+from coadapt.train.draws.words import mixed
+from coadapt.train.group.group import share_from_first
+from coadapt.train.rng import restore_rng, rng_state, seed_rng
+from coadapt.train.samples.order import Ids
+from coadapt.train.session import Session
+
+SEEDS = 2**63
+STEADY = (RescaleContract.FIXED, RescaleContract.FROZEN)
+# How deep a sampler's samplers are looked at for generators.
+DEPTH_MAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptSampler:
+    """What the script orders its samples by. in_batches: it gives batches of indices.
+
+    batch_size: the samples of a step, of a batch sampler those of its largest batch.
+    """
+
+    sampler: object
+    in_batches: bool
+    batch_size: int | None
+
+    @property
+    def name(self) -> str:
+        return "batch_sampler" if self.in_batches else "sampler"
+
+    @property
+    def num_samples(self) -> int:
+        """Return how many samples an epoch has, of a batch sampler at most, before it begins."""
+        inner = getattr(self.sampler, "sampler", None)
+        if isinstance(self.sampler, BatchSampler) and isinstance(inner, Sized):
+            return len(inner)
+        num_items = len(cast("Sized", self.sampler))
+        return num_items * (self.batch_size or 1) if self.in_batches else num_items
+
+
+def find_sampler(
+    options: dict[str, object], batch_size: int | None, contract: RescaleContract
+) -> ScriptSampler | None:
+    """Take `sampler` and `batch_sampler` out of the options of a loader; None where neither is given.
+
+    batch_size: as the loader was given it. Raises InputError for what cannot be dealt to replicas.
+    """
+    given = {name: options.pop(name, None) for name in ("sampler", "batch_sampler")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return None
+    if len(given) == 2:
+        raise InputError("loader(batch_sampler)", "beside sampler", "one of the two")
+    ((name, sampler),) = given.items()
+    where, kind = f"loader({name})", type(sampler).__name__
+    for each in _nested(sampler):
+        if hasattr(each, "num_replicas"):
+            allowed = (
+                "a sampler of the whole data set, which run.loader deals to the replicas; shuffle=True in place "
+                "of a DistributedSampler"
+            )
+            raise InputError(where, type(each).__name__, allowed)
+    if not (hasattr(sampler, "__iter__") and hasattr(sampler, "__len__")):
+        raise InputError(where, kind, "an object with __iter__ and __len__")
+    in_batches = name == "batch_sampler"
+    if not in_batches:
+        return ScriptSampler(sampler=sampler, in_batches=False, batch_size=batch_size)
+    if contract not in STEADY:
+        allowed = f"contract fixed or frozen: its batches are the steps; this job's is {contract}"
+        raise InputError(where, kind, allowed)
+    own = getattr(sampler, "batch_size", None)
+    if isinstance(own, int):
+        batch_size = own
+    if batch_size in (None, 1):  # 1: torch's default
+        allowed = "beside it batch_size=, the samples of its largest batch"
+        raise InputError(where, kind, allowed)
+    return ScriptSampler(sampler=sampler, in_batches=True, batch_size=batch_size)
+
+
+class OwnOrder:
+    """The order of each epoch, from a sampler. Every replica calls alike."""
+
+    def __init__(self, session: Session, source: ScriptSampler) -> None:
+        self._session = session
+        self._source = source
+        self._epoch = -1
+
+    def begin_epoch(self) -> None:
+        """Read the epoch's order, or go on with it in the middle of an epoch. Collective."""
+        session = self._session
+        epoch = session.progress.epoch
+        if session.progress.index and self._epoch == epoch:
+            return
+        found: tuple[Ids, Ids | None] | None = None
+        try:
+            if session.group.rank == 0:
+                found = self._read(epoch)
+        finally:
+            # Also where it failed: the others wait for it.
+            found = share_from_first(session.group, found)
+        if found is None:
+            raise RuntimeError("the first replica could not read its sampler")
+        self._take_over(epoch, *found)
+
+    def state_dict(self) -> dict[str, object]:
+        data = self._session.data
+        return {
+            "epoch": self._epoch,
+            "ids": None if data.ids is None else torch.from_numpy(data.ids),
+            "ends": None if data.ends is None else torch.from_numpy(data.ends),
+            "generators": [item.get_state() for item in self._generators()],
+            "samplers": [item.state_dict() for item in self._stateful()],
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        ids, ends = (
+            None if value is None else cast("torch.Tensor", value).cpu().numpy()
+            for value in (state_dict["ids"], state_dict["ends"])
+        )
+        generators = cast("Sequence[torch.Tensor]", state_dict["generators"])
+        for item, state in zip(self._generators(), generators, strict=False):
+            item.set_state(state.cpu())
+        samplers = cast("Sequence[object]", state_dict["samplers"])
+        for sampler, kept in zip(self._stateful(), samplers, strict=False):
+            sampler.load_state_dict(kept)
+        if ids is not None:
+            self._take_over(cast("int", state_dict["epoch"]), ids, ends)
+
+    def _take_over(self, epoch: int, ids: Ids, ends: Ids | None) -> None:
+        self._epoch = epoch
+        self._session.data.ids = ids
+        self._session.data.ends = ends
+        self._session.set_length(len(ids))
+
+    def _read(self, epoch: int) -> tuple[Ids, Ids | None]:
+        """Return the indices of an epoch in order, and where each batch of a batch sampler ends."""
+        device = self._session.group.device
+        before = rng_state(device)
+        try:
+            for item in _nested(self._source.sampler):
+                if callable(set_epoch := getattr(item, "set_epoch", None)):
+                    set_epoch(epoch)
+            seed_rng(mixed(self._session.config.seed, epoch) % SEEDS)
+            given = list(cast("Iterator[object]", iter(self._source.sampler)))  # type: ignore[call-overload]  # it has one
+        finally:
+            restore_rng(before, device)
+        if not self._source.in_batches:
+            return self._as_ids(given), None
+        batches = [self._as_ids(list(batch)) for batch in given if len(batch)]  # type: ignore[arg-type,call-overload]  # checked there
+        if not batches:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        ends = np.cumsum([len(batch) for batch in batches], dtype=np.int64)
+        return np.concatenate(batches), ends
+
+    def _as_ids(self, given: Sequence[object]) -> Ids:
+        try:
+            numbers = [int(value) for value in given]  # type: ignore[call-overload]  # refused below
+        except (TypeError, ValueError):
+            numbers = []
+        if len(numbers) != len(given) or any(isinstance(value, str) for value in given):
+            kind = type(given[0]).__name__
+            raise InputError(
+                f"loader({self._source.name})",
+                f"a {kind} in place of an index",
+                "integers",
+            )
+        return np.array(numbers, dtype=np.int64)
+
+    def _generators(self) -> list[torch.Generator]:
+        found = [getattr(item, "generator", None) for item in self._samplers()]
+        return [item for item in found if isinstance(item, torch.Generator)]
+
+    def _stateful(self) -> list[Any]:
+        return [
+            item
+            for item in self._samplers()
+            if callable(getattr(item, "state_dict", None))
+            and callable(getattr(item, "load_state_dict", None))
+        ]
+
+    def _samplers(self) -> list[object]:
+        return _nested(self._source.sampler)
+
+
+def _nested(sampler: object) -> list[object]:
+    """Return a sampler and those that it draws from, outermost first."""
+    found: list[object] = []
+    while sampler is not None and len(found) < DEPTH_MAX:
+        found.append(sampler)
+        sampler = getattr(sampler, "sampler", None) or getattr(
+            sampler, "batch_sampler", None
+        )
+    return found
