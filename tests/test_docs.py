@@ -24,6 +24,9 @@ PAGES = sorted(
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 # Of options: name, meaning, default.
 OPTIONS = re.compile(r"^\| option \|.*\n\|[-|]+\n((?:\|.*\n)+)", re.M)
+# Of decision records: how many still bind, and how long one may be.
+DECISIONS_MAX = 40
+WORDS_MAX = 300
 SNIPPET = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.S | re.M)
 
 
@@ -155,23 +158,22 @@ def code_of(page: Path) -> str:
     return "\n".join([*re.findall(r"`([^`\n]+)`", text), *blocks])
 
 
-def test_decisions_are_numbered_and_listed() -> None:
+def test_decisions_are_few_short_numbered_and_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     pages = sorted(page.name for page in folder.glob("[0-9]*.md"))
-    numbers = [int(name[:4]) for name in pages]
-    assert len(set(numbers)) == len(numbers)
-    assert (
-        re.findall(
-            r"\((\d{4}-[^)]*)\)", (folder / "README.md").read_text(encoding="utf-8")
-        )
-        == pages
-    )
-    for number, name in zip(numbers, pages, strict=True):
+    assert [int(name[:4]) for name in pages] == list(range(1, len(pages) + 1))
+    assert len(pages) <= DECISIONS_MAX
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\((\d{4}-[^)]*)\)", index) == pages
+    for number, name in enumerate(pages, start=1):
         text = (folder / name).read_text(encoding="utf-8")
-        assert text.startswith(f"# {number}. ")
-        assert all(
-            f"**{part}.**" in text for part in ("Context", "Decision", "Cost")
-        ), name
+        title = text.partition("\n")[0].removeprefix(f"# {number}. ")
+        assert not title.startswith("#"), name
+        assert ": " in title, f"{name}: a title is a topic and the choice"
+        assert f"[{title}]({name})" in index
+        parts = re.findall(r"^\*\*(\w+)\.\*\*", text, re.M)
+        assert parts == ["Context", "Decision", "Consequences", "Alternatives"], name
+        assert len(text.split()) <= WORDS_MAX, name
 
 
 def test_the_version_stands_in_one_place() -> None:
