@@ -173,6 +173,7 @@ def _live(
         credentials=credentials,
         to_come=lambda: executor.to_come,
         shares_disk=executor.shares_disk,
+        engine_trouble=lambda: executor.trouble,
         nodes=executor,
     )
     server = http_server(service)
