@@ -539,7 +539,9 @@ class _Launcher:
                 self._take_up(self._lead.job.generation(successor), replicas)
         elif change.taken_back is not None:
             if change.see_off():
-                change.directory.write_kept(change.taken_back)
+                change.directory.write_kept(
+                    change.taken_back, joiner_failed=change.joiner_failed
+                )
                 self._change = None
         elif change.complete:
             change.directory.mark_started()
