@@ -727,7 +727,7 @@ class Scheduler:
             self.config.retry_s,
             self.config.silence_s,
         )
-        concerned = {*self._work.moving, *self._work.silences.too_long(at)}
+        concerned = {*self._work.moving, *self._work.heartbeats.timed_out(at)}
         jobs = sorted((self.state.jobs[job_id] for job_id in concerned), key=_place)
         holding = [job for job in jobs if job.status.state in HOLDING]
         commands = self._stop_hung(holding)

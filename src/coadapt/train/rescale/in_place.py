@@ -8,7 +8,7 @@ processes as if they had been lost, and the run goes on from its last checkpoint
 # How all replicas come to change between the same two steps. Rank 0 alone reads the executor's order. It
 # offers it (`wanted`) once every joining replica has written that it is ready, and once it has claimed the
 # order: a file that only one side can create, so either the executor takes the order back or the replicas
-# have it, never both (docs/decisions/0011). The offer travels in the flags of a step, and every replica acts
+# have it, never both. The offer travels in the flags of a step, and every replica acts
 # on the sum at the next consensus: after the same step, without a message of its own (`group/consensus.py`).
 #
 # Who is source. Joining replicas get all that a checkpoint has from one staying replica. That is the first
