@@ -374,8 +374,9 @@ class Scheduler:
         # Ordered again at once it would fail again; but what took its place meanwhile was asked for later.
         waits = bool(event.detail) and job.order.kind is not OrderKind.RETRACT
         if waits:
-            restarts = num_in_row >= RESCALES_FAILED_MAX
-            why = rescale_failure(job, event.detail, restarts=restarts)
+            why = rescale_failure(
+                job, event.detail, restarts=num_in_row >= RESCALES_FAILED_MAX
+            )
             why = self._note_kept(job, event) or why
             status = replace(status, reason=Reason.RESCALE_FAILED, explanation=why)
         job.failed_rescales = FailedRescales(

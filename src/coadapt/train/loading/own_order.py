@@ -72,7 +72,16 @@ def find_sampler(
     if len(given) == 2:
         raise InputError("loader(batch_sampler)", "beside sampler", "one of the two")
     ((name, sampler),) = given.items()
-    where, kind = f"loader({name})", type(sampler).__name__
+    _check_whole(name, sampler)
+    in_batches = name == "batch_sampler"
+    if in_batches:
+        batch_size = _steps_of(sampler, batch_size, contract)
+    return ScriptSampler(sampler=sampler, in_batches=in_batches, batch_size=batch_size)
+
+
+def _check_whole(name: str, sampler: object) -> None:
+    """Raise InputError for a sampler that splits by itself, or that has no length."""
+    where = f"loader({name})"
     for each in _nested(sampler):
         if hasattr(each, "num_replicas"):
             allowed = (
@@ -81,20 +90,26 @@ def find_sampler(
             )
             raise InputError(where, type(each).__name__, allowed)
     if not (hasattr(sampler, "__iter__") and hasattr(sampler, "__len__")):
-        raise InputError(where, kind, "an object with __iter__ and __len__")
-    in_batches = name == "batch_sampler"
-    if not in_batches:
-        return ScriptSampler(sampler=sampler, in_batches=False, batch_size=batch_size)
+        allowed = "an object with __iter__ and __len__"
+        raise InputError(where, type(sampler).__name__, allowed)
+
+
+def _steps_of(sampler: object, given: int | None, contract: RescaleContract) -> int:
+    """Return the samples of the largest batch of a batch sampler. given: `batch_size` beside it.
+
+    Raises InputError where they are not known, or where the batch is to change.
+    """
+    where, kind = "loader(batch_sampler)", type(sampler).__name__
     if contract not in STEADY:
         allowed = f"contract fixed or frozen: its batches are the steps; this job's is {contract}"
         raise InputError(where, kind, allowed)
     own = getattr(sampler, "batch_size", None)
     if isinstance(own, int):
-        batch_size = own
-    if batch_size in (None, 1):  # 1: torch's default
+        return own
+    if given is None or given == 1:  # torch's default
         allowed = "beside it batch_size=, the samples of its largest batch"
         raise InputError(where, kind, allowed)
-    return ScriptSampler(sampler=sampler, in_batches=True, batch_size=batch_size)
+    return given
 
 
 class OwnOrder:
