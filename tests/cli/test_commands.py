@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.live_cluster import COMMAND, LiveCluster, run_cli, until
+from tests.cli.live_cluster import COMMAND, LiveCluster, call_cli, run_cli, until
 
 JOB = "name: hello\nrun: 'echo hello from $RANK; sleep 60'\nresources: {gpus: 1..2}\nbatch: {initial: 8}\n"
 VERBS = [
@@ -42,7 +42,7 @@ LIGHT = {
 
 def fails(code: int, *arguments: str, state: Path) -> str:
     """Run a command that must fail with `code` and one line on stderr; return that line."""
-    done = run_cli(*arguments, state=state)
+    done = call_cli(*arguments, state=state)
     assert (done.returncode, done.stdout) == (code, ""), done
     line = done.stderr.removesuffix("\n")
     assert line.startswith("error: ")
