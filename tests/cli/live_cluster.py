@@ -166,9 +166,17 @@ class LiveCluster:
             kill_marked(job / "checkpoints")
 
     def submit(
-        self, name: str, run: str = COUNTER, gpus: str = "1", **envs: object
+        self,
+        name: str,
+        run: str = COUNTER,
+        gpus: str = "1",
+        *,
+        max_failures: int = 3,
+        **envs: object,
     ) -> str:
+        """Submit a job and return its id. It rests before it tries again: 5 s, then 10 s, then 20 s."""
         job = {
+            "max_failures": max_failures,
             "name": name,
             "run": run,
             "workdir": str(self.folder),

@@ -38,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
 
 @pytest.mark.processes
 def test_a_jobs_last_words_cannot_drive_the_terminal(cluster: LiveCluster) -> None:
-    job = cluster.submit("evil", EVIL)
+    job = cluster.submit("evil", EVIL, max_failures=0)
     cluster.wait_for(job, "failed")
     shown = [
         call_cli(verb, job, state=cluster.state).stdout
