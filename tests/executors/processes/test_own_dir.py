@@ -238,5 +238,7 @@ def test_a_look_at_own_files_never_raises_nor_waits(
     assert not own.create("2.decided") or kind == "a directory"
     own.remove("order.json")
     told = damage_of(own.job)
-    assert time.monotonic() - began < 1.0
+    assert (
+        time.monotonic() - began < 10.0
+    )  # a pipe that nobody writes to would hold it for ever
     assert (str(own.job) in told) or (name, kind) == ("", "a directory")
