@@ -91,6 +91,11 @@ def _become_script(
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        if (
+            code == -signal.SIGINT
+        ):  # as the interpreter does: its parent sees the signal
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         os._exit(code)
 
 
@@ -105,5 +110,5 @@ def _code_of(path: str) -> int:
     except BaseException as error:  # noqa: BLE001  # as the interpreter does
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
-        return 1
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
