@@ -55,11 +55,6 @@ class ForkedScript:
             os.kill(self.pid, number)
 
 
-def run_script(command: Sequence[str], log: IO[bytes], timeout: float) -> int:
-    """Run the script to its end, with this process's environment; return its exit code."""
-    return ForkedScript(command, os.environ, log).wait(timeout)
-
-
 def _become_script(
     command: Sequence[str], env: Mapping[str, str], log: str, cwd: str
 ) -> None:
