@@ -6,7 +6,7 @@
 import sys
 
 USUAL = "not slow and not papers and not engine"
-QUICK = f"{USUAL} and not processes and not train"
+QUICK = f"{USUAL} and not processes and not train and not long"
 PARTS = {"quick": QUICK, "usual": USUAL}
 
 if __name__ == "__main__":
