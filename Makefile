@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_PROCESSES ?= 2
+# Tests of `make quick` often wait.
+QUICK_PROCESSES ?= 3
 ENGINES ?= ray,slurm,kubernetes
 PYTEST_ARGS ?=
 DURATIONS := --durations=20 --durations-min=3
@@ -22,7 +24,7 @@ demo: $(READY) ## run four real training jobs on this machine under the schedule
 
 quick: $(READY) ## ruff, and the tests that start no process (a minute on 2 quiet cores)
 	$(BIN)/ruff check
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "$$($(BIN)/python -m tools.test_parts quick)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(QUICK_PROCESSES) -m "$$($(BIN)/python -m tools.test_parts quick)" $(PYTEST_ARGS)
 
 test: check ## check, then what a user's promise needs (ten minutes on 2 quiet cores)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "$$($(BIN)/python -m tools.test_parts usual)" $(DURATIONS) $(PYTEST_ARGS)
