@@ -8,8 +8,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_PROCESSES ?= 2
+# Tests of `make quick` often wait.
+QUICK_PROCESSES ?= 3
 ENGINES ?= ray,slurm,kubernetes
 PYTEST_ARGS ?=
+DURATIONS := --durations=20 --durations-min=3
 DEMO_ARGS ?=
 SIM_ARGS ?=
 
@@ -19,13 +22,15 @@ help: ## show this list
 demo: $(READY) ## run four real training jobs on this machine under the scheduler (< 3 minutes)
 	$(BIN)/python -m demo $(DEMO_ARGS)
 
-quick: $(READY) ## the quick part of the checks and tests (two minutes on 2 quiet cores)
+quick: $(READY) ## ruff, and the tests that start no process (a minute on 2 quiet cores)
 	$(BIN)/ruff check
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "$$($(BIN)/python -c 'from tools.mutants import QUICK; print(QUICK)')" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(QUICK_PROCESSES) -m "$$($(BIN)/python -m tools.test_parts quick)" $(PYTEST_ARGS)
 
-test: check ## check, then the whole test suite (about 15 minutes on 2 quiet cores)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --durations=20 --durations-min=3 $(PYTEST_ARGS)
+test: check ## check, then what a user's promise needs (ten minutes on 2 quiet cores)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "$$($(BIN)/python -m tools.test_parts usual)" $(DURATIONS) $(PYTEST_ARGS)
+
+test-all: check ## check, then every test: papers, long searches, more seeds, engines (.ci/run)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(DURATIONS) $(PYTEST_ARGS)
 
 check: $(READY) ## ruff, mypy (strict), import-linter
 	$(BIN)/ruff check
@@ -37,7 +42,7 @@ engines-test: $(READY) ## install what the engines' tests need (as root; a build
 	$(if $(findstring slurm,$(ENGINES)),tools/slurm.sh)
 	$(if $(findstring kubernetes,$(ENGINES)),tools/kube_apiserver.sh)
 	COADAPT_ENGINES=$(ENGINES) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m engine \
-		--durations=20 --durations-min=3 tests/demo tests/executors tests/cli/test_sbatch.py $(PYTEST_ARGS)
+		$(DURATIONS) tests/demo tests/executors tests/cli/test_sbatch.py $(PYTEST_ARGS)
 
 bench: $(READY) ## run the benchmarks and write benchmarks/results/
 	$(BIN)/python -m benchmarks
@@ -62,4 +67,4 @@ $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
 	@tools/setup_venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-.PHONY: help demo quick test check engines-test bench sim golden setup clean
+.PHONY: help demo quick test test-all check engines-test bench sim golden setup clean

@@ -14,6 +14,7 @@ def run_without(module: str, code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
@@ -31,6 +32,7 @@ def test_a_command_says_which_extra_it_needs(module: str, arguments: list[str]) 
     assert (done.returncode, done.stderr) == (1, said)
 
 
+@pytest.mark.processes
 def test_training_says_that_it_needs_torch() -> None:
     done = run_without("torch", "import coadapt.train")
     assert done.returncode == 1

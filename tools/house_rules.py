@@ -10,7 +10,7 @@ import sys
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -179,7 +179,7 @@ def pure_floors(module: Module) -> Found:
 
 def environment(module: Module) -> Found:
     if not module.path.startswith(ENVIRONMENT_READERS):
-        for node in ast.walk(module.tree):
+        for node in _walk(module.tree):
             if isinstance(node, ast.Attribute | ast.Name):
                 name = node.attr if isinstance(node, ast.Attribute) else node.id
                 if name in ("environ", "getenv", "putenv"):
@@ -190,7 +190,7 @@ def environment(module: Module) -> Found:
 
 
 def seeded_randomness(module: Module) -> Found:
-    for node in ast.walk(module.tree):
+    for node in _walk(module.tree):
         if isinstance(node, ast.Attribute) and _dotted(node.value) in (
             "np.random",
             "numpy.random",
@@ -209,7 +209,7 @@ def seeded_randomness(module: Module) -> Found:
 
 
 def swallowed_errors(module: Module) -> Found:
-    for node in ast.walk(module.tree):
+    for node in _walk(module.tree):
         if isinstance(node, ast.ExceptHandler):
             broad = node.type is None or _dotted(node.type) in (
                 "Exception",
@@ -225,7 +225,7 @@ def swallowed_errors(module: Module) -> Found:
 
 
 def assert_effects(module: Module) -> Found:
-    for node in ast.walk(module.tree):
+    for node in _walk(module.tree):
         if isinstance(node, ast.Assert):
             for part in ast.walk(node.test):
                 called = (
@@ -246,7 +246,7 @@ def assert_effects(module: Module) -> Found:
 
 def policy_blindness(module: Module) -> Found:
     """Nobody asks which policy it is: not by type, not by name."""
-    for node in ast.walk(module.tree):
+    for node in _walk(module.tree):
         if (
             isinstance(node, ast.Call)
             and _dotted(node.func) == "isinstance"
@@ -293,7 +293,7 @@ def vocabulary(module: Module) -> Found:
 
 def frozen_values(module: Module) -> Found:
     if module.path.startswith(VALUE_MODULES):
-        for node in ast.walk(module.tree):
+        for node in _walk(module.tree):
             if (
                 isinstance(node, ast.ClassDef)
                 and (given := _dataclass_keywords(node)) is not None
@@ -311,7 +311,7 @@ def frozen_values(module: Module) -> Found:
 def public_any(module: Module) -> Found:
     private = {
         id(function)
-        for node in ast.walk(module.tree)
+        for node in _walk(module.tree)
         if isinstance(node, ast.ClassDef) and node.name.startswith("_")
         for function in _functions(node)
     }
@@ -332,7 +332,7 @@ def public_any(module: Module) -> Found:
 
 
 def printing(module: Module) -> Found:
-    for node in ast.walk(module.tree):
+    for node in _walk(module.tree):
         if isinstance(node, ast.Call):
             called = _dotted(node.func)
             if called == "print" and not module.path.startswith("cli/"):
@@ -451,12 +451,17 @@ def package_modules() -> list[Module]:
     ]
 
 
+@lru_cache(maxsize=64)  # a score of rules look through the same tree
+def _walk(tree: ast.AST) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
+
+
 def _functions(tree: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
+    return (node for node in _walk(tree) if isinstance(node, Function))
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+    for node in _walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -465,7 +470,7 @@ def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def _own_identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Names that this file coins: definitions, parameters, assigned names; not what it calls."""
-    for node in ast.walk(tree):
+    for node in _walk(tree):
         if isinstance(node, Function | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):
@@ -514,6 +519,7 @@ def _dotted(node: ast.AST) -> str:
     return ""
 
 
+@cache
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.house_rules import PACKAGE, ROOT, Module, package_modules
+from tools.test_parts import QUICK
 
-QUICK = "not slow and not processes and not train and not papers"
 TIMEOUT_S = 900
 
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -1,13 +1,16 @@
 """A real `coadapt up` in a process of its own on CPU slots, for tests of the live system."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import cast
+from unittest import mock
 
 from coadapt.cli.client import (
     Client,
@@ -16,6 +19,7 @@ from coadapt.cli.client import (
     UnreachableError,
     find_client,
 )
+from coadapt.cli.main import main
 from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.model.wire import Json
 from tests.marked import kill_of
@@ -52,6 +56,31 @@ def run_cli(
         timeout=120,
         check=False,
     )
+
+
+def call_cli(
+    *arguments: str, state: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command in this process: for what is refused before anything begins."""
+    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    environ = {"COADAPT_STATE": str(state)} if state else {}
+    code: object = 0
+    with (
+        mock.patch.dict(os.environ, environ),
+        mock.patch.object(sys, "argv", ["coadapt", *arguments]),
+        redirect_stdout(output),
+        redirect_stderr(errors),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    texts = []
+    for stream in (output, errors):
+        stream.seek(0)
+        texts.append(stream.read())
+    return subprocess.CompletedProcess(arguments, cast(int, code), *texts)
 
 
 def until(
@@ -137,9 +166,17 @@ class LiveCluster:
             kill_marked(job / "checkpoints")
 
     def submit(
-        self, name: str, run: str = COUNTER, gpus: str = "1", **envs: object
+        self,
+        name: str,
+        run: str = COUNTER,
+        gpus: str = "1",
+        *,
+        max_failures: int = 3,
+        **envs: object,
     ) -> str:
+        """Submit a job and return its id. It rests before it tries again: 5 s, then 10 s, then 20 s."""
         job = {
+            "max_failures": max_failures,
             "name": name,
             "run": run,
             "workdir": str(self.folder),

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.live_cluster import COMMAND, LiveCluster, run_cli, until
+from tests.cli.live_cluster import COMMAND, LiveCluster, call_cli, run_cli, until
 
-JOB = "name: hello\nrun: 'echo hello from $RANK; sleep 60'\nresources: {gpus: 1..2}\nbatch: {initial: 8}\n"
+JOB = "name: hello\nrun: 'echo hello from $RANK; sleep 600'\nresources: {gpus: 1..2}\nbatch: {initial: 8}\n"
 VERBS = [
     "up",
     "submit",
@@ -42,7 +42,7 @@ LIGHT = {
 
 def fails(code: int, *arguments: str, state: Path) -> str:
     """Run a command that must fail with `code` and one line on stderr; return that line."""
-    done = run_cli(*arguments, state=state)
+    done = call_cli(*arguments, state=state)
     assert (done.returncode, done.stdout) == (code, ""), done
     line = done.stderr.removesuffix("\n")
     assert line.startswith("error: ")
@@ -112,7 +112,7 @@ def test_a_missing_scheduler_says_how_to_start_one(tmp_path: Path) -> None:
             r"colour: got 'red'; allowed: only the keys name, run, .*",
         ),
         (
-            JOB.replace("'echo hello from $RANK; sleep 60'", "python gone.py"),
+            JOB.replace("'echo hello from $RANK; sleep 600'", "python gone.py"),
             r"run: got 'gone\.py'; allowed: .*",
         ),
     ],
@@ -290,7 +290,7 @@ def test_the_replica_that_failed_first_is_named_with_its_last_line(
         'if [ $RANK = 1 ]; then echo "[rank1]: ValueError: boom"; echo "some library: bye"; exit 1; fi; '
         "echo working; sleep 0.3; exit 69"
     )
-    job = cluster.submit("breaks", script, "2")
+    job = cluster.submit("breaks", script, "2", max_failures=0)
     cluster.wait_for(job, "failed")
     said = "replica 1 exited with code 1: ValueError: boom"
     logs = run_cli("logs", job, state=cluster.state)
@@ -351,7 +351,8 @@ def test_a_wrong_token_is_told(cluster: LiveCluster) -> None:
 
 @pytest.mark.processes
 def test_wait_tells_how_jobs_ended(cluster: LiveCluster) -> None:
-    good, bad = cluster.submit("good", "true"), cluster.submit("bad", "exit 1")
+    good = cluster.submit("good", "true")
+    bad = cluster.submit("bad", "exit 1", max_failures=0)
     endless = cluster.submit("endless", "sleep 600")
     done = run_cli("wait", "good", state=cluster.state)
     assert (done.returncode, done.stdout) == (0, f"{good} succeeded\n")

@@ -73,6 +73,7 @@ def offered(folder: Path, *words: str, state: Path | None = None) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_there_is_a_script_for_each_shell(shell: str) -> None:
     script = script_for(shell)
@@ -82,6 +83,7 @@ def test_there_is_a_script_for_each_shell(shell: str) -> None:
     ] in script
 
 
+@pytest.mark.processes
 def test_bash_completes_verbs_options_and_states(folder: Path) -> None:
     assert offered(folder, "des") == ["describe"]
     assert set(offered(folder, "s")) >= {"submit", "story", "simulate"}
@@ -128,6 +130,7 @@ def asked_of(folder: Path, command: list[str], shell: str) -> str:
     return done.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "names"),
     [

@@ -8,7 +8,7 @@ import pytest
 
 from coadapt.core.events import Event, TimerFired
 from coadapt.runtime.journal import Journal
-from tests.cli.live_cluster import run_cli
+from tests.cli.live_cluster import call_cli
 
 EVENTS: list[Event] = [TimerFired(at=float(at)) for at in range(100)]
 
@@ -25,7 +25,9 @@ def state(tmp_path: Path) -> Path:
 
 def up(state: Path) -> str:
     """Try to start a scheduler, which must fail in one line; return it."""
-    done = run_cli("up", "--slots", "1", "--policy", "fifo", "--port", "0", state=state)
+    done = call_cli(
+        "up", "--slots", "1", "--policy", "fifo", "--port", "0", state=state
+    )
     assert done.returncode in (1, 2), done
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("error: ")
@@ -37,18 +39,18 @@ def test_a_harmed_journal_is_refused_named_repaired_and_kept(state: Path) -> Non
     with sqlite3.connect(path) as database:
         database.execute("DELETE FROM events WHERE seq BETWEEN 40 AND 42")
     assert "event 40 is missing; see what is wrong with: coadapt doctor" in up(state)
-    told = run_cli("doctor", state=state)
+    told = call_cli("doctor", state=state)
     assert told.returncode == 1
     assert "events 40 to 42 are missing" in told.stdout
     assert "coadapt doctor --repair" in told.stdout
-    repaired = run_cli("doctor", "--repair", state=state)
+    repaired = call_cli("doctor", "--repair", state=state)
     assert repaired.returncode == 0, repaired
     (copy,) = state.glob("journal.sqlite.2*[0-9]")
     assert sqlite3.connect(copy).execute("SELECT count(*) FROM events").fetchone() == (
         97,
     )
     assert list(Journal.at_path(path).events()) == EVENTS[:39] + EVENTS[42:]
-    assert run_cli("doctor", state=state).returncode == 0
+    assert call_cli("doctor", state=state).returncode == 0
 
 
 def test_what_is_set_aside_is_named(state: Path) -> None:
@@ -57,7 +59,7 @@ def test_what_is_set_aside_is_named(state: Path) -> None:
     journal.close()
     assert (
         "event 7 is set aside: OverflowError: too large"
-        in run_cli("doctor", state=state).stdout
+        in call_cli("doctor", state=state).stdout
     )
 
 
@@ -68,7 +70,7 @@ def test_a_file_that_is_no_journal_is_one_line(state: Path, content: bytes) -> N
     (state / "journal.sqlite").write_bytes(content)
     if content:
         assert "is no journal, or was harmed" in up(state)
-        assert run_cli("doctor", state=state).returncode == 1
+        assert call_cli("doctor", state=state).returncode == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -86,6 +88,6 @@ def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    done = run_cli("doctor", state=tmp_path / "gone")
+    done = call_cli("doctor", state=tmp_path / "gone")
     assert done.returncode == 2
     assert done.stderr.startswith("error: --state: got")

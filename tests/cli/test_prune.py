@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.live_cluster import LiveCluster, run_cli
+from tests.cli.live_cluster import LiveCluster, call_cli
 
 pytestmark = pytest.mark.processes
 
@@ -30,16 +30,16 @@ def test_prune_forgets_ended_jobs_and_leaves_living_ones_and_checkpoints(
     for job in (*ended, kept):
         cluster.wait_for(job, "succeeded")
     cluster.wait_for(living, "running")
-    told = run_cli("prune", "--keep-days", "0", "--dry-run", state=cluster.state)
+    told = call_cli("prune", "--keep-days", "0", "--dry-run", state=cluster.state)
     assert told.returncode == 0, told
     assert told.stdout.startswith("would be deleted: 3 ended jobs, logs of 0 more, ")
     assert len(cluster.client.jobs()) == 4
-    done = run_cli("prune", "--keep-days", "0", "--json", state=cluster.state)
+    done = call_cli("prune", "--keep-days", "0", "--json", state=cluster.state)
     assert sorted(json.loads(done.stdout)["jobs"]) == sorted([*ended, kept])
     assert [job["id"] for job in cluster.client.jobs()] == [living]
     assert cluster.job(living)["state"] == "running"
     cluster.kill()
-    again = run_cli("prune", "--keep-days", "0", state=cluster.state)
+    again = call_cli("prune", "--keep-days", "0", state=cluster.state)
     assert again.stdout.startswith(
         "deleted: 0 ended jobs, logs of 0 more, 0.0 MiB of files, 0 events"
     )
@@ -51,6 +51,6 @@ def test_prune_forgets_ended_jobs_and_leaves_living_ones_and_checkpoints(
     assert left[kept] == ["checkpoints"]
     cluster.up()
     assert cluster.job(living)["state"] in ("starting", "running")
-    refused = run_cli("prune", "--keep-days", "-1", state=cluster.state)
+    refused = call_cli("prune", "--keep-days", "-1", state=cluster.state)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "--keep-days: got -1" in refused.stderr

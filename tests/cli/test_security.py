@@ -20,7 +20,7 @@ from coadapt.cli.local_socket import LocalConnection, listening_here
 from coadapt.cli.state_dir import StateDir
 from coadapt.executors.processes.job_processes import marked_processes, parents
 from coadapt.model import InputError
-from tests.cli.live_cluster import LiveCluster, run_cli, until
+from tests.cli.live_cluster import LiveCluster, call_cli, run_cli, until
 
 TOKEN = "the operator's token"
 
@@ -195,7 +195,7 @@ def test_a_state_directory_that_others_may_write_is_refused(
     state.chmod(mode)
     line = f"error: --state: got '{state} with mode {mode:04o}'; allowed: one that only you may write"
     for verb in (["ls"], ["up", "--slots", "1", "--policy", "fifo"], ["doctor"]):
-        done = run_cli(*verb, state=state)
+        done = call_cli(*verb, state=state)
         assert (done.returncode, done.stdout) == (2, ""), verb
         assert done.stderr.startswith(line)
     assert not (state / "journal.sqlite").exists()
@@ -255,7 +255,7 @@ def test_a_long_path_of_the_state_directory_is_no_obstacle(tmp_path: Path) -> No
 def test_a_broken_connection_file_is_one_line(tmp_path: Path, text: str) -> None:
     state = state_of(tmp_path)
     (state / "connection.json").write_bytes(text.encode("latin-1"))
-    done = run_cli("ls", state=state)
+    done = call_cli("ls", state=state)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(
         f"error: --state: got '{state}/connection.json'; allowed: a file that"
@@ -405,7 +405,7 @@ def test_nothing_of_a_scheduler_and_its_replicas_listens_beyond_loopback(
 def test_a_port_that_others_reach_is_opened_on_demand_only(
     tmp_path: Path, host: str
 ) -> None:
-    done = run_cli(
+    done = call_cli(
         "up",
         "--slots",
         "1",

@@ -60,7 +60,7 @@ def test_slots_of_those_who_left_are_free_and_of_those_who_stay_are_not(
     executor, inbox = site.start(2)
     other = Inbox()
     rival = Start(
-        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)}
+        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 600", site.folder)}
     )
     executor.execute(rival, other.post)
     other.stays_empty()
@@ -107,7 +107,7 @@ def test_a_run_that_ends_while_its_change_waits_for_slots_is_not_started_anew(
 ) -> None:
     executor, inbox = site.start(1)
     rival = Start(
-        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)}
+        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 600", site.folder)}
     )
     executor.execute(rival, inbox.post)
     inbox.wait(started("b", 1))

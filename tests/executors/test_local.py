@@ -275,7 +275,7 @@ def test_a_stop_reaches_the_script_but_not_the_helpers_below_it(
 
 def test_what_a_replica_leaves_behind_ends_with_it(site: LocalSite) -> None:
     inbox = Inbox()
-    run = "setsid sleep 60 & echo done"
+    run = "setsid sleep 600 & echo done"
     site.executor().execute(order(site, run), inbox.post)
     inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
     assert marked_processes(site.job().checkpoints) == []
@@ -310,7 +310,7 @@ def test_what_leaves_its_session_and_clears_its_environment_ends_too(
 
 def test_orphans_that_end_by_themselves_are_reaped(site: LocalSite) -> None:
     inbox, executor = Inbox(), site.executor()
-    run = "for i in $(seq 1 20); do (sleep 0.01 &) ; done; touch up; sleep 60"
+    run = "for i in $(seq 1 20); do (sleep 0.01 &) ; done; touch up; sleep 600"
     executor.execute(order(site, run), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)

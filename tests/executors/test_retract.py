@@ -75,7 +75,7 @@ def test_an_order_is_taken_back_and_the_next_one_works(site: Stage) -> None:
 def test_the_slots_of_an_order_are_free_once_it_was_taken_back(site: Stage) -> None:
     executor, inbox = preparing(site, 2)
     rival = Start(
-        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)}
+        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 600", site.folder)}
     )
     executor.execute(rival, inbox.post)
     inbox.stays_empty()
@@ -141,7 +141,7 @@ def test_one_that_does_not_listen_is_ended(site: Stage) -> None:
 def test_an_order_that_waits_for_slots_is_taken_back_at_once(site: Stage) -> None:
     executor, inbox = site.start(1)
     rival = Start(
-        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 60", site.folder)}
+        **{**site.terms(1, (1,)), "job": "b", "spec": spec("sleep 600", site.folder)}
     )
     executor.execute(rival, inbox.post)
     inbox.wait(started("b", 1))
@@ -237,7 +237,11 @@ def test_a_new_executor_passes_over_what_was_taken_back_before(site: Stage) -> N
     assert executor.adopted() == [("a", 3)]
     executor.execute(RetractRescale(job="a", generation=3), inbox.post)
     inbox.wait(kept(3))
-    rival = {**site.terms(1, (1, 2)), "job": "b", "spec": spec("sleep 60", site.folder)}
+    rival = {
+        **site.terms(1, (1, 2)),
+        "job": "b",
+        "spec": spec("sleep 600", site.folder),
+    }
     executor.execute(Start(**rival), inbox.post)
     inbox.wait(started("b", 1))
     executor.execute(site.rescale(1, generation=4), inbox.post)

@@ -15,7 +15,7 @@ __all__ = ["site"]
 pytestmark = pytest.mark.processes
 
 DEVICES = {NODES[0]: ("GPU-x", "GPU-y")}
-SAYS_WHERE = "echo $CUDA_VISIBLE_DEVICES > on-$COADAPT_JOB.new; mv on-$COADAPT_JOB.new on-$COADAPT_JOB; sleep 60"
+SAYS_WHERE = "echo $CUDA_VISIBLE_DEVICES > on-$COADAPT_JOB.new; mv on-$COADAPT_JOB.new on-$COADAPT_JOB; sleep 600"
 
 
 def shared(site: LocalSite, job: str, label: int, sharers: int = 2) -> Start:

@@ -9,7 +9,10 @@ import pytest
 
 from coadapt.goodput.compiled import HAS_COMPILER
 
-pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="numba is not installed")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not HAS_COMPILER, reason="numba is not installed"),
+]
 
 # Under another name, or of another size, the class and the kernel stand in the same lines.
 KERNEL = """from typing import NamedTuple

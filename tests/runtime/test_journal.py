@@ -196,6 +196,7 @@ def test_a_harmed_journal_is_refused_with_the_place_and_what_to_do(
     )
 
 
+@pytest.mark.long
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255))
 @settings(max_examples=300, deadline=None)
 def test_no_byte_of_a_row_changes_without_notice(place: int, value: int) -> None:

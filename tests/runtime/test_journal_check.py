@@ -187,6 +187,7 @@ def damages() -> st.SearchStrategy[list[str]]:
     )
 
 
+@pytest.mark.long
 @given(statements=damages())
 @settings(max_examples=40, deadline=None)
 def test_a_repaired_journal_opens_and_tells_only_what_was_written(

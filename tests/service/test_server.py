@@ -98,6 +98,7 @@ def test_a_head_without_an_end_is_refused(
     )  # reset, as more was on its way
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "part", ["nothing", "half a head", "half a body", "the second one's half"]
 )
@@ -179,6 +180,7 @@ def test_half_of_the_files_are_left_for_files(monkeypatch: pytest.MonkeyPatch) -
         assert bounded_http.connections_max() == connections
 
 
+@pytest.mark.processes
 def test_requests_without_an_end_on_one_connection_are_cut_off(
     served: tuple[InProcess, socket.socket],
 ) -> None:

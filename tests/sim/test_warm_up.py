@@ -94,14 +94,17 @@ def in_a_process(*parts: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.processes
 def test_the_rehearsal_calls_every_kernel_so_that_none_is_compiled_later() -> None:
     assert in_a_process(WITHOUT_NUMBA, COUNT_CALLS).split() == []
 
 
+@pytest.mark.processes
 def test_what_is_compiled_beside_is_what_the_first_round_calls() -> None:
     assert in_a_process(WITHOUT_NUMBA, CALLED_BESIDE).split() == []
 
 
+@pytest.mark.processes
 def test_without_numba_a_run_is_the_same_to_the_last_digit() -> None:
     plain = json.loads(in_a_process(WITHOUT_NUMBA, PLAY))
     assert plain == json.loads(json.dumps(play()))

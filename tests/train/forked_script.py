@@ -55,11 +55,6 @@ class ForkedScript:
             os.kill(self.pid, number)
 
 
-def run_script(command: Sequence[str], log: IO[bytes], timeout: float) -> int:
-    """Run the script to its end, with this process's environment; return its exit code."""
-    return ForkedScript(command, os.environ, log).wait(timeout)
-
-
 def _become_script(
     command: Sequence[str], env: Mapping[str, str], log: str, cwd: str
 ) -> None:
@@ -91,6 +86,11 @@ def _become_script(
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        if (
+            code == -signal.SIGINT
+        ):  # as the interpreter does: its parent sees the signal
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         os._exit(code)
 
 
@@ -105,5 +105,5 @@ def _code_of(path: str) -> int:
     except BaseException as error:  # noqa: BLE001  # as the interpreter does
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
-        return 1
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0

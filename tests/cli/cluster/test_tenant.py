@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.live_cluster import LiveCluster, run_cli
+from tests.cli.live_cluster import LiveCluster, call_cli
 
 
 @pytest.fixture
@@ -17,9 +17,10 @@ def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
     cluster.close()
 
 
+@pytest.mark.processes
 def test_tenants_are_set_and_listed(cluster: LiveCluster) -> None:
     state = cluster.state
-    done = run_cli(
+    done = call_cli(
         "tenant",
         "set",
         "vision",
@@ -34,20 +35,20 @@ def test_tenants_are_set_and_listed(cluster: LiveCluster) -> None:
     assert done.stdout == "vision: 0 GPUs of 4, weight 2, priority 1, 0 jobs\n", done
     # What is not named stays.
     assert (
-        run_cli("tenant", "set", "vision", "--quota", "1", state=state).returncode == 0
+        call_cli("tenant", "set", "vision", "--quota", "1", state=state).returncode == 0
     )
-    listed = json.loads(run_cli("tenant", "ls", "--json", state=state).stdout)[
+    listed = json.loads(call_cli("tenant", "ls", "--json", state=state).stdout)[
         "tenants"
     ]
     assert [(each["id"], each["quota_gpus"], each["weight"]) for each in listed] == [
         ("vision", 1, 2.0)
     ]
-    lifted = run_cli("tenant", "set", "vision", "--quota", "none", state=state)
+    lifted = call_cli("tenant", "set", "vision", "--quota", "none", state=state)
     assert (
         lifted.stdout
         == "vision: 0 GPUs without a quota, weight 2, priority 1, 0 jobs\n"
     )
-    refused = run_cli("tenant", "set", "vision", "--quota", "many", state=state)
+    refused = call_cli("tenant", "set", "vision", "--quota", "many", state=state)
     assert (refused.returncode, refused.stderr) == (
         2,
         "error: --quota: got 'many'; allowed: a whole number of GPUs, or none\n",
@@ -56,8 +57,8 @@ def test_tenants_are_set_and_listed(cluster: LiveCluster) -> None:
     cluster.kill()
     cluster.up(slots=2)
     assert (
-        json.loads(run_cli("tenant", "ls", "--json", state=state).stdout)["tenants"][0][
-            "weight"
-        ]
+        json.loads(call_cli("tenant", "ls", "--json", state=state).stdout)["tenants"][
+            0
+        ]["weight"]
         == 2.0
     )

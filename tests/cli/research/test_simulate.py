@@ -162,6 +162,7 @@ def test_a_round_follows_an_arrival(arguments: list[str]) -> None:
     assert "allowed: 0 to 86400, or inf" in refusal(*arguments, "--reaction", "nan")
 
 
+@pytest.mark.long
 def test_castor_is_asked_at_arrivals_unless_told_otherwise(
     arguments: list[str],
 ) -> None:

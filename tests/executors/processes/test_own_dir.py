@@ -25,6 +25,7 @@ from tests.contracts.executor_contract import NODES, Inbox, exited, spec, starte
 from tests.executors.processes.attacks import run as attack
 from tests.executors.processes.test_rank_map import launch_order
 from tests.executors.test_local import LocalSite, end_of, order, site
+from tests.marked import pids_of
 
 __all__ = ["site"]
 
@@ -123,9 +124,12 @@ def test_a_stop_that_cannot_be_written_comes_by_a_signal(site: LocalSite) -> Non
     records.rename(records.with_name("moved"))
     records.touch()  # no note can be written below a file
     executor.execute(Stop(job="a", generation=1), inbox.post)
-    until(lambda: launchers_of(site.job().checkpoints) == [])
+    until(lambda: pids_of(site.job().checkpoints, launcher=False) == [])
+    # The launcher goes on trying to write down how they ended, for a minute.
     records.unlink()
-    assert end_of(inbox).outcome in (Outcome.STOPPED, Outcome.LOST)
+    records.with_name("moved").rename(records)
+    assert end_of(inbox).outcome is Outcome.STOPPED
+    until(lambda: launchers_of(site.job().checkpoints) == [])
     assert marked_processes(site.job().checkpoints) == []
 
 
@@ -234,5 +238,7 @@ def test_a_look_at_own_files_never_raises_nor_waits(
     assert not own.create("2.decided") or kind == "a directory"
     own.remove("order.json")
     told = damage_of(own.job)
-    assert time.monotonic() - began < 1.0
+    assert (
+        time.monotonic() - began < 10.0
+    )  # a pipe that nobody writes to would hold it for ever
     assert (str(own.job) in told) or (name, kind) == ("", "a directory")

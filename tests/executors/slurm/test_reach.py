@@ -108,6 +108,7 @@ def test_no_answer_of_slurm_ends_the_pools_thread(
     assert set(pool.hosts) == {"a"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("span_s", "cause"),
     [(600.0, "give it a longer time_limit"), (7200.0, "clock is ahead of Slurm's")],

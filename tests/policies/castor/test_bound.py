@@ -170,6 +170,7 @@ def test_a_job_waits_for_the_end_of_a_high_price_and_nothing_of_the_wait_is_lost
     assert 1200.0 + 0.95 * alone_s <= low <= 1200.0 + alone_s
 
 
+@pytest.mark.slow
 def test_no_schedule_is_below_the_bound_and_prices_make_it_tighter() -> None:
     workload, applications = builtin_workload("busy", 8, 3, num_gpus=4)
     config = ExperimentConfig(figures_only=True)
@@ -204,6 +205,7 @@ def test_a_job_alone_that_keeps_its_batch_is_bounded_by_what_it_takes() -> None:
     assert least_s <= result.metrics.jct_mean_s
 
 
+@pytest.mark.slow
 def test_as_simulated_jobs_end_they_can_and_sooner_they_need_more() -> None:
     workload, applications = builtin_workload("busy", 8, 3, num_gpus=4)
     config = ExperimentConfig(figures_only=True)
@@ -279,6 +281,7 @@ def test_jobs_that_are_there_at_once_need_their_sum_and_go_where_there_is_more_l
     assert needed([(either, 0.0, 600.0)] * 3, [4, 2]) == pytest.approx(0.5, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_no_size_is_slower_in_the_bound_than_in_truth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

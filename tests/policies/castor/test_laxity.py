@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +130,7 @@ def test_the_round_gives_what_is_owed_first() -> None:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=30, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(hours=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12))
 @example(hours=[8.4, 4.4, 8.6, 4.5, 8.6])

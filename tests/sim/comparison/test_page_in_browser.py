@@ -3,6 +3,8 @@
 from itertools import combinations
 from pathlib import Path
 
+import pytest
+
 from coadapt.sim.comparison.comparison import Comparison
 from coadapt.sim.comparison.page import write_comparison_page
 from tests.sim.comparison.test_comparison import case, result
@@ -16,6 +18,7 @@ BOXES = """() => [...document.querySelectorAll("#chart-trade .textpoint text")]
   .map((box) => [box.left, box.top, box.right, box.bottom])"""
 
 
+@pytest.mark.processes
 def test_names_of_policies_do_not_lie_on_each_other(browser, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Thirty policies, of which most come to much the same."""
     alike = [

@@ -17,14 +17,21 @@ from coadapt.sim.faults.scenario import (
 from tests.sim.faults.pinned_seeds import PINNED
 
 NUM_SEEDS = 500
-QUICK_SEEDS = 100  # the others are for whoever has more time
+QUICK_SEEDS = 50  # of `make quick`
+USUAL_SEEDS = 100  # of `make test`; `make test-all` goes through all
 SEEDS_PER_TEST = 25  # a test process of xdist gets seconds of work at a time
+
+
+def marks_of(first: int) -> list[pytest.MarkDecorator]:
+    if first >= USUAL_SEEDS:
+        return [pytest.mark.slow]
+    return [pytest.mark.long] if first >= QUICK_SEEDS else []
 
 
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(first, marks=[pytest.mark.slow] if first >= QUICK_SEEDS else [])
+        pytest.param(first, marks=marks_of(first))
         for first in range(0, NUM_SEEDS, SEEDS_PER_TEST)
     ],
 )
@@ -38,6 +45,7 @@ def test_seeds(first: int) -> None:
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.long
 def test_growths_that_always_fail_end_no_job() -> None:
     told: list[str] = []
     ends: Counter[JobState] = Counter()

@@ -67,6 +67,7 @@ def _told(seed: int) -> list[object]:
     ]
 
 
+@pytest.mark.long
 def test_mixed_seeds_survive_and_meet_what_they_are_for() -> None:
     met = [run_seed(seed, mixed=True).seen for seed in range(NUM_SEEDS)]
     assert sum(seen.num_pairs > 0 for seen in met) > 0.9 * NUM_SEEDS

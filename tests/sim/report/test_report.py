@@ -429,6 +429,7 @@ def opened(browser, tmp_path):  # type: ignore[no-untyped-def]
     assert problems == []
 
 
+@pytest.mark.processes
 def test_the_browser_draws_every_chart_and_compares_the_policies(opened) -> None:  # type: ignore[no-untyped-def]
     runs = [
         ReportRun(
@@ -447,6 +448,7 @@ def test_the_browser_draws_every_chart_and_compares_the_policies(opened) -> None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.processes
 def test_zoom_holds_for_all_charts_over_time_and_survives_a_selection(opened) -> None:  # type: ignore[no-untyped-def]
     page = opened([ReportRun(label="fifo", history=big_history())])
     page.evaluate(
@@ -464,6 +466,7 @@ def test_zoom_holds_for_all_charts_over_time_and_survives_a_selection(opened) ->
     )
 
 
+@pytest.mark.processes
 def test_a_selected_job_shows_its_own_decisions(opened) -> None:  # type: ignore[no-untyped-def]
     page = opened([ReportRun(label="live", history=one_job(), wall_clock=True)])
     page.locator("#jobs-table tbody tr").first.click()
@@ -480,6 +483,7 @@ def test_a_selected_job_shows_its_own_decisions(opened) -> None:  # type: ignore
     assert page.locator("th[aria-sort=ascending]").inner_text().startswith("State")
 
 
+@pytest.mark.processes
 def test_changes_in_place_are_drawn_with_their_parts(opened) -> None:  # type: ignore[no-untyped-def]
     page = opened([ReportRun(label="live", history=one_job(), wall_clock=True)])
     heads = page.locator("#jobs-table th").all_inner_texts()
@@ -505,6 +509,7 @@ def test_changes_in_place_are_drawn_with_their_parts(opened) -> None:  # type: i
     assert not page.locator("#parts").is_visible()
 
 
+@pytest.mark.processes
 def test_a_live_run_is_told_by_the_clock_with_its_rounds_without_a_plan(opened) -> None:  # type: ignore[no-untyped-def]
     history = one_job()
     history.rounds = [
@@ -530,6 +535,7 @@ def test_a_live_run_is_told_by_the_clock_with_its_rounds_without_a_plan(opened) 
     )
 
 
+@pytest.mark.processes
 def test_hostile_names_stay_text(opened) -> None:  # type: ignore[no-untyped-def]
     history = one_job()
     first = history.jobs["first"]
@@ -546,6 +552,7 @@ def test_hostile_names_stay_text(opened) -> None:  # type: ignore[no-untyped-def
     assert page.locator("#jobs-table td").first.inner_text() == HOSTILE
 
 
+@pytest.mark.processes
 def test_empty_runs_say_so(opened) -> None:  # type: ignore[no-untyped-def]
     assert "holds no run" in opened([]).locator("main").inner_text()
     idle = ReportRun(label="idle", history=History())
@@ -556,6 +563,7 @@ def test_empty_runs_say_so(opened) -> None:  # type: ignore[no-untyped-def]
     assert "first" in page.locator("#chart-gantt").inner_text()
 
 
+@pytest.mark.processes
 def test_ends_are_drawn_against_what_was_foretold_of_them(opened) -> None:  # type: ignore[no-untyped-def]
     words = [
         Foretold(100.0, 50.0, 150.0, 120.0),
