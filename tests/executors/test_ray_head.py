@@ -103,7 +103,11 @@ def head_of_ray() -> Iterator[tuple[Head, str]]:
 def test_jobs_go_on_once_the_head_is_back(tmp_path: Path) -> None:
     with head_of_ray() as (head, address):
         options = ("address=" + address, "slots=2")
-        engine = ("--executor", "ray", *(f"--executor-option={each}" for each in options))
+        engine = (
+            "--executor",
+            "ray",
+            *(f"--executor-option={each}" for each in options),
+        )
         cluster = LiveCluster(tmp_path, engine=engine)
         try:
             cluster.up(2)
@@ -113,9 +117,14 @@ def test_jobs_go_on_once_the_head_is_back(tmp_path: Path) -> None:
             killed_at = time.monotonic()
 
             def told() -> list[str]:
-                return [str(each) for each in cluster.client.get("/v1/notices")["notices"]]  # type: ignore[union-attr]
+                return [
+                    str(each) for each in cluster.client.get("/v1/notices")["notices"]
+                ]  # type: ignore[union-attr]
 
-            until(lambda: any("nothing answers at" in each for each in told()), "it is told")
+            until(
+                lambda: any("nothing answers at" in each for each in told()),
+                "it is told",
+            )
             told_s = time.monotonic() - killed_at
             before = cluster.count(job)
             until(lambda: cluster.count(job) > before + 20, "the job trains on")

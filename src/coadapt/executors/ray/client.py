@@ -16,7 +16,7 @@ CONNECT_S = 5.0
 START_S = 180.0
 ANSWER_S = 20.0
 LAST_BYTES = 4096
-LAST_WORDS_S = 2.0
+EXIT_WAIT_S = 2.0
 
 
 class RayAwayError(Exception):
@@ -115,16 +115,16 @@ class RayClient:
         while b"\n" not in self._buffer:
             data = self._line.recv(1 << 20)
             if not data:
-                self._wait_for_last_words()
+                self._wait_for_exit()
                 raise ConnectionError("it died without an answer")
             self._buffer += data
         answer, _, self._buffer = self._buffer.partition(b"\n")
         return answer
 
-    def _wait_for_last_words(self) -> None:
+    def _wait_for_exit(self) -> None:
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(LAST_WORDS_S)
+            self._process.wait(EXIT_WAIT_S)
 
     def _last_line(self) -> str:
         """Return what the process printed last, "" if nothing."""

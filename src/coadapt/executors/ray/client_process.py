@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -45,7 +46,7 @@ def main(fd: str, address: str) -> None:
         for question in stream:
             given = json.loads(question)
             ask = QUESTIONS[given.pop("ask")]
-            _say(stream, _answer(lambda ask=ask, given=given: ask(**given)))
+            _say(stream, _answer(partial(ask, **given)))
 
 
 def _say(stream: Any, answer: Answer) -> None:
