@@ -47,7 +47,7 @@ class RayClient:
         with self._lock:
             self._connect()
 
-    def ask(self, what: str, **values: object) -> dict[str, Any]:
+    def ask(self, what: str, **values: object) -> Answer:
         """Return the answer to one of client_process.QUESTIONS. Raises RayAwayError."""
         with self._lock:
             self._connect()
