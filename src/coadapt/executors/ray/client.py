@@ -7,8 +7,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+
+Answer = Mapping[str, Any]
 
 CLIENT = "coadapt.executors.ray.client_process"
 # Ray itself tries for a minute to connect, and then ends the process.
