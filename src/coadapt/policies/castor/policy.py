@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.facts import Facts
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Waits
+from coadapt.policies.castor.gangs import GangTimes, fitting, schedule
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.last_round import LastRound
@@ -104,6 +105,7 @@ class _Memory:
     waits: Waits = field(default_factory=Waits)
     predictions: Predictions = field(default_factory=Predictions)
     starts: Predictions = field(default_factory=lambda: Predictions(high=STARTS_HIGH))
+    gang_times: GangTimes = field(default_factory=GangTimes)
     floors: dict[str, Floor] = field(default_factory=dict)
     last: LastRound = field(default_factory=LastRound)
 
@@ -174,13 +176,24 @@ class Castor(CastorOptions):
             ),
             None,
         )
+        late_J = np.zeros(len(now.jobs), dtype=np.bool_)
         if dials.rho_max:
             fair = memory.clocks.move(view.at, now, gpus_T)
             fair_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
             owed = owed.with_shares(fair, dials.rho_max)
+            late_J = fitting(now, fair) & (fair.least_J >= dials.rho_max)
         wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J, fair_J)
         outlook = self._look_ahead(view, now, fluid, wanted, over)
-        sizes = choose(now, outlook, fixed, owed)
+        gangs = schedule(
+            view, now, fixed, memory.gang_times, dials.makespan_jobs, late_J
+        )
+        able = now
+        if gangs is not None:
+            owed = gangs.owed(owed, now.known.numbers.size_J)
+            able = gangs.waiting(now)
+            outlook = replace(outlook, course=gangs.foretold(outlook.course))
+        self._foretell_ends(view.at, now, outlook)
+        sizes = choose(able, outlook, fixed, owed)
         placed = _places(fixed, now, sizes, memory.floors)
         kin_times = _tell(memory.applications, now, fixed.ground, placed)
         self._foretell_starts(view.at, here, now, outlook, placed)
@@ -250,10 +263,11 @@ class Castor(CastorOptions):
             expected = memory.arrivals.expected(
                 view.at, in_part=fluid.several, over=over
             )
-        outlook = memory.values.settle(now, fluid, expected, wanted)
+        return memory.values.settle(now, fluid, expected, wanted)
+
+    def _foretell_ends(self, at: float, now: Situation, outlook: Outlook) -> None:
         ends_s_J = np.where(now.timed_J, outlook.course.end_J[: len(now.jobs)], np.inf)
-        memory.predictions.predict(view.at, now.job_rows, ends_s_J)
-        return outlook
+        self._memory.predictions.predict(at, now.job_rows, ends_s_J)
 
 
 def _tell(

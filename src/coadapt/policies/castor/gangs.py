@@ -1,0 +1,439 @@
+"""Gangs: jobs of one size, which get all of their GPUs or none, in an order with backfilling."""
+
+# The fluid relaxation divides a job freely over GPUs and time. A gang cannot be divided:
+# it needs k GPUs at once, on which it takes a time that nothing shortens. Where gangs
+# compete, the relaxation keeps any order that it begins with, and what it says of a wide
+# one (that half of it can train now) is wrong. So gangs are scheduled as such: in an
+# order, each gets its GPUs if they are free, and those behind it fill the rest
+# (backfilling). The round's program then gives the others what is left.
+#
+#   rank    seconds left x k^WIDTH / slowdown^FAIRNESS / weight; the least goes first.
+#           With WIDTH 1 it is shortest remaining service first, with 0 shortest
+#           remaining time first. The slowdown is (age + left) / (trained + left), so
+#           no job waits for ever while shorter ones come. A gang that waits has its
+#           start to pay, and one that runs would have to pay another: both count.
+#   unknown A gang of which no length is known has the least mean time to its end, over
+#           y, of running it on while it proves no longer than y, by what others took
+#           (the Gittins index); once it has trained, as long as it has trained (least
+#           attained service).
+#   last    Gangs that would end after everything else count makespan_jobs x LAST more.
+#           That holds only while the others can use the rest: where more GPUs train
+#           without it, it does not.
+#   due     A gang whose deadline allows no more waiting goes before all of these.
+#
+# Other jobs stand in the same order, each with its equal share of the GPUs, so a gang
+# gets GPUs from them when it is its turn, and leaves them theirs when it is not.
+#
+# The same order played forward, with the times that jobs have left, says when each gang
+# starts: the first that waits has a reservation, since those behind it give way.
+
+import heapq
+import math
+from bisect import insort
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from coadapt.model import ClusterView, JobId, JobView
+from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.castor.cluster import Standing
+from coadapt.policies.castor.fairness import Fair
+from coadapt.policies.castor.fluid.crowd import Course
+from coadapt.policies.castor.laxity import SHARES_FIRST, Owed
+from coadapt.policies.castor.situation import Situation
+
+WIDTH = 0.25  # of 0, 0.25, 0.5 and 1, on drawn gangs of 1 to all GPUs
+FAIRNESS = 1.0  # of 0, 0.5, 1 and 2, likewise
+SLOWDOWN_S = 60.0  # a wait of a round is no slowdown
+LAST = 4.0
+NEAR_LAST = 0.9  # of the last end: a gang with as much left may be what ends last
+LAST_PART = 0.5  # of the GPUs, for gangs that may be
+ROUND_S = 60.0
+SEEN_MAX = 200  # gangs whose time is remembered
+PRIOR_S = tuple(30.0 * 2.0**step for step in range(12))  # 30 s to 17 hours
+PRIOR_WEIGHT = 3.0  # so many gangs seen count as much as these
+UNPROVEN = 0.5  # of its rank: a gang of unknown length that runs goes on by so much
+PLAYED_MAX = 400  # gangs that wait whose start is foretold
+
+
+class Gang(NamedTuple):
+    """A job in the order. gpus: all that it needs, or a share.
+
+    row: of the situation. types: the GPU types that it may have, the best first, with
+    the seconds until its end once it trains there, infinity if unknown. rank: the least
+    goes first. is_gang: whether it has one size.
+    """
+
+    row: int
+    gpus: int
+    types: tuple[tuple[int, float], ...]
+    rank: float
+    is_gang: bool
+    tenant: str
+
+    @property
+    def left_s(self) -> float:
+        return self.types[0][1]
+
+
+class Served(NamedTuple):
+    """A job that gets GPUs of a type, and the seconds until its end there."""
+
+    gang: Gang
+    of_type: int
+    left_s: float
+
+
+class Gangs(NamedTuple):
+    """What a round gives to gangs.
+
+    served_J: those that train now; barred_J: those that wait; type_J: the GPU type of
+    those served. start_s_J, end_s_J: seconds until each starts and ends, infinity where
+    that is unknown.
+    """
+
+    served_J: BoolArray
+    barred_J: BoolArray
+    type_J: IntArray
+    start_s_J: FloatArray
+    end_s_J: FloatArray
+
+    def owed(self, owed: Owed, size_J: IntArray) -> Owed:
+        """Return what is owed, with those served, and without those that wait."""
+        gang_J = self.served_J | self.barred_J
+        return Owed(
+            np.where(gang_J, size_J * self.served_J, owed.replicas_J),
+            np.where(gang_J, self.type_J, owed.type_J),
+            np.where(gang_J, np.inf, owed.goodput_J),
+            np.where(gang_J, SHARES_FIRST, owed.urgency_J),
+        )
+
+    def waiting(self, now: Situation) -> Situation:
+        """Return the situation of the round's program: those that wait can have none."""
+        return replace(
+            now,
+            goodput_JC=np.where(self.barred_J[:, None], 0.0, now.goodput_JC),
+            here_J=np.where(self.barred_J, 0.0, now.here_J),
+        )
+
+    def foretold(self, course: Course) -> Course:
+        """Return the course of the plays, with the starts and ends of gangs."""
+        start_J = course.start_J.copy()
+        end_J = course.end_J.copy()
+        rows = np.flatnonzero(self.served_J | self.barred_J)
+        start_J[rows] = self.start_s_J[rows]
+        end_J[rows] = self.end_s_J[rows]
+        return course._replace(start_J=start_J, end_J=end_J)
+
+
+@dataclass(slots=True)
+class Room:
+    """Free GPUs by type, and what tenants with a quota may hold besides."""
+
+    gpus_T: list[int]
+    quota: dict[str, int]
+
+    def copy(self) -> "Room":
+        """Return room of its own."""
+        return Room(list(self.gpus_T), dict(self.quota))
+
+    def give(self, gang: Gang) -> Served | None:
+        """Give a job its GPUs, of the best type that has as many; None: none has."""
+        if gang.gpus > self.quota.get(gang.tenant, gang.gpus):
+            return None
+        for of_type, left_s in gang.types:
+            if gang.gpus <= self.gpus_T[of_type]:
+                served = Served(gang, of_type, left_s)
+                self.take(served, gang.gpus)
+                return served
+        return None
+
+    def take(self, served: Served, count: int) -> None:
+        """Take so many GPUs for a job; below 0: give them back."""
+        self.gpus_T[served.of_type] -= count
+        if served.gang.tenant in self.quota:
+            self.quota[served.gang.tenant] -= count
+
+
+@dataclass(slots=True)
+class GangTimes:
+    """How long gangs trained that have ended, s, ascending; and those that live."""
+
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
+    ascending: list[float] = field(default_factory=list)
+    trained_s: dict[JobId, float] = field(default_factory=dict)
+
+    def observe(self, trained_s: Mapping[JobId, float]) -> None:
+        """Take in how long the gangs that live have trained; learn from those gone."""
+        for job, seconds in self.trained_s.items():
+            if job not in trained_s and seconds > 0.0:
+                if len(self.recent) == SEEN_MAX:
+                    self.ascending.remove(self.recent[0])
+                self.recent.append(seconds)
+                insort(self.ascending, seconds)
+        self.trained_s = dict(trained_s)
+
+    def unseen_s(self, start_s: float) -> float:
+        """Return the least mean time to an end of trying a gang that never trained.
+
+        start_s: what each start costs.
+        """
+        weight = PRIOR_WEIGHT / len(PRIOR_S)
+        samples = [(seconds, 1.0) for seconds in self.ascending]
+        samples += [(seconds, weight) for seconds in PRIOR_S]
+        samples.sort()
+        total = len(self.ascending) + PRIOR_WEIGHT
+        best = math.inf
+        ended = 0.0
+        spent_s = 0.0
+        for seconds, count in samples:
+            ended += count
+            spent_s += count * seconds
+            mean_s = (spent_s + (total - ended) * seconds + total * start_s) / ended
+            best = min(best, mean_s)
+        return best
+
+
+def gangs_in(now: Situation) -> BoolArray:
+    """Return which jobs are gangs: of one size, which can train somewhere."""
+    size_J = now.known.numbers.size_J
+    is_J: BoolArray = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
+    return is_J
+
+
+def fitting(now: Situation, fair: Fair) -> BoolArray:
+    """Return the gangs that fit within an equal share, for which `rho_max` holds."""
+    # One that needs more than its share has it in turns: at less than its goodput.
+    whole_J = fair.rate_J >= fair.goodput_J * (1.0 - 1e-9)
+    fits_J: BoolArray = gangs_in(now) & whole_J
+    return fits_J
+
+
+def schedule(
+    view: ClusterView,
+    now: Situation,
+    standing: Standing,
+    times: GangTimes,
+    makespan_jobs: float,
+    first_J: BoolArray,
+) -> Gangs | None:
+    """Return what gangs get now; None where there are none.
+
+    first_J: gangs that are owed their GPUs whatever their rank.
+    """
+    is_gang_J = gangs_in(now)
+    if not is_gang_J.any():
+        times.observe({})
+        return None
+    queue = _queue(view, now, standing, times, is_gang_J)
+    room = Room(
+        [kind.num_gpus for kind in standing.kinds], dict(standing.quota_left)
+    )
+    due_J = first_J | _due(now, queue)
+
+    def ordered(each: Sequence[Gang]) -> list[Gang]:
+        return sorted(each, key=lambda gang: (not due_J[gang.row], gang.rank, gang.row))
+
+    plain = ordered(queue)
+    order = ordered(_last_first(queue, sum(room.gpus_T), makespan_jobs))
+    admitted = _admit(order, room.copy())
+    plainly = _admit(plain, room.copy())
+    if _used(admitted) < _used(plainly):
+        order = plain
+        admitted = plainly
+    return _decided(now, order, admitted, is_gang_J, room)
+
+
+def _queue(
+    view: ClusterView,
+    now: Situation,
+    standing: Standing,
+    times: GangTimes,
+    is_gang_J: BoolArray,
+) -> list[Gang]:
+    """Return all jobs that can train, with their ranks."""
+    numbers = now.known.numbers
+    share = sum(kind.num_gpus for kind in standing.kinds) // max(len(now.jobs), 1)
+    hinted_J = numbers.hint_J < np.inf
+    mean_weight = float(now.stakes.weight_J.mean())
+    lived_s: dict[JobId, float] = {}
+    queue = []
+    for row, job in enumerate(now.jobs):
+        gpus = _size(now, row, share)
+        if not gpus:
+            continue
+        is_gang = bool(is_gang_J[row])
+        trained_s = _trained_s(view, job, gpus) if is_gang else 0.0
+        if is_gang:
+            lived_s[job.id] = trained_s
+        known = bool(now.timed_J[row]) and (bool(hinted_J[row]) or not is_gang)
+        types = _types(now, row, gpus, known=known)
+        weight = float(now.stakes.weight_J[row]) / mean_weight
+        rank = _rank(view, job, trained_s, types[0][1], times) * gpus**WIDTH / weight
+        queue.append(Gang(row, gpus, types, rank, is_gang, job.spec.tenant))
+    times.observe(lived_s)
+    return queue
+
+
+def _size(now: Situation, row: int, share: int) -> int:
+    """Return the GPUs that a job stands in the order with; 0: it can train on none.
+
+    Of its sizes within an equal share the largest, else its least.
+    """
+    gpus = now.configs.gpus_C[now.goodput_JC[row] > 0.0]
+    within = gpus[gpus <= max(share, 1)]
+    if len(within):
+        return int(within.max())
+    return int(gpus.min()) if len(gpus) else 0
+
+
+def _types(
+    now: Situation, row: int, gpus: int, *, known: bool
+) -> tuple[tuple[int, float], ...]:
+    """Return the GPU types that a job can train on, the soonest end first, as of Gang.
+
+    A change of the type costs a start.
+    """
+    held_type, *_, held = now.sources.steps.held_JX[row].tolist()
+    ends = []
+    for column in np.flatnonzero(now.configs.gpus_C == gpus).tolist():
+        goodput = float(now.goodput_JC[row, column])
+        if goodput <= 0.0:
+            continue
+        of_type = int(now.configs.type_C[column])
+        left_s = float(now.left_J[row]) / goodput
+        stays = held > 0 and of_type == held_type
+        end_s = left_s + (0.0 if stays else float(now.rescale_s_J[row]))
+        ends.append((end_s, of_type, left_s if known else math.inf))
+    return tuple((of_type, left_s) for _, of_type, left_s in sorted(ends))
+
+
+def _trained_s(view: ClusterView, job: JobView, gpus: int) -> float:
+    """Return the seconds that a gang has trained, its starts left out."""
+    usage = job.usage
+    if usage.started_at is None:
+        return 0.0
+    starts = usage.num_rescales + 1
+    return max(view.service_gpu_s(job) / gpus - starts * job.rescale_s, 1.0)
+
+
+def _rank(
+    view: ClusterView, job: JobView, trained_s: float, left_s: float, times: GangTimes
+) -> float:
+    """Return what a job is ordered by, before its width and weight."""
+    runs = bool(job.allocation.slots)
+    if left_s == math.inf:
+        if trained_s <= 0.0:
+            return times.unseen_s(job.rescale_s)
+        return trained_s * UNPROVEN if runs else trained_s + job.rescale_s
+    age_s = max(view.at - job.submitted_at, 0.0)
+    whole_s = trained_s + left_s + SLOWDOWN_S
+    slowdown = max((age_s + left_s) / whole_s, 1.0)
+    start_s = -job.rescale_s if runs else job.rescale_s
+    return max(left_s + start_s, 0.0) / slowdown**FAIRNESS
+
+
+def _due(now: Situation, queue: Sequence[Gang]) -> BoolArray:
+    """Return the gangs that must train now to end by their deadline, and can."""
+    due_J = np.zeros(len(now.jobs), dtype=np.bool_)
+    for gang in queue:
+        slack_s = float(now.stakes.due_J[gang.row]) - gang.left_s
+        start_s = float(now.rescale_s_J[gang.row])
+        due_J[gang.row] = gang.is_gang and 0.0 <= slack_s <= start_s + 2.0 * ROUND_S
+    return due_J
+
+
+def _last_first(
+    queue: Sequence[Gang], num_gpus: int, makespan_jobs: float
+) -> list[Gang]:
+    """Return the queue with those further in front that may end after all others."""
+    gangs = [gang for gang in queue if gang.left_s < math.inf]
+    work_s = sum(gang.left_s * gang.gpus for gang in gangs) / max(num_gpus, 1)
+    longest_s = max((gang.left_s for gang in gangs), default=0.0)
+    end_s = NEAR_LAST * max(work_s, longest_s)
+    room = LAST_PART * num_gpus
+    last: set[int] = set()
+    for gang in sorted(gangs, key=lambda gang: -gang.left_s):
+        if gang.is_gang and gang.left_s + ROUND_S >= end_s and gang.gpus <= room:
+            room -= gang.gpus
+            last.add(gang.row)
+    counts = 1.0 + LAST * makespan_jobs
+    return [
+        gang._replace(rank=gang.rank / counts) if gang.row in last else gang
+        for gang in queue
+    ]
+
+
+def _admit(order: Sequence[Gang], room: Room) -> list[Served]:
+    """Return those that get GPUs, in order; those behind one that has to wait fill."""
+    served = [room.give(gang) for gang in order]
+    return [each for each in served if each is not None]
+
+
+def _used(admitted: Sequence[Served]) -> int:
+    return sum(each.gang.gpus for each in admitted)
+
+
+def _decided(
+    now: Situation,
+    order: Sequence[Gang],
+    admitted: Sequence[Served],
+    is_gang_J: BoolArray,
+    room: Room,
+) -> Gangs:
+    """Return what gangs get, and when those that wait will start."""
+    num_jobs = len(now.jobs)
+    served_J = np.zeros(num_jobs, dtype=np.bool_)
+    type_J = np.zeros(num_jobs, dtype=np.int64)
+    start_s_J = np.full(num_jobs, np.inf)
+    end_s_J = np.full(num_jobs, np.inf)
+    for each in admitted:
+        if each.gang.is_gang:
+            served_J[each.gang.row] = True
+            type_J[each.gang.row] = each.of_type
+    for row, (start_s, end_s) in played(order, admitted, room).items():
+        start_s_J[row] = start_s
+        end_s_J[row] = end_s
+    return Gangs(served_J, is_gang_J & ~served_J, type_J, start_s_J, end_s_J)
+
+
+def played(
+    order: Sequence[Gang], admitted: Sequence[Served], room: Room
+) -> dict[int, tuple[float, float]]:
+    """Return when jobs start and end, s from now, by row, if nobody else comes.
+
+    Whenever a job ends, those that wait start in order, each if all of its GPUs are
+    free. A job of unknown length never ends here, so nothing is said of those that
+    would wait for it. room: before the first is admitted.
+    """
+    room = room.copy()
+    found = {}
+    ends: list[tuple[float, int, Served]] = []
+
+    def start(served: Served, at_s: float) -> None:
+        end_s = at_s + served.left_s
+        found[served.gang.row] = (at_s, end_s)
+        if end_s < math.inf:
+            heapq.heappush(ends, (end_s, served.gang.row, served))
+
+    for served in admitted:
+        room.take(served, served.gang.gpus)
+        start(served, 0.0)
+    waiting = [gang for gang in order if gang.row not in found][:PLAYED_MAX]
+    while waiting and ends:
+        at_s, _, ended = heapq.heappop(ends)
+        room.take(ended, -ended.gang.gpus)
+        if ends and ends[0][0] <= at_s:
+            continue
+        still = []
+        for gang in waiting:
+            given = room.give(gang)
+            if given is None:
+                still.append(gang)
+            else:
+                start(given, at_s)
+        waiting = still
+    return found
