@@ -229,9 +229,7 @@ def schedule(
         times.observe({})
         return None
     queue = _queue(view, now, standing, times, is_gang_J)
-    room = Room(
-        [kind.num_gpus for kind in standing.kinds], dict(standing.quota_left)
-    )
+    room = Room([kind.num_gpus for kind in standing.kinds], dict(standing.quota_left))
     due_J = first_J | _due(now, queue)
 
     def ordered(each: Sequence[Gang]) -> list[Gang]:
@@ -325,13 +323,12 @@ def _rank(
 ) -> float:
     """Return what a job is ordered by, before its width and weight."""
     runs = bool(job.allocation.slots)
-    if left_s == math.inf:
-        if trained_s <= 0.0:
-            return times.unseen_s(job.rescale_s)
-        return trained_s * UNPROVEN if runs else trained_s + job.rescale_s
     age_s = max(view.at - job.submitted_at, 0.0)
-    whole_s = trained_s + left_s + SLOWDOWN_S
-    slowdown = max((age_s + left_s) / whole_s, 1.0)
+    if left_s == math.inf and trained_s > 0.0:
+        return trained_s * UNPROVEN if runs else trained_s + job.rescale_s
+    if left_s == math.inf:
+        left_s = times.unseen_s(job.rescale_s)
+    slowdown = max((age_s + left_s) / (trained_s + left_s + SLOWDOWN_S), 1.0)
     start_s = -job.rescale_s if runs else job.rescale_s
     return max(left_s + start_s, 0.0) / slowdown**FAIRNESS
 
