@@ -142,4 +142,3 @@ def test_a_node_comes_while_a_job_waits_and_goes_once_it_is_idle(
         finally:
             executor.close()
             thread.join()
-            ray.shutdown()

@@ -80,6 +80,11 @@ class LiveExecutor(Executor, KeepsNodes, Protocol):
         """Whether a job's directory is on this machine too, so that a job without one can be refused."""
         ...
 
+    @property
+    def trouble(self) -> str:
+        """Since when and why the engine cannot be asked, in one sentence; "" if it can. For any thread."""
+        ...
+
     def adopted(self) -> Sequence[tuple[JobId, int]]:
         """Return (job, generation) of what lives, or ended unnoticed, since an earlier executor."""
         ...

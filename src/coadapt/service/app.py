@@ -106,7 +106,7 @@ open_router = APIRouter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the routes stand on. policy: its name, to be shown. The last three: see LiveExecutor."""
+    """What the routes stand on. policy: its name, to be shown. The last four: see LiveExecutor."""
 
     loop: LiveLoop
     index: JobIndex
@@ -118,6 +118,7 @@ class Service:
     credentials: Credentials
     to_come: Callable[[], Sequence[Node]] = tuple
     shares_disk: bool = True
+    engine_trouble: Callable[[], str] = str
     nodes: KeepsNodes | None = None
 
 
@@ -409,8 +410,10 @@ async def rotate_token(request: Request) -> dict[str, JsonValue]:
 
 @router.get("/notices")
 async def notices(request: Request) -> dict[str, JsonValue]:
-    """What went wrong inside since the start: events set aside, observers switched off."""
-    return {"notices": [*await asyncio.to_thread(_service(request).loop.notices)]}
+    """What went wrong inside since the start (events set aside, observers switched off), and what is away now."""
+    service = _service(request)
+    told = await asyncio.to_thread(service.loop.notices)
+    return {"notices": [*filter(None, (*told, service.engine_trouble()))]}
 
 
 def _submission(job: Mapping[str, Json]) -> tuple[float, str]:

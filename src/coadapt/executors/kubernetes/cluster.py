@@ -62,6 +62,7 @@ class KubernetesCluster:
         self._known: dict[NodeId, tuple[Node, str]] = {}
         self._addresses: dict[NodeId, str] = {}
         self._listed = threading.Event()
+        self.trouble = ""
         self._lock = threading.Lock()
         self._closed = False
         for loop in (self._watch, self._look_again):
@@ -71,6 +72,11 @@ class KubernetesCluster:
     @property
     def nodes(self) -> tuple[Node, ...]:
         return tuple(node for _, (node, _) in sorted(self._known.items()))
+
+    @property
+    def why_gone(self) -> Mapping[NodeId, str]:
+        """Nothing: a node that goes is deleted, cordoned or not ready, and its events say why."""
+        return {}
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
@@ -105,7 +111,8 @@ class KubernetesCluster:
                 self._follow()
             except ApiError as error:
                 if not self._closed:
-                    logger.warning("the API server does not tell of nodes: %s", error)
+                    self.trouble = f"the API server does not tell of nodes: {error}"
+                    logger.warning("%s", self.trouble)
                     time.sleep(RETRY_S)
 
     def _follow(self) -> None:
@@ -115,6 +122,7 @@ class KubernetesCluster:
                 return
             if change == "LISTED":
                 self._found = listed
+                self.trouble = ""
                 self._look()
                 self._listed.set()
                 continue

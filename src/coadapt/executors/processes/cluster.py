@@ -41,7 +41,12 @@ class Cluster(Protocol):
 
 @runtime_checkable
 class TellsWhy(Protocol):
-    """A cluster that knows why nodes are no longer offered."""
+    """A cluster of an engine that may be away, and that knows why nodes are no longer offered."""
+
+    @property
+    def trouble(self) -> str:
+        """Since when and why the engine cannot be asked, in one sentence; "" if it can. For any thread."""
+        ...
 
     @property
     def why_gone(self) -> Mapping[NodeId, str]:

@@ -96,6 +96,11 @@ class ProcessExecutor:
         return not self._elsewhere
 
     @property
+    def trouble(self) -> str:
+        cluster = self._cluster
+        return cluster.trouble if isinstance(cluster, TellsWhy) else ""
+
+    @property
     def aside(self) -> Mapping[NodeId, str]:
         return self._health.aside
 

@@ -1,5 +1,7 @@
 """The executor `ray`: replicas in processes that a running Ray cluster placed and accounts for."""
 
+from importlib.util import find_spec
+
 from coadapt.executors.host import MEBIBYTE, Connect, Host
 from coadapt.executors.processes.executor import ProcessOptions
 from coadapt.model import InputError
@@ -25,15 +27,13 @@ def on_ray(
     brings a job's directory to its nodes, and `setup` runs there. The others: as those of the executor
     `local`.
     """
-    try:
-        from coadapt.executors.ray.autoscaling import RayExecutor
-        from coadapt.executors.ray.cluster import RayCluster
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
+    from coadapt.executors.ray.autoscaling import RayExecutor
+    from coadapt.executors.ray.cluster import RayCluster
+
+    if find_spec("ray") is None:
         raise InputError(
             "--executor", "ray", "it once Ray is installed: pip install 'coadapt[ray]'"
-        ) from None
+        )
     if not 1 <= log_limit_mib <= MIB_MAX:
         raise InputError(
             "executor ray, option log_limit_mib", log_limit_mib, f"1..{MIB_MAX}"

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from coadapt.executors.host import Host
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
+from coadapt.executors.ray.client import RayAwayError
 from coadapt.executors.ray.cluster import RayCluster
 from coadapt.model import DEFAULT_GPU_TYPE, Node
 from coadapt.model.contract_env import CPU_SLOT_TYPE
@@ -91,7 +92,7 @@ class RayExecutor(ProcessExecutor):
         self._demand = RayDemand(
             num_slots=lambda: _sum(cluster.nodes),
             wanted_slots=host.wanted_slots,
-            request=_request,
+            request=cluster.want,
             most=most,
             per_node=cluster.slots,
         )
@@ -118,19 +119,17 @@ class RayExecutor(ProcessExecutor):
             if self._most:
                 looking.join()
 
+    def close(self) -> None:
+        super().close()
+        self._ray.close()
+
     def _look(self) -> None:
         while not self._ended.wait(LOOK_S):
             try:
                 self._demand.look(time.monotonic())
-            except Exception as error:  # noqa: BLE001  # Ray is away, and says so in many ways: the next look tells
+            except RayAwayError as error:  # the next look tells
                 logger.warning("Ray was not told what is wanted: %s", error)
 
 
 def _sum(nodes: tuple[Node, ...]) -> int:
     return sum(node.num_gpus for node in nodes)
-
-
-def _request(asked: list[Bundle]) -> None:
-    from ray.autoscaler.sdk import request_resources
-
-    request_resources(bundles=asked)

@@ -1,29 +1,32 @@
 """The nodes of a Ray cluster, as Ray knows them now, and how a command is started on one of them."""
 
-import os
+# While Ray cannot be asked, because its head is gone, nothing new can be placed: of each node only what our
+# replicas hold is offered, so that they train on. Ray's daemons end a minute after the head, unless the
+# cluster keeps its books elsewhere (Redis), and a node whose daemon refuses connections is gone. When the head
+# is back, its answers decide again.
+
+import logging
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from coadapt.executors.processes.slots import Slot
 from coadapt.executors.ray import proxy
-from coadapt.executors.ray.others import Others, draining, tag_of
+from coadapt.executors.ray.client import RayAwayError, RayClient
+from coadapt.executors.ray.others import Others, tag_of, told_notice
 from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node, NodeId
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.devices import PARTS
 
 # How old what is known of the nodes may be. Ray itself takes 10-15 s to notice that a node's daemon is dead.
 LOOK_S = 2.0
-CONNECT_S = 5.0
+# Between two tries to connect again: each starts a process that takes 2 s of CPU time.
+RETRY_MAX_S = 15.0
 PROBE_S = 0.5
 # A node that answers no call for so long is not offered: its cable is cut, or its machine is gone.
 SILENT_S = 8.0
@@ -32,10 +35,8 @@ ID_LENGTH = (
 )
 ACCELERATOR = "accelerator_type:"
 
-
-# An address: that of the cluster of this machine, which is started where there is none.
-START = "start"
-START_S = 120.0
+Found = dict[str, Any]
+logger = logging.getLogger(__name__)
 
 
 class _Answer(StrEnum):
@@ -47,25 +48,28 @@ class _Answer(StrEnum):
 
 
 class RayCluster:
-    """Asks Ray at most every LOOK_S. A node has the name that it was given there, else one from its id."""
+    """Asks Ray every LOOK_S, in a thread of its own. A node has the name that it was given there, else one
+    from its id.
+    """
 
-    def __init__(self, address: str, slots: int | None, *, ships: bool = False) -> None:
-        """`address`: of the control store, `host:port`. `slots`: CPU slots per node instead of GPUs.
-
-        ships: Ray brings jobs' directories to the nodes.
-        """
+    def __init__(
+        self, client: RayClient, slots: int | None, *, ships: bool = False
+    ) -> None:
+        """`slots`: CPU slots per node instead of GPUs. ships: Ray brings jobs' directories to the nodes."""
+        self._client = client
         self._ships = ships
-        self._address = address
         self.slots = slots
-        self._lock = threading.Lock()
-        self._known: dict[NodeId, dict[str, Any]] = {}
+        self._found: list[Found] = []
+        self._known: dict[NodeId, Found] = {}
         # A replica may still be told of a node that has just left.
-        self._addressed: dict[NodeId, dict[str, Any]] = {}
-        self._looked_at = float("-inf")
+        self._addressed: dict[NodeId, Found] = {}
         self._resource = "GPU" if slots is None else "CPU"
         self.others = Others(self._resource)
         self.why_gone: dict[NodeId, str] = {}
         self._silent_since: dict[str, float] = {}
+        self._away_since: float | None = None
+        self._away_why = ""
+        self._closed = threading.Event()
 
     @classmethod
     def connect(
@@ -78,27 +82,20 @@ class RayCluster:
     ) -> "RayCluster":
         """Return the cluster at `address`. Raises InputError where none answers, or it has nothing for us.
 
-        address: START begins one where none runs on this machine. may_be_empty: it may have no node for us
-        yet.
+        address: client_process.START begins one where none runs on this machine. may_be_empty: it may have
+        no node for us yet.
         """
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        host, colon, port = address.rpartition(":")
+        client = RayClient(address)
         try:
-            if colon and port.isdecimal():
-                # Ray itself tries for a minute, and then ends the process.
-                socket.create_connection((host, int(port)), CONNECT_S).close()
-            context = (
-                _join_or_start()
-                if address == START
-                else ray.init(address, **proxy.CONNECTING)
-            )
-        except (OSError, ValueError) as error:
+            client.connect()
+            cluster = cls(client, slots, ships=ships)
+            cluster.look()
+        except RayAwayError as error:
+            client.close()
             allowed = f"the address of a running cluster; start one with: ray start --head ({error})"
-            raise InputError(
-                "executor ray, option address", address, allowed.splitlines()[0]
-            ) from None
-        cluster = cls(str(context.address_info["address"]), slots, ships=ships)
+            raise InputError("executor ray, option address", address, allowed) from None
         if not cluster.has_slots and not may_be_empty:
+            client.close()
             allowed = (
                 "a number of CPU slots per node: no node of this Ray cluster has a GPU"
             )
@@ -108,27 +105,46 @@ class RayCluster:
     @property
     def own_address(self) -> str:
         """Where nodes reach this machine."""
-        return str(ray.util.get_node_ip_address())
+        return self._client.own_address
 
     @property
     def has_slots(self) -> bool:
         """Return whether a node that lives has a slot, whoever holds it now."""
         return any(
             self._total(found) > 0 and _probe(found) is not _Answer.REFUSES
-            for found in ray.nodes()
-            if found["Alive"]
+            for found in self._found
+        )
+
+    @property
+    def trouble(self) -> str:
+        """Return since when and why Ray cannot be asked, "" if it can."""
+        since = self._away_since
+        if since is None:
+            return ""
+        return (
+            f"Ray cannot be asked, for {time.monotonic() - since:.0f} s: {self._away_why}; "
+            "nothing new starts until its head is back"
         )
 
     def belong_to(self, state_dir: Path) -> None:
-        """Know from now on which replicas are those of the scheduler in `state_dir`."""
-        with self._lock:
-            self.others = Others(self._resource, tag_of(state_dir))
-            self._looked_at = float("-inf")
+        """Know from now on which replicas are those of the scheduler in `state_dir`, and look at nodes."""
+        self.others = Others(self._resource, tag_of(state_dir))
+        self._look_or_note()
+        threading.Thread(target=self._look_on, name="ray nodes", daemon=True).start()
+
+    def want(self, bundles: list[dict[str, float]]) -> None:
+        """Tell Ray's autoscaler what is wanted. Raises RayAwayError."""
+        self._client.ask("want", bundles=bundles)
+
+    def close(self) -> None:
+        """Look no more; what is known stays."""
+        self._closed.set()
+        self._client.close()
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         return tuple(
-            self._node(name, found) for name, found in sorted(self._look().items())
+            self._node(name, found) for name, found in sorted(self._known.items())
         )
 
     @property
@@ -137,12 +153,10 @@ class RayCluster:
         return {}
 
     def address(self, node: NodeId) -> str:
-        self._look()
         return str(self._addressed[node]["NodeManagerAddress"])
 
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
         """Return the command that starts the command after it on `node`."""
-        self._look()
         ray_id = str(self._addressed[node]["NodeID"])
         cpus, gpus = (
             (0.0, slot.parts / PARTS)
@@ -150,43 +164,84 @@ class RayCluster:
             else (slot.parts / PARTS, 0.0)
         )
         held = (str(cpus), str(gpus), proxy.SHIPS if self._ships else "0")
-        return (sys.executable, "-m", proxy.__name__, self._address, ray_id, *held)
+        where = (self._client.address, ray_id)
+        return (sys.executable, "-m", proxy.__name__, *where, *held)
 
-    def _look(self) -> dict[NodeId, dict[str, Any]]:
-        with self._lock:
-            if time.monotonic() - self._looked_at > LOOK_S:
-                said = [
-                    (found, _probe(found)) for found in ray.nodes() if found["Alive"]
-                ]
-                alive = [
-                    found for found, answer in said if answer is not _Answer.REFUSES
-                ]
-                self.others.look(alive, time.monotonic())
-                going = {**draining(), **self._silent_for_long(said)}
-                named = {_name(found): found for found in alive}
-                self.why_gone = {
-                    name: going[str(found["NodeID"])]
-                    for name, found in named.items()
-                    if str(found["NodeID"]) in going
-                }
-                full = {
-                    name
-                    for name, found in named.items()
-                    if name in self._known and not self._num_slots(found)
-                }
-                self.why_gone |= dict.fromkeys(full, "has nothing left: others hold it")
-                self._known = {
-                    name: found
-                    for name, found in named.items()
-                    if self._num_slots(found) and name not in self.why_gone
-                }
-                self._addressed |= self._known
-                self._looked_at = time.monotonic()
-            return self._known
+    def look(self) -> None:
+        """Ask Ray once. Raises RayAwayError."""
+        answer = self._client.ask("look")
+        now = time.monotonic()
+        if self._away_since is not None:
+            away_s = now - self._away_since
+            logger.warning("Ray can be asked again, after %.0f s", away_s)
+            self._away_since = None
+        self._found = answer["nodes"]
+        said = _probe_all(self._found)
+        alive = [found for found, answer in said if answer is not _Answer.REFUSES]
+        self.others.look(alive, answer, now)
+        notices = {
+            str(node): told_notice(deadline, time.time())
+            for node, deadline in answer["draining"].items()
+        }
+        self._take(alive, {**notices, **self._silent_for_long(said)})
 
-    def _silent_for_long(
-        self, said: list[tuple[dict[str, Any], _Answer]]
-    ) -> dict[str, str]:
+    def _look_on(self) -> None:
+        wait_s = LOOK_S
+        while not self._closed.wait(wait_s):
+            self._look_or_note()
+            is_away = self._away_since is not None
+            wait_s = min(2 * wait_s, RETRY_MAX_S) if is_away else LOOK_S
+
+    def _look_or_note(self) -> None:
+        try:
+            self.look()
+        except RayAwayError as error:
+            if not self._closed.is_set():
+                self._look_without_ray(str(error))
+
+    def _look_without_ray(self, why: str) -> None:
+        """Offer of the nodes that were known only what our replicas hold, as far as their daemons live."""
+        self._away_why = why
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+            logger.warning("%s", self.trouble)
+        said = _probe_all(self._known.values())
+        gone = {
+            str(found["NodeID"]): "is gone: its daemon ended after Ray's head had"
+            for found, answer in said
+            if answer is _Answer.REFUSES
+        }
+        found = [each for each, _ in said]
+        self._take(found, {**gone, **self._silent_for_long(said)})
+
+    def _take(self, alive: Iterable[Found], going: Mapping[str, str]) -> None:
+        """Know the nodes `alive` from now on. going: by Ray's ids, why a node is not offered."""
+        named = {_name(found): found for found in alive}
+        why_gone = {
+            name: going[str(found["NodeID"])]
+            for name, found in named.items()
+            if str(found["NodeID"]) in going
+        }
+        full = {
+            name
+            for name, found in named.items()
+            if name in self._known and not self._num_slots(found)
+        }
+        is_away = self._away_since is not None
+        why = "cannot be used: Ray's head is away" if is_away else ""
+        self.why_gone = {
+            **dict.fromkeys(full, why or "has nothing left: others hold it"),
+            **why_gone,
+        }
+        known = {
+            name: found
+            for name, found in named.items()
+            if self._num_slots(found) and name not in self.why_gone
+        }
+        self._addressed = {**self._addressed, **known}
+        self._known = known
+
+    def _silent_for_long(self, said: list[tuple[Found, _Answer]]) -> dict[str, str]:
         """Return by Ray's ids the nodes that have not answered for SILENT_S: Ray itself takes a minute."""
         now = time.monotonic()
         silent = {
@@ -201,17 +256,18 @@ class RayCluster:
             if now - since >= SILENT_S
         }
 
-    def _num_slots(self, found: dict[str, Any]) -> int:
+    def _num_slots(self, found: Found) -> int:
         """Return how many slots of a node are free or ours: what others hold of it is not offered."""
-        left = self.others.left(str(found["NodeID"]), self._total(found))
+        total = self._total(found) if self._away_since is None else 0
+        left = self.others.left(str(found["NodeID"]), total)
         # Ray would never place a replica where no CPU is left for it, as on a head that was given none.
         return left if self.slots is None else min(self.slots, left)
 
-    def _total(self, found: dict[str, Any]) -> int:
+    def _total(self, found: Found) -> int:
         """Return how many of what a slot is a node has."""
         return int(found["Resources"].get(self._resource, 0))
 
-    def _node(self, name: NodeId, found: dict[str, Any]) -> Node:
+    def _node(self, name: NodeId, found: Found) -> Node:
         kinds = [
             key.removeprefix(ACCELERATOR)
             for key in found["Resources"]
@@ -225,7 +281,11 @@ class RayCluster:
         return Node(id=name, num_gpus=self._num_slots(found), gpu_type=gpu_type)
 
 
-def _probe(found: dict[str, Any]) -> _Answer:
+def _probe_all(nodes: Iterable[Found]) -> list[tuple[Found, _Answer]]:
+    return [(found, _probe(found)) for found in nodes]
+
+
+def _probe(found: Found) -> _Answer:
     where = (found["NodeManagerAddress"], found["NodeManagerPort"])
     try:
         socket.create_connection(where, PROBE_S).close()
@@ -236,39 +296,8 @@ def _probe(found: dict[str, Any]) -> _Answer:
     return _Answer.ANSWERS
 
 
-def _name(found: dict[str, Any]) -> NodeId:
+def _name(found: Found) -> NodeId:
     """Return the name that `ray start --node-name` gave; several nodes may have none, and one address."""
     given, host = str(found.get("NodeName", "")), str(found["NodeManagerHostname"])
     own = given and given not in (host, found["NodeManagerAddress"])
     return given if own else f"{host}-{found['NodeID'][-ID_LENGTH:]}"
-
-
-def _join_or_start() -> Any:
-    """Connect to the Ray cluster of this machine; one that has to be started outlives this process."""
-    try:
-        return ray.init("auto", **proxy.CONNECTING)
-    except ConnectionError:
-        command = [
-            sys.executable,
-            "-m",
-            "ray.scripts.scripts",
-            "start",
-            "--head",
-            "--port=0",
-        ]
-        with (
-            tempfile.TemporaryFile() as said
-        ):  # no pipe: what it starts keeps its output
-            try:
-                subprocess.run(
-                    command, check=True, stdout=said, stderr=said, timeout=START_S
-                )
-            except subprocess.SubprocessError as error:
-                said.seek(0)
-                why = (
-                    said.read().decode(errors="replace").strip() or str(error)
-                ).splitlines()[-1]
-                raise InputError(
-                    "executor ray, option address", START, f"where Ray starts: {why}"
-                ) from None
-    return ray.init("auto", **proxy.CONNECTING)

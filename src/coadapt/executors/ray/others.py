@@ -6,19 +6,15 @@
 # has not yet reported looks as if others held what we have just been given. So others are believed to hold no more
 # than the least that they seemed to hold in the last WINDOW_S, and a node is never made smaller than what we hold.
 #
-# These calls are Ray's own, of ray._private: the public ones sum over nodes. Where a version of Ray has them no
-# more, nothing is known of others, as before.
+# Where a version of Ray does not tell (client_process.py), nothing is known of others.
 
 import hashlib
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import ray
 
 from coadapt.model.devices import PARTS
 
@@ -28,9 +24,6 @@ PREFIX = "coadapt"
 RUNNER_CLASS = "Runner"
 MILLISECONDS = 1000.0
 ROUNDING = 1e-6  # of Ray's sums of fractions
-# An actor holds what it asks for before it is told to be alive. Ray keeps the dead ones, too.
-LIVING = ("ALIVE", "PENDING_CREATION")
-
 # What Ray's own calls give: mappings of names to plain values.
 JsonLike = Mapping[str, Any]
 
@@ -68,21 +61,15 @@ class Others:
         self._looks: deque[_Look] = deque()
         self._told = False
 
-    def look(self, nodes: Sequence[JsonLike], now: float) -> None:
-        """Take in what Ray says now. nodes: as `ray.nodes()` has them."""
-        try:
-            available = ray._private.state.available_resources_per_node()
-            actors: list[JsonLike] = []
-            for state in LIVING:
-                found = ray._private.state.actors(actor_state_name=state)
-                actors.extend(found.values())
-        except Exception as error:  # noqa: BLE001  # Ray's own inside: whatever it raises, we know nothing
+    def look(self, nodes: Sequence[JsonLike], answer: JsonLike, now: float) -> None:
+        """Take in what Ray says now. nodes: as `ray.nodes()` has them. answer: see client_process.py."""
+        if why := answer["why_unknown"]:
             if not self._told:
-                logger.warning("Ray does not say what others hold: %s", error)
+                logger.warning("Ray does not say what others hold: %s", why)
             self._told = True
             self._looks.clear()
             return
-        self.take(nodes, available, actors, now)
+        self.take(nodes, answer["available"], answer["actors"], now)
 
     def take(
         self,
@@ -124,16 +111,6 @@ class Others:
         ours = self._looks[-1].ours.get(node, 0.0) if self._looks else 0.0
         # Parts of a slot that others hold take the whole of it; so do ours.
         return max(total - math.ceil(seen - ROUNDING), math.ceil(ours - ROUNDING), 0)
-
-
-def draining(now_s: float | None = None) -> dict[str, str]:
-    """Return the nodes that are about to go, by Ray's ids, each with Ray's notice in words."""
-    try:
-        notices = ray._private.state.state.get_draining_nodes()
-    except Exception:  # noqa: BLE001  # as above
-        return {}
-    now = time.time() if now_s is None else now_s
-    return {str(node): told_notice(deadline, now) for node, deadline in notices.items()}
 
 
 def told_notice(deadline_ms: int, now_s: float) -> str:

@@ -19,6 +19,7 @@ from coadapt.executors.processes import line as lines
 from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.executors.processes.standing_in import EXIT_NOT_BEGUN, Begun, end_as
 from coadapt.executors.ray import set_up
+from coadapt.executors.ray.client import CONNECT_S, reaches
 from coadapt.executors.ray.others import actor_name, tag_of
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
 from coadapt.model.devices import PARTS
@@ -30,6 +31,10 @@ CONNECTING = {
 }
 # Of Ray's own making, for processes on this machine: there they would be wrong.
 LOCAL_ENVS = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "VIRTUAL_ENV_PROMPT")
+# Ray would end this process a minute after the cluster's head is gone, and the replica with it. It ends with
+# the replica: where that has to go, too, Ray says so.
+ENV_WITHOUT_HEAD = "RAY_gcs_rpc_server_reconnect_timeout_s"
+WITHOUT_HEAD_S = 1_000_000
 
 SHIPS = "1"
 # What a run has no use for, and what would make each of them another directory to Ray.
@@ -55,6 +60,11 @@ def main(
     """
     signal.signal(signal.SIGTERM, _on_signal)
     begun = Begun()
+    if not reaches(cluster, CONNECT_S):
+        _print(f"error: Ray's head does not answer at {cluster}\n".encode())
+        end_as(EXIT_NOT_BEGUN)
+    envs = {name: value for name, value in os.environ.items() if name not in LOCAL_ENVS}
+    os.environ[ENV_WITHOUT_HEAD] = str(WITHOUT_HEAD_S)
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -64,11 +74,13 @@ def main(
         ray.init(
             cluster, **CONNECTING, **(_shipped(os.getcwd()) if ships == SHIPS else {})
         )
+    except ConnectionError as error:
+        _print(f"error: Ray's head does not answer: {error}\n".encode())
+        end_as(EXIT_NOT_BEGUN)
     except (ValueError, RuntimeError) as error:
         _print(f"error: its driver cannot connect to Ray: {error}\n".encode())
         end_as(EXIT_FAILED)
     signal.signal(signal.SIGTERM, _on_signal)  # Ray has put one of its own in its place
-    envs = {name: value for name, value in os.environ.items() if name not in LOCAL_ENVS}
     try:
         remote = ray.remote(
             num_cpus=float(cpus), num_gpus=float(gpus), max_concurrency=CALLS

@@ -73,6 +73,10 @@ class SlurmCluster:
         }
 
     @property
+    def trouble(self) -> str:
+        return self._pool.trouble
+
+    @property
     def why_gone(self) -> Mapping[NodeId, str]:
         return self._pool.why_gone
 

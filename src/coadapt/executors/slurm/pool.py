@@ -58,6 +58,8 @@ class Pool:
         folder.mkdir(parents=True, exist_ok=True)
         # Why machines are no longer here, as far as it is known.
         self.why_gone: dict[NodeId, str] = {}
+        # Since when and why Slurm cannot be asked, or has nothing for us any more; "" if all is well.
+        self.trouble = ""
         self._look()
 
     @property
@@ -74,9 +76,9 @@ class Pool:
             try:
                 self._look()
             except SlurmError as error:
-                self._tell(f"Slurm does not answer: {error}")
+                self._tell_silence(f"Slurm does not answer: {error}")
             except Exception as error:  # noqa: BLE001  # no answer of Slurm's may end this thread
-                self._tell(
+                self._tell_silence(
                     f"Slurm does not answer so that it can be read: {type(error).__name__}: {error}"
                 )
             else:
@@ -87,8 +89,13 @@ class Pool:
     def close(self) -> None:
         self._closed.set()
 
+    def _tell_silence(self, what: str) -> None:
+        self.trouble = what
+        self._tell(what)
+
     def _look(self) -> None:
         jobs = self._jobs()
+        self.trouble = ""
         if self._terms.allocation and not jobs:
             self._tell_end_of(self._terms.allocation)
         running = [job for job in jobs if job.runs]
@@ -131,7 +138,7 @@ class Pool:
         how = f" ({state})" if state else ", and Slurm knows no more of it"
         why = f"allocation {allocation} has ended{how}"
         self.why_gone |= dict.fromkeys(self.hosts, f"is gone: {why}")
-        self._tell(
+        self._tell_silence(
             f"{why}: no job can run until the scheduler is started with another allocation"
         )
 

@@ -1,0 +1,159 @@
+"""What the scheduler asks of a Ray cluster, through a process of its own that may die (client_process.py)."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from typing import Any
+
+CLIENT = "coadapt.executors.ray.client_process"
+# Ray itself tries for a minute to connect, and then ends the process.
+CONNECT_S = 5.0
+START_S = 180.0
+ANSWER_S = 20.0
+LAST_BYTES = 4096
+LAST_WORDS_S = 2.0
+
+
+class RayAwayError(Exception):
+    """Ray cannot be asked now. str(error): why, in one line."""
+
+
+class RayClient:
+    """Starts the process when it is first asked, and again after it died. For any thread.
+
+    After `ask` raised RayAwayError the next `ask` connects again, maybe to a cluster at another address.
+    """
+
+    def __init__(self, address: str) -> None:
+        """`address`: `HOST:PORT`, or a word that Ray's client knows what to do with."""
+        self._given = address
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._buffer = b""
+        self._closed = False
+        # What the process prints: Ray's library says there why it ends it.
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as this object
+        self.address = ""
+        self.own_address = ""
+
+    def connect(self) -> None:
+        """Connect unless that was done. Raises RayAwayError."""
+        with self._lock:
+            self._connect()
+
+    def ask(self, what: str, **values: object) -> dict[str, Any]:
+        """Return the answer to one of client_process.QUESTIONS. Raises RayAwayError."""
+        with self._lock:
+            self._connect()
+            if not reaches(self.address, CONNECT_S):
+                self._end()
+                raise RayAwayError(f"nothing answers at {self.address}")
+            return self._exchange({"ask": what, **values}, ANSWER_S)
+
+    def close(self) -> None:
+        """End the process. Whatever is asked after that raises RayAwayError."""
+        with self._lock:
+            self._closed = True
+            self._end()
+
+    def _connect(self) -> None:
+        if self._line is not None:
+            return
+        if self._closed:
+            raise RayAwayError("it is not asked any more")
+        given = self._given
+        if is_address(given) and not reaches(given, CONNECT_S):
+            raise RayAwayError(f"nothing answers at {given}")
+        self._said.seek(0)
+        self._said.truncate()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            fd = theirs.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", CLIENT, str(fd), given],
+                pass_fds=(fd,),
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                start_new_session=True,
+            )
+        self._line = ours
+        self._buffer = b""
+        answer = self._exchange(None, START_S)
+        self.address = str(answer["address"])
+        self.own_address = str(answer["own_address"])
+
+    def _exchange(self, question: object, wait_s: float) -> dict[str, Any]:
+        """Send `question` unless it is None; return the answer. After an error the process is gone."""
+        assert self._line is not None
+        self._line.settimeout(wait_s)
+        try:
+            if question is not None:
+                self._line.sendall(json.dumps(question).encode() + b"\n")
+            answer: dict[str, Any] = json.loads(self._read_line())
+        except TimeoutError:
+            self._end()
+            raise RayAwayError(f"Ray gave no answer for {wait_s:g} s") from None
+        except OSError as error:
+            self._end()
+            raise RayAwayError(
+                f"Ray's client ended: {self._last_line() or error}"
+            ) from None
+        if "error" in answer:
+            self._end()
+            raise RayAwayError(str(answer["error"]))
+        return answer
+
+    def _read_line(self) -> bytes:
+        assert self._line is not None
+        while b"\n" not in self._buffer:
+            data = self._line.recv(1 << 20)
+            if not data:
+                self._wait_for_last_words()
+                raise ConnectionError("it died without an answer")
+            self._buffer += data
+        answer, _, self._buffer = self._buffer.partition(b"\n")
+        return answer
+
+    def _wait_for_last_words(self) -> None:
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(LAST_WORDS_S)
+
+    def _last_line(self) -> str:
+        """Return what the process printed last, "" if nothing."""
+        self._said.seek(0, os.SEEK_END)
+        self._said.seek(max(self._said.tell() - LAST_BYTES, 0))
+        lines = self._said.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+    def _end(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def is_address(text: str) -> bool:
+    """Return whether `text` is `HOST:PORT`."""
+    _, colon, port = text.rpartition(":")
+    return bool(colon) and port.isdecimal()
+
+
+def reaches(address: str, within_s: float) -> bool:
+    """Return whether something listens at `HOST:PORT`."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), within_s).close()
+    except OSError:
+        return False
+    return True

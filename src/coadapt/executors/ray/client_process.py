@@ -1,0 +1,149 @@
+"""Ray's client in a process of its own: it answers questions about the cluster, and may die alone.
+
+Ray's library ends the process that it lives in a minute after the cluster's head is gone, and nothing in that
+process can prevent it. So the scheduler has none of it: it starts this process and asks it (client.py).
+Started as `python -m … FD ADDRESS`; FD is a socket on which each line is one question or one answer, in JSON.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+
+from coadapt.executors.ray.proxy import CONNECTING
+
+# An address: that of the cluster of this machine, which is started where there is none.
+START = "start"
+START_S = 120.0
+# An actor holds what it asks for before it is told to be alive. Ray keeps the dead ones, too.
+LIVING = ("ALIVE", "PENDING_CREATION")
+# Of what Ray tells of each: plain values, and no more than is asked for.
+NODE_FIELDS = (
+    "NodeID",
+    "NodeName",
+    "NodeManagerAddress",
+    "NodeManagerHostname",
+    "NodeManagerPort",
+    "Resources",
+)
+ACTOR_FIELDS = ("Name", "ActorClassName", "Address")
+
+Answer = Mapping[str, Any]
+
+
+def main(fd: str, address: str) -> None:
+    """Connect to the cluster at `address`, then answer until the other end closes the socket."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with socket.socket(fileno=int(fd)) as line, line.makefile("rw") as stream:
+        _say(stream, _answer(lambda: _connect(address)))
+        for question in stream:
+            given = json.loads(question)
+            ask = QUESTIONS[given.pop("ask")]
+            _say(stream, _answer(lambda ask=ask, given=given: ask(**given)))
+
+
+def _say(stream: Any, answer: Answer) -> None:
+    stream.write(json.dumps(answer) + "\n")
+    stream.flush()
+
+
+def _answer(question: Callable[[], Answer]) -> Answer:
+    """Return what `question` does, or its error in the field `error`."""
+    try:
+        return question()
+    except Exception as error:  # noqa: BLE001  # Ray's errors are of many types; the asker tells of them
+        return {"error": (str(error).splitlines() or [type(error).__name__])[0]}
+
+
+def _connect(address: str) -> Answer:
+    context = _join_or_start() if address == START else ray.init(address, **CONNECTING)
+    return {
+        "address": str(context.address_info["address"]),
+        "own_address": str(ray.util.get_node_ip_address()),
+    }
+
+
+def _join_or_start() -> Any:
+    """Connect to the Ray cluster of this machine; one that has to be started outlives this process."""
+    try:
+        return ray.init("auto", **CONNECTING)
+    except ConnectionError:
+        command = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--head",
+            "--port=0",
+        ]
+        # No pipe: what it starts keeps its output.
+        with tempfile.TemporaryFile() as said:
+            try:
+                subprocess.run(
+                    command, check=True, stdout=said, stderr=said, timeout=START_S
+                )
+            except subprocess.SubprocessError as error:
+                said.seek(0)
+                lines = said.read().decode(errors="replace").strip().splitlines()
+                why = lines[-1] if lines else str(error)
+                raise ConnectionError(f"Ray does not start: {why}") from None
+    return ray.init("auto", **CONNECTING)
+
+
+def _look() -> Answer:
+    """Return the nodes that Ray counts alive, and what is known of what they hold and of their end."""
+    return {
+        "nodes": [
+            _plain(found, NODE_FIELDS) for found in ray.nodes() if found["Alive"]
+        ],
+        "draining": _or_nothing(ray._private.state.state.get_draining_nodes),
+        **_held(),
+    }
+
+
+def _plain(found: Answer, fields: Sequence[str]) -> Answer:
+    return {name: found[name] for name in fields if name in found}
+
+
+def _held() -> Answer:
+    """Return what is free of each node and the actors that live, or why Ray does not tell.
+
+    These calls are Ray's own, of ray._private: the public ones sum over nodes.
+    """
+    try:
+        actors: list[Answer] = []
+        for state in LIVING:
+            found = ray._private.state.actors(actor_state_name=state)
+            actors.extend(_plain(actor, ACTOR_FIELDS) for actor in found.values())
+        available = ray._private.state.available_resources_per_node()
+    except Exception as error:  # noqa: BLE001  # Ray's own inside: whatever it raises, we know nothing
+        return {"available": {}, "actors": [], "why_unknown": str(error)}
+    return {"available": available, "actors": actors, "why_unknown": ""}
+
+
+def _or_nothing(ask: Callable[[], Answer]) -> Answer:
+    try:
+        return ask()
+    except Exception:  # noqa: BLE001  # as above
+        return {}
+
+
+def _want(bundles: list[dict[str, float]]) -> Answer:
+    """Tell Ray's autoscaler what is wanted."""
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=bundles)
+    return {}
+
+
+QUESTIONS: Mapping[str, Callable[..., Answer]] = {"look": _look, "want": _want}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
