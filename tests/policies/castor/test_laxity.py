@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coadapt.model import JobView, RescaleContract, Usage
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.fairness import OVERDUE, Fair
-from coadapt.policies.castor.laxity import (
+from coadapt.policies.castor.guarantees import (
     ANY_TYPE,
     LAST_END_FIRST,
     NO_TYPE,

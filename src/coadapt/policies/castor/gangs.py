@@ -20,6 +20,8 @@
 #           That holds only while the others can use the rest: where more GPUs train
 #           without it, it does not.
 #   due     A gang whose deadline allows no more waiting goes before all of these.
+#   late    A job that is late by its fair clock goes before those, as `rho_max` says:
+#           but not a gang that needs more GPUs than an equal share.
 #
 # Other jobs stand in the same order, each with its equal share of the GPUs, so a gang
 # gets GPUs from them when it is its turn, and leaves them theirs when it is not.
@@ -42,7 +44,7 @@ from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.fairness import Fair
 from coadapt.policies.castor.fluid.crowd import Course
-from coadapt.policies.castor.laxity import SHARES_FIRST, Owed
+from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Owed
 from coadapt.policies.castor.situation import Situation
 
 WIDTH = 0.25  # of 0, 0.25, 0.5 and 1, on drawn gangs of 1 to all GPUs
@@ -90,14 +92,13 @@ class Served(NamedTuple):
 class Gangs(NamedTuple):
     """What a round gives to gangs.
 
-    served_J: those that train now; barred_J: those that wait; type_J: the GPU type of
-    those served. start_s_J, end_s_J: seconds until each starts and ends, infinity where
-    that is unknown.
+    served_J: those that train now; barred_J: those that wait. start_s_J, end_s_J:
+    seconds until each starts and ends, infinity where that is unknown. The round's
+    program chooses the GPU types of those served, as of all jobs.
     """
 
     served_J: BoolArray
     barred_J: BoolArray
-    type_J: IntArray
     start_s_J: FloatArray
     end_s_J: FloatArray
 
@@ -106,7 +107,7 @@ class Gangs(NamedTuple):
         gang_J = self.served_J | self.barred_J
         return Owed(
             np.where(gang_J, size_J * self.served_J, owed.replicas_J),
-            np.where(gang_J, self.type_J, owed.type_J),
+            np.where(gang_J, ANY_TYPE, owed.type_J),
             np.where(gang_J, np.inf, owed.goodput_J),
             np.where(gang_J, SHARES_FIRST, owed.urgency_J),
         )
@@ -204,12 +205,15 @@ def gangs_in(now: Situation) -> BoolArray:
     return is_J
 
 
-def fitting(now: Situation, fair: Fair) -> BoolArray:
-    """Return the gangs that fit within an equal share, for which `rho_max` holds."""
+def late(now: Situation, fair: Fair, rho_max: float) -> BoolArray:
+    """Return the jobs that are late by their fair clocks, for which `rho_max` holds.
+
+    It does not hold for a gang that needs more than an equal share.
+    """
     # One that needs more than its share has it in turns: at less than its goodput.
     whole_J = fair.rate_J >= fair.goodput_J * (1.0 - 1e-9)
-    fits_J: BoolArray = gangs_in(now) & whole_J
-    return fits_J
+    late_J: BoolArray = (fair.least_J >= rho_max) & (whole_J | ~gangs_in(now))
+    return late_J
 
 
 def schedule(
@@ -218,11 +222,11 @@ def schedule(
     standing: Standing,
     times: GangTimes,
     makespan_jobs: float,
-    first_J: BoolArray,
+    late_J: BoolArray,
 ) -> Gangs | None:
     """Return what gangs get now; None where there are none.
 
-    first_J: gangs that are owed their GPUs whatever their rank.
+    late_J: as of `late`; these go before all others.
     """
     is_gang_J = gangs_in(now)
     if not is_gang_J.any():
@@ -230,10 +234,14 @@ def schedule(
         return None
     queue = _queue(view, now, standing, times, is_gang_J)
     room = Room([kind.num_gpus for kind in standing.kinds], dict(standing.quota_left))
-    due_J = first_J | _due(now, queue)
+    due_J = _due(now, queue)
+
+    def key(gang: Gang) -> tuple[bool, bool, float, int]:
+        row = gang.row
+        return not late_J[row], not due_J[row], gang.rank, row
 
     def ordered(each: Sequence[Gang]) -> list[Gang]:
-        return sorted(each, key=lambda gang: (not due_J[gang.row], gang.rank, gang.row))
+        return sorted(each, key=key)
 
     plain = ordered(queue)
     order = ordered(_last_first(queue, sum(room.gpus_T), makespan_jobs))
@@ -384,17 +392,15 @@ def _decided(
     """Return what gangs get, and when those that wait will start."""
     num_jobs = len(now.jobs)
     served_J = np.zeros(num_jobs, dtype=np.bool_)
-    type_J = np.zeros(num_jobs, dtype=np.int64)
     start_s_J = np.full(num_jobs, np.inf)
     end_s_J = np.full(num_jobs, np.inf)
     for each in admitted:
         if each.gang.is_gang:
             served_J[each.gang.row] = True
-            type_J[each.gang.row] = each.of_type
     for row, (start_s, end_s) in played(order, admitted, room).items():
         start_s_J[row] = start_s
         end_s_J[row] = end_s
-    return Gangs(served_J, is_gang_J & ~served_J, type_J, start_s_J, end_s_J)
+    return Gangs(served_J, is_gang_J & ~served_J, start_s_J, end_s_J)
 
 
 def played(

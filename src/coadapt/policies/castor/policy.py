@@ -15,11 +15,11 @@ from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.facts import Facts
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Waits
-from coadapt.policies.castor.gangs import GangTimes, fitting, schedule
+from coadapt.policies.castor.gangs import GangTimes, late, schedule
 from coadapt.policies.castor.ground import Ground
+from coadapt.policies.castor.guarantees import Owed
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.last_round import LastRound
-from coadapt.policies.castor.laxity import owed_now
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import Floor, place
 from coadapt.policies.castor.predictions import STARTS_HIGH, Predictions
@@ -170,18 +170,14 @@ class Castor(CastorOptions):
         over = memory.arrivals.silence.over(view.at, now.jobs) if fluid.several else 0.0
         crowd = (1.0 - over) * len(now.jobs) + over * END_JOBS
         dials = self.dials(median(now.rescale_s_J), fluid.unlike, crowd)
-        owed, fair_J = (
-            owed_now(
-                now, view.at, bears_J, num_gpus, end_too=dials.makespan_jobs > 0.0
-            ),
-            None,
-        )
+        owed = Owed.nothing(len(now.jobs))
+        fair_J = None
         late_J = np.zeros(len(now.jobs), dtype=np.bool_)
         if dials.rho_max:
             fair = memory.clocks.move(view.at, now, gpus_T)
             fair_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
             owed = owed.with_shares(fair, dials.rho_max)
-            late_J = fitting(now, fair) & (fair.least_J >= dials.rho_max)
+            late_J = late(now, fair, dials.rho_max)
         wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J, fair_J)
         outlook = self._look_ahead(view, now, fluid, wanted, over)
         gangs = schedule(

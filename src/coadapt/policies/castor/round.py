@@ -26,7 +26,7 @@ from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import JobId
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
-from coadapt.policies.castor.laxity import ANY_TYPE, Owed
+from coadapt.policies.castor.guarantees import ANY_TYPE, Owed
 from coadapt.policies.castor.program.knapsack import Choice, prove, solve
 from coadapt.policies.castor.program.prices import NEVER, WAIT, Options
 from coadapt.policies.castor.rates import Configs
