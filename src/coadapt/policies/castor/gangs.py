@@ -46,6 +46,7 @@ from coadapt.policies.castor.fairness import Fair
 from coadapt.policies.castor.fluid.crowd import Course
 from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Owed
 from coadapt.policies.castor.situation import Situation
+from coadapt.policies.predictors.declared import forecast_of
 
 WIDTH = 0.25  # of 0, 0.25, 0.5 and 1, on drawn gangs of 1 to all GPUs
 FAIRNESS = 1.0  # of 0, 0.5, 1 and 2, likewise
@@ -277,6 +278,8 @@ def _queue(
             lived_s[job.id] = trained_s
         known = bool(now.timed_J[row]) and (bool(hinted_J[row]) or not is_gang)
         types = _types(now, row, gpus, known=known)
+        if is_gang and not now.timed_J[row]:
+            types = _declared(job, gpus, types)
         weight = float(now.stakes.weight_J[row]) / mean_weight
         rank = _rank(view, job, trained_s, types[0][1], times) * gpus**WIDTH / weight
         queue.append(Gang(row, gpus, types, rank, is_gang, job.spec.tenant))
@@ -315,6 +318,17 @@ def _types(
         end_s = left_s + (0.0 if stays else float(now.rescale_s_J[row]))
         ends.append((end_s, of_type, left_s if known else math.inf))
     return tuple((of_type, left_s) for _, of_type, left_s in sorted(ends))
+
+
+def _declared(
+    job: JobView, gpus: int, types: tuple[tuple[int, float], ...]
+) -> tuple[tuple[int, float], ...]:
+    """Return the types of a gang that was never timed, with its user's word on them."""
+    said = forecast_of(replace(job, measured=replace(job.measured, forecast=None)))
+    if said is None:
+        return types
+    left_s = said.remaining_s(gpus)
+    return tuple((of_type, left_s) for of_type, _ in types)
 
 
 def _trained_s(view: ClusterView, job: JobView, gpus: int) -> float:
