@@ -48,10 +48,10 @@ from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Owed
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.predictors.declared import forecast_of
 
-WIDTH = 0.25  # of 0, 0.25, 0.5 and 1, on drawn gangs of 1 to all GPUs
-FAIRNESS = 1.0  # of 0, 0.5, 1 and 2, likewise
+WIDTH = 0.5  # of 0, 0.25, 0.5, 0.75 and 1, on drawn gangs of 1 to all GPUs
+FAIRNESS = 1.0  # of 0, 0.25, 0.5, 1 and 2, likewise
 SLOWDOWN_S = 60.0  # a wait of a round is no slowdown
-LAST = 4.0
+LAST = 4.0  # (with 1 the last end is 20 % later on Shockwave's trace)
 NEAR_LAST = 0.9  # of the last end: a gang with as much left may be what ends last
 LAST_PART = 0.5  # of the GPUs, for gangs that may be
 ROUND_S = 60.0
