@@ -7,9 +7,9 @@
 # order, each gets its GPUs if they are free, and those behind it fill the rest
 # (backfilling). The round's program then gives the others what is left.
 #
-#   rank    seconds left x k^WIDTH / slowdown^FAIRNESS / weight; the least goes first.
+#   rank    seconds left x k^WIDTH / stretch^FAIRNESS / weight; the least goes first.
 #           With WIDTH 1 it is shortest remaining service first, with 0 shortest
-#           remaining time first. The slowdown is (age + left) / (trained + left), so
+#           remaining time first. The stretch is (age + left) / (trained + left), so
 #           no job waits for ever while shorter ones come. A gang that waits has its
 #           start to pay, and one that runs would have to pay another: both count.
 #   unknown A gang of which no length is known has the least mean time to its end, over
@@ -29,7 +29,6 @@
 # The same order played forward, with the times that jobs have left, says when each gang
 # starts: the first that waits has a reservation, since those behind it give way.
 
-import heapq
 import math
 from bisect import insort
 from collections import deque
@@ -50,7 +49,7 @@ from coadapt.policies.predictors.declared import forecast_of
 
 WIDTH = 0.5  # of 0, 0.25, 0.5, 0.75 and 1, on drawn gangs of 1 to all GPUs
 FAIRNESS = 1.0  # of 0, 0.25, 0.5, 1 and 2, likewise
-SLOWDOWN_S = 60.0  # a wait of a round is no slowdown
+SHORT_S = 60.0  # a wait of a round is no stretch worth speaking of
 LAST = 4.0  # (with 1 the last end is 20 % later on Shockwave's trace)
 NEAR_LAST = 0.9  # of the last end: a gang with as much left may be what ends last
 LAST_PART = 0.5  # of the GPUs, for gangs that may be
@@ -59,7 +58,7 @@ SEEN_MAX = 200  # gangs whose time is remembered
 PRIOR_S = tuple(30.0 * 2.0**step for step in range(12))  # 30 s to 17 hours
 PRIOR_WEIGHT = 3.0  # so many gangs seen count as much as these
 UNPROVEN = 0.5  # of its rank: a gang of unknown length that runs goes on by so much
-PLAYED_MAX = 400  # gangs that wait whose start is foretold
+PLAYED_MAX = 50  # jobs that wait whose start is foretold
 
 
 class Gang(NamedTuple):
@@ -80,6 +79,17 @@ class Gang(NamedTuple):
     @property
     def left_s(self) -> float:
         return self.types[0][1]
+
+
+class First(NamedTuple):
+    """What goes before others in the order.
+
+    late_J: jobs that are late by their fair clocks. makespan_jobs: how many jobs'
+    completion times the makespan weighs as much as.
+    """
+
+    late_J: BoolArray
+    makespan_jobs: float
 
 
 class Served(NamedTuple):
@@ -217,17 +227,16 @@ def late(now: Situation, fair: Fair, rho_max: float) -> BoolArray:
     return late_J
 
 
-def schedule(
+def plan_gangs(
     view: ClusterView,
     now: Situation,
     standing: Standing,
+    first: First,
     times: GangTimes,
-    makespan_jobs: float,
-    late_J: BoolArray,
 ) -> Gangs | None:
     """Return what gangs get now; None where there are none.
 
-    late_J: as of `late`; these go before all others.
+    first: what goes before others.
     """
     is_gang_J = gangs_in(now)
     if not is_gang_J.any():
@@ -239,13 +248,13 @@ def schedule(
 
     def key(gang: Gang) -> tuple[bool, bool, float, int]:
         row = gang.row
-        return not late_J[row], not due_J[row], gang.rank, row
+        return not first.late_J[row], not due_J[row], gang.rank, row
 
     def ordered(each: Sequence[Gang]) -> list[Gang]:
         return sorted(each, key=key)
 
     plain = ordered(queue)
-    order = ordered(_last_first(queue, sum(room.gpus_T), makespan_jobs))
+    order = ordered(_last_first(queue, sum(room.gpus_T), first.makespan_jobs))
     admitted = _admit(order, room.copy())
     plainly = _admit(plain, room.copy())
     if _used(admitted) < _used(plainly):
@@ -350,9 +359,9 @@ def _rank(
         return trained_s * UNPROVEN if runs else trained_s + job.rescale_s
     if left_s == math.inf:
         left_s = times.unseen_s(job.rescale_s)
-    slowdown = max((age_s + left_s) / (trained_s + left_s + SLOWDOWN_S), 1.0)
+    stretch = max((age_s + left_s) / (trained_s + left_s + SHORT_S), 1.0)
     start_s = -job.rescale_s if runs else job.rescale_s
-    return max(left_s + start_s, 0.0) / slowdown**FAIRNESS
+    return max(left_s + start_s, 0.0) / stretch**FAIRNESS
 
 
 def _due(now: Situation, queue: Sequence[Gang]) -> BoolArray:
@@ -420,37 +429,37 @@ def _decided(
 def played(
     order: Sequence[Gang], admitted: Sequence[Served], room: Room
 ) -> dict[int, tuple[float, float]]:
-    """Return when jobs start and end, s from now, by row, if nobody else comes.
+    """Return when jobs start and end, s from now, by row, if no other job comes.
 
-    Whenever a job ends, those that wait start in order, each if all of its GPUs are
-    free. A job of unknown length never ends here, so nothing is said of those that
-    would wait for it. room: before the first is admitted.
+    Whenever a job ends, the order is served anew from its front, so when a job starts
+    depends on those in front of it alone. A job of unknown length never ends here, so
+    nothing is said of those that would wait for it; nor of those that are so far behind
+    that they would be played at the end only. room: before the first is admitted.
     """
-    room = room.copy()
-    found = {}
-    ends: list[tuple[float, int, Served]] = []
-
-    def start(served: Served, at_s: float) -> None:
-        end_s = at_s + served.left_s
-        found[served.gang.row] = (at_s, end_s)
-        if end_s < math.inf:
-            heapq.heappush(ends, (end_s, served.gang.row, served))
-
-    for served in admitted:
-        room.take(served, served.gang.gpus)
-        start(served, 0.0)
-    waiting = [gang for gang in order if gang.row not in found][:PLAYED_MAX]
-    while waiting and ends:
-        at_s, _, ended = heapq.heappop(ends)
-        room.take(ended, -ended.gang.gpus)
-        if ends and ends[0][0] <= at_s:
-            continue
-        still = []
-        for gang in waiting:
-            given = room.give(gang)
-            if given is None:
-                still.append(gang)
-            else:
-                start(given, at_s)
-        waiting = still
-    return found
+    now = {each.gang.row for each in admitted}
+    waiting = [gang.row for gang in order if gang.row not in now][:PLAYED_MAX]
+    due = set(waiting)
+    alive = [gang for gang in order if gang.row in now or gang.row in due]
+    part_left = {gang.row: 1.0 for gang in alive}
+    starts: dict[int, float] = {}
+    ends: dict[int, float] = {}
+    at_s = 0.0
+    while alive:
+        served = _admit(alive, room.copy())
+        for each in served:
+            starts.setdefault(each.gang.row, at_s)
+        until_s = [part_left[each.gang.row] * each.left_s for each in served]
+        step_s = min(until_s, default=math.inf)
+        if step_s == math.inf:
+            break
+        at_s += step_s
+        for each, left_s in zip(served, until_s, strict=True):
+            if left_s <= step_s:
+                ends[each.gang.row] = at_s
+            elif left_s < math.inf:
+                part_left[each.gang.row] -= step_s / each.left_s
+        alive = [gang for gang in alive if gang.row not in ends]
+        due -= starts.keys()
+        if not due and now <= ends.keys():
+            break
+    return {row: (at, ends.get(row, math.inf)) for row, at in starts.items()}

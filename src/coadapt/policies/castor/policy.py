@@ -15,7 +15,7 @@ from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.facts import Facts
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Waits
-from coadapt.policies.castor.gangs import GangTimes, late, schedule
+from coadapt.policies.castor.gangs import First, GangTimes, late, plan_gangs
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.guarantees import Owed
 from coadapt.policies.castor.kin import Applications
@@ -180,9 +180,8 @@ class Castor(CastorOptions):
             late_J = late(now, fair, dials.rho_max)
         wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J, fair_J)
         outlook = self._look_ahead(view, now, fluid, wanted, over)
-        gangs = schedule(
-            view, now, fixed, memory.gang_times, dials.makespan_jobs, late_J
-        )
+        first = First(late_J, dials.makespan_jobs)
+        gangs = plan_gangs(view, now, fixed, first, memory.gang_times)
         able = now
         if gangs is not None:
             owed = gangs.owed(owed, now.known.numbers.size_J)
