@@ -22,6 +22,7 @@ from coadapt.sim.applications import Application
 from coadapt.sim.comparison.figures import mean_of
 from coadapt.sim.experiment import ExperimentConfig, simulate_policy
 from coadapt.sim.library.builtin import builtin_workload
+from coadapt.sim.library.profiles import BUILTIN_APPLICATIONS
 from coadapt.sim.traces.curve import CurveApplication, curve_spec
 from coadapt.sim.workload import TraceJob, Workload
 
@@ -251,7 +252,7 @@ def one_application(seed: int) -> Drawn:
 
 def unlike_of_one_name(seed: int) -> Drawn:
     """Adaptive jobs that share a name: speeds and links up to 2.5 times off, noise 4, lengths 2."""
-    workload, known = builtin_workload("default", 50, seed, num_gpus=32)
+    workload, _ = builtin_workload("default", 50, seed, num_gpus=32)
     rng = random.Random(f"unlike {seed}")
 
     def factor(most: float) -> float:
@@ -260,7 +261,7 @@ def unlike_of_one_name(seed: int) -> Drawn:
     applications: dict[str, Application] = {}
     jobs = []
     for number, job in enumerate(workload.jobs):
-        application = known[job.application]
+        application = BUILTIN_APPLICATIONS[job.application]
         params = application.params
         compute = factor(2.5)
         link = factor(2.5)

@@ -361,7 +361,8 @@ def _rank(
         left_s = times.unseen_s(job.rescale_s)
     stretch = max((age_s + left_s) / (trained_s + left_s + SHORT_S), 1.0)
     start_s = -job.rescale_s if runs else job.rescale_s
-    return max(left_s + start_s, 0.0) / stretch**FAIRNESS
+    rank: float = max(left_s + start_s, 0.0) / stretch**FAIRNESS
+    return rank
 
 
 def _due(now: Situation, queue: Sequence[Gang]) -> BoolArray:
