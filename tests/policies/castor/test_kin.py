@@ -846,3 +846,20 @@ def test_no_more_steps_are_kept_than_jobs_are_told_of() -> None:
     told = times.tell("gpu", PARAMS, shape)
     assert told is not None
     assert [step.atomic for step in told.steps] == list(range(TOLD_MAX, 2 * TOLD_MAX))
+
+
+@pytest.mark.parametrize(("slower", "believed"), [(1.02, True), (1.6, False)])
+def test_a_name_is_believed_while_jobs_of_it_take_alike(
+    slower: float, believed: bool
+) -> None:
+    known = Applications()
+    jobs = [of(trained(timed("first", progress=10.0)))]
+    known.observe(jobs, held)
+    for number in range(4):
+        later = timed(f"later{number}", progress=10.0)
+        factor = slower if number % 2 else 1.0 / slower
+        jobs.append(of(trained(later, slower=factor)))
+        known.observe(jobs, held)
+    new = of(newcomer())
+    known.observe([*jobs, new], held)
+    assert (known.lend(new).measured.by_type != {}) == believed

@@ -14,7 +14,7 @@ from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.explain import Told, durations, explained
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks, Waits
 from coadapt.policies.castor.fluid.crowd import picked
-from coadapt.policies.castor.laxity import ANY_TYPE, NO_TYPE, Owed
+from coadapt.policies.castor.guarantees import ANY_TYPE, NO_TYPE, Owed
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.noise import Stretches
 from coadapt.policies.castor.predictions import Predictions

@@ -12,12 +12,15 @@
 #   - the gradient statistics at the beginning, for jobs that have not reported any;
 #   - the noise scale over progress, in eighths of an octave of it. `noise` takes its growth ahead from there.
 #
-# Nothing is lent where the user named no application.
+# Nothing is lent where the user named no application, nor where the name proved to say
+# little: where the step times of jobs of one name differ by more than UNLIKE in the
+# mean, each job is taken for itself.
 
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +37,10 @@ APPLICATIONS_MAX = 256  # the longest unseen are forgotten
 KIN_FACTOR = (
     2.0  # beyond that ratio of step times it is another training under the same name
 )
+# Step times of jobs alike differ by a few per cent, of jobs that share a name alone by more.
+UNLIKE = 1.1  # (measured: 1.00 to 1.01 for jobs alike, 1.2 to 1.7 for others)
+COMPARED_MIN = 3  # of a name; with fewer it is as true as all names are
+COMPARED_MAX = 50
 ONE_GPU = Shape(1, 1, 1)
 OCTAVES_MIN = 1.5  # of progress: noise scales over less tell no growth
 NEWEST = 0.2  # what a new noise scale weighs in the mean of its bin
@@ -51,7 +58,8 @@ class _Kin:
     trained in there, model, owner), step times measured.
 
     bins: mean logarithms of noise scales; curve_B: of all bins, None once one has changed. edition: of what
-    is lent.
+    is lent. compared: of the latest jobs, by how much their step times differ from those
+    of the others, in logarithms. alike: whether that is little.
     """
 
     initial: int
@@ -62,6 +70,14 @@ class _Kin:
     first_progress: float = math.inf
     bins: dict[int, float] = field(default_factory=dict)
     curve_B: FloatArray | None = None
+    compared: dict[JobId, float] = field(default_factory=dict)
+    alike: bool = True
+
+    def compare(self, job: JobId, log_ratio: float) -> None:
+        """Take in by how much the step times of a job differ when it is first seen."""
+        self.compared.setdefault(job, abs(log_ratio))
+        if len(self.compared) > COMPARED_MAX:
+            del self.compared[next(iter(self.compared))]
 
     def curve(self) -> FloatArray | None:
         """Return the logarithm of the noise scale at each bin of progress; None: too little was seen."""
@@ -113,6 +129,7 @@ class _Member:
     """
 
     kin: _Kin
+    job: JobId
     told: Measured | None = None
     settings: dict[str, set[tuple[Shape, int]]] = field(default_factory=dict)
     log_ratio: dict[str, float] = field(default_factory=dict)
@@ -143,7 +160,7 @@ class Applications:
             if key is None:
                 continue
             kin = self._kin(key)
-            member = here[job.id] = self.members.get(job.id) or _Member(kin)
+            member = here[job.id] = self.members.get(job.id) or _Member(kin, job.id)
             member.kin = kin
             if member.told is job.measured or not job.measured.by_type:
                 continue
@@ -155,6 +172,8 @@ class Applications:
                 reports.setdefault((id(kin), held[0]), []).append(report)
         for (_, gpu_type), told in reports.items():
             _time(told[0].member.kin, gpu_type, told)
+        if reports:
+            self._judge()
         self.members = here
 
     def _kin(self, key: Key) -> _Kin:
@@ -167,10 +186,23 @@ class Applications:
             self.kin.popitem(last=False)
         return kin
 
+    def _judge(self) -> None:
+        """Write of which names jobs proved alike, for all that is known.
+
+        A name with too few jobs is as true as all names together.
+        """
+        every = [each for kin in self.kin.values() for each in kin.compared.values()]
+        for kin in self.kin.values():
+            compared = list(kin.compared.values())
+            if len(compared) < COMPARED_MIN:
+                compared = every
+            few = len(compared) < COMPARED_MIN
+            kin.alike = few or fmean(compared) <= math.log(UNLIKE)
+
     def lend(self, job: JobView) -> JobView:
         """Return `job` as if it knew of itself what its kin know, and its steps took as long as theirs."""
         member = self.members.get(job.id)
-        if member is None:
+        if member is None or not member.kin.alike:
             return job
         kin, lent = member.kin, member.lent
         if (
@@ -212,6 +244,7 @@ class Applications:
                 if (
                     member is None
                     or member.lent is None
+                    or not member.kin.alike
                     or gpu_type not in member.lent.types
                 ):
                     continue
@@ -245,6 +278,8 @@ class Applications:
         member = self.members.get(job.id)
         if member is None or member.lent is None or not job.spec.adaptive:
             return None
+        if not member.kin.alike:
+            return None
         times = member.kin.times.get(gpu_type)
         if times is None or gpu_type not in member.lent.types:
             return None
@@ -257,7 +292,7 @@ class Applications:
         row_J = np.full(len(jobs), -1, dtype=np.int64)
         for number, job in enumerate(jobs if self.members else ()):
             member = self.members.get(job.id)
-            if member is None:
+            if member is None or not member.kin.alike:
                 continue
             if id(member.kin) not in rows:
                 curve = member.kin.curve()
@@ -328,6 +363,8 @@ def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
         if ratio is None or _agrees(ratio):
             times.note(setting, log_s)
         member.log_ratio[gpu_type] = over - times.error(params, setting)
+        if ratio is not None:
+            kin.compare(member.job, ratio)
 
 
 def _lent(member: _Member, measured: Measured) -> _Lent:

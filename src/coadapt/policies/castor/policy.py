@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -15,10 +15,11 @@ from coadapt.policies.castor.cluster import Standing, standing
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.facts import Facts
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Waits
+from coadapt.policies.castor.gangs import First, GangTimes, late, plan_gangs
 from coadapt.policies.castor.ground import Ground
+from coadapt.policies.castor.guarantees import Owed
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.last_round import LastRound
-from coadapt.policies.castor.laxity import owed_now
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import Floor, place
 from coadapt.policies.castor.predictions import STARTS_HIGH, Predictions
@@ -104,6 +105,7 @@ class _Memory:
     waits: Waits = field(default_factory=Waits)
     predictions: Predictions = field(default_factory=Predictions)
     starts: Predictions = field(default_factory=lambda: Predictions(high=STARTS_HIGH))
+    gang_times: GangTimes = field(default_factory=GangTimes)
     floors: dict[str, Floor] = field(default_factory=dict)
     last: LastRound = field(default_factory=LastRound)
 
@@ -168,19 +170,25 @@ class Castor(CastorOptions):
         over = memory.arrivals.silence.over(view.at, now.jobs) if fluid.several else 0.0
         crowd = (1.0 - over) * len(now.jobs) + over * END_JOBS
         dials = self.dials(median(now.rescale_s_J), fluid.unlike, crowd)
-        owed, fair_J = (
-            owed_now(
-                now, view.at, bears_J, num_gpus, end_too=dials.makespan_jobs > 0.0
-            ),
-            None,
-        )
+        owed = Owed.nothing(len(now.jobs))
+        fair_J = None
+        late_J = np.zeros(len(now.jobs), dtype=np.bool_)
         if dials.rho_max:
             fair = memory.clocks.move(view.at, now, gpus_T)
             fair_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
             owed = owed.with_shares(fair, dials.rho_max)
+            late_J = late(now, fair, dials.rho_max)
         wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J, fair_J)
         outlook = self._look_ahead(view, now, fluid, wanted, over)
-        sizes = choose(now, outlook, fixed, owed)
+        first = First(late_J, dials.makespan_jobs)
+        gangs = plan_gangs(view, now, fixed, first, memory.gang_times)
+        able = now
+        if gangs is not None:
+            owed = gangs.owed(owed, now.known.numbers.size_J)
+            able = gangs.waiting(now)
+            outlook = replace(outlook, course=gangs.foretold(outlook.course))
+        self._foretell_ends(view.at, now, outlook)
+        sizes = choose(able, outlook, fixed, owed)
         placed = _places(fixed, now, sizes, memory.floors)
         kin_times = _tell(memory.applications, now, fixed.ground, placed)
         self._foretell_starts(view.at, here, now, outlook, placed)
@@ -250,10 +258,11 @@ class Castor(CastorOptions):
             expected = memory.arrivals.expected(
                 view.at, in_part=fluid.several, over=over
             )
-        outlook = memory.values.settle(now, fluid, expected, wanted)
+        return memory.values.settle(now, fluid, expected, wanted)
+
+    def _foretell_ends(self, at: float, now: Situation, outlook: Outlook) -> None:
         ends_s_J = np.where(now.timed_J, outlook.course.end_J[: len(now.jobs)], np.inf)
-        memory.predictions.predict(view.at, now.job_rows, ends_s_J)
-        return outlook
+        self._memory.predictions.predict(at, now.job_rows, ends_s_J)
 
 
 def _tell(

@@ -12,7 +12,7 @@
 # 3 δ the longer of the last two jobs stayed on the slower type to its end (makespan 0.7 % longer there).
 #
 # Floors: a job that is late by its fair clock (fairness.py) is owed its share, one that cannot catch up its
-# size (laxity.py). Sizes that serve that earn LARGE besides for each GPU that is owed, so the program serves
+# size (gangs.py). Sizes that serve that earn LARGE besides for each GPU that is owed, so the program serves
 # as many of those as can be before anything else. What a GPU is worth to the others is told beside them: the
 # price of a program of the other jobs, on what those leave who got what they are owed.
 
@@ -26,7 +26,7 @@ from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import JobId
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
-from coadapt.policies.castor.laxity import ANY_TYPE, Owed
+from coadapt.policies.castor.guarantees import ANY_TYPE, Owed
 from coadapt.policies.castor.program.knapsack import Choice, prove, solve
 from coadapt.policies.castor.program.prices import NEVER, WAIT, Options
 from coadapt.policies.castor.rates import Configs
