@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +16,9 @@ CLIENT = "coadapt.executors.ray.client_process"
 CONNECT_S = 5.0
 START_S = 180.0
 ANSWER_S = 20.0
+# Between two tries to connect again, the longer the more failed: each takes 2 s of CPU time.
+RETRY_S = 2.0
+RETRY_MAX_S = 15.0
 LAST_BYTES = 4096
 LAST_WORDS_S = 2.0
 
@@ -37,6 +41,9 @@ class RayClient:
         self._line: socket.socket | None = None
         self._buffer = b""
         self._closed = False
+        self._why_away = ""
+        self._retry_at = 0.0
+        self._retry_s = RETRY_S
         # What the process prints: Ray's library says there why it ends it.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as this object
         self.address = ""
@@ -70,6 +77,16 @@ class RayClient:
         given = self._given
         if is_address(given) and not reaches(given, CONNECT_S):
             raise RayAwayError(f"nothing answers at {given}")
+        if time.monotonic() < self._retry_at:
+            raise RayAwayError(self._why_away)
+        self._retry_at = time.monotonic() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+        self._start(given)
+        self._retry_at = 0.0
+        self._retry_s = RETRY_S
+
+    def _start(self, given: str) -> None:
+        """Start the process and wait until it is connected. Raises RayAwayError."""
         self._said.seek(0)
         self._said.truncate()
         ours, theirs = socket.socketpair()
@@ -98,16 +115,14 @@ class RayClient:
                 self._line.sendall(json.dumps(question).encode() + b"\n")
             answer: dict[str, Any] = json.loads(self._read_line())
         except TimeoutError:
-            self._end()
-            raise RayAwayError(f"Ray gave no answer for {wait_s:g} s") from None
+            answer = {"error": f"Ray gave no answer for {wait_s:g} s"}
         except OSError as error:
-            self._end()
-            raise RayAwayError(
-                f"Ray's client ended: {self._last_line() or error}"
-            ) from None
+            why = f"Ray's client ended: {self._last_line() or error}"
+            answer = {"error": why}
         if "error" in answer:
             self._end()
-            raise RayAwayError(str(answer["error"]))
+            self._why_away = str(answer["error"])
+            raise RayAwayError(self._why_away)
         return answer
 
     def _read_line(self) -> bytes:

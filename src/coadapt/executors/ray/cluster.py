@@ -25,8 +25,6 @@ from coadapt.model.devices import PARTS
 
 # How old what is known of the nodes may be. Ray itself takes 10-15 s to notice that a node's daemon is dead.
 LOOK_S = 2.0
-# Between two tries to connect again: each starts a process that takes 2 s of CPU time.
-RETRY_MAX_S = 15.0
 PROBE_S = 0.5
 # A node that answers no call for so long is not offered: its cable is cut, or its machine is gone.
 SILENT_S = 8.0
@@ -186,11 +184,8 @@ class RayCluster:
         self._take(alive, {**notices, **self._silent_for_long(said)})
 
     def _look_on(self) -> None:
-        wait_s = LOOK_S
-        while not self._closed.wait(wait_s):
+        while not self._closed.wait(LOOK_S):
             self._look_or_note()
-            is_away = self._away_since is not None
-            wait_s = min(2 * wait_s, RETRY_MAX_S) if is_away else LOOK_S
 
     def _look_or_note(self) -> None:
         try:
