@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -41,11 +42,11 @@ def main(fd: str, address: str) -> None:
     """Connect to the cluster at `address`, then answer until the other end closes the socket."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with socket.socket(fileno=int(fd)) as line, line.makefile("rw") as stream:
-        _say(stream, _answer(lambda: _connect(address)))
+        _say(stream, _answer(partial(_connect, address)))
         for question in stream:
             given = json.loads(question)
             ask = QUESTIONS[given.pop("ask")]
-            _say(stream, _answer(lambda ask=ask, given=given: ask(**given)))
+            _say(stream, _answer(partial(ask, **given)))
 
 
 def _say(stream: Any, answer: Answer) -> None:
