@@ -20,7 +20,10 @@ ANSWER_S = 20.0
 RETRY_S = 2.0
 RETRY_MAX_S = 15.0
 LAST_BYTES = 4096
-LAST_WORDS_S = 2.0
+ENDING_S = 2.0
+
+# A field `error` says why there is no other one.
+Answer = dict[str, Any]
 
 
 class RayAwayError(Exception):
@@ -54,7 +57,7 @@ class RayClient:
         with self._lock:
             self._connect()
 
-    def ask(self, what: str, **values: object) -> dict[str, Any]:
+    def ask(self, what: str, **values: object) -> Answer:
         """Return the answer to one of client_process.QUESTIONS. Raises RayAwayError."""
         with self._lock:
             self._connect()
@@ -106,14 +109,14 @@ class RayClient:
         self.address = str(answer["address"])
         self.own_address = str(answer["own_address"])
 
-    def _exchange(self, question: object, wait_s: float) -> dict[str, Any]:
+    def _exchange(self, question: object, wait_s: float) -> Answer:
         """Send `question` unless it is None; return the answer. After an error the process is gone."""
         assert self._line is not None
         self._line.settimeout(wait_s)
         try:
             if question is not None:
                 self._line.sendall(json.dumps(question).encode() + b"\n")
-            answer: dict[str, Any] = json.loads(self._read_line())
+            answer: Answer = json.loads(self._read_line())
         except TimeoutError:
             answer = {"error": f"Ray gave no answer for {wait_s:g} s"}
         except OSError as error:
@@ -130,16 +133,16 @@ class RayClient:
         while b"\n" not in self._buffer:
             data = self._line.recv(1 << 20)
             if not data:
-                self._wait_for_last_words()
+                self._let_it_end()
                 raise ConnectionError("it died without an answer")
             self._buffer += data
         answer, _, self._buffer = self._buffer.partition(b"\n")
         return answer
 
-    def _wait_for_last_words(self) -> None:
+    def _let_it_end(self) -> None:
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(LAST_WORDS_S)
+            self._process.wait(ENDING_S)
 
     def _last_line(self) -> str:
         """Return what the process printed last, "" if nothing."""
