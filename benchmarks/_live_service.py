@@ -31,13 +31,13 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import JobId, Node, NodeId
 from coadapt.policies import create_policy
+from coadapt.runtime.background_snapshots import BackgroundSnapshots
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
 from coadapt.runtime.ports import LogPart, Post
 from coadapt.runtime.process_solver import ProcessSolver
 from coadapt.runtime.retention import Retention
-from coadapt.runtime.snapshots_aside import SnapshotsAside
 from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.app import Service
 from coadapt.service.auth import Credentials
@@ -102,7 +102,7 @@ def serve(folder: Path) -> None:
     journal, index = Journal.at_path(state_dir.journal), JobIndex(state_dir.index)
     writer, tally = IndexWriter(index, journal.whole, CONFIG), Tally()
     latencies = Latencies(tally.registry)
-    store = SnapshotsAside(journal, latencies.commit)
+    store = BackgroundSnapshots(journal, latencies.commit)
     executor, solver = (
         YesExecutor(clock),
         ProcessSolver(partial(create_policy, POLICY), clock.now),

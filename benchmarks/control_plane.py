@@ -53,12 +53,12 @@ from coadapt.model import (
     TrainingReport,
 )
 from coadapt.model.view import standing_of
+from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_history import latest_decisions, latest_spans, story_of
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
 from coadapt.runtime.snapshot import cluster_snapshot
-from coadapt.runtime.snapshots_aside import picture_of
 from coadapt.service.listing import (
     JobQuery,
     ended_jobs,

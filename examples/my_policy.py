@@ -7,9 +7,9 @@ Use it:   coadapt simulate … --policy my_policy:MyPolicy
 import heapq
 
 from coadapt.model import ClusterView, Plan
-from coadapt.policies.giving.capacity import Capacity, span
-from coadapt.policies.giving.pack import pack
-from coadapt.policies.giving.reasons import gets, go_first, waits
+from coadapt.policies.allocation.capacity import Capacity, span
+from coadapt.policies.allocation.pack import pack
+from coadapt.policies.allocation.reasons import gets, go_first, waits
 
 
 class MyPolicy:

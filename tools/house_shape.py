@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from tools.house_rules import Module, package_modules
 
-MAX_FILES_PER_FOLDER = 20
+MAX_FILES_PER_FOLDER = 32
 
 _NO_CODE = frozenset({
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,

@@ -6,11 +6,17 @@ import pytest
 
 from tests.cli.every_policy import live_round
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize(
-    "policy", ["castor", "gavel(objective=ftf)", "ones", "shockwave"]
+    "policy",
+    [
+        "castor",
+        pytest.param("gavel(objective=ftf)", marks=pytest.mark.slow),
+        pytest.param("ones", marks=pytest.mark.slow),
+        pytest.param("shockwave", marks=pytest.mark.slow),
+    ],
 )
 def test_all_jobs_end_though_the_scheduler_is_killed(
     tmp_path: Path, policy: str

@@ -379,7 +379,6 @@ def listening(pids: set[int]) -> set[str]:
 
 @pytest.mark.processes
 @pytest.mark.train
-@pytest.mark.slow
 def test_nothing_of_a_scheduler_and_its_replicas_listens_beyond_loopback(
     cluster: LiveCluster,
 ) -> None:

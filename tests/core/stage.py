@@ -122,10 +122,21 @@ class Stage:
         return self.handle(ReplicasStarted(at=self.at, job=job, generation=generation))
 
     def kept(
-        self, job: str = "a", generation: int = 2, detail: str = ""
+        self,
+        job: str = "a",
+        generation: int = 2,
+        detail: str = "",
+        *,
+        joiner_failed: bool = False,
     ) -> list[Command]:
         return self.handle(
-            ReplicasKept(at=self.at, job=job, generation=generation, detail=detail)
+            ReplicasKept(
+                at=self.at,
+                job=job,
+                generation=generation,
+                detail=detail,
+                joiner_failed=joiner_failed,
+            )
         )
 
     def exited(

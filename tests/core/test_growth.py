@@ -186,6 +186,48 @@ def test_changes_that_did_not_begin_count_as_attempts() -> None:
     assert max_replicas(stage) == 2
 
 
+def test_a_size_for_which_a_joining_replica_fails_twice_is_set_aside_without_a_stop() -> (
+    None
+):
+    stage = Stage()
+    trains_on_one(stage, max_failures=0)
+    for at in (120.0, 180.0):
+        (order,) = stage.round(at, {"a": on(n0=4)})
+        assert isinstance(order, Rescale)
+        orders = stage.kept(
+            "a", order.generation, detail="out of memory", joiner_failed=True
+        )
+        assert orders == []
+        assert stage.job().state is JobState.RUNNING
+    assert max_replicas(stage) == 2
+    assert "4 GPUs on 1 node and more are set aside" in stage.job().explanation
+    for number in range(3):
+        at = 240.0 + 60.0 * number
+        orders = stage.round(at, {"a": on(n0=2)})
+        assert not any(isinstance(order, Stop) for order in orders)
+        if orders:
+            stage.kept("a", orders[0].generation, "boom", joiner_failed=True)
+    assert max_replicas(stage) == 1
+    job = stage.job()
+    assert (job.usage.num_failures, job.running.generation) == (0, 1)
+    assert_replays(stage.journal, stage.scheduler.state)
+
+
+def test_a_joining_replica_that_fails_where_no_growth_is_asked_for_leads_to_a_stop() -> (
+    None
+):
+    stage = Stage()
+    trains_on_one(stage, max_failures=0)
+    orders = []
+    for number in range(4):
+        orders = stage.round(120.0 + 60.0 * number, {"a": on(n1=1)})
+        if isinstance(orders[0], Stop):
+            break
+        stage.kept("a", orders[0].generation, "boom", joiner_failed=True)
+    assert isinstance(orders[0], Stop)
+    assert max_replicas(stage) == 4
+
+
 def test_a_size_that_passes_its_trial_is_no_longer_in_doubt() -> None:
     trained = Growth(trained=Size(num_replicas=1, num_nodes=1))
     larger = size_of(on(n0=4))

@@ -117,6 +117,7 @@ def test_one_that_fails_before_it_joins_costs_the_others_nothing(
         else "was killed by SIGKILL"
     )
     assert f"replica 1, which was to join, {told}" in event.detail
+    assert event.joiner_failed is (how == "fails")
     assert [site.pid("1-0")] == [
         found for found in site.pids("replica") if found == pid
     ]

@@ -8,11 +8,11 @@ import pytest
 
 from coadapt.model import BatchConfig, ClusterView, JobView, Tenant
 from coadapt.policies import Policy, create_policy
+from coadapt.policies.allocation.time_share_rounds import RoundOptions, TimeShareRounds
 from coadapt.policies.allox import Allox
 from coadapt.policies.checks.contract import check_policy
 from coadapt.policies.gandiva_fair import GandivaFair, capped_shares, traded
 from coadapt.policies.gavel import Gavel
-from coadapt.policies.giving.time_share_rounds import RoundOptions, TimeShareRounds
 from coadapt.policies.mst import Mst
 from coadapt.policies.ossp import Ossp, bisected
 from coadapt.policies.themis import Themis

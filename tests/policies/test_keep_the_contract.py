@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from coadapt.policies import Policy
+from coadapt.policies.afs import Afs
 from coadapt.policies.checks.contract import check_policy
-from coadapt.policies.classic.drf import Drf
-from coadapt.policies.classic.las import Las
-from coadapt.policies.classic.max_min import MaxMin
-from coadapt.policies.classic.srsf import Srsf
-from coadapt.policies.elastic.afs import Afs
-from coadapt.policies.elastic.elastic_jsa import ElasticJsa
-from coadapt.policies.elastic.elasticflow import ElasticFlow
+from coadapt.policies.drf import Drf
+from coadapt.policies.elastic_jsa import ElasticJsa
+from coadapt.policies.elasticflow import ElasticFlow
+from coadapt.policies.las import Las
+from coadapt.policies.max_min import MaxMin
+from coadapt.policies.srsf import Srsf
 from coadapt.policies.tiresias import Tiresias
 
 POLICIES: dict[str, Callable[[], Policy]] = {

@@ -42,7 +42,7 @@ from coadapt.model import (
     ThroughputParams,
     TimedStep,
 )
-from coadapt.runtime import books
+from coadapt.runtime import journaled_scheduler
 from coadapt.runtime.journal import Journal
 from coadapt.runtime.memory_store import MemoryStore, NullStore
 from coadapt.runtime.ports import Cancel, Post, Store
@@ -285,7 +285,7 @@ def test_an_executor_that_cannot_rescale_in_place_is_never_asked_to() -> None:
 def test_recovery_gives_the_same_state_and_repeats_the_orders(
     events_per_snapshot: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(books, "EVENTS_PER_SNAPSHOT", events_per_snapshot)
+    monkeypatch.setattr(journaled_scheduler, "EVENTS_PER_SNAPSHOT", events_per_snapshot)
     store = MemoryStore()
     runtime, clock, _ = build(store)
     runtime.post_all(opening())
@@ -370,7 +370,7 @@ def poison(name: str = "poison") -> JobSubmitted:
 def test_a_refused_event_leaves_the_state_as_if_it_had_never_come(
     events_per_snapshot: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(books, "EVENTS_PER_SNAPSHOT", events_per_snapshot)
+    monkeypatch.setattr(journaled_scheduler, "EVENTS_PER_SNAPSHOT", events_per_snapshot)
     states, told = [], Told()
     for extra in ([], [poison()], [poison("poison-1"), poison("poison-2")]):
         runtime, clock, _ = build(MemoryStore(), mishaps=told)

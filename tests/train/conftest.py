@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from coadapt.train.check.replicas import ScriptRun
+from tests.train.forked_script import ForkedScript
+
 
 @pytest.fixture(autouse=True)
 def every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,3 +18,9 @@ def no_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Train on the CPU where there are GPUs, too: what is expected was worked out there."""
     if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
+@pytest.fixture
+def forked_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a check in this process start its replicas as forks, which have torch loaded."""
+    monkeypatch.setattr(ScriptRun, "launch", staticmethod(ForkedScript))

@@ -87,9 +87,14 @@ def start(
     target: Callable[[Any], None], argument: Any, env: dict[str, str], output: Path
 ) -> multiprocessing.process.BaseProcess:
     """Start one process; what it prints is appended to `output`."""
-    process = _context.Process(
-        target=_replica, args=(target, argument, env, str(output))
-    )
+    return forked(_replica, (target, argument, env, str(output)))
+
+
+def forked(
+    target: Callable[..., None], arguments: tuple[Any, ...]
+) -> multiprocessing.process.BaseProcess:
+    """Start `target(*arguments)` as a fork of the server."""
+    process = _context.Process(target=target, args=arguments)
     process.start()
     return process
 
@@ -269,8 +274,5 @@ class Elastic:
             **envs,
         }
         output = str(self.folder / f"output-{name}.txt")
-        process = _context.Process(
-            target=_replica, args=(self._target, self._argument, env, output)
-        )
-        process.start()
-        self.processes[name] = process
+        arguments = (self._target, self._argument, env, output)
+        self.processes[name] = forked(_replica, arguments)

@@ -12,7 +12,7 @@ import pytest
 
 from coadapt.model.contract_env import EXIT_STOPPED
 
-pytestmark = [pytest.mark.train, pytest.mark.slow]
+pytestmark = pytest.mark.train
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "train"
 

@@ -6,17 +6,24 @@ import pytest
 
 from benchmarks.gallery import checked, distance_alone, lines_changed, names
 
-pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 LIBRARIES = {
     "accelerate_clip": "accelerate",
     "hugging_face": "transformers",
     "lightning_fit": "lightning",
 }
+OTHERS = [name for name in LIBRARIES if name != "hugging_face"]
+
+
+def first_of(*names: str) -> list[object]:
+    """Return the names as parameters, all but the first for `make test-all`."""
+    slow = [pytest.param(name, marks=pytest.mark.slow) for name in names[1:]]
+    return [names[0], *slow]
 
 
 # All of them, and three changes of up to three replicas: `python -m benchmarks.gallery`.
-@pytest.mark.parametrize("name", ["ema", "fixmatch", "reinforce", *LIBRARIES])
+@pytest.mark.parametrize("name", first_of("ema", "fixmatch", "reinforce", *LIBRARIES))
 def test_alone_it_is_the_plain_script(name: str) -> None:
     need(name)
     assert distance_alone(name) == 0.0
@@ -28,7 +35,10 @@ def test_the_diff_is_small() -> None:
         assert 0 < removed <= added <= 14, name
 
 
-@pytest.mark.parametrize("name", ["dcgan", "reinforce", *LIBRARIES])
+@pytest.mark.usefixtures("forked_replicas")
+@pytest.mark.parametrize(
+    "name", first_of("hugging_face", "dcgan", "reinforce", *OTHERS)
+)
 def test_under_changes_it_is_the_same_training(name: str) -> None:
     need(name)
     outcome = checked(name, "--steps", "40", "--changes", "1", "--replicas", "2")

@@ -20,8 +20,8 @@ Called by Scheduler.handle only.
 # A change of mind waits for an answer. Half-started replicas have no state to save, so a start that was not
 # answered is never changed, only stopped whole. A rescale that was not answered is taken back first, unless
 # the job is to have nothing, which stops it whole: only the answer tells which replicas train, and the next
-# order goes on from those. (Waiting for the rescale to come about was tried too; decision 11 has the
-# figures.)
+# order goes on from those. (Waiting for the rescale to come about was tried too: mean
+# completion times were between 2.6 % shorter and 2.5 % longer, by workload and policy.)
 #
 # A job that has not yet trained since its last change is left in peace (settling.py): a new wish for it
 # waits, unless its GPUs are gone, and no ring is broken meanwhile.

@@ -21,9 +21,10 @@ Called by Scheduler.handle only; values here are frozen.
 # spreads the job as before is cut to fewer nodes (`cut`). How often a job can fail for free is therefore limited:
 # each size twice, and each size that is set aside at least halves the maximum, or takes nodes away.
 #
-# A change that did not begin (ReplicasKept with a reason) counts as an attempt that failed, but sets nothing
-# aside by itself: nothing was lost, and converge.py tries a stop and a start after some of them. If that start
-# fails too, the attempts are complete.
+# A change that did not begin (ReplicasKept with a reason) counts as an attempt that failed. Where a replica that
+# was to join failed by itself, in its script or its dry step, a start would fail as well: the size is set aside
+# like after attempts that began, and the job has trained on all the time. Any other such change sets nothing aside:
+# converge.py tries a stop and a start after some of them. If that start fails too, the attempts are complete.
 
 from dataclasses import dataclass
 
@@ -148,11 +149,31 @@ def after_failure(
 
     node_gpus: GPUs of the largest node. min_replicas: what the job needs at least.
     """
-    trained = growth.trained
-    assert trained is not None  # else it is no attempt
     growth = replace(
         _counted(growth, size, detail), goes_back=True, trial=None, known=0
     )
+    return _set_aside(growth, size, node_gpus, min_replicas)
+
+
+def after_kept(growth: Growth, size: Size, detail: str) -> Growth:
+    """Return the growth after a change to `size` failed before it began."""
+    return _counted(growth, size, detail) if growth.is_attempt(size) else growth
+
+
+def after_failed_joiner(
+    growth: Growth, size: Size, detail: str, node_gpus: int, min_replicas: int
+) -> Growth:
+    """Return the growth after a replica failed that was to join for `size`, before the change began.
+
+    Arguments as of `after_failure`.
+    """
+    return _set_aside(_counted(growth, size, detail), size, node_gpus, min_replicas)
+
+
+def _set_aside(growth: Growth, size: Size, node_gpus: int, min_replicas: int) -> Growth:
+    """Set `size` aside if enough attempts at it have failed."""
+    trained = growth.trained
+    assert trained is not None  # else it is no attempt
     (latest,) = (each for each in growth.failed if each.size == size)
     if latest.num_attempts < ATTEMPTS_MAX:
         return growth
@@ -166,11 +187,6 @@ def after_failure(
         max_replicas=min(limits, default=0),
         failed=(*(each for each in growth.failed if each.size != size), aside),
     )
-
-
-def after_kept(growth: Growth, size: Size, detail: str) -> Growth:
-    """Return the growth after a change to `size` failed before it began."""
-    return _counted(growth, size, detail) if growth.is_attempt(size) else growth
 
 
 def cut(target: Grant, most: Size, least: int) -> Grant:

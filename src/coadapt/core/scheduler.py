@@ -42,6 +42,7 @@ from coadapt.core.events import (
     TrainingResumed,
 )
 from coadapt.core.growth import (
+    after_failed_joiner,
     after_failure,
     after_kept,
     after_step,
@@ -367,17 +368,16 @@ class Scheduler:
         if job.state is not JobState.RESCALING:
             return []
         status = job.status.after(Trigger.REPLICAS_KEPT, Reason.ALLOCATED)
-        num_in_row = job.failed_rescales.num_in_row + bool(event.detail)
+        # Where a replica that was to join failed by itself, a stop and a start would only end the others.
+        counts = bool(event.detail) and not self._spoils_growth(job, event)
+        num_in_row = job.failed_rescales.num_in_row + counts
         # Ordered again at once it would fail again; but what took its place meanwhile was asked for later.
         waits = bool(event.detail) and job.order.kind is not OrderKind.RETRACT
         if waits:
-            why = rescale_failure(
-                job, event.detail, restarts=num_in_row >= RESCALES_FAILED_MAX
-            )
+            restarts = num_in_row >= RESCALES_FAILED_MAX
+            why = rescale_failure(job, event.detail, restarts=restarts)
+            why = self._note_kept(job, event) or why
             status = replace(status, reason=Reason.RESCALE_FAILED, explanation=why)
-            if self.config.growth_trial_s:
-                size = size_of(job.ordered)
-                job.growth = after_kept(job.growth, size, event.detail)
         job.failed_rescales = FailedRescales(
             num_in_row=num_in_row, waits_for_plan=waits
         )
@@ -388,6 +388,31 @@ class Scheduler:
             order=replace(answered(job.order), grant=job.running.grant),
         )
         return self._converge(job)
+
+    def _spoils_growth(self, job: JobRecord, event: ReplicasKept) -> bool:
+        """Return whether a replica that was to join a larger job failed by itself."""
+        larger = job.growth.is_attempt(size_of(job.ordered))
+        return event.joiner_failed and larger and self.config.growth_trial_s > 0.0
+
+    def _note_kept(self, job: JobRecord, event: ReplicasKept) -> str:
+        """Book a change that failed before it began; return what to say where its size is set aside, else ""."""
+        if not self.config.growth_trial_s:
+            return ""
+        size = size_of(job.ordered)
+        if not self._spoils_growth(job, event):
+            job.growth = after_kept(job.growth, size, event.detail)
+            return ""
+        least = job.spec.replicas.min
+        job.growth = after_failed_joiner(
+            job.growth, size, event.detail, self._largest_node, least
+        )
+        failed = job.growth.refuses(size)
+        return "" if failed is None else f"trains on as before, {told_aside(failed)}"
+
+    @property
+    def _largest_node(self) -> int:
+        """GPUs of the node that has most."""
+        return max((node.num_gpus for node in self._nodes()), default=0)
 
     def _exited(self, event: ReplicasExited) -> list[Command]:
         job = self._answered(event.job, event.generation)
@@ -484,10 +509,9 @@ class Scheduler:
         """Let go of a size at which the job failed, for that at which it trained last."""
         size = size_of(job.ordered)
         least = job.spec.replicas.min
-        node_gpus = max((node.num_gpus for node in self._nodes()), default=0)
         if job.reason is Reason.HUNG:
             detail = "it had not reported for too long"
-        job.growth = after_failure(job.growth, size, detail, node_gpus, least)
+        job.growth = after_failure(job.growth, size, detail, self._largest_node, least)
         assert job.growth.trained is not None
         job.target = cut(job.target, job.growth.trained, least)
         why = told_failure(job.growth, size, detail)
@@ -703,7 +727,7 @@ class Scheduler:
             self.config.retry_s,
             self.config.silence_s,
         )
-        concerned = {*self._work.moving, *self._work.silences.too_long(at)}
+        concerned = {*self._work.moving, *self._work.heartbeats.timed_out(at)}
         jobs = sorted((self.state.jobs[job_id] for job_id in concerned), key=_place)
         holding = [job for job in jobs if job.status.state in HOLDING]
         commands = self._stop_hung(holding)

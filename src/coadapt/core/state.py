@@ -15,12 +15,12 @@
 # then is the answer to both (kept, started or exited), so no reply needs to be told from another. That is the
 # only guard against messages that are lost, late, repeated or out of order, and none other is needed. (A
 # generation was to be "the n-th start" at first; then a rescale that was lost and repeated could not be told
-# from a second one: docs/decisions/0002.)
+# from a second one.)
 #
 # During a rescale reports of two generations count. The order has number n + 1, while the replicas of
 # `running` train on as n until all are ready to change, and report as n. Progress that they make while others
 # prepare, which may take a minute, must be booked; and the change may never come about, then n trains on for
-# good although the last order, its answer and the end of the replicas have n + 1 (docs/decisions/0011). So
+# good although the last order, its answer and the end of the replicas have n + 1. So
 # reports are heard of both numbers (`may_train`), answers and ends of the last order only.
 #
 # Until its order is answered a job holds, on each node, the larger of old and new (`accounting.held`). The

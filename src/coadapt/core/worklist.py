@@ -14,11 +14,11 @@
 from collections.abc import Iterable, Sequence
 
 from coadapt.core.accounting import held
+from coadapt.core.heartbeats import HeartbeatTimeouts
 from coadapt.core.lifecycle import HOLDING, JobState
 from coadapt.core.state import JobRecord
 from coadapt.model import JobId, Node
 from coadapt.model.devices import NOTHING, Holdings
-from coadapt.model.silences import Silences
 
 IN_FLIGHT = frozenset({JobState.STARTING, JobState.RESCALING, JobState.STOPPING})
 
@@ -28,16 +28,16 @@ class Worklist:
 
     holdings: what they hold, and what is free. moving: those whose GPUs are about to change. unseen: those
     whose views are to be made anew, in the order in which they changed. unplanned: those to which a plan may
-    say something new though it is as the last one was. Whoever does so begins anew. silences: those with
+    say something new though it is as the last one was. Whoever does so begins anew. heartbeats: those with
     replicas, which are asked after `silence_s`.
     """
 
     def __init__(
         self, nodes: Iterable[Node], jobs: Sequence[JobRecord], silence_s: float
     ) -> None:
-        self.holdings, self.silences, self._silence_s = (
+        self.holdings, self.heartbeats, self._silence_s = (
             Holdings(nodes),
-            Silences(),
+            HeartbeatTimeouts(),
             silence_s,
         )
         self._actionable, self.moving = (
@@ -78,11 +78,11 @@ class Worklist:
         """Take in when `job` was last heard of; its view changes."""
         self.unseen[job.id] = None
         if job.status.state in HOLDING:
-            self.silences.hear(
+            self.heartbeats.record(
                 job.id, min(self._silence_s, job.spec.hang_timeout_s), heard_at(job)
             )
         else:
-            self.silences.forget(job.id)
+            self.heartbeats.forget(job.id)
 
     def forget(self, job: JobId) -> None:
         """Let go of a job that has ended, and of what it held."""
@@ -90,7 +90,7 @@ class Worklist:
         self._actionable.pop(job, None)
         self.moving.pop(job, None)
         self.unplanned.discard(job)
-        self.silences.forget(job)
+        self.heartbeats.forget(job)
         self.unseen[job] = None
 
 

@@ -20,12 +20,12 @@ from coadapt.model import (
     TenantId,
     holding,
 )
+from coadapt.policies.allocation.capacity import Capacity
+from coadapt.policies.allocation.counted_plan import requested_batch
+from coadapt.policies.allocation.gpu_sharing import beside, fits_share
+from coadapt.policies.allocation.queue import requested_gpus
+from coadapt.policies.allocation.reasons import gets, waits
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.capacity import Capacity
-from coadapt.policies.giving.counted_plan import requested_batch
-from coadapt.policies.giving.queue import requested_gpus
-from coadapt.policies.giving.reasons import gets, waits
-from coadapt.policies.giving.sharing import beside, fits_share
 
 SHARERS = 2  # jobs on one GPU at most (Muri's copy of AntMan)
 FULL = 840  # parts of a GPU that nobody else may join, as FreeGpus counts them

@@ -29,12 +29,12 @@ from coadapt.model import (
     RescaleContract,
     holding,
 )
+from coadapt.policies.allocation.capacity import Capacity, gpu_type_held, useful_span
+from coadapt.policies.allocation.counted_plan import placed_plan
+from coadapt.policies.allocation.queue import requested_gpus
+from coadapt.policies.allocation.reasons import waits
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.capacity import Capacity, gpu_type_held, useful_span
-from coadapt.policies.giving.counted_plan import placed_plan
-from coadapt.policies.giving.queue import requested_gpus
-from coadapt.policies.giving.reasons import waits
-from coadapt.policies.network.communication import step_on
+from coadapt.policies.predictors.communication import step_on
 from coadapt.policies.predictors.paces import Paces
 from coadapt.policies.predictors.rates import rates_on
 

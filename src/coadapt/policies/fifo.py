@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from coadapt.model import ClusterView, Plan
+from coadapt.policies.allocation.queue import GangRule, admit
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.queue import GangRule, admit
 
 
 class Fifo:

@@ -3,16 +3,16 @@
 from typing import ClassVar
 
 from coadapt.model import ClusterView, JobId, JobView, Plan
+from coadapt.policies.allocation.capacity import Capacity, span, useful_span
+from coadapt.policies.allocation.counted_plan import counted_plan
+from coadapt.policies.allocation.greedy import MarginalGain, grow_greedily
+from coadapt.policies.allocation.reasons import go_first, waits
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.by_gain import Worth, grow_by_gain
-from coadapt.policies.giving.capacity import Capacity, span, useful_span
-from coadapt.policies.giving.counted_plan import counted_plan
-from coadapt.policies.giving.reasons import go_first, waits
 from coadapt.policies.predictors.declared import forecast_of
 
 # Steps left that are assumed where a forecast says that none are: the job is still there (OSDI'21 artifact).
 MIN_REMAINING_STEPS = 1.0
-UNKNOWN = Worth(())  # of a job without a forecast
+UNKNOWN = MarginalGain(())  # of a job without a forecast
 
 
 class Optimus:
@@ -45,25 +45,25 @@ class Optimus:
         served = [job for job in view.jobs if job.id in capacity.counts]
         num_useful = {job.id: useful_span(job)[1] for job in served}
         worth = {job.id: worth_of(job, num_useful[job.id]) for job in served}
-        grow_by_gain(served, capacity, worth)
+        grow_greedily(served, capacity, worth)
         for job_id, each in worth.items():
             notes[job_id] = _note(each, capacity.counts[job_id], num_useful[job_id])
         return counted_plan(view, capacity, notes)
 
 
-def worth_of(job: JobView, num_useful: int) -> Worth:
+def worth_of(job: JobView, num_useful: int) -> MarginalGain:
     """Return by how many seconds more replicas end `job` sooner; it can use so many."""
     forecast = forecast_of(job)
     if forecast is None:
         return UNKNOWN
     remaining = forecast.remaining_steps
-    return Worth(
+    return MarginalGain(
         forecast.step_time_s[:num_useful],
         remaining if remaining > 0 else MIN_REMAINING_STEPS,
     )
 
 
-def _note(worth: Worth, num_replicas: int, num_useful: int) -> str:
+def _note(worth: MarginalGain, num_replicas: int, num_useful: int) -> str:
     if num_replicas >= num_useful:
         return "it can use no more"
     if worth is UNKNOWN:

@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from coadapt.model import ClusterView, Forecast, JobView, Plan
+from coadapt.policies.allocation.between_decisions import between_decisions
+from coadapt.policies.allocation.capacity import useful_span
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.capacity import useful_span
-from coadapt.policies.giving.in_between import in_between
 from coadapt.policies.optimus import Optimus
 from coadapt.policies.predictors.learning import (
     Learning,
@@ -50,7 +50,7 @@ class OptimusOnline:
     def allocate(self, view: ClusterView) -> Plan:
         self._learning.observe(view)
         if view.at - self._decided_at < self._period_s:
-            return in_between(view, self._period_s)
+            return between_decisions(view, self._period_s)
         self._decided_at = view.at
         jobs, how = [], {}
         gpu_types, most = types_to_count_on(view)

@@ -5,10 +5,10 @@ from typing import ClassVar
 import numpy as np
 
 from coadapt.model import ClusterView, Plan
+from coadapt.policies.allocation.paced_jobs import DividedTime, FloatArray, PacedJobs
+from coadapt.policies.allocation.time_share_rounds import RoundOptions
+from coadapt.policies.allocation.turns import GAVEL_ROUND_S
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.paced_jobs import DividedTime, FloatArray, PacedJobs
-from coadapt.policies.giving.time_share_rounds import RoundOptions
-from coadapt.policies.giving.turns import GAVEL_ROUND_S
 from coadapt.policies.solvers.time_shares import SLACK, central_max_min, max_min
 
 # The released code looks for T by bisection between these, until both ends are within the tolerance.

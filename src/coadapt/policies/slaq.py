@@ -7,13 +7,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from coadapt.model import ClusterView, JobView, Plan
+from coadapt.policies.allocation.between_decisions import between_decisions
+from coadapt.policies.allocation.capacity import Capacity, span, useful_span
+from coadapt.policies.allocation.counted_plan import counted_plan
+from coadapt.policies.allocation.greedy import MarginalGain, grow_greedily
+from coadapt.policies.allocation.queue import requested_gpus
+from coadapt.policies.allocation.reasons import waits
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.by_gain import Worth, grow_by_gain
-from coadapt.policies.giving.capacity import Capacity, span, useful_span
-from coadapt.policies.giving.counted_plan import counted_plan
-from coadapt.policies.giving.in_between import in_between
-from coadapt.policies.giving.queue import requested_gpus
-from coadapt.policies.giving.reasons import waits
 from coadapt.policies.predictors.learning import (
     Learning,
     total_batch,
@@ -76,7 +76,7 @@ class Slaq:
     def allocate(self, view: ClusterView) -> Plan:
         self._learning.observe(view)
         if view.at - self._decided_at < self._epoch_s:
-            return in_between(view, self._epoch_s)
+            return between_decisions(view, self._epoch_s)
         self._decided_at = view.at
         capacity, falls = Capacity(view), self._falls(view)
         # Where not all fit, those whose loss falls most by their minimum.
@@ -86,9 +86,10 @@ class Slaq:
             if job.id not in capacity.counts:
                 capacity.give(job, span(job)[0])
         worth = {
-            job_id: Worth(fall.fall_N, scale=-1.0) for job_id, fall in falls.items()
+            job_id: MarginalGain(fall.fall_N, scale=-1.0)
+            for job_id, fall in falls.items()
         }
-        grow_by_gain(
+        grow_greedily(
             [job for job in view.jobs if job.id in capacity.counts], capacity, worth
         )
         capacity = self._steady(view, capacity, falls)

@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from coadapt.model import ClusterView, JobView, Plan
+from coadapt.policies.allocation.queue import GangRule, admit
+from coadapt.policies.allocation.turns import GAVEL_ROUND_S, Turns
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.queue import GangRule, admit
-from coadapt.policies.giving.turns import GAVEL_ROUND_S, Turns
 from coadapt.policies.predictors.declared import forecast_of
 
 

@@ -3,11 +3,11 @@
 from typing import ClassVar
 
 from coadapt.model import ClusterView, Plan
+from coadapt.policies.allocation.ideal_time import IdealTimes
+from coadapt.policies.allocation.paced_jobs import DividedTime
+from coadapt.policies.allocation.time_share_rounds import RoundOptions
+from coadapt.policies.allocation.turns import GAVEL_ROUND_S
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.ideal_time import IdealTimes
-from coadapt.policies.giving.paced_jobs import DividedTime
-from coadapt.policies.giving.time_share_rounds import RoundOptions
-from coadapt.policies.giving.turns import GAVEL_ROUND_S
 
 
 class Themis:

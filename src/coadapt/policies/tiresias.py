@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coadapt.model import ClusterView, JobId, JobView, Plan
+from coadapt.policies.allocation.pack import Pick
+from coadapt.policies.allocation.queue import GangRule, admit
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.pack import Pick
-from coadapt.policies.giving.queue import GangRule, admit
 from coadapt.policies.predictors.gittins import GittinsIndex
 from coadapt.policies.predictors.tensor_skew import tensor_skew
 

@@ -23,7 +23,7 @@ from coadapt.core.state import JobRecord, Order, Running, SchedulerState, Status
 from coadapt.model import BatchConfig, JobId
 from coadapt.model.measured import NOT_FINITE
 from coadapt.model.wire import Json, to_json
-from coadapt.runtime import books
+from coadapt.runtime import journaled_scheduler
 from coadapt.runtime.job_index import (
     CAPACITY,
     CLUSTER,
@@ -162,7 +162,7 @@ class IndexWriter:
     ) -> None:
         number = self.number()
         self.observe(number, event, commands, state)
-        if number % books.EVENTS_PER_SNAPSHOT == 0:
+        if number % journaled_scheduler.EVENTS_PER_SNAPSHOT == 0:
             # A snapshot comes next: a replay from it must find what was before it in the index.
             self._index.flush()
 

@@ -38,7 +38,7 @@ from coadapt.model import InputError
 from coadapt.model.errors import StoreAwayError, StoreError
 from coadapt.model.wire import dumps, dumps_in_pieces, loads
 from coadapt.runtime.ports import Store
-from coadapt.runtime.upkeep.patience import Patience
+from coadapt.runtime.upkeep.journal_retry import JournalRetry
 from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 from coadapt.runtime.wall_clock import give_way
 
@@ -139,16 +139,16 @@ class Journal(Store):
         name: str = "the journal",
         *,
         path: Path | None = None,
-        patience: Patience | None = None,
+        retry: JournalRetry | None = None,
     ) -> None:
         """Open or create the journal at an SQLAlchemy URL; errors call it `name`.
 
-        path: its file, which every write looks for. patience: waits while the journal cannot be used; None:
+        path: its file, which every write looks for. retry: waits while the journal cannot be used; None:
         StoreAwayError is raised then. Raises InputError for a journal of another version.
         """
         self._name = name
         self._path = path
-        self._patience = patience
+        self._retry = retry
         self._open = False
         self._engine = sa.create_engine(url)
         if self._engine.dialect.name == "sqlite":
@@ -161,13 +161,13 @@ class Journal(Store):
         self._open = True
 
     @classmethod
-    def at_path(cls, path: Path, patience: Patience | None = None) -> "Journal":
+    def at_path(cls, path: Path, retry: JournalRetry | None = None) -> "Journal":
         """Open or create a SQLite journal in a file that only its owner can read."""
         try:
             path.touch(mode=0o600, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{path} cannot be written: {error.strerror}") from None
-        return cls(f"sqlite:///{path}", str(path), path=path, patience=patience)
+        return cls(f"sqlite:///{path}", str(path), path=path, retry=retry)
 
     def _begin_or_check(self, connection: sa.Connection) -> None:
         """Begin a new journal in an empty database, or look whether the one that is there can be read."""
@@ -482,7 +482,7 @@ class Journal(Store):
         While the journal cannot be used, it waits if it is `patient` or reads: snapshots and prunes can be
         left out, what happened cannot. Then `work` may be done more than once; only the last one is kept.
         """
-        patience = self._patience if patient or not writes else None
+        retry = self._retry if patient or not writes else None
         waited = False
         while True:
             try:
@@ -499,12 +499,12 @@ class Journal(Store):
                 failure = error
             else:
                 # A reader gets through where another process keeps all writers out.
-                if patience is not None and (writes or waited):
-                    patience.over()
+                if retry is not None and (writes or waited):
+                    retry.over()
                 return result
-            if patience is None or not isinstance(failure, StoreAwayError):
+            if retry is None or not isinstance(failure, StoreAwayError):
                 raise failure from None
-            patience.wait(failure)
+            retry.wait(failure)
             waited = True
 
     def _failure(self, text: str) -> StoreError:

@@ -1,6 +1,6 @@
 """The loop: journal an event, let the core handle it, carry out its commands. One loop, two clocks."""
 
-# What must not be lost with an event that is set aside (books.py says when and how)
+# What must not be lost with an event that is set aside (journaled_scheduler.py says when and how)
 #
 # An alarm rings once: where none is set any more, the runtime sets one, or no round would ever come again. A
 # plan that cannot be taken in is a plan that failed, and is told so. Whoever waits for the event is told that
@@ -32,7 +32,7 @@ from coadapt.core.events import (
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import JobId, KinTimes
-from coadapt.runtime.books import Books, OnRestored
+from coadapt.runtime.journaled_scheduler import JournaledScheduler, OnRestored
 from coadapt.runtime.ports import Cancel, Clock, Executor, Solver, Store
 
 Observer = Callable[[Event, Sequence[Command], SchedulerState], None]
@@ -72,8 +72,13 @@ class Runtime:
         mishaps: Mishaps | None = None,
         restored: OnRestored = lambda *_: None,
     ) -> None:
-        """`mishaps` None: what the core or an observer raises ends the run. `restored`: see Books.replay."""
-        self.books = Books(scheduler, store, mishaps.event_refused if mishaps else None)
+        """Without `mishaps`, an error of the core or of an observer ends the run.
+
+        restored: see JournaledScheduler.replay.
+        """
+        self.journaled = JournaledScheduler(
+            scheduler, store, mishaps.event_refused if mishaps else None
+        )
         self.clock = clock
         self.executor = executor
         self.solver = solver
@@ -87,21 +92,21 @@ class Runtime:
     @property
     def scheduler(self) -> Scheduler:
         """The scheduler of this moment."""
-        return self.books.scheduler
+        return self.journaled.scheduler
 
     @property
     def num_events(self) -> int:
         """The number of the event that was handled last, which observers are told of just now."""
-        return self.books.num_events
+        return self.journaled.num_events
 
     def recover(self) -> None:
         """Bring the scheduler to the state that the journal tells, then let it repeat its orders.
 
         Commands that come out of the replay were carried out before; only the repeats of the last step are.
         """
-        for event, commands in self.books.replay(self._tell_restored):
+        for event, commands in self.journaled.replay(self._tell_restored):
             self.observe(event, commands)
-        if not self.books.empty:
+        if not self.journaled.empty:
             self.post(SchedulerRestarted(at=self.clock.now()))
 
     def post(self, event: Event) -> None:
@@ -118,7 +123,7 @@ class Runtime:
         self._draining = True
         try:
             while self._inbox:
-                batch = self.books.write(self._inbox)
+                batch = self.journaled.write(self._inbox)
                 self._inbox.clear()
                 for event in batch:
                     self._handle(event)
@@ -127,7 +132,7 @@ class Runtime:
 
     def kin_times_of(self, job: JobId) -> KinTimes | None:
         """Return what the last plan tells `job` of steps that others timed; for any thread."""
-        return self.books.kin_times.get(job)
+        return self.journaled.kin_times.get(job)
 
     def _within_means(self, events: Sequence[Event]) -> Sequence[Event]:
         """Return `events` with settings that an executor can keep which starts anew for each change, such
@@ -174,7 +179,7 @@ class Runtime:
 
     def _handle(self, event: Event) -> None:
         with self.turn(event):
-            commands = self.books.handle(event)
+            commands = self.journaled.handle(event)
             if commands is not None:
                 self.observe(event, commands)
         if commands is None:
@@ -182,7 +187,7 @@ class Runtime:
             return
         for command in commands:
             self._execute(command)
-        self.books.save_if_due()
+        self.journaled.save_if_due()
 
     def _go_on_without(self, event: Event) -> None:
         """See to it that a next round comes after an event that was set aside."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 from coadapt.core.commands import Solve
 from coadapt.core.events import PlanFailed, PlanReady
 from coadapt.model import ClusterView, Plan
+from coadapt.policies.allocation.unavailable_gpus import without_unavailable_gpus
 from coadapt.policies.base import Policy
-from coadapt.policies.giving.withheld import without_withheld
 from coadapt.runtime.ports import Post
 
 OnDecided = Callable[[Policy, ClusterView], None]
@@ -54,7 +54,7 @@ class InlineSolver:
 
 def decide(policy: Policy, view: ClusterView) -> Plan:
     """Return what the policy gives of the GPUs that it may give."""
-    shown = without_withheld(view)
+    shown = without_unavailable_gpus(view)
     plan = policy.allocate(shown)
     if shown.nodes == view.nodes:
         return plan

@@ -13,9 +13,9 @@ from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import InputError, JobId
 from coadapt.model.wire import Json
+from coadapt.runtime.background_snapshots import copy_of
 from coadapt.runtime.job_index import EndedJob, EndedQuery, JobIndex
 from coadapt.runtime.snapshot import job_snapshot
-from coadapt.runtime.snapshots_aside import copy_of
 
 PAGE_MAX = 1_000
 # Ids that an error names when the one that was asked for is not there, or stands for several.

@@ -25,12 +25,12 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, KinTimes, Node, NodeId
 from coadapt.model.errors import StoreAwayError
+from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.ports import Executor, Post, Solver, Store
 from coadapt.runtime.runtime import Observer, Runtime
-from coadapt.runtime.snapshots_aside import picture_of
 from coadapt.runtime.solver import describe
 from coadapt.runtime.wall_clock import WallClock
-from coadapt.service.turnstile import Turnstile
+from coadapt.service.fair_lock import FairLock
 
 # A full queue means that the disk cannot keep up: callers are told to come back instead of being buffered.
 QUEUE_MAX = 10_000
@@ -119,7 +119,7 @@ class LiveLoop:
         self._runtime.turns = self._turn
         self._refused: dict[int, EventRefusedError] = {}
         self._notices: deque[str] = deque(maxlen=NOTICES_KEPT)
-        self._lock = Turnstile()
+        self._lock = FairLock()
         self._picture: SchedulerState | None = None
         self._closed = threading.Event()
 

@@ -14,7 +14,7 @@ from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import gain
 from coadapt.goodput.efficiency_models import model_of
 from coadapt.goodput.goodput import BatchSearch, best_batch
-from coadapt.goodput.kin import hopeful_times
+from coadapt.goodput.step_time_kriging import optimistic_step_times
 from coadapt.goodput.throughput import step_time
 from coadapt.model import (
     DEFAULT_GPU_TYPE,
@@ -32,7 +32,6 @@ from coadapt.model import (
 )
 from coadapt.model.quick_init import maker, quick_init, replace
 from coadapt.model.report import new_training_report
-from coadapt.sim.alike import best_of, search_of
 from coadapt.sim.applications import (
     Application,
     ForecastsItself,
@@ -41,6 +40,7 @@ from coadapt.sim.applications import (
     packed,
     step_s,
 )
+from coadapt.sim.fit_cache import best_of, search_of
 from coadapt.sim.learned import ONE_GPU, UNTIMED, Learned, TimedSteps, first_look
 from coadapt.sim.pace import Pace, pace_of
 from coadapt.sim.ramp import steps_to_come
@@ -270,7 +270,7 @@ def choose_batch(
             timed.params,
             grad,
             assigned.setting.placement,
-            model=step_time if kin is None else hopeful_times(kin),
+            model=step_time if kin is None else optimistic_step_times(kin),
             efficiency_model=model,
         ).config
     return assigned.best(timed, grad)

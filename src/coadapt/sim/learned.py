@@ -9,8 +9,8 @@ import numpy as np
 from coadapt.goodput.profile import ProfileBuilder, ProfileKey
 from coadapt.model import Placement, ThroughputParams, TypeProfile
 from coadapt.model.quick_init import replace
-from coadapt.sim.alike import fitted
 from coadapt.sim.applications import Application, Neighbour, Setting, UnmeasuredError
+from coadapt.sim.fit_cache import fitted
 
 ONE_GPU = Placement((1,))
 NUM_FIRST_BATCHES = 10  # of a first look at a GPU type (Sia, SOSP'23)

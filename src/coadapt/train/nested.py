@@ -3,7 +3,7 @@
 # `torch.utils._pytree` does nearly this, and its words are used here (leaf, flatten, unflatten, path). It is
 # not used itself: it is private to torch, it takes mappings that it does not know (such as MultiStepLR's
 # `Counter`) for leaves, and it gives back the same kinds, where a checkpoint may only have plain ones, which
-# load without running code. See docs/decisions/0035.
+# load without running code.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass

@@ -219,7 +219,7 @@ class Run:
         # Whoever says how it is to be measured uses it.
         self._session.noise_wanted = self._session.noise_wanted or "noise" in how
         trained.add(pair)
-        self._rescaler.models.append(pair.model)
+        self._rescaler.pairs.append(pair)
         self.register(_named("model", name), pair.model)
         self.register(_named("optimizer", name), pair.optimizer)
         if self._memory is None:
@@ -667,6 +667,7 @@ class Run:
         )
         if session.config.place.joining and self._loader is not None:
             self._loader.prepare()
+            self._rescaler.fetch = self._loader.try_first
         in_place = self._rescaler.begin()
         self._step_loop.report_from = lambda: self._telemetry(
             num_epochs, self._last_pause

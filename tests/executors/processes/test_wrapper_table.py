@@ -153,19 +153,16 @@ def test_an_error_is_one_through_each_wrapper(bench: Bench) -> None:
         assert "ValueError: no such thing" in end.detail.partition("\n")[0], end
 
 
-@pytest.mark.slow
 def test_a_kill_is_no_success_through_any_wrapper(bench: Bench) -> None:
     bench.start_all("crash")
     assert Outcome.SUCCEEDED not in bench.outcomes().values()
 
 
-@pytest.mark.slow
 def test_a_success_is_one_through_each_wrapper(bench: Bench) -> None:
     bench.start_all("end")
     assert bench.outcomes() == dict.fromkeys(sorted(WRAPPERS), Outcome.SUCCEEDED)
 
 
-@pytest.mark.slow
 def test_a_stop_arrives_through_each_wrapper(bench: Bench) -> None:
     bench.start_all("wait")
     for name in WRAPPERS:

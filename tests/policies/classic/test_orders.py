@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from coadapt.model import Tenant
-from coadapt.policies.classic.las import Las
-from coadapt.policies.classic.srsf import Srsf
-from coadapt.policies.giving.queue import by_priority
+from coadapt.policies.allocation.queue import by_priority
+from coadapt.policies.las import Las
+from coadapt.policies.srsf import Srsf
 from tests.policies.stage import counts, job, nodes, on, view
 
 

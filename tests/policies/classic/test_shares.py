@@ -3,9 +3,9 @@ import random
 import pytest
 
 from coadapt.model import BatchLimits, Tenant
-from coadapt.policies.classic.drf import Drf
-from coadapt.policies.classic.max_min import MaxMin
-from coadapt.policies.giving.filling import fair_shares, water_fill
+from coadapt.policies.allocation.progressive_filling import fair_shares, water_fill
+from coadapt.policies.drf import Drf
+from coadapt.policies.max_min import MaxMin
 from tests.policies.stage import counts, job, nodes, on, view
 
 HEAVY = (Tenant(id="heavy", weight=3.0),)

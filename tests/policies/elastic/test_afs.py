@@ -1,4 +1,4 @@
-from coadapt.policies.elastic.afs import Afs
+from coadapt.policies.afs import Afs
 from tests.policies.stage import counts, job, nodes, on, view
 
 LINEAR = tuple(1.0 / n for n in range(1, 9))

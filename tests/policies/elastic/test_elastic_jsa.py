@@ -12,7 +12,7 @@ from coadapt.model import (
     ThroughputParams,
     TypeProfile,
 )
-from coadapt.policies.elastic.elastic_jsa import ElasticJsa
+from coadapt.policies.elastic_jsa import ElasticJsa
 from tests.policies.stage import counts, job, nodes, on, view
 
 GOOD = ThroughputParams(alpha_c=0.01, beta_c=0.01)

@@ -5,7 +5,7 @@ import pytest
 
 from coadapt.model import ClusterView, check_plan
 from coadapt.policies.checks.sample_views import generate_views, later_view
-from coadapt.policies.elastic.elasticflow import ElasticFlow
+from coadapt.policies.elasticflow import ElasticFlow
 from tests.policies.stage import counts, job, nodes, view
 
 LINEAR = tuple(1.0 / n for n in range(1, 9))

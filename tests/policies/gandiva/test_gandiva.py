@@ -11,10 +11,10 @@ from coadapt.model import (
     Plan,
     RescaleContract,
 )
+from coadapt.policies.allocation.gpu_sharing import fits_share
 from coadapt.policies.checks.contract import check_policy
 from coadapt.policies.gandiva.policy import Gandiva
 from coadapt.policies.gandiva.servers import Servers
-from coadapt.policies.giving.sharing import fits_share
 from tests.policies.stage import counts, job, nodes, on, view
 
 SLOW = {1.0: 1.0, 0.5: 2.5}  # s per step by share: a pair gets 0.8 of what turns get

@@ -7,7 +7,7 @@ import pytest
 
 from coadapt.model import Allocation, JobView, Node, Usage
 from coadapt.policies.checks.contract import check_policy
-from coadapt.policies.network.dally import Dally, Level, priorities, tightest
+from coadapt.policies.dally import Dally, Level, priorities, tightest
 from tests.policies.stage import counts, job, nodes, on, view
 
 # A step on two GPUs: half of that of one GPU, and as much again for the network.

@@ -8,7 +8,7 @@ import pytest
 
 from coadapt.policies import Policy
 from coadapt.policies.checks.contract import check_policy
-from coadapt.policies.network.lwf import SIZE_RATIO, Lwf
+from coadapt.policies.lwf import SIZE_RATIO, Lwf
 from tests.policies.stage import counts, job, nodes, on, view
 
 

@@ -14,8 +14,8 @@ from coadapt.model import InputError, JobId, Node
 from coadapt.sim.comparison.case import Case
 from coadapt.sim.comparison.comparison import Comparison
 from coadapt.sim.comparison.figures import Pair, mean_of, ratio_of
-from coadapt.sim.comparison.kept import KeptResult, of_run, open_results
 from coadapt.sim.comparison.page import page_values
+from coadapt.sim.comparison.result_store import KeptResult, of_run, open_results
 from coadapt.sim.comparison.tables import write_table
 from coadapt.sim.experiment import ExperimentConfig, SimulationError
 from coadapt.sim.metrics import JobOutcome

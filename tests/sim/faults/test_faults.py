@@ -80,7 +80,7 @@ def test_the_seeds_meet_every_disaster_and_every_end() -> None:
 
 def test_the_seeds_meet_changes_that_are_taken_back_in_every_way() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(100):
         told: list[str] = []
         run_seed(seed, tell=lambda _, text, told=told: told.append(text))  # type: ignore[misc]
         asked: set[str] = set()

@@ -25,7 +25,11 @@ from coadapt.train.check.schedule import (
 )
 from coadapt.train.wrappers.recorder import SHARES_FILE, StepRow
 
-pytestmark = [pytest.mark.train, pytest.mark.processes]
+pytestmark = [
+    pytest.mark.train,
+    pytest.mark.processes,
+    pytest.mark.usefixtures("forked_replicas"),
+]
 
 # What shows at the first change, in place to a second replica: those tests do not pay for four.
 ONE_CHANGE = ("--changes", "1", "--replicas", "2")
@@ -56,6 +60,7 @@ def by_name(outcome: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_a_sound_script_is_the_same_training() -> None:
+    """The verb itself, and replicas that are fresh processes, as a user has them."""
     verb = [
         sys.executable,
         "-c",
@@ -79,7 +84,6 @@ def test_a_sound_script_is_the_same_training() -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_sharded_model_is_put_together_at_the_end() -> None:
     code, outcome = check("none, sharded", *ONE_CHANGE)
     assert code == 0, outcome
@@ -101,7 +105,6 @@ def test_a_rate_that_follows_a_count_of_the_loop_is_found() -> None:
     assert found["parameters"]["same"] is False
 
 
-@pytest.mark.slow
 def test_accumulation_by_hand_is_found() -> None:
     code, outcome = check("accumulation")
     assert code == 1
@@ -110,7 +113,6 @@ def test_accumulation_by_hand_is_found() -> None:
     assert "max_atomic" in outcome["cause"]["remedy"]
 
 
-@pytest.mark.slow
 def test_figures_that_depend_on_the_number_of_replicas_are_found_in_the_checkpoint() -> (
     None
 ):
@@ -120,7 +122,6 @@ def test_figures_that_depend_on_the_number_of_replicas_are_found_in_the_checkpoi
     assert by_name(outcome)["checkpoint"]["text"].startswith("state.seen is ")
 
 
-@pytest.mark.slow
 def test_dropout_is_named_where_parameters_cannot_be_equal() -> None:
     code, outcome = check("dropout")
     assert code == 0
@@ -129,7 +130,6 @@ def test_dropout_is_named_where_parameters_cannot_be_equal() -> None:
     assert outcome["cause"]["text"].startswith("the model has dropout")
 
 
-@pytest.mark.slow
 def test_of_an_adaptive_job_only_what_it_promises_is_compared() -> None:
     code, outcome = check("adaptive", "--steps", "30", *ONE_CHANGE)
     assert code == 0, outcome
@@ -137,7 +137,6 @@ def test_of_an_adaptive_job_only_what_it_promises_is_compared() -> None:
     assert by_name(outcome)["samples"]["text"] == "each at most once in each epoch"
 
 
-@pytest.mark.slow
 def test_a_replica_that_fails_as_it_joins_is_shown_with_its_last_lines() -> None:
     code, outcome = check("fails when it joins", *ONE_CHANGE)
     assert code == 1
@@ -155,7 +154,6 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     assert "no such script" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_plain_accelerator_is_refused_before_anything_changes() -> None:
     pytest.importorskip("accelerate")
     code, outcome = check("plain accelerator")
@@ -336,7 +334,6 @@ def test_exit_codes() -> None:
     assert Outcome(problem="no step was recorded").code == 2
 
 
-@pytest.mark.slow
 def test_what_is_kept_for_each_sample_goes_over_to_other_replicas() -> None:
     code, outcome = check("kept", "--steps", "40", script="carried")
     assert code == 0, outcome

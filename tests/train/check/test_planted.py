@@ -5,20 +5,30 @@ import pytest
 from tests.train.check.planted.__main__ import checked, is_named
 from tests.train.check.planted.scripts import FAULTS, SOUND
 
-pytestmark = [pytest.mark.train, pytest.mark.processes, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.train,
+    pytest.mark.processes,
+    pytest.mark.usefixtures("forked_replicas"),
+]
 
 NAMED = ("token-mean", "average-not-registered", "left-by-a-local-loss", "not-a-number")
 QUIET = ("early-stop", "four-steps")
 
 
-@pytest.mark.parametrize("name", NAMED)
+def first_of(names: tuple[str, ...]) -> list[object]:
+    """Return the names as parameters, all but the first for `make test-all`."""
+    slow = [pytest.param(name, marks=pytest.mark.slow) for name in names[1:]]
+    return [names[0], *slow]
+
+
+@pytest.mark.parametrize("name", first_of(NAMED))
 def test_the_cause_is_named(name: str) -> None:
     (planted,) = (item for item in FAULTS if item.name == name)
     outcome = checked(name, planted.source)
     assert is_named(planted, outcome), outcome
 
 
-@pytest.mark.parametrize("name", QUIET)
+@pytest.mark.parametrize("name", first_of(QUIET))
 def test_a_sound_script_raises_no_alarm(name: str) -> None:
     outcome = checked(name, SOUND[name])
     assert outcome.code == 0, outcome

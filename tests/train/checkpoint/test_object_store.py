@@ -290,7 +290,6 @@ def live(toy: Toy, count: int, *, stop_at: int | None = None) -> None:
     assert codes == [0 if stop_at is None else EXIT_STOPPED] * count, said
 
 
-@pytest.mark.slow
 def test_a_job_goes_on_on_another_node_that_has_none_of_its_files(
     url: str, tmp_path: Path
 ) -> None:
@@ -354,7 +353,6 @@ for _ in run.epochs(1):
 """
 
 
-@pytest.mark.slow
 def test_a_script_that_just_ends_still_gets_its_last_checkpoint(
     url: str, tmp_path: Path
 ) -> None:

@@ -134,8 +134,7 @@ def test_replicas_draw_their_own_and_a_restart_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 3])
+@pytest.mark.parametrize("seed", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_dropout_noise_and_augmentation_are_the_same_under_changes(
     seed: int, tmp_path: Path
 ) -> None:

@@ -124,7 +124,6 @@ def test_under_torchrun_the_traceback_comes_once(tmp_path: Path) -> None:
     assert "rank      : 1" in cause
 
 
-@pytest.mark.slow
 def test_alone_it_is_the_users_own_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.train.bugs", "all"],

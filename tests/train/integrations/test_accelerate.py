@@ -7,7 +7,7 @@ import pytest
 import coadapt.train as ct
 from coadapt.model import InputError
 
-pytestmark = [pytest.mark.train, pytest.mark.slow]
+pytestmark = pytest.mark.train
 
 accelerate = pytest.importorskip("accelerate")
 

@@ -6,18 +6,24 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-accelerate = pytest.importorskip("accelerate.data_loader")
-pytest.importorskip("transformers")
-
-from coadapt.train.integrations.transformers import note_batches  # noqa: E402  # where it is installed
-
 pytestmark = pytest.mark.train
+
+
+@pytest.fixture(autouse=True)
+def installed() -> None:
+    """Skip where they are not installed; they take seconds to import, so no module does."""
+    pytest.importorskip("accelerate")
+    pytest.importorskip("transformers")
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("skipped", [0, 3])
 def test_each_batch_is_told_at_its_place(num_workers: int, skipped: int) -> None:
     """Also where some are skipped, as after a restart, and where fetch processes run ahead."""
+    from accelerate import data_loader as accelerate
+
+    from coadapt.train.integrations.transformers import note_batches
+
     data = TensorDataset(torch.arange(40))
     plain = DataLoader(data, batch_size=2, shuffle=True, num_workers=num_workers)
     loader = accelerate.prepare_data_loader(
@@ -36,6 +42,8 @@ def test_each_batch_is_told_at_its_place(num_workers: int, skipped: int) -> None
 
 
 def test_a_stream_has_no_indices() -> None:
+    from coadapt.train.integrations.transformers import note_batches
+
     class Stream(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
             return iter(())

@@ -16,7 +16,7 @@ import torch
 from coadapt.model.contract_env import EXIT_STOPPED
 from tests.train.replicas import free_port
 
-pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "integrations"
@@ -60,7 +60,9 @@ def run(
 @pytest.mark.parametrize(
     ("name", "library", "numbers"),
     [
-        ("lightning_regression", "lightning", (2, 1)),
+        pytest.param(
+            "lightning_regression", "lightning", (2, 1), marks=pytest.mark.slow
+        ),
         ("transformers_trainer", "transformers", (2, 1)),
     ],
 )

@@ -41,7 +41,7 @@ def code_of(line: str) -> str:
 
 
 @pytest.mark.train
-@pytest.mark.slow
+@pytest.mark.processes
 def test_coadapt_train_needs_none_of_the_libraries() -> None:
     libraries = {
         "transformers",

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.train]
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
+@pytest.mark.usefixtures("forked_replicas")
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(

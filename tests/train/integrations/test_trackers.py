@@ -206,7 +206,6 @@ def test_a_tracker_without_checkpoints_writes_from_the_first_replica_only(
     ]
 
 
-@pytest.mark.slow
 def test_the_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,13 +114,17 @@ def keep_a_store(folder: str) -> None:
         time.sleep(0.01)
 
 
+def no_step(_notes: bytes, _order: RescaleOrder) -> None:
+    """A dry step that tries nothing."""
+
+
 @pytest.mark.processes
 def test_who_waits_to_join_others_that_have_ended_ends_well(tmp_path: Path) -> None:
     keeper = start(keep_a_store, str(tmp_path), {}, tmp_path / "output")
     stop = StopSignal(1.0)
     with pytest.raises(SystemExit) as end:
         Rendezvous(ControlDir(tmp_path), "2-1", dict).await_call(
-            order(2, "1-0", "2-1"), stop
+            order(2, "1-0", "2-1"), stop, no_step
         )
     assert (end.value.code, stop.exit_code) == (0, 0)
     keeper.join()
@@ -130,5 +134,7 @@ def test_who_waits_to_join_may_be_told_that_it_is_not_needed(tmp_path: Path) -> 
     stop = StopSignal(1.0)
     stop.request()
     with pytest.raises(SystemExit) as end:
-        Rendezvous(ControlDir(tmp_path), "2-0", dict).await_call(order(2, "2-0"), stop)
+        Rendezvous(ControlDir(tmp_path), "2-0", dict).await_call(
+            order(2, "2-0"), stop, no_step
+        )
     assert (end.value.code, stop.exit_code) == (0, 0)

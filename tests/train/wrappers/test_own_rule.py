@@ -318,7 +318,6 @@ def train_in_replicas(folder: str) -> None:
     run.close()
 
 
-@pytest.mark.slow
 @pytest.mark.processes
 def test_replicas_that_come_and_go_decide_as_one_alone(tmp_path: Path) -> None:
     alone = Training(ct.init(contract="self"), 0.004, rule=ACCORDION)

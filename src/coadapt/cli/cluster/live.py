@@ -32,6 +32,7 @@ from coadapt.model import InputError
 from coadapt.model.bounds import printable
 from coadapt.model.errors import StoreError
 from coadapt.policies import create_policy, policy_options
+from coadapt.runtime.background_snapshots import BackgroundSnapshots
 from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import JobIndex
@@ -39,9 +40,8 @@ from coadapt.runtime.journal import Journal
 from coadapt.runtime.ports import LiveExecutor
 from coadapt.runtime.process_solver import ProcessSolver
 from coadapt.runtime.retention import Keep, Retention
-from coadapt.runtime.snapshots_aside import SnapshotsAside
+from coadapt.runtime.upkeep.journal_retry import JournalRetry
 from coadapt.runtime.upkeep.journal_upgrade import upgrade
-from coadapt.runtime.upkeep.patience import Patience
 from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.app import Service
 from coadapt.service.auth import Credentials
@@ -128,8 +128,8 @@ def _live(
             "the journal was brought over from an earlier version; the file as it was is kept in %s",
             kept,
         )
-    patience = Patience()
-    journal = Journal.at_path(state_dir.journal, patience)
+    retry = JournalRetry()
+    journal = Journal.at_path(state_dir.journal, retry)
     _check_not_lost(journal, executor)
     index, first_config = _open_index(state_dir, journal), state_dir.first_config()
     writer, change_log, tally = (
@@ -139,8 +139,8 @@ def _live(
     )
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
-    latencies.watch_trouble(patience.seconds)
-    store = SnapshotsAside(journal, latencies.commit)
+    latencies.watch_trouble(retry.seconds)
+    store = BackgroundSnapshots(journal, latencies.commit)
     reserve = DiskReserve(state_dir.files_with_room())
     reserve.look()
     loop = LiveLoop(
@@ -153,7 +153,7 @@ def _live(
         restored=writer.restored,
         waited=latencies.lag,
     )
-    loop.watch_trouble(patience.trouble)
+    loop.watch_trouble(retry.trouble)
     demand.loop = loop
     writer.number = loop.num_events
     spare_readers()
@@ -194,7 +194,7 @@ def _live(
         call_all(
             [
                 part.close
-                for part in (loop, patience, executor, solver, reserve, housekeeping)
+                for part in (loop, retry, executor, solver, reserve, housekeeping)
             ]
         )
 

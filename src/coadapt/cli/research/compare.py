@@ -268,7 +268,7 @@ def _run(
 ) -> "Comparison":
     """Play what has no result yet; an error is a result, but is tried again by the next command."""
     from coadapt.sim.comparison.comparison import Comparison
-    from coadapt.sim.comparison.kept import of_run, open_results
+    from coadapt.sim.comparison.result_store import of_run, open_results
 
     out.mkdir(parents=True, exist_ok=True)
     keys = [case.key() for case in cases]

@@ -17,7 +17,8 @@
 # What the end of a process means depends on where in this line it falls, which is why rank 0 marks `begun`
 # before anybody acts: before it, old replicas that end with code 0 have finished training, and the joining
 # ones are not needed; after it, they may have left, and nothing is a success before the first step is done.
-# A joining replica that fails before `decided` costs nothing; after it, it is a peer like any other.
+# A joining replica that fails before `decided` costs nothing; after it, it is a peer like any other. Before it
+# is ready it takes a dry step (train/rescale/dry_step.py), so most of what would end it does so then.
 
 import subprocess
 import time
@@ -49,8 +50,8 @@ class InPlaceRescale:
     """From the replicas `old` to those of `directory`'s generation; `joiners` were started for it.
 
     before: the order that the old ones follow. trouble: why the joiners could not all be started.
-    taken_back: why it will not come about, None while it may; kill_at: when to end the joiners then;
-    sweeping: what ends them elsewhere.
+    taken_back: why it will not come about, None while it may; joiner_failed: because one of them failed by
+    itself; kill_at: when to end the joiners then; sweeping: what ends them elsewhere.
     """
 
     lead: GenerationDir
@@ -63,6 +64,7 @@ class InPlaceRescale:
     began_at: float = field(default_factory=time.monotonic)
     gone_at: float | None = None
     taken_back: str | None = None
+    joiner_failed: bool = False
     kill_at: float = 0.0
     sweeping: "subprocess.Popen[bytes] | None" = None
 
@@ -129,6 +131,8 @@ class InPlaceRescale:
                 False  # it is there, or the disk is full, or the job removed the folder
             )
         own.remove(ORDER_FILE)
+        failed = first_failed(self.joiners)
+        self.joiner_failed = bool(why) and failed is not None and failed.failed_itself
         self.taken_back, self.kill_at = why, time.monotonic() + DISMISS_GRACE_S
         return True
 

@@ -33,7 +33,7 @@ only: it is up in a blink. Started as `python -m coadapt.executors.processes.lau
 # replicas of both train together, and only the parent of a process learns its exit code. Two launchers would
 # have to tell each other; one that is restarted has no children. So the launcher of the start, the *lead*,
 # stays, and how everything ended is written twice: for the newest generation that it took up, and last for
-# the lead, which also answers for one that was ordered too late to be taken up (docs/decisions, 8 and 11).
+# the lead, which also answers for one that was ordered too late to be taken up.
 #
 # A launcher that dies leaves no exit.json, and a free lock: the executor ends what carries the job's mark
 # and writes that the job is lost. So two generations of a job never run at once.
@@ -539,7 +539,9 @@ class _Launcher:
                 self._take_up(self._lead.job.generation(successor), replicas)
         elif change.taken_back is not None:
             if change.see_off():
-                change.directory.write_kept(change.taken_back)
+                change.directory.write_kept(
+                    change.taken_back, joiner_failed=change.joiner_failed
+                )
                 self._change = None
         elif change.complete:
             change.directory.mark_started()

@@ -38,7 +38,8 @@ class LiveGeneration:
     """A generation whose launcher lives, or died unnoticed. `process` is None if a predecessor started it.
 
     former: of the generation that it follows in place. held: the slots that it takes, and until it is started
-    those of `former` as well. kept: why the replicas of `former` train on under its number, None if not.
+    those of `former` as well. kept: why the replicas of `former` train on under its number, None if not;
+    joiner_failed: because one that was to join failed by itself.
     remains: what a dead launcher left, while that is ended; taken_over: how often one took another's place.
     since: when it was first seen to have started, by the clock of whoever looks; None before. stop_asked_at:
     when this scheduler told it to stop, s since 1970. told_setup: whether it was told that `setup` runs;
@@ -50,6 +51,7 @@ class LiveGeneration:
     held: Slots
     former: RankMap | None = None
     kept: str | None = None
+    joiner_failed: bool = False
     process: "subprocess.Popen[bytes] | None" = None
     post: Post | None = None
     started: bool = False
@@ -96,6 +98,7 @@ class LiveGeneration:
             return
         if self.former is not None and (why := self.directory.kept()) is not None:
             self.kept, self.rank_map = why, self.former
+            self.joiner_failed = self.directory.joiner_failed()
         elif not self.directory.has_started:
             return
         self.started = True

@@ -315,7 +315,13 @@ class OrderBook:
             return ReplicasStarted(
                 at=at, job=job, generation=number, unseen=self._unseen.get(job, "")
             )
-        return ReplicasKept(at=at, job=job, generation=number, detail=running.kept)
+        return ReplicasKept(
+            at=at,
+            job=job,
+            generation=number,
+            detail=running.kept,
+            joiner_failed=running.joiner_failed,
+        )
 
     def _tell_unseen(self, job: JobId, running: LiveGeneration, post: Post) -> None:
         """Tell when replicas elsewhere can be seen no more, or again; they count as living meanwhile."""

@@ -73,6 +73,12 @@ class Replica:
         )
 
     @property
+    def failed_itself(self) -> bool:
+        """Return whether its own error ended it: it would end a start as well."""
+        elsewhere = self.lost or self.lost_peers or self.code == EXIT_NO_WORKDIR
+        return bool(self.code) and not elsewhere
+
+    @property
     def lost_peers(self) -> bool:
         """Return whether it ended only because another one had."""
         return self.code == EXIT_PEER_LOST

@@ -9,11 +9,11 @@ import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import Allocation, ClusterView, JobId, NodeId, RescaleContract
+from coadapt.policies.allocation.capacity import FreeNodes, gpu_type_held
 from coadapt.policies.castor.arrays import BoolArray, IntArray
 from coadapt.policies.castor.facts import Numbers
 from coadapt.policies.castor.ground import Ground, Pool, ground_of
 from coadapt.policies.castor.rates import Configs
-from coadapt.policies.giving.capacity import FreeNodes, gpu_type_held
 
 # Up to so many whole nodes every number is a size; beyond, each is at least by this factor larger (1).
 EACH_NODE_UPTO = 16

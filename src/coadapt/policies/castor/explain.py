@@ -9,6 +9,7 @@ import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import Allocation, JobId, JobSpec, JobView, TenantId
+from coadapt.policies.allocation.reasons import gets, plural
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.facts import least
@@ -17,7 +18,6 @@ from coadapt.policies.castor.predictions import Predictions
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.round import Sizes
 from coadapt.policies.castor.situation import Situation
-from coadapt.policies.giving.reasons import gets, plural
 
 SHORT_S = 90.0  # less is told in seconds
 DAY, DAYS_FROM = 1_440, 2_880  # minutes; more is told in days

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from coadapt.model import Allocation, JobId, JobView
+from coadapt.policies.allocation.capacity import Capacity
+from coadapt.policies.allocation.queue import requested_gpus
+from coadapt.policies.allocation.reasons import plural, waits
 from coadapt.policies.gandiva.servers import Servers, shared_by
-from coadapt.policies.giving.capacity import Capacity
-from coadapt.policies.giving.queue import requested_gpus
-from coadapt.policies.giving.reasons import plural, waits
 
 
 def why_not(job: JobView, homes: Mapping[JobId, Allocation], capacity: Capacity) -> str:

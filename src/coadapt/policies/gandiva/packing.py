@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coadapt.model import WAITING, Allocation, ClusterView, JobId, JobView
-from coadapt.policies.giving.queue import requested_gpus
+from coadapt.policies.allocation.queue import requested_gpus
 
 
 @dataclass(slots=True)

@@ -14,15 +14,15 @@ from coadapt.model import (
     Plan,
     RescaleContract,
 )
+from coadapt.policies.allocation.capacity import Capacity, FreeNodes, useful_span
+from coadapt.policies.allocation.counted_plan import requested_batch
+from coadapt.policies.allocation.gpu_sharing import fits_share
+from coadapt.policies.allocation.queue import requested_gpus
+from coadapt.policies.allocation.reasons import gets
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.gandiva.explain import note, why_not
 from coadapt.policies.gandiva.packing import Packing, may_share
 from coadapt.policies.gandiva.servers import Servers
-from coadapt.policies.giving.capacity import Capacity, FreeNodes, useful_span
-from coadapt.policies.giving.counted_plan import requested_batch
-from coadapt.policies.giving.queue import requested_gpus
-from coadapt.policies.giving.reasons import gets
-from coadapt.policies.giving.sharing import fits_share
 
 QUANTUM_S = 60.0  # of the paper, whose jobs are suspended and resumed within a second
 TRIAL_TURNS = 2  # before a pair is judged

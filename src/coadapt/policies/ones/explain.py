@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from coadapt.model import Allocation, BatchConfig, ClusterView, JobId
-from coadapt.policies.giving.capacity import Capacity, span
-from coadapt.policies.giving.reasons import gets, waits
+from coadapt.policies.allocation.capacity import Capacity, span
+from coadapt.policies.allocation.reasons import gets, waits
 
 
 def explained(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coadapt.model import JobView
-from coadapt.policies.giving.capacity import span
+from coadapt.policies.allocation.capacity import span
 from coadapt.policies.ones.solve import FloatArray
 from coadapt.policies.predictors.declared import declared_samples, declared_steps_left
 from coadapt.policies.predictors.progress_beta import Features

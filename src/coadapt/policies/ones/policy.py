@@ -15,10 +15,10 @@ from coadapt.model import (
     Plan,
     RescaleContract,
 )
+from coadapt.policies.allocation.capacity import Capacity, span
+from coadapt.policies.allocation.counted_plan import requested_batch
+from coadapt.policies.allocation.pack import pack
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.capacity import Capacity, span
-from coadapt.policies.giving.counted_plan import requested_batch
-from coadapt.policies.giving.pack import pack
 from coadapt.policies.ones.explain import explained
 from coadapt.policies.ones.objective import (
     Record,

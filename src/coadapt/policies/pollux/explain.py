@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import Allocation, ClusterView, JobId, RescaleContract
-from coadapt.policies.giving.reasons import gets, plural
+from coadapt.policies.allocation.reasons import gets, plural
 from coadapt.policies.pollux.objective import IntArray, RoundProblem
 
 

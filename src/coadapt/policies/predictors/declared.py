@@ -18,8 +18,8 @@
 from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.forecast import packed_step_times
 from coadapt.model import Forecast, JobView
-from coadapt.policies.giving.capacity import useful_span
-from coadapt.policies.giving.queue import requested_gpus
+from coadapt.policies.allocation.capacity import useful_span
+from coadapt.policies.allocation.queue import requested_gpus
 
 HONEST_TIMES = 1.1  # of what was declared; up to there a job is about to end
 STEP_S = 1.0  # of a job that nothing was timed of

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coadapt.model import Allocation, ClusterView, JobId, JobView, gpus_by_type
-from coadapt.policies.giving.capacity import gpu_type_held
+from coadapt.policies.allocation.capacity import gpu_type_held
 from coadapt.policies.predictors.loss_curves import LossCurve, fit_curve, normalised
 from coadapt.policies.predictors.nonnegative import least_squares
 

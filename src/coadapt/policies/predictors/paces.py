@@ -22,8 +22,8 @@ import numpy as np
 from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.throughput import packed_placement, step_time
 from coadapt.model import BatchMode, ClusterView, JobId, JobView
-from coadapt.policies.giving.capacity import gpu_type_held
-from coadapt.policies.giving.queue import requested_gpus
+from coadapt.policies.allocation.capacity import gpu_type_held
+from coadapt.policies.allocation.queue import requested_gpus
 from coadapt.policies.predictors.declared import declared_steps_left
 
 # Weight of the newest step time (Gavel's released code).

@@ -5,9 +5,9 @@ from typing import NamedTuple
 from coadapt.goodput.batch import limits_in_use, split_total
 from coadapt.goodput.throughput import packed_placement, step_time
 from coadapt.model import BatchConfig, JobView
-from coadapt.policies.giving.capacity import useful_span
-from coadapt.policies.giving.counted_plan import KEEPS_TOTAL
-from coadapt.policies.giving.queue import requested_gpus
+from coadapt.policies.allocation.capacity import useful_span
+from coadapt.policies.allocation.counted_plan import KEEPS_TOTAL
+from coadapt.policies.allocation.queue import requested_gpus
 
 
 class Rates(NamedTuple):

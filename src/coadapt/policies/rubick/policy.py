@@ -13,14 +13,14 @@ from coadapt.model import (
     Plan,
     RescaleContract,
 )
+from coadapt.policies.allocation.capacity import Capacity, gpu_type_held
+from coadapt.policies.allocation.counted_plan import counted_plan
+from coadapt.policies.allocation.pack import Pick
+from coadapt.policies.allocation.queue import requested_gpus
+from coadapt.policies.allocation.reasons import waits
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.capacity import Capacity, gpu_type_held
-from coadapt.policies.giving.counted_plan import counted_plan
-from coadapt.policies.giving.pack import Pick
-from coadapt.policies.giving.queue import requested_gpus
-from coadapt.policies.giving.reasons import waits
 from coadapt.policies.predictors.rates import cut, rates_on
-from coadapt.policies.rubick.books import NOTHING, Books, May, Standing
+from coadapt.policies.rubick.gpu_ledger import NOTHING, Allowed, CurvePoint, GpuLedger
 
 # Moves of GPUs from one job to another in a round, at most. Each raises the sum of all, so they end; but
 # a round that moves so many has no time to train.
@@ -75,26 +75,26 @@ class Rubick(RubickOptions):
             taken[capacity.gpu_types[job_id]] = (
                 taken.get(capacity.gpu_types[job_id], 0) + count
             )
-        standings = [
+        points = [
             self._standing(job, view)
             for job in view.jobs
             if job.id not in kept and not _stranded(job)
         ]
-        books = Books(view, standings, taken)
+        ledger = GpuLedger(view, points, taken)
         for job in view.jobs:
-            if job.id in kept and job.spec.tenant in books.quota_left:
-                books.quota_left[job.spec.tenant] -= job.allocation.num_gpus
-        self._stay(view, books)
-        order = self._order(view, standings)
+            if job.id in kept and job.spec.tenant in ledger.quota_left:
+                ledger.quota_left[job.spec.tenant] -= job.allocation.num_gpus
+        self._stay(view, ledger)
+        order = self._order(view, points)
         for one in order:
-            self._honour(one, books) if one.guaranteed else self._start(one, books)
-        self._spend(books)
+            self._honour(one, ledger) if one.guaranteed else self._start(one, ledger)
+        self._spend(ledger)
         for one in order:
             if one.count:
                 capacity.give(one.job, one.count, one.gpu_type)
-        return self._plan(view, capacity, {one.job.id: one for one in standings})
+        return self._plan(view, capacity, {one.job.id: one for one in points})
 
-    def _standing(self, job: JobView, view: ClusterView) -> Standing:
+    def _standing(self, job: JobView, view: ClusterView) -> CurvePoint:
         largest: dict[str, int] = {}
         for node in view.nodes:
             if job.spec.replicas.allows_type(node.gpu_type):
@@ -105,26 +105,26 @@ class Rubick(RubickOptions):
             name: rates_on(job, name, gpus, least_gain=self.least_gain)
             for name, gpus in sorted(largest.items())
         }
-        return Standing(job, job.spec.priority >= self.guaranteed_from, curves)
+        return CurvePoint(job, job.spec.priority >= self.guaranteed_from, curves)
 
-    def _stay(self, view: ClusterView, books: Books) -> None:
+    def _stay(self, view: ClusterView, ledger: GpuLedger) -> None:
         """Let jobs that run stand where they are, as far as GPUs and quotas still allow it."""
         nodes = {node.id: node for node in view.nodes}
-        for one in sorted(books.standings, key=lambda one: not one.guaranteed):
+        for one in sorted(ledger.points, key=lambda one: not one.guaranteed):
             held = gpu_type_held(one.job, nodes) or ""
             if held in one.curves and not one.job.allocation.shared:
                 step = one.curves[held].at_most(one.job.allocation.num_replicas)
-                if step != NOTHING and books.room(
+                if step != NOTHING and ledger.room(
                     one, one.curves[held].counts[step], held
                 ):
-                    books.put(one, held, step)
+                    ledger.put(one, held, step)
 
     def _order(
-        self, view: ClusterView, standings: Sequence[Standing]
-    ) -> list[Standing]:
+        self, view: ClusterView, points: Sequence[CurvePoint]
+    ) -> list[CurvePoint]:
         """Return who is served first: guaranteed, then who waited too long, then by slope."""
 
-        def key(one: Standing) -> tuple[bool, bool, float]:
+        def key(one: CurvePoint) -> tuple[bool, bool, float]:
             waited = (
                 one.step == NOTHING and view.at - one.job.submitted_at > self.aged_s
             )
@@ -141,84 +141,84 @@ class Rubick(RubickOptions):
                 steepest if self.ascending else -steepest,
             )
 
-        return sorted(standings, key=key)
+        return sorted(points, key=key)
 
-    def _honour(self, one: Standing, books: Books) -> None:
+    def _honour(self, one: CurvePoint, ledger: GpuLedger) -> None:
         """Give a guaranteed job the rate that it paid for, from free GPUs and from those who have more than
         they paid for; from best effort all that it takes. Where that cannot be, it keeps what it has.
         """
         for gpu_type in (
-            [one.gpu_type] if one.step != NOTHING else self._types(one, books)
+            [one.gpu_type] if one.step != NOTHING else self._types(one, ledger)
         ):
-            target = self._target(one, books, gpu_type)
+            target = self._target(one, ledger, gpu_type)
             have = one.count if one.step != NOTHING else 0
             if target <= one.step:
                 continue
             units = one.curves[gpu_type].counts[target] - have
-            if not books.quota_room(one, units):
+            if not ledger.quota_room(one, units):
                 continue
-            needs = units - books.free[gpu_type]
-            moves = books.reclaim(needs, gpu_type, self._owes(one))
+            needs = units - ledger.free[gpu_type]
+            moves = ledger.reclaim(needs, gpu_type, self._owes(one))
             if moves is not None:
                 for victim, step in moves:
-                    books.put(victim, gpu_type, step)
-                books.put(one, gpu_type, target)
+                    ledger.put(victim, gpu_type, step)
+                ledger.put(one, gpu_type, target)
                 return
 
-    def _target(self, one: Standing, books: Books, gpu_type: str) -> int:
+    def _target(self, one: CurvePoint, ledger: GpuLedger, gpu_type: str) -> int:
         """Return the step that `one` paid for on a type, or the largest that type and quota can hold."""
         curve = one.curves[gpu_type]
         paid = curve.rates[one.paid_step(gpu_type)] / self.slack
         step = next(index for index, rate in enumerate(curve.rates) if rate >= paid)
-        most = min(float(books.pools[gpu_type]), self._quota(one, books))
+        most = min(float(ledger.pools[gpu_type]), self._quota(one, ledger))
         return min(step, curve.at_most(int(min(most, curve.counts[-1]))))
 
-    def _quota(self, one: Standing, books: Books) -> float:
-        return books.quota_left.get(one.job.spec.tenant, math.inf) + one.count
+    def _quota(self, one: CurvePoint, ledger: GpuLedger) -> float:
+        return ledger.quota_left.get(one.job.spec.tenant, math.inf) + one.count
 
-    def _owes(self, taker: Standing) -> May:
+    def _owes(self, taker: CurvePoint) -> Allowed:
         """Return who may go down a step so that a guaranteed `taker` has what it paid for."""
 
-        def may(other: Standing) -> bool:
+        def may(other: CurvePoint) -> bool:
             return other is not taker and (
                 not other.guaranteed or other.step > self._content(other)
             )
 
         return may
 
-    def _content(self, one: Standing) -> int:
+    def _content(self, one: CurvePoint) -> int:
         """Return the step below which a guaranteed job must not be brought."""
         paid = one.curve.rates[one.paid_step(one.gpu_type)] / self.slack
         return next(index for index, rate in enumerate(one.curve.rates) if rate >= paid)
 
-    def _types(self, one: Standing, books: Books) -> list[str]:
+    def _types(self, one: CurvePoint, ledger: GpuLedger) -> list[str]:
         """Return the GPU types that `one` may have, the one first where it would be fastest."""
         rate = {
             name: curve.rates[one.paid_step(name)] for name, curve in one.curves.items()
         }
-        return sorted(rate, key=lambda name: (-rate[name], -books.free[name], name))
+        return sorted(rate, key=lambda name: (-rate[name], -ledger.free[name], name))
 
-    def _start(self, one: Standing, books: Books) -> None:
+    def _start(self, one: CurvePoint, ledger: GpuLedger) -> None:
         """Start a best-effort job that waits on its fewest GPUs, if need be from jobs with flatter curves."""
         if one.step != NOTHING:
             return
-        for gpu_type in self._types(one, books):
+        for gpu_type in self._types(one, ledger):
             units = one.curves[gpu_type].counts[0]
             slope = replace(one, gpu_type=gpu_type).slope(0)[1]
-            if not books.quota_room(one, units):
+            if not ledger.quota_room(one, units):
                 continue
-            needs = units - books.free[gpu_type]
-            moves = books.reclaim(needs, gpu_type, self._spares(one, slope))
+            needs = units - ledger.free[gpu_type]
+            moves = ledger.reclaim(needs, gpu_type, self._spares(one, slope))
             if moves is not None:
                 for victim, step in moves:
-                    books.put(victim, gpu_type, step)
-                books.put(one, gpu_type, 0)
+                    ledger.put(victim, gpu_type, step)
+                ledger.put(one, gpu_type, 0)
                 return
 
-    def _spares(self, taker: Standing, slope: float) -> May:
+    def _spares(self, taker: CurvePoint, slope: float) -> Allowed:
         """Return who can go down a step for a `taker` with `slope`, and keeps what it needs."""
 
-        def may(other: Standing) -> bool:
+        def may(other: CurvePoint) -> bool:
             least = self._content(other) if other.guaranteed else 0
             flatter = other.down[1] * (1.0 + self.hysteresis) < slope
             return (
@@ -230,13 +230,13 @@ class Rubick(RubickOptions):
 
         return may
 
-    def _calm(self, one: Standing) -> bool:
+    def _calm(self, one: CurvePoint) -> bool:
         return one.job.usage.num_rescales < self.rescales_max or not one.job.allocation
 
-    def _spend(self, books: Books) -> None:
+    def _spend(self, ledger: GpuLedger) -> None:
         """Give what is left, and then GPUs of flat jobs, to whoever gains most by them."""
         growing = [
-            one for one in books.standings if one.step != NOTHING and self._calm(one)
+            one for one in ledger.points if one.step != NOTHING and self._calm(one)
         ]
         num_moves = 0
         while growing:
@@ -244,24 +244,24 @@ class Rubick(RubickOptions):
             units, slope = one.up
             if slope <= 0.0:
                 return
-            needs = units - books.free[one.gpu_type]
+            needs = units - ledger.free[one.gpu_type]
             moves = None
-            if books.quota_room(one, units) and (needs <= 0 or num_moves < MOVES_MAX):
-                moves = books.reclaim(needs, one.gpu_type, self._spares(one, slope))
+            if ledger.quota_room(one, units) and (needs <= 0 or num_moves < MOVES_MAX):
+                moves = ledger.reclaim(needs, one.gpu_type, self._spares(one, slope))
             if moves is None:
                 growing.remove(one)
                 continue
             num_moves += len(moves)
             for victim, step in moves:
-                books.put(victim, victim.gpu_type, step)
-            books.put(one, one.gpu_type, one.step + 1)
+                ledger.put(victim, victim.gpu_type, step)
+            ledger.put(one, one.gpu_type, one.step + 1)
 
     def _plan(
-        self, view: ClusterView, capacity: Capacity, standings: dict[JobId, Standing]
+        self, view: ClusterView, capacity: Capacity, points: dict[JobId, CurvePoint]
     ) -> Plan:
         notes, batches = {}, dict[JobId, BatchConfig]()
         for job in view.jobs:
-            one = standings.get(job.id)
+            one = points.get(job.id)
             if job.id not in capacity.counts:
                 least = (
                     requested_gpus(job)
@@ -285,7 +285,7 @@ class Rubick(RubickOptions):
         return replace(plan, batches={**plan.batches, **batches})
 
 
-def _told(one: Standing) -> str:
+def _told(one: CurvePoint) -> str:
     if not one.curve.known:
         return "it told nothing of its speed: it has what it requested"
     part = one.curve.rates[one.step] / one.curve.rates[one.paid_step(one.gpu_type)]

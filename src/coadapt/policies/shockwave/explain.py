@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from coadapt.model import JobId, Plan
-from coadapt.policies.giving.reasons import plural
+from coadapt.policies.allocation.reasons import plural
 
 
 def explained(

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from coadapt.model import ClusterView, JobId, JobView, Plan
+from coadapt.policies.allocation.queue import GangRule, admit, requested_gpus
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.queue import GangRule, admit, requested_gpus
 from coadapt.policies.predictors.dirichlet import Rule
 from coadapt.policies.shockwave.explain import explained
 from coadapt.policies.shockwave.forecasts import Ahead, Ledger

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from coadapt.model import Allocation, JobId, JobView
-from coadapt.policies.giving.capacity import Capacity
-from coadapt.policies.giving.reasons import gets, waits
+from coadapt.policies.allocation.capacity import Capacity
+from coadapt.policies.allocation.reasons import gets, waits
 from coadapt.policies.sia.objective import Configuration, Values, least_gpus
 
 

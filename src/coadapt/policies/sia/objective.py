@@ -31,7 +31,7 @@ from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.table import goodput_table
 from coadapt.goodput.throughput import step_time
 from coadapt.model import ClusterView, JobView, Node, Placement, RescaleContract
-from coadapt.policies.giving.capacity import gpu_type_held
+from coadapt.policies.allocation.capacity import gpu_type_held
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

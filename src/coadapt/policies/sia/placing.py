@@ -10,7 +10,7 @@
 from collections.abc import Mapping, Sequence
 
 from coadapt.model import Allocation, ClusterView, JobId, JobView, NodeId
-from coadapt.policies.giving.capacity import FreeNodes
+from coadapt.policies.allocation.capacity import FreeNodes
 from coadapt.policies.sia.objective import Configuration
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coadapt.model import Allocation, ClusterView, JobId, JobView, Plan, RescaleContract
+from coadapt.policies.allocation.capacity import Capacity, FreeNodes, gpu_type_held
+from coadapt.policies.allocation.reasons import gets, waits
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.giving.capacity import Capacity, FreeNodes, gpu_type_held
-from coadapt.policies.giving.reasons import gets, waits
 from coadapt.policies.sia.explain import Decision, explain
 from coadapt.policies.sia.objective import (
     SiaOptions,

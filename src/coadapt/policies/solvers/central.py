@@ -17,7 +17,8 @@
 # objective it is not quite the analytic centre, max sum log s: the embedding also bounds what s and tau are
 # together, so that it ends nearer to the least that the constraints ask for.
 
-# Tried: the limit of the logarithmic barrier, which is the analytic centre (decision 144).
+# Tried: the limit of the logarithmic barrier, which is the analytic centre: with it the
+# largest rho of `ossp` is 8.40, where the artifact has 7.74 and this method 7.75.
 
 from typing import NamedTuple
 

@@ -15,8 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.runtime.background_snapshots import copy_of
 from coadapt.runtime.snapshot import job_efficiency
-from coadapt.runtime.snapshots_aside import copy_of
 from coadapt.service.figures.tally import Tally
 
 # A scrape of so many takes 20 ms; all of 10,000 took 500, and 4 MB.

@@ -14,7 +14,7 @@ from coadapt.sim.comparison.figures import (
     picks,
     ratio_of,
 )
-from coadapt.sim.comparison.kept import KeptResult
+from coadapt.sim.comparison.result_store import KeptResult
 from coadapt.sim.comparison.tables import Row, job_row
 
 # Figures that a ratio says something about: positive, and less is better.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from coadapt.goodput.efficiency import efficiency
 from coadapt.goodput.fit import fit_throughput
 from coadapt.goodput.forecast import packed_step_times
-from coadapt.goodput.kin import hopeful_times
 from coadapt.goodput.profile import Profile, ProfileBuilder
+from coadapt.goodput.step_time_kriging import optimistic_step_times
 from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import (
     BatchConfig,
@@ -148,7 +148,7 @@ def tune(at: RunSnapshot, kin_times: KinTimes | None = None) -> Tuning:
         if kin_times is not None and kin_times.are_of(
             at.timings.gpu_type, at.placement
         ):
-            model = hopeful_times(kin_times)
+            model = optimistic_step_times(kin_times)
         batch = better_batch(
             at.limits,
             params,

@@ -137,6 +137,7 @@ class HostedRun:
                 world_size,
                 size,
             )
+            self._stop.dismiss()
             raise SystemExit(0)
         shape = _first(self.config.place.placement, size)
         place = replace(self.config.place, world_size=size, placement=shape)

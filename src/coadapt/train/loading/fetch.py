@@ -1,6 +1,7 @@
 """From a dataset to passes with collated samples, through torch's DataLoader and its processes."""
 
 import atexit
+import copy
 import functools
 import itertools
 import logging
@@ -10,7 +11,7 @@ import signal
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Protocol, cast
@@ -100,6 +101,10 @@ class Fetcher(Protocol):
 
     def passes(self) -> Iterator[Fetched]: ...
 
+    def try_first(self) -> None:
+        """Fetch the first pass of an epoch and forget it. Raises what the data set raises."""
+        ...
+
 
 class MapFetcher:
     """For datasets with `__getitem__`: passes are planned here, and any process may fetch any of them.
@@ -114,6 +119,7 @@ class MapFetcher:
     ) -> None:
         """`options`: further arguments of torch's DataLoader, which fetches and collates."""
         self._session = session
+        self._dataset = dataset
         self._planned: deque[tuple[Pass, list[int]]] = deque()
         self._keeps = bool(options.get("persistent_workers"))
         own = {**options, "persistent_workers": bool(options.get("num_workers"))}
@@ -125,6 +131,7 @@ class MapFetcher:
             drawing or dataset, own, batch_sampler=PassPlan(self._plan)
         )
         self._idle = False
+        self._tries = False
         self._epoch: int | None = None
 
     def prepare(self) -> None:
@@ -147,6 +154,20 @@ class MapFetcher:
         if not self._keeps:
             self._end_processes()
 
+    def try_first(self) -> None:
+        """As `Fetcher.try_first`; nothing where the script prepares the data set in its loop over epochs."""
+        dataset = cast("Sized", self._dataset)
+        if hasattr(dataset, "set_epoch"):
+            return
+        if len(dataset) != self._session.data.order.num_samples:
+            return
+        self._tries = True
+        try:
+            for _ in self._source:
+                pass
+        finally:
+            self._tries = False
+
     def _seed(self, *more: int) -> None:
         assert self._source.generator is not None
         self._source.generator.manual_seed(fetch_seed(self._session, *more))
@@ -163,6 +184,10 @@ class MapFetcher:
         if self._idle:
             return
         ids = self._session.data.order.epoch(self._session.progress.epoch)
+        if self._tries:
+            own = ids[: self._session.data.batch.atomic].tolist()
+            yield self._with_keys(own, range(len(own)))
+            return
         coming = passes_to_come(self._session)
         while ahead := list(itertools.islice(coming, PLANNED_AHEAD)):
             for index, current in ahead:
@@ -173,11 +198,13 @@ class MapFetcher:
                     stop = index + min(STAND_IN, current.step_samples)
                 own = ids[start:stop].tolist()
                 self._planned.append((current, own))
-                if not self._draws_by_sample:
-                    yield own
-                    continue
-                keys = data_keys(self._session, range(start, stop))
-                yield list(zip(own, keys, strict=True))
+                yield self._with_keys(own, range(start, stop))
+
+    def _with_keys(self, ids: list[int], places: range) -> list[int] | list[Keyed]:
+        """Return sample ids as the data set is asked for them: each with what it is drawn by, if need be."""
+        if not self._draws_by_sample:
+            return ids
+        return list(zip(ids, data_keys(self._session, places), strict=True))
 
 
 class StreamFetcher:
@@ -212,15 +239,28 @@ class StreamFetcher:
     def prepare(self) -> None:
         return  # its processes get the reader as it stands when they start
 
-    def passes(self) -> Iterator[Fetched]:
-        cut = cut_of(self._session)
-        part = _Part(self._reader_here(), cut, self._collate)
+    def try_first(self) -> None:
+        """As `Fetcher.try_first`, on a copy; nothing where the stream cannot be copied."""
+        dataset = self._dataset
+        if not self._options.get("num_workers"):
+            try:
+                dataset = copy.deepcopy(dataset)
+            except Exception:  # noqa: BLE001  # whatever the user's stream raises
+                return
+        for _ in self._source_of(self._reader_at(dataset, 0, StreamPosition())):
+            break
+
+    def _source_of(self, reader: PassReader) -> "DataLoader[object]":
+        part = _Part(reader, cut_of(self._session), self._collate)
         source = data_loader(
             part, dict(self._options), batch_size=None, collate_fn=as_it_is
         )
         assert source.generator is not None
         source.generator.manual_seed(fetch_seed(self._session))
-        for fetched in source:
+        return source
+
+    def passes(self) -> Iterator[Fetched]:
+        for fetched in self._source_of(self._reader_here()):
             assert isinstance(fetched, Fetched)
             if (
                 fetched.after is not None
@@ -239,16 +279,20 @@ class StreamFetcher:
         session, reader = self._session, self._reader
         epoch, index = session.progress.epoch, session.progress.index
         if reader is None or (reader.epoch, reader.index) != (epoch, index):
-            if isinstance(self._dataset, ShardedStream):
-                reader = ShardReader(self._dataset, epoch, index)
-            else:
-                start = session.data.stream or StreamPosition()
-                reader = StreamReader(
-                    self._dataset, epoch, index, start, resume=self._resume
-                )
+            start = session.data.stream or StreamPosition()
+            reader = self._reader_at(self._dataset, index, start)
         # Processes get copies of a reader that has not begun.
         self._reader = None if self._options.get("num_workers") else reader
         return reader
+
+    def _reader_at(
+        self, dataset: Iterable[object], index: int, start: StreamPosition
+    ) -> PassReader:
+        """Return a reader of the present epoch from its sample `index` on."""
+        epoch = self._session.progress.epoch
+        if isinstance(dataset, ShardedStream):
+            return ShardReader(dataset, epoch, index)
+        return StreamReader(dataset, epoch, index, start, resume=self._resume)
 
 
 class _Part(IterableDataset[Fetched]):

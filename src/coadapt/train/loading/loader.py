@@ -189,6 +189,10 @@ class ElasticLoader:
         """Start the fetch processes of a replica that will join others."""
         self._fetcher.prepare()
 
+    def try_first(self) -> None:
+        """Fetch the first pass of an epoch and forget it: to see whether this replica can."""
+        self._fetcher.try_first()
+
     def begin(self) -> None:
         """`Run.epochs` begins: the loader may be iterated over, also from where that broke off.
 

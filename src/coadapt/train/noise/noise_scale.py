@@ -18,7 +18,7 @@ Fieller 1954 for the interval of the ratio of two averages.
 #    estimates are never averaged with sound ones. The first sound one throws them away; where enough sound
 #    ones are known, differenced ones count only once the last sound one is as old as the average's memory,
 #    1 / (1 - DECAY) initial batches. No batch grows on them. An adaptive run on one replica cuts its measured
-#    steps into two passes instead (docs/decisions/0012).
+#    steps into two passes instead.
 # 2. Only the two averages are unbiased, not their ratio, which is the noise scale: E[a/b] is not E[a]/E[b],
 #    and single estimates of |G|^2 are often negative. So both are averaged over steps, and divided once, at
 #    the end. (What is told, `stats`, is cut off at 0: no negative noise leaves this file.)

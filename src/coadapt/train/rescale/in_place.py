@@ -8,7 +8,7 @@ processes as if they had been lost, and the run goes on from its last checkpoint
 # How all replicas come to change between the same two steps. Rank 0 alone reads the executor's order. It
 # offers it (`wanted`) once every joining replica has written that it is ready, and once it has claimed the
 # order: a file that only one side can create, so either the executor takes the order back or the replicas
-# have it, never both (docs/decisions/0011). The offer travels in the flags of a step, and every replica acts
+# have it, never both. The offer travels in the flags of a step, and every replica acts
 # on the sum at the next consensus: after the same step, without a message of its own (`group/consensus.py`).
 #
 # Who is source. Joining replicas get all that a checkpoint has from one staying replica. That is the first
@@ -16,6 +16,9 @@ processes as if they had been lost, and the run goes on from its last checkpoint
 # model, optimiser, scheduler and scaler alike. If it leaves, it first hands these to all (`load_notes`), and
 # the first staying replica is source. If none stays, the old group saves a checkpoint and the new one loads
 # it.
+#
+# A joining replica first takes a dry step (`dry_step.py`). If that fails, it ends with the cause before it is
+# ready.
 #
 # What happens when a replica dies in between. Before the claim: the order is taken back, and training was
 # never disturbed by the joining one. In the old group, and again once the new one is there, its connections
@@ -55,6 +58,7 @@ from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, exit_after
 from coadapt.train.group.group import connect_group, leave_group, share_from_first
 from coadapt.train.group.transfer import receive_state, send_state
 from coadapt.train.rescale.control_channel import ControlChannel
+from coadapt.train.rescale.dry_step import CallNotes, DryStep
 from coadapt.train.rescale.handover import (
     receive_own_shards,
     receive_shards,
@@ -84,8 +88,13 @@ class InPlaceRescaler(CheckpointRescaler):
         self._members = tuple(
             member_name(place.generation, rank) for rank in range(place.world_size)
         )
+        self._notes = CallNotes(session)
         self._rendezvous = Rendezvous(
-            channel, self._me, saver.outline, self._handed_over
+            channel,
+            self._me,
+            saver.outline,
+            state=self._handed_over,
+            calls=self._notes.write,
         )
         self._clock: PauseClock | None = None
         self._claimed = 0
@@ -111,6 +120,9 @@ class InPlaceRescaler(CheckpointRescaler):
             return 0  # nobody to hand over to, and nowhere to save: the executor has to stop the run
         if len(order.members) > 1 and SLOW_IMPORT not in sys.modules:
             _load_beside_training(SLOW_IMPORT)
+            return 0
+        tells_calls = bool(order.joiners) and order.members[0] == self._me
+        if tells_calls and not self._notes.taken(order.generation, self.pairs):
             return 0
         return (
             order.generation
@@ -223,7 +235,8 @@ class InPlaceRescaler(CheckpointRescaler):
                 f"there is no order for generation {generation}, which this replica is to join"
             )
         importlib.import_module(SLOW_IMPORT)
-        source_rank = self._rendezvous.await_call(order, self._stop)
+        dry_step = DryStep(self._session, self.pairs, self.fetch)
+        source_rank = self._rendezvous.await_call(order, self._stop, dry_step.run)
         self._clock = clock = PauseClock(time.time())
         with self._or_lost(generation):
             called_at = time.time()

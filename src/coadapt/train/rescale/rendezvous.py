@@ -30,6 +30,7 @@ LOOK_S, FIND_S = 1.0, 0.01
 
 GO = "go"
 OUTLINE = "outline"
+CALLS = "calls"
 TENSORS = "tensors"
 SAVED = "saved"
 
@@ -47,10 +48,12 @@ class Rendezvous:
         me: str,
         outline: Callable[[], dict[str, object]],
         state: Callable[[], object] = dict,
+        calls: Callable[[], bytes] = bytes,
     ) -> None:
         """`outline`: what a replica must have alike with those that train before it joins them.
 
         state: what is handed over, as this replica has it; a joining one makes room for what it lacks.
+        calls: how the training loop calls its models, for the dry step of a joining one.
         """
         # Where tensors may be received that this replica does not have, by their paths in a state.
         self.room: dict[str, Tensor] = {}
@@ -58,6 +61,7 @@ class Rendezvous:
         self._me = me
         self._outline = outline
         self._state = state
+        self._calls = calls
         self._kept: tuple[int, TCPStore] | None = None
 
     def prepare(self, order: RescaleOrder) -> bool:
@@ -87,11 +91,16 @@ class Rendezvous:
         """Tell the joining replicas to form the group now; rank `source_rank` has the state for them."""
         self.store(order).set(GO, SAVED if source_rank is None else str(source_rank))
 
-    def await_call(self, order: RescaleOrder, stop: StopSignal) -> int | None:
-        """Mark this replica ready, and wait to be called; return `source_rank`.
+    def await_call(
+        self,
+        order: RescaleOrder,
+        stop: StopSignal,
+        dry_step: Callable[[bytes, RescaleOrder], None],
+    ) -> int | None:
+        """Take a dry step, mark this replica ready, and wait to be called; return `source_rank`.
 
-        Raises RuntimeError if that takes too long, SystemExit if this replica is told to stop or the others
-        have ended without it, InputError if its script is another one than theirs.
+        Raises what `dry_step` raises, RuntimeError if the others do not come, SystemExit if this replica is
+        told to stop or the others have ended without it, InputError if its script is another one than theirs.
         """
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         while (
@@ -103,6 +112,7 @@ class Rendezvous:
         try:
             store = self.store(order)
             self._check_alike(json.loads(store.get(OUTLINE)))
+            dry_step(store.get(CALLS), order)
             self.room = make_room(self._state(), json.loads(store.get(TENSORS)))
             self._channel.mark_ready(self._me)
             while True:
@@ -136,6 +146,7 @@ class Rendezvous:
             store = keep_store(host, 0, timedelta(seconds=WAIT_S))
             trains = self._me not in order.joiners
             store.set(OUTLINE, json.dumps(self._outline() if trains else {}))
+            store.set(CALLS, self._calls() if trains else b"")
             store.set(
                 TENSORS, json.dumps(tensor_kinds(self._state()) if trains else {})
             )

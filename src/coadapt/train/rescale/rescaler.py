@@ -1,6 +1,7 @@
 """How a run follows the scheduler to another set of replicas: by default save, end, and be started again."""
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from coadapt.model.contract_env import EXIT_STOPPED
@@ -9,6 +10,7 @@ from coadapt.train.exits.stop import EXIT_GRACE_S, StopSignal, exit_after
 from coadapt.train.rescale.pause import Pause
 from coadapt.train.session import Session
 from coadapt.train.wrappers.model import ElasticModel
+from coadapt.train.wrappers.trained import TrainedPair
 
 logger = logging.getLogger(__name__)
 
@@ -16,8 +18,15 @@ logger = logging.getLogger(__name__)
 class Rescaler(Protocol):
     """Carries out what all replicas have agreed on, between two steps."""
 
-    models: list[ElasticModel]
+    pairs: list[TrainedPair]
     pause: Pause | None
+    # Fetches a pass of training data and forgets it.
+    fetch: Callable[[], None]
+
+    @property
+    def models(self) -> list[ElasticModel]:
+        """Return the models of all pairs."""
+        ...
 
     def requested(self) -> bool:
         """Return whether this replica was asked to stop."""
@@ -54,11 +63,16 @@ class CheckpointRescaler:
     """Saves, and ends the process with EXIT_STOPPED; the executor starts the next generation from there."""
 
     def __init__(self, session: Session, saver: Saver, stop: StopSignal) -> None:
-        self.models: list[ElasticModel] = []
+        self.pairs: list[TrainedPair] = []
+        self.fetch: Callable[[], None] = lambda: None
         self.pause: Pause | None = None
         self._session = session
         self._saver = saver
         self._stop = stop
+
+    @property
+    def models(self) -> list[ElasticModel]:
+        return [pair.model for pair in self.pairs]
 
     def requested(self) -> bool:
         return self._stop.requested

@@ -56,6 +56,8 @@ class ElasticModel(nn.Module):
         self._sharding = sharding
         # Asked for the arguments as they are to be by then.
         self.ddp_options: Callable[[Mapping[str, object]], dict[str, object]] = dict
+        # Gets the arguments of training forwards while they are to be noted (rescale/dry_step.py).
+        self.on_call: Callable[[object, object], None] | None = None
         # In a list, so that it does not become a submodule: its parameters are those of `module`.
         self._replica: list[DistributedDataParallel] = []
         # When that was built: the parameters, as to walk the modules costs each step, and which were trained.
@@ -164,6 +166,8 @@ class ElasticModel(nn.Module):
             raise RuntimeError(
                 "validate in eval() mode or under torch.no_grad(): replicas do so by themselves"
             )
+        if self.on_call is not None:
+            self.on_call(args, kwargs)
         alone = (
             not self._session.group.distributed
             or self._session.trial

@@ -10,15 +10,14 @@ import torch
 
 from coadapt.train.check.__main__ import Outcome, Settings, check
 from coadapt.train.check.replicas import ScriptRun
-from tests.train.check.planted.forked import Forked
 from tests.train.check.planted.scripts import FAULTS, SOUND, Planted
+from tests.train.forked_script import ForkedScript
 
 TIMEOUT_S = 90.0
 
 
 def checked(name: str, source: str) -> Outcome:
     """Return what the check says of a script: two changes, of which the second is a restart or in place."""
-    ScriptRun.launch = staticmethod(Forked)  # type: ignore[assignment]  # the same calls
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         path = Path(folder) / f"{name.replace('-', '_')}.py"
         path.write_text(source)
@@ -50,6 +49,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     names = parser.parse_args().names
     torch.set_num_threads(1)
+    ScriptRun.launch = staticmethod(ForkedScript)  # type: ignore[assignment]  # the same calls
     num_named, num_faults, alarms = 0, 0, []
     for planted in FAULTS:
         if names and planted.name not in names:

@@ -341,9 +341,18 @@ class GenerationDir:
     def request_retraction(self) -> None:
         self.retract_file.touch(PRIVATE_FILE)
 
-    def write_kept(self, why: str) -> None:
-        """Say that the replicas of before train on; `why`: "" if that was asked for."""
+    def write_kept(self, why: str, *, joiner_failed: bool = False) -> None:
+        """Say that the replicas of before train on; `why`: "" if that was asked for.
+
+        joiner_failed: a replica that was to join failed by itself.
+        """
+        if joiner_failed:
+            write_json(self.path / "joiner_failed.json", True)
         write_json(self.path / "kept.json", why)
+
+    def joiner_failed(self) -> bool:
+        """Return whether the replicas of before train on because one that was to join failed by itself."""
+        return bool(read_note(self.path / "joiner_failed.json", bool))
 
     def kept(self) -> str | None:
         """Return why the replicas of before train on, None if they do not."""

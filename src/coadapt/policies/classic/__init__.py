@@ -1,1 +1,0 @@
-"""Orders and shares that need no paper: what every other scheduler is compared with."""

@@ -1,0 +1,307 @@
+"""ElasticFlow (Gu et al., ASPLOS 2023): deadlines are promised when they can be kept, and then kept."""
+
+# A job's promise is its minimum satisfactory share: the smallest count n with which it ends in time if it
+# gets min(n, what earlier deadlines leave free) in every slot from now on. Counts are doublings of a job's
+# fewest replicas. A job is admitted if it and all admitted ones, in the order of deadlines, have such a
+# share (algorithm 1). What the first slot leaves free goes, doubling by doubling, to whoever uses a further
+# GPU best in comparison with the GPUs of its own share (algorithm 2: least GPU time is added).
+
+import heapq
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coadapt.goodput.batch import limits_in_use
+from coadapt.model import ClusterView, JobId, JobView, Plan
+from coadapt.policies.allocation.capacity import Capacity, useful_span
+from coadapt.policies.allocation.counted_plan import counted_plan
+from coadapt.policies.allocation.pack import Pick
+from coadapt.policies.allocation.reasons import plural, waits
+from coadapt.policies.base import PolicyCard
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+MIN_REMAINING_STEPS = (
+    1.0  # of a job whose forecast says that none are left, though it is still there
+)
+PUT_OFF = (
+    2.0  # a deadline that cannot be kept any more is put off so far, until one can
+)
+NUM_SLOTS_MAX = (
+    2_000  # a week in slots of five minutes; later deadlines are looked at that far
+)
+
+
+class ElasticFlow:
+    """Serves deadlines first; jobs without one, or that came too late for theirs, on what is left.
+
+    slot_s: seconds for which one count is planned. margin: a promise is given only where so much more work
+    (1: twice) could be done in time, since forecasts err and rescales cost. A promise stands until its job
+    has ended, late where it must be; whoever was refused is asked again when a job has gone.
+    """
+
+    card: ClassVar[PolicyCard] = PolicyCard(
+        paper="Gu et al., ElasticFlow, ASPLOS 2023",
+        decides="admission, GPU counts",
+        oracle="time left at each count",
+    )
+
+    def __init__(self, *, slot_s: float = 300.0, margin: float = 0.2) -> None:
+        if not (math.isfinite(margin) and margin >= 0.0):
+            raise ValueError(f"margin must be finite and >= 0, got {margin}")
+        self._margin = margin
+        if not (math.isfinite(slot_s) and slot_s > 0.0):
+            raise ValueError(f"slot_s must be finite and > 0, got {slot_s}")
+        self._slot_s = slot_s
+        self._promised: set[JobId] = set()
+        self._known: set[JobId] = set()
+
+    def allocate(self, view: ClusterView) -> Plan:
+        requests = {
+            job.id: request
+            for job in view.jobs
+            if (request := self._request(job, view.at)) is not None
+        }
+        promises = self._promises(view, requests)
+        self._promised = set(promises)
+        jobs, capacity = {job.id: job for job in view.jobs}, Capacity(view)
+        order = [*promises, *(job_id for job_id in jobs if job_id not in promises)]
+        for job_id in order:
+            now = promises[job_id].now if job_id in promises else 0
+            _give_at_most(jobs[job_id], now or useful_span(jobs[job_id])[0], capacity)
+        self._spend(view, promises, capacity)
+        notes = {
+            job.id: _note(job, requests.get(job.id), promises, capacity)
+            for job in view.jobs
+        }
+        return counted_plan(
+            view, capacity, notes, picks=dict.fromkeys(order, Pick.FEWEST)
+        )
+
+    def _request(self, job: JobView, at: float) -> "_Request | None":
+        promised = job.id in self._promised
+        request = _request(job, at, promised=promised)
+        if request is None or promised:
+            return request
+        return replace(request, steps=request.steps * (1.0 + self._margin))
+
+    def _promises(
+        self, view: ClusterView, requests: "dict[JobId, _Request]"
+    ) -> "dict[JobId, _Promise]":
+        """Return who is promised its deadline, by deadline: all that were, and who can be besides."""
+        by_deadline = sorted(requests, key=lambda job_id: requests[job_id].left_s)
+        # Whoever was refused is asked again when a job has gone: before that nothing became free.
+        known, self._known = self._known, {job.id for job in view.jobs}
+        asked = set() if known - self._known else known
+        held = [job_id for job_id in by_deadline if job_id in self._promised]
+        promises = self._plan(view, requests, held)
+        for job_id in by_deadline:
+            if job_id not in self._promised and job_id not in asked:
+                wanted = [
+                    each for each in by_deadline if each in held or each == job_id
+                ]
+                tried = self._plan(view, requests, wanted)
+                if (
+                    job_id in tried
+                    and _num_late(tried) == _num_late(promises)
+                    and len(tried) == len(wanted)
+                ):
+                    held, promises = wanted, tried
+        return promises
+
+    def _plan(
+        self, view: ClusterView, requests: "dict[JobId, _Request]", wanted: list[JobId]
+    ) -> "dict[JobId, _Promise]":
+        """Return the shares of `wanted`, which come by deadline (algorithm 1).
+
+        One that cannot end in time is put off to twice its time, again and again; one that cannot end in
+        NUM_SLOTS_MAX slots is left out.
+        """
+        free_T = np.full(NUM_SLOTS_MAX, view.num_gpus, dtype=np.int64)
+        promises = {}
+        for job_id in wanted:
+            request = requests[job_id]
+            promise, left_s = (
+                self._share(request, request.left_s, free_T),
+                request.left_s,
+            )
+            while promise is None and left_s < self._slot_s * NUM_SLOTS_MAX:
+                left_s *= PUT_OFF
+                promise = self._share(request, left_s, free_T)
+            if promise is not None:
+                late = left_s > request.left_s or request.late
+                promises[job_id] = replace(promise, late=late)
+                free_T[: len(promise.count_T)] -= promise.count_T
+        return promises
+
+    def _share(
+        self, request: "_Request", left_s: float, free_T: IntArray
+    ) -> "_Promise | None":
+        """Return the smallest share with which `request` ends in left_s beside what was taken of free_T."""
+        num_slots = min(math.ceil(left_s / self._slot_s), len(free_T))
+        seconds_T = np.full(num_slots, self._slot_s)
+        seconds_T[-1] = min(left_s - self._slot_s * (num_slots - 1), self._slot_s)
+        for level in range(len(request.counts)):
+            fits_T = np.searchsorted(
+                request.counts[: level + 1], free_T[:num_slots], side="right"
+            )
+            count_T = np.concatenate(([0], request.counts))[fits_T]
+            rate_T = np.concatenate(([0.0], request.rates))[fits_T]
+            done_T = np.cumsum(rate_T * seconds_T)
+            end = int(np.searchsorted(done_T, request.steps))
+            if end < num_slots:
+                return _Promise(
+                    count=int(request.counts[level]), count_T=count_T[: end + 1]
+                )
+        return None
+
+    def _spend(
+        self,
+        view: ClusterView,
+        promises: "dict[JobId, _Promise]",
+        capacity: Capacity,
+    ) -> None:
+        """Give what is left, doubling by doubling, to the best use of a further GPU (algorithm 2)."""
+        heap: list[tuple[float, int, int]] = []
+
+        def push(index: int) -> None:
+            job = view.jobs[index]
+            counts, rates = _scaling(job) or (None, None)
+            held = capacity.counts.get(job.id, 0)
+            if counts is None or rates is None or not held:
+                return
+            level = int(np.searchsorted(counts, held, side="right")) - 1
+            if level < 0 or level + 1 == len(counts):
+                return
+            own = promises[job.id].count if job.id in promises else int(counts[0])
+            per_gpu = rates[int(np.searchsorted(counts, own))] / own
+            more = (rates[level + 1] - rates[level]) / (counts[level + 1] - held)
+            if more > 0.0:
+                heapq.heappush(heap, (-more / per_gpu, index, int(counts[level + 1])))
+
+        for index in range(len(view.jobs)):
+            push(index)
+        while heap:
+            _, index, wanted = heapq.heappop(heap)
+            job = view.jobs[index]
+            while capacity.counts[job.id] < wanted and capacity.grow(job):
+                pass
+            if capacity.counts[job.id] == wanted:
+                push(index)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    """A deadline to keep: `steps` in left_s seconds, at rates[i] steps per second on counts[i] GPUs.
+
+    late: it has come already.
+    """
+
+    left_s: float
+    steps: float
+    counts: IntArray
+    rates: FloatArray
+    late: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Promise:
+    """The minimum satisfactory share `count`, and what comes of it in each slot until the job ends."""
+
+    count: int
+    count_T: IntArray
+    late: bool = False
+    """It is kept as soon as may be: its deadline cannot be any more."""
+
+    @property
+    def now(self) -> int:
+        """Its GPUs in the first slot; 0 where earlier deadlines need them all."""
+        return int(self.count_T[0])
+
+
+def _scaling(job: JobView) -> tuple[IntArray, FloatArray] | None:
+    """Return the doublings of the job's fewest replicas, as far as they help, and its steps per second."""
+    forecast = job.measured.forecast
+    if forecast is None:
+        return None
+    low, most = useful_span(job)
+    counts, rates = (
+        [low],
+        [1.0 / forecast.step_time_s[min(low, len(forecast.step_time_s)) - 1]],
+    )
+    while (count := 2 * counts[-1]) <= min(most, len(forecast.step_time_s)):
+        rate = 1.0 / forecast.step_time_s[count - 1]
+        if rate <= rates[-1]:
+            break
+        counts.append(count)
+        rates.append(rate)
+    return np.array(counts, dtype=np.int64), np.array(rates)
+
+
+def _request(job: JobView, at: float, *, promised: bool) -> _Request | None:
+    """Return the deadline of `job`, if it has a forecast and a deadline that is not yet too close.
+
+    One that was promised is a request until it has ended.
+    """
+    forecast, scaling = job.measured.forecast, _scaling(job)
+    if job.spec.deadline_at is None or forecast is None or scaling is None:
+        return None
+    # Whatever it gets, it may have to start or to change once.
+    left_s = job.spec.deadline_at - at - job.rescale_s
+    if left_s <= 0.0 and not promised:
+        return None
+    steps = max(forecast.remaining_steps, _steps_by_progress(job), MIN_REMAINING_STEPS)
+    return _Request(max(left_s, 1.0), steps, *scaling, late=left_s <= 0.0)
+
+
+def _steps_by_progress(job: JobView) -> float:
+    """Return the steps left if the rest goes as what was done, which no forecast rounds; 0 at the start."""
+    seen = job.measured
+    if seen.progress_target is None or not seen.progress > 0.0:
+        return 0.0
+    samples = (
+        max(seen.progress_target - seen.progress, 0.0) * seen.samples / seen.progress
+    )
+    return samples / limits_in_use(job).requested
+
+
+def _num_late(promises: dict[JobId, _Promise]) -> int:
+    return sum(promise.late for promise in promises.values())
+
+
+def _give_at_most(job: JobView, count: int, capacity: Capacity) -> None:
+    """Give `count` GPUs, or the largest halving of it that fits and that the job may hold."""
+    low = useful_span(job)[0]
+    while count >= low and job.id not in capacity.counts:
+        capacity.give(job, count)
+        count //= 2
+
+
+def _note(
+    job: JobView,
+    request: _Request | None,
+    promises: dict[JobId, _Promise],
+    capacity: Capacity,
+) -> str:
+    if job.id in promises and promises[job.id].late:
+        told = (
+            "its deadline was promised and cannot be kept any more: as soon as may be"
+        )
+    elif request is not None and job.id in promises:
+        share = plural(promises[job.id].count, "GPU")
+        told = f"its deadline is promised: {share} from now on would do for the {request.left_s:.0f} s left"
+    elif job.spec.deadline_at is None:
+        told = "without a deadline it gets what is left"
+    elif job.measured.forecast is None:
+        told = "without a forecast its deadline cannot be promised, so it gets what is left"
+    elif request is None:
+        told = "its deadline has come, so it gets what is left"
+    else:
+        told = "its deadline cannot be kept beside those promised before, so it gets what is left"
+    if job.id in capacity.counts:
+        return told
+    return waits(job, useful_span(job)[0], capacity, told)

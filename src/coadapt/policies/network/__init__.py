@@ -1,1 +1,0 @@
-"""Policies that place by what the network costs a job."""

@@ -1,0 +1,39 @@
+"""Shortest remaining service first: preemptive, by remaining time x GPUs on the requested count."""
+
+from typing import ClassVar
+
+from coadapt.model import ClusterView, JobView, Plan
+from coadapt.policies.allocation.queue import (
+    GangRule,
+    admit,
+    by_priority,
+    requested_gpus,
+)
+from coadapt.policies.allocation.turns import GAVEL_ROUND_S, Turns
+from coadapt.policies.base import PolicyCard
+from coadapt.policies.predictors.declared import forecast_of
+
+
+class Srsf:
+    """Needs a forecast or a declared length; jobs without one come behind, the least attained service first.
+
+    turn_s: of those without one, who runs stays in front of who waits until so many seconds have passed.
+    The oracle that gang schedulers compare themselves with (Tiresias, NSDI'19): a job that is short but wide
+    holds up as many others as one that is long and narrow.
+    """
+
+    card: ClassVar[PolicyCard] = PolicyCard(
+        paper="classic", decides="order", oracle="time left"
+    )
+
+    def __init__(self, *, turn_s: float = GAVEL_ROUND_S) -> None:
+        self._turns = Turns(turn_s)
+
+    def allocate(self, view: ClusterView) -> Plan:
+        queue = by_priority(view, self._turns.by_time_left(view, _left_gpu_s))
+        return admit(view, queue, GangRule(ahead="ahead of it by remaining GPU time"))
+
+
+def _left_gpu_s(job: JobView) -> float | None:
+    forecast, count = forecast_of(job), requested_gpus(job)
+    return None if forecast is None else forecast.remaining_s(count) * count
