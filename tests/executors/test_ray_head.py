@@ -31,31 +31,25 @@ class Head:
     def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
         self._port = port
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         options = [
             "--head",
-            "--block",
             f"--port={self._port}",
             "--num-cpus=2",
             "--node-name=node-0",
             "--include-dashboard=false",
         ]
-        log = self._folder / "head.log"
-        with log.open("wb") as out:
-            self._process = subprocess.Popen(
+        envs = {"RAY_TMPDIR": str(self._folder), "RAY_USAGE_STATS_ENABLED": "0"}
+        with (self._folder / "head.log").open("ab") as log:
+            subprocess.run(
                 [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
-                env={**os.environ, **self._envs},
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
+                env={**os.environ, **envs},
+                stdout=log,
+                stderr=log,
+                check=True,
+                timeout=START_S,
             )
-        until(lambda: b"Ray runtime started" in log.read_bytes(), "Ray runs")
-
-    @property
-    def _envs(self) -> dict[str, str]:
-        return {"RAY_TMPDIR": str(self._folder), "RAY_USAGE_STATS_ENABLED": "0"}
 
     def kill_store(self) -> None:
         """Kill -9 the head's control store, and nothing else."""
@@ -66,8 +60,6 @@ class Head:
         for pid in self._processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self._process is not None:
-            self._process.wait()
 
     def _processes(self) -> list[int]:
         mark = f"RAY_TMPDIR={self._folder}".encode()
@@ -134,7 +126,10 @@ def test_jobs_go_on_once_the_head_is_back(tmp_path: Path) -> None:
             waiting = cluster.submit("b", TARGET=20)
             cluster.wait_for(job, "pending", within_s=WITHOUT_HEAD_S)
             ended_s = time.monotonic() - killed_at
-            assert "head" in str(cluster.job(waiting)["explanation"])
+            until(
+                lambda: "Ray's head" in str(cluster.job(waiting)["explanation"]),
+                "the job that waits says why",
+            )
             head.stop()
             head.start()
             back_at = time.monotonic()

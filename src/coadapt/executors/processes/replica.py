@@ -16,6 +16,7 @@ from coadapt.executors.processes.log_pump import LogPump
 from coadapt.executors.processes.records.generation_dir import LaunchOrder, ReplicaOrder
 from coadapt.executors.processes.records.replica_log import tail
 from coadapt.executors.processes.setup_env import SetupLeft
+from coadapt.executors.processes.standing_in import NODE_LOST
 from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_PEER_LOST, EXIT_STOPPED
 
 TAIL_LINES = 8
@@ -132,6 +133,10 @@ class Replica:
         )
         if number == signal.SIGKILL:
             how += " from outside (by a person, or by the kernel when memory ran out)"
+            self.drain()
+            lines = _last_lines(self.log)
+            if lines and lines[-1].startswith(NODE_LOST):
+                return f"the node of {who} is lost: {lines[-1].removeprefix(NODE_LOST)}"
         if number in TOLD_TO_STOP or code == EXIT_STOPPED:
             self.drain()
             return _stopped_from_outside(who, code, how, _last_lines(self.log))

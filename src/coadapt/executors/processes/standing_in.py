@@ -9,6 +9,8 @@ from typing import NoReturn
 ENV_BEGUN = "COADAPT_BEGUN_FILE"
 # To the launcher: the replica never began, because what it needs was not to be had.
 EXIT_NOT_BEGUN = 80
+# How a line of its output begins that says why nothing is known of the replica any more.
+NODE_LOST = "this replica's node is lost: "
 
 
 class Begun:

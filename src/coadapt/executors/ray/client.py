@@ -7,19 +7,23 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+import time
 from contextlib import suppress
 from typing import Any
-
-Answer = Mapping[str, Any]
 
 CLIENT = "coadapt.executors.ray.client_process"
 # Ray itself tries for a minute to connect, and then ends the process.
 CONNECT_S = 5.0
 START_S = 180.0
 ANSWER_S = 20.0
+# Between two tries to connect again, the longer the more failed: each takes 2 s of CPU time.
+RETRY_S = 2.0
+RETRY_MAX_S = 15.0
 LAST_BYTES = 4096
-EXIT_WAIT_S = 2.0
+ENDING_S = 2.0
+
+# A field `error` says why there is no other one.
+Answer = dict[str, Any]
 
 
 class RayAwayError(Exception):
@@ -40,6 +44,9 @@ class RayClient:
         self._line: socket.socket | None = None
         self._buffer = b""
         self._closed = False
+        self._why_away = ""
+        self._retry_at = 0.0
+        self._retry_s = RETRY_S
         # What the process prints: Ray's library says there why it ends it.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as this object
         self.address = ""
@@ -73,6 +80,16 @@ class RayClient:
         given = self._given
         if is_address(given) and not reaches(given, CONNECT_S):
             raise RayAwayError(f"nothing answers at {given}")
+        if time.monotonic() < self._retry_at:
+            raise RayAwayError(self._why_away)
+        self._retry_at = time.monotonic() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+        self._start(given)
+        self._retry_at = 0.0
+        self._retry_s = RETRY_S
+
+    def _start(self, given: str) -> None:
+        """Start the process and wait until it is connected. Raises RayAwayError."""
         self._said.seek(0)
         self._said.truncate()
         ours, theirs = socket.socketpair()
@@ -92,25 +109,23 @@ class RayClient:
         self.address = str(answer["address"])
         self.own_address = str(answer["own_address"])
 
-    def _exchange(self, question: object, wait_s: float) -> dict[str, Any]:
+    def _exchange(self, question: object, wait_s: float) -> Answer:
         """Send `question` unless it is None; return the answer. After an error the process is gone."""
         assert self._line is not None
         self._line.settimeout(wait_s)
         try:
             if question is not None:
                 self._line.sendall(json.dumps(question).encode() + b"\n")
-            answer: dict[str, Any] = json.loads(self._read_line())
+            answer: Answer = json.loads(self._read_line())
         except TimeoutError:
-            self._end()
-            raise RayAwayError(f"Ray gave no answer for {wait_s:g} s") from None
+            answer = {"error": f"Ray gave no answer for {wait_s:g} s"}
         except OSError as error:
-            self._end()
-            raise RayAwayError(
-                f"Ray's client ended: {self._last_line() or error}"
-            ) from None
+            why = f"Ray's client ended: {self._last_line() or error}"
+            answer = {"error": why}
         if "error" in answer:
             self._end()
-            raise RayAwayError(str(answer["error"]))
+            self._why_away = str(answer["error"])
+            raise RayAwayError(self._why_away)
         return answer
 
     def _read_line(self) -> bytes:
@@ -118,16 +133,16 @@ class RayClient:
         while b"\n" not in self._buffer:
             data = self._line.recv(1 << 20)
             if not data:
-                self._wait_for_exit()
+                self._let_it_end()
                 raise ConnectionError("it died without an answer")
             self._buffer += data
         answer, _, self._buffer = self._buffer.partition(b"\n")
         return answer
 
-    def _wait_for_exit(self) -> None:
+    def _let_it_end(self) -> None:
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(EXIT_WAIT_S)
+            self._process.wait(ENDING_S)
 
     def _last_line(self) -> str:
         """Return what the process printed last, "" if nothing."""

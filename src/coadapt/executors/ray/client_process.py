@@ -42,7 +42,7 @@ def main(fd: str, address: str) -> None:
     """Connect to the cluster at `address`, then answer until the other end closes the socket."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with socket.socket(fileno=int(fd)) as line, line.makefile("rw") as stream:
-        _say(stream, _answer(lambda: _connect(address)))
+        _say(stream, _answer(partial(_connect, address)))
         for question in stream:
             given = json.loads(question)
             ask = QUESTIONS[given.pop("ask")]

@@ -6,10 +6,12 @@
 # is back, its answers decide again.
 
 import logging
+import math
 import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -25,9 +27,9 @@ from coadapt.model.devices import PARTS
 
 # How old what is known of the nodes may be. Ray itself takes 10-15 s to notice that a node's daemon is dead.
 LOOK_S = 2.0
-# Between two tries to connect again: each starts a process that takes 2 s of CPU time.
-RETRY_MAX_S = 15.0
 PROBE_S = 0.5
+# Ray tells of a replica's actor so long after it was started, at the latest.
+KNOWN_AFTER_S = 15.0
 # A node that answers no call for so long is not offered: its cable is cut, or its machine is gone.
 SILENT_S = 8.0
 ID_LENGTH = (
@@ -67,6 +69,8 @@ class RayCluster:
         self.others = Others(self._resource)
         self.why_gone: dict[NodeId, str] = {}
         self._silent_since: dict[str, float] = {}
+        # Replicas started lately: when, on which of Ray's nodes, how many parts of a slot.
+        self._started: deque[tuple[float, str, int]] = deque()
         self._away_since: float | None = None
         self._away_why = ""
         self._closed = threading.Event()
@@ -158,6 +162,7 @@ class RayCluster:
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
         """Return the command that starts the command after it on `node`."""
         ray_id = str(self._addressed[node]["NodeID"])
+        self._started.append((time.monotonic(), ray_id, slot.parts))
         cpus, gpus = (
             (0.0, slot.parts / PARTS)
             if self.slots is None
@@ -175,6 +180,8 @@ class RayCluster:
             away_s = now - self._away_since
             logger.warning("Ray can be asked again, after %.0f s", away_s)
             self._away_since = None
+        while self._started and self._started[0][0] < now - KNOWN_AFTER_S:
+            self._started.popleft()
         self._found = answer["nodes"]
         said = _probe_all(self._found)
         alive = [found for found, answer in said if answer is not _Answer.REFUSES]
@@ -186,11 +193,8 @@ class RayCluster:
         self._take(alive, {**notices, **self._silent_for_long(said)})
 
     def _look_on(self) -> None:
-        wait_s = LOOK_S
-        while not self._closed.wait(wait_s):
+        while not self._closed.wait(LOOK_S):
             self._look_or_note()
-            is_away = self._away_since is not None
-            wait_s = min(2 * wait_s, RETRY_MAX_S) if is_away else LOOK_S
 
     def _look_or_note(self) -> None:
         try:
@@ -258,8 +262,13 @@ class RayCluster:
 
     def _num_slots(self, found: Found) -> int:
         """Return how many slots of a node are free or ours: what others hold of it is not offered."""
-        total = self._total(found) if self._away_since is None else 0
-        left = self.others.left(str(found["NodeID"]), total)
+        total = self._total(found)
+        node = str(found["NodeID"])
+        if self._away_since is None:
+            left = self.others.left(node, total)
+        else:
+            lately = sum(parts for _, where, parts in self._started if where == node)
+            left = min(self.others.left(node, 0) + math.ceil(lately / PARTS), total)
         # Ray would never place a replica where no CPU is left for it, as on a head that was given none.
         return left if self.slots is None else min(self.slots, left)
 

@@ -17,7 +17,12 @@ from typing import Any
 
 from coadapt.executors.processes import line as lines
 from coadapt.executors.processes.records.generation_dir import JobDir
-from coadapt.executors.processes.standing_in import EXIT_NOT_BEGUN, Begun, end_as
+from coadapt.executors.processes.standing_in import (
+    EXIT_NOT_BEGUN,
+    NODE_LOST,
+    Begun,
+    end_as,
+)
 from coadapt.executors.ray import set_up
 from coadapt.executors.ray.client import CONNECT_S, reaches
 from coadapt.executors.ray.others import actor_name, tag_of
@@ -103,7 +108,7 @@ def main(
         )
         code = EXIT_FAILED
     except ray.exceptions.RayError as error:
-        _print(f"this replica's node is lost: {str(error).splitlines()[0]}\n".encode())
+        _print(f"{NODE_LOST}{str(error).splitlines()[0]}\n".encode())
         code = -signal.SIGKILL
     end_as(code)
 
@@ -173,9 +178,7 @@ def _follow(runner: Any, exchange: lines.Exchange) -> int:
         reading = runner.read.remote()
         while not ray.wait([reading], timeout=LOOK_S)[0]:
             if line is not None and _is_dead(line):
-                _print(
-                    b"this replica's node is lost: nothing is heard from it any more\n"
-                )
+                _print(f"{NODE_LOST}nothing is heard from it any more\n".encode())
                 return -signal.SIGKILL
         data, code = ray.get(reading)
         _print(data)
