@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -109,6 +110,8 @@ def test_a_running_job_is_ended_only_if_asked(
     process = os.spawnvpe(
         os.P_NOWAIT, "sleep", ["sleep", "60"], environ | {"PATH": os.environ["PATH"]}
     )
+    while Path(f"/proc/{process}/comm").read_text() != "sleep\n":
+        time.sleep(0.01)  # it is a copy of this process until it executes sleep
     before = list(Journal.at_path(directory.journal).events())
     try:
         with pytest.raises(typer.Exit):

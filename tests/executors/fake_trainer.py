@@ -56,7 +56,10 @@ class Files:
 
     def read(self, name: str) -> str | None:
         path = self._folder / name
-        return path.read_text() if path.exists() else None
+        try:
+            return path.read_text()
+        except FileNotFoundError:  # not written yet, or gone with its generation
+            return None
 
     def write(self, name: str) -> None:
         self._folder.mkdir(exist_ok=True)
