@@ -380,7 +380,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", action="append", choices=list(FAMILIES))
     parser.add_argument("--knows", action="append", choices=list(RIVALS))
-    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(argv)
     stored = {}

@@ -7,9 +7,9 @@
 # ReplicasExited. It ignores a generation lower than one that it has seen for that job. So the core may send
 # an order as often as it likes, and a message that is lost costs time and nothing else.
 #
-# Therefore the order is the probe. What became of a job's replicas, after a crash of the
-# scheduler, a lost answer or a long silence, is found out by sending the present order again; whoever has
-# carried it out answers, whoever has not carries it out now. A command "reconcile" with answers of its own
+# Therefore the order is the probe. After a crash of the scheduler, a lost answer or a long
+# silence, the scheduler sends the present order again: an executor that has carried it out
+# answers, one that has not carries it out now. A command "reconcile" with answers of its own
 # would be a second path through every executor, taken only in bad weather, that is, when it must not fail.
 # The price: an executor must remember what it started, over restarts of its own too.
 #

@@ -104,9 +104,10 @@ class TrainerSeen(_OfReplicas):
 class ReplicasKept(_OfReplicas):
     """The Rescale of this generation did not and will not come about: the replicas of before train on.
 
-    detail: why, "" if it was taken back as asked. joiner_failed: a replica that was to join ended by an error of
-    its own while it prepared, so a start of as many would end as well. The replicas go on to report under the
-    number that they had, while orders, and their end, go by this one.
+    detail: why, "" if it was taken back as asked. joiner_failed: a replica that was to
+    join ended by an error of its own while it prepared, so a start of as many replicas
+    would fail as well. The replicas go on to report under the number that they had;
+    orders, and their end, go by this one.
     """
 
     detail: str = ""

@@ -5,26 +5,33 @@ Called by Scheduler.handle only; values here are frozen.
 
 # The rules, and why they hold.
 #
-# A job that trains well can end because it was given more: its replicas cannot reach each other over two nodes,
-# a script breaks with more than one replica, memory runs out. Repeated at the larger size it ends again, and
-# after max_failures a job is given up that would have trained to its end where it was. So a size is a number of
-# replicas and of nodes, and the job's books remember the last one at which it trained.
+# A job that trains well can end because it was given more: its replicas cannot reach
+# each other over two nodes, a script breaks with more than one replica, memory runs
+# out. Repeated at the larger size it ends again, and after max_failures a job is given
+# up that would have trained to its end where it was. So a size is a number of replicas
+# and of nodes, and the job's books remember the last one at which it trained.
 #
-# A larger size (more replicas, or more nodes) is on trial until the job has trained at it for `trial_s`. An end
-# of its replicas before that is a failed growth. It does not count against max_failures: the size is to blame.
-# The job goes back to the size that trained last at once, on a part of the GPUs that the plan gave it, and gets
-# no more until it has taken a step there. A crash at that size is the job's own, and counts as ever.
+# A larger size (more replicas, or more nodes) is on trial until the job has trained at
+# it for `trial_s`. An end of its replicas before that is a failed growth. It does not
+# count against max_failures: the size is to blame. The job goes back to the size that
+# trained last at once, on a part of the GPUs that the plan gave it, and gets no more
+# until it has taken a step there. A crash at that size is the job's own, and counts as
+# ever.
 #
-# A size that failed ATTEMPTS_MAX times without a trial passed in between is set aside for this job. Policies see
-# it as a lower maximum in the job's view, so none has to know. A maximum cannot say "not over two nodes": where
-# a growth over more nodes failed, the maximum becomes what the nodes of the old size can hold, and a plan that
-# spreads the job as before is cut to fewer nodes (`cut`). How often a job can fail for free is therefore limited:
-# each size twice, and each size that is set aside at least halves the maximum, or takes nodes away.
+# A size that failed ATTEMPTS_MAX times without a trial passed in between is set aside
+# for this job. Policies see it as a lower maximum in the job's view, so none has to
+# know. A maximum cannot say "not over two nodes": where a growth over more nodes
+# failed, the maximum becomes what the nodes of the old size can hold, and a plan that
+# spreads the job as before is cut to fewer nodes (`cut`). How often a job can fail for
+# free is therefore limited: each size twice, and each size that is set aside at least
+# halves the maximum, or takes nodes away.
 #
-# A change that did not begin (ReplicasKept with a reason) counts as an attempt that failed. Where a replica that
-# was to join failed by itself, in its script or its dry step, a start would fail as well: the size is set aside
-# like after attempts that began, and the job has trained on all the time. Any other such change sets nothing aside:
-# converge.py tries a stop and a start after some of them. If that start fails too, the attempts are complete.
+# A change that did not begin (ReplicasKept with a reason) counts as a failed attempt.
+# If a replica that was to join failed by itself, in its script or its dry step, a start
+# would fail as well. So the size is set aside as after attempts that began, and the job
+# trains on all the time. Any other such change sets nothing aside: converge.py tries a
+# stop and a start after some of them. If that start fails too, the attempts are
+# complete.
 
 from dataclasses import dataclass
 
@@ -163,9 +170,9 @@ def after_kept(growth: Growth, size: Size, detail: str) -> Growth:
 def after_failed_joiner(
     growth: Growth, size: Size, detail: str, node_gpus: int, min_replicas: int
 ) -> Growth:
-    """Return the growth after a replica failed that was to join for `size`, before the change began.
+    """Return the growth after a replica that was to join for `size` failed.
 
-    Arguments as of `after_failure`.
+    The change had not begun. The arguments are those of `after_failure`.
     """
     return _set_aside(_counted(growth, size, detail), size, node_gpus, min_replicas)
 

@@ -1,8 +1,9 @@
 """Finds jobs whose heartbeat timed out, in O(timed-out jobs)."""
 
-# Jobs with the same timeout share one row, ordered by their last heartbeat. A heartbeat moves its job to the
-# end of the row. So a search reads the head of each row, and stops at the first job that is still in time.
-# Jobs have few different timeouts. If each job had its own, a search would read every job.
+# Jobs with the same timeout share one row, ordered by their last heartbeat. A heartbeat
+# moves its job to the end of the row. So a search reads the head of each row, and stops
+# at the first job that is still in time. Jobs have few different timeouts. If each job
+# had its own, a search would read every job.
 
 from coadapt.model.cluster import JobId
 

@@ -368,7 +368,8 @@ class Scheduler:
         if job.state is not JobState.RESCALING:
             return []
         status = job.status.after(Trigger.REPLICAS_KEPT, Reason.ALLOCATED)
-        # Where a replica that was to join failed by itself, a stop and a start would only end the others.
+        # If a replica that was to join failed by itself, a stop and a start would only
+        # end the others.
         counts = bool(event.detail) and not self._spoils_growth(job, event)
         num_in_row = job.failed_rescales.num_in_row + counts
         # Ordered again at once it would fail again; but what took its place meanwhile was asked for later.
@@ -396,7 +397,10 @@ class Scheduler:
         return event.joiner_failed and larger and self.config.growth_trial_s > 0.0
 
     def _note_kept(self, job: JobRecord, event: ReplicasKept) -> str:
-        """Book a change that failed before it began; return what to say where its size is set aside, else ""."""
+        """Record a change that failed before it began.
+
+        Returns the explanation if its size is set aside, else "".
+        """
         if not self.config.growth_trial_s:
             return ""
         size = size_of(job.ordered)
@@ -412,7 +416,7 @@ class Scheduler:
 
     @property
     def _largest_node(self) -> int:
-        """GPUs of the node that has most."""
+        """GPUs of the largest node."""
         return max((node.num_gpus for node in self._nodes()), default=0)
 
     def _exited(self, event: ReplicasExited) -> list[Command]:

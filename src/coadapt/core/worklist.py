@@ -28,8 +28,8 @@ class Worklist:
 
     holdings: what they hold, and what is free. moving: those whose GPUs are about to change. unseen: those
     whose views are to be made anew, in the order in which they changed. unplanned: those to which a plan may
-    say something new though it is as the last one was. Whoever does so begins anew. heartbeats: those with
-    replicas, which are asked after `silence_s`.
+    say something new though it equals the last one. heartbeats: jobs with replicas, which are
+    asked after `silence_s`.
     """
 
     def __init__(

@@ -82,7 +82,10 @@ class LiveExecutor(Executor, KeepsNodes, Protocol):
 
     @property
     def trouble(self) -> str:
-        """Since when and why the engine cannot be asked, in one sentence; "" if it can. For any thread."""
+        """One sentence: since when and why the engine cannot be asked; "" if it can.
+
+        Any thread may read it.
+        """
         ...
 
     def adopted(self) -> Sequence[tuple[JobId, int]]:

@@ -106,7 +106,7 @@ open_router = APIRouter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the routes stand on. policy: its name, to be shown. The last four: see LiveExecutor."""
+    """What the routes use. policy: its name, to be shown. The last four: see LiveExecutor."""
 
     loop: LiveLoop
     index: JobIndex
@@ -410,10 +410,10 @@ async def rotate_token(request: Request) -> dict[str, JsonValue]:
 
 @router.get("/notices")
 async def notices(request: Request) -> dict[str, JsonValue]:
-    """What went wrong inside since the start (events set aside, observers switched off), and what is away now."""
+    """Return what went wrong inside since the start, and an engine that is away now."""
     service = _service(request)
-    told = await asyncio.to_thread(service.loop.notices)
-    return {"notices": [*filter(None, (*told, service.engine_trouble()))]}
+    found = await asyncio.to_thread(service.loop.notices)
+    return {"notices": [*filter(None, (*found, service.engine_trouble()))]}
 
 
 def _submission(job: Mapping[str, Json]) -> tuple[float, str]:

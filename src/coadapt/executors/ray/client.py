@@ -1,4 +1,4 @@
-"""What the scheduler asks of a Ray cluster, through a process of its own that may die (client_process.py)."""
+"""Asks a Ray cluster through a process that may die without the scheduler."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,14 +17,14 @@ CLIENT = "coadapt.executors.ray.client_process"
 CONNECT_S = 5.0
 START_S = 180.0
 ANSWER_S = 20.0
-# Between two tries to connect again, the longer the more failed: each takes 2 s of CPU time.
+# Between two tries to connect, doubled with each failure: a try takes 2 s of CPU time.
 RETRY_S = 2.0
 RETRY_MAX_S = 15.0
 LAST_BYTES = 4096
 ENDING_S = 2.0
 
-# A field `error` says why there is no other one.
-Answer = dict[str, Any]
+# Answers of client_process.py. A field `error` says why there is no other field.
+Answer = Mapping[str, Any]
 
 
 class RayAwayError(Exception):
@@ -31,13 +32,14 @@ class RayAwayError(Exception):
 
 
 class RayClient:
-    """Starts the process when it is first asked, and again after it died. For any thread.
+    """Starts the process at the first question, and again after it died.
 
-    After `ask` raised RayAwayError the next `ask` connects again, maybe to a cluster at another address.
+    Any thread may call it. After `ask` raised RayAwayError the next `ask` connects again,
+    maybe to a cluster at another address.
     """
 
     def __init__(self, address: str) -> None:
-        """`address`: `HOST:PORT`, or a word that Ray's client knows what to do with."""
+        """`address`: `HOST:PORT`, or a word that Ray's client resolves."""
         self._given = address
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,7 +69,7 @@ class RayClient:
             return self._exchange({"ask": what, **values}, ANSWER_S)
 
     def close(self) -> None:
-        """End the process. Whatever is asked after that raises RayAwayError."""
+        """End the process. Later questions raise RayAwayError."""
         with self._lock:
             self._closed = True
             self._end()
@@ -76,7 +78,7 @@ class RayClient:
         if self._line is not None:
             return
         if self._closed:
-            raise RayAwayError("it is not asked any more")
+            raise RayAwayError("the client is closed")
         given = self._given
         if is_address(given) and not reaches(given, CONNECT_S):
             raise RayAwayError(f"nothing answers at {given}")
@@ -110,7 +112,7 @@ class RayClient:
         self.own_address = str(answer["own_address"])
 
     def _exchange(self, question: object, wait_s: float) -> Answer:
-        """Send `question` unless it is None; return the answer. After an error the process is gone."""
+        """Send `question` unless it is None; return the answer. An error ends the process."""
         assert self._line is not None
         self._line.settimeout(wait_s)
         try:

@@ -1,8 +1,9 @@
-"""Ray's client in a process of its own: it answers questions about the cluster, and may die alone.
+"""Ray's client in a process of its own, which answers questions about the cluster.
 
-Ray's library ends the process that it lives in a minute after the cluster's head is gone, and nothing in that
-process can prevent it. So the scheduler has none of it: it starts this process and asks it (client.py).
-Started as `python -m … FD ADDRESS`; FD is a socket on which each line is one question or one answer, in JSON.
+A minute after the cluster's head is gone, Ray's library ends the process that it lives
+in, and nothing in that process can prevent it. So the scheduler does not import Ray: it
+starts this process and asks it (client.py). The command is `python -m … FD ADDRESS`. FD
+is a socket; each line on it is one question or one answer, in JSON.
 """
 
 import json
@@ -17,14 +18,15 @@ from typing import Any
 
 import ray
 
+from coadapt.executors.ray.client import Answer
 from coadapt.executors.ray.proxy import CONNECTING
 
 # An address: that of the cluster of this machine, which is started where there is none.
 START = "start"
 START_S = 120.0
-# An actor holds what it asks for before it is told to be alive. Ray keeps the dead ones, too.
+# An actor holds its resources before Ray counts it alive. Ray keeps dead actors, too.
 LIVING = ("ALIVE", "PENDING_CREATION")
-# Of what Ray tells of each: plain values, and no more than is asked for.
+# The fields of Ray's answers that the executor uses: plain values.
 NODE_FIELDS = (
     "NodeID",
     "NodeName",
@@ -34,8 +36,6 @@ NODE_FIELDS = (
     "Resources",
 )
 ACTOR_FIELDS = ("Name", "ActorClassName", "Address")
-
-Answer = Mapping[str, Any]
 
 
 def main(fd: str, address: str) -> None:
@@ -58,7 +58,7 @@ def _answer(question: Callable[[], Answer]) -> Answer:
     """Return what `question` does, or its error in the field `error`."""
     try:
         return question()
-    except Exception as error:  # noqa: BLE001  # Ray's errors are of many types; the asker tells of them
+    except Exception as error:  # noqa: BLE001  # Ray's errors are of many types
         return {"error": (str(error).splitlines() or [type(error).__name__])[0]}
 
 
@@ -71,7 +71,7 @@ def _connect(address: str) -> Answer:
 
 
 def _join_or_start() -> Any:
-    """Connect to the Ray cluster of this machine; one that has to be started outlives this process."""
+    """Connect to this machine's Ray cluster, or start one, which outlives this process."""
     try:
         return ray.init("auto", **CONNECTING)
     except ConnectionError:
@@ -83,7 +83,7 @@ def _join_or_start() -> Any:
             "--head",
             "--port=0",
         ]
-        # No pipe: what it starts keeps its output.
+        # No pipe: the daemons that it starts keep its output open.
         with tempfile.TemporaryFile() as said:
             try:
                 subprocess.run(
@@ -98,7 +98,7 @@ def _join_or_start() -> Any:
 
 
 def _look() -> Answer:
-    """Return the nodes that Ray counts alive, and what is known of what they hold and of their end."""
+    """Return the nodes that Ray counts alive, the draining ones, and what actors hold."""
     return {
         "nodes": [
             _plain(found, NODE_FIELDS) for found in ray.nodes() if found["Alive"]
@@ -113,7 +113,7 @@ def _plain(found: Answer, fields: Sequence[str]) -> Answer:
 
 
 def _held() -> Answer:
-    """Return what is free of each node and the actors that live, or why Ray does not tell.
+    """Return each node's free resources and the living actors, or why that is unknown.
 
     These calls are Ray's own, of ray._private: the public ones sum over nodes.
     """
@@ -123,7 +123,7 @@ def _held() -> Answer:
             found = ray._private.state.actors(actor_state_name=state)
             actors.extend(_plain(actor, ACTOR_FIELDS) for actor in found.values())
         available = ray._private.state.available_resources_per_node()
-    except Exception as error:  # noqa: BLE001  # Ray's own inside: whatever it raises, we know nothing
+    except Exception as error:  # noqa: BLE001  # Ray's internals may raise anything
         return {"available": {}, "actors": [], "why_unknown": str(error)}
     return {"available": available, "actors": actors, "why_unknown": ""}
 
@@ -136,7 +136,7 @@ def _or_nothing(ask: Callable[[], Answer]) -> Answer:
 
 
 def _want(bundles: list[dict[str, float]]) -> Answer:
-    """Tell Ray's autoscaler what is wanted."""
+    """Ask Ray's autoscaler for resources."""
     from ray.autoscaler.sdk import request_resources
 
     request_resources(bundles=bundles)

@@ -3,7 +3,7 @@
 # A job's fair clock runs at the goodput that it would have on its share of the cluster, GPUs / jobs,
 # whatever it really gets. The share is of every GPU type that the job may have, in turns, or of the one that
 # the cluster has most of, as the finish-time fairness rho is told, if it does more there. (By the latter
-# alone, where it is a slow one, hardly anybody is late.) Who needs more GPUs has that in turns,
+# alone, where it is a slow one, hardly any job is late.) A job that needs more GPUs has that in turns,
 # too. What is left is done at the goodputs of its stretches there. From the clock follows when the job would
 # have ended there (T_fair), and from what it really did when it ends if it gets its share from now on; the
 # quotient is the least rho that it can still count on.

@@ -7,7 +7,7 @@
 # order, each gets its GPUs if they are free, and those behind it fill the rest
 # (backfilling). The round's program then gives the others what is left.
 #
-#   rank    seconds left x k^WIDTH / stretch^FAIRNESS / weight; the least goes first.
+#   rank    seconds left x k^WIDTH / stretch / weight; the least goes first.
 #           With WIDTH 1 it is shortest remaining service first, with 0 shortest
 #           remaining time first. The stretch is (age + left) / (trained + left), so
 #           no job waits for ever while shorter ones come. A gang that waits has its
@@ -23,7 +23,7 @@
 #   late    A job that is late by its fair clock goes before those, as `rho_max` says:
 #           but not a gang that needs more GPUs than an equal share.
 #
-# Other jobs stand in the same order, each with its equal share of the GPUs, so a gang
+# Other jobs are in the same order, each with its equal share of the GPUs. So a gang
 # gets GPUs from them when it is its turn, and leaves them theirs when it is not.
 #
 # The same order played forward, with the times that jobs have left, says when each gang
@@ -47,18 +47,17 @@ from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Owed
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.predictors.declared import forecast_of
 
-WIDTH = 0.5  # of 0, 0.25, 0.5, 0.75 and 1, on drawn gangs of 1 to all GPUs
-FAIRNESS = 1.0  # of 0, 0.25, 0.5, 1 and 2, likewise
+WIDTH = 0.5  # the best of 0, 0.25, 0.5, 0.75 and 1 on drawn gangs of 1 to all GPUs
 SHORT_S = 60.0  # a wait of a round is no stretch worth speaking of
 LAST = 4.0  # (with 1 the last end is 20 % later on Shockwave's trace)
 NEAR_LAST = 0.9  # of the last end: a gang with as much left may be what ends last
 LAST_PART = 0.5  # of the GPUs, for gangs that may be
 ROUND_S = 60.0
-SEEN_MAX = 200  # gangs whose time is remembered
+SEEN_MAX = 200  # ended gangs whose time is kept
 PRIOR_S = tuple(30.0 * 2.0**step for step in range(12))  # 30 s to 17 hours
-PRIOR_WEIGHT = 3.0  # so many gangs seen count as much as these
+PRIOR_WEIGHT = 3.0  # ended gangs that count as much as these
 UNPROVEN = 0.5  # of its rank: a gang of unknown length that runs goes on by so much
-PLAYED_MAX = 50  # jobs that wait whose start is foretold
+PLAYED_MAX = 50  # waiting jobs whose start is predicted
 
 
 class Gang(NamedTuple):
@@ -164,7 +163,7 @@ class Room:
         return None
 
     def take(self, served: Served, count: int) -> None:
-        """Take so many GPUs for a job; below 0: give them back."""
+        """Take `count` GPUs for a job; a negative count gives them back."""
         self.gpus_T[served.of_type] -= count
         if served.gang.tenant in self.quota:
             self.quota[served.gang.tenant] -= count
@@ -297,7 +296,7 @@ def _queue(
 
 
 def _size(now: Situation, row: int, share: int) -> int:
-    """Return the GPUs that a job stands in the order with; 0: it can train on none.
+    """Return the GPUs that a job has in the order; 0: it can train on none.
 
     Of its sizes within an equal share the largest, else its least.
     """
@@ -361,8 +360,7 @@ def _rank(
         left_s = times.unseen_s(job.rescale_s)
     stretch = max((age_s + left_s) / (trained_s + left_s + SHORT_S), 1.0)
     start_s = -job.rescale_s if runs else job.rescale_s
-    rank: float = max(left_s + start_s, 0.0) / stretch**FAIRNESS
-    return rank
+    return max(left_s + start_s, 0.0) / stretch
 
 
 def _due(now: Situation, queue: Sequence[Gang]) -> BoolArray:
@@ -432,10 +430,10 @@ def played(
 ) -> dict[int, tuple[float, float]]:
     """Return when jobs start and end, s from now, by row, if no other job comes.
 
-    Whenever a job ends, the order is served anew from its front, so when a job starts
-    depends on those in front of it alone. A job of unknown length never ends here, so
-    nothing is said of those that would wait for it; nor of those that are so far behind
-    that they would be played at the end only. room: before the first is admitted.
+    Whenever a job ends, the order is served from its front again, so a job's start
+    depends only on the jobs in front of it. A job of unknown length never ends here, so
+    jobs that would wait for it have no start. Neither have jobs behind the first
+    PLAYED_MAX that wait. room: before the first job is admitted.
     """
     now = {each.gang.row for each in admitted}
     waiting = [gang.row for gang in order if gang.row not in now][:PLAYED_MAX]

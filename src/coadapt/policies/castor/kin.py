@@ -199,10 +199,15 @@ class Applications:
             few = len(compared) < COMPARED_MIN
             kin.alike = few or fmean(compared) <= math.log(UNLIKE)
 
+    def _believed(self, job: JobView) -> _Member | None:
+        """Return a job of an application whose jobs proved alike, else None."""
+        member = self.members.get(job.id)
+        return member if member is not None and member.kin.alike else None
+
     def lend(self, job: JobView) -> JobView:
         """Return `job` as if it knew of itself what its kin know, and its steps took as long as theirs."""
-        member = self.members.get(job.id)
-        if member is None or not member.kin.alike:
+        member = self._believed(job)
+        if member is None:
             return job
         kin, lent = member.kin, member.lent
         if (
@@ -240,11 +245,10 @@ class Applications:
                 int, dict[Shape | None, int]
             ] = {}  # by kin; None: of all configurations
             for row, job in enumerate(jobs):
-                member = self.members.get(job.id)
+                member = self._believed(job)
                 if (
                     member is None
                     or member.lent is None
-                    or not member.kin.alike
                     or gpu_type not in member.lent.types
                 ):
                     continue
@@ -275,10 +279,8 @@ class Applications:
 
     def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:
         """Return what kin of `job` timed on this shape, if it is as they are, and may choose by it."""
-        member = self.members.get(job.id)
+        member = self._believed(job)
         if member is None or member.lent is None or not job.spec.adaptive:
-            return None
-        if not member.kin.alike:
             return None
         times = member.kin.times.get(gpu_type)
         if times is None or gpu_type not in member.lent.types:
@@ -291,8 +293,8 @@ class Applications:
         curves: list[FloatArray] = []
         row_J = np.full(len(jobs), -1, dtype=np.int64)
         for number, job in enumerate(jobs if self.members else ()):
-            member = self.members.get(job.id)
-            if member is None or not member.kin.alike:
+            member = self._believed(job)
+            if member is None:
                 continue
             if id(member.kin) not in rows:
                 curve = member.kin.curve()

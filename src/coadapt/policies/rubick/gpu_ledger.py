@@ -107,7 +107,8 @@ class GpuLedger:
         before = {
             one.job.id: one.step for one in self.points if one.gpu_type == gpu_type
         }
-        freed, touched = 0, dict[JobId, CurvePoint]()
+        freed = 0
+        touched: dict[JobId, CurvePoint] = {}
         while freed < needs:
             able = [
                 one

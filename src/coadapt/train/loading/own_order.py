@@ -1,16 +1,19 @@
-"""An order of samples that the script's own sampler gives, dealt to the replicas like any other."""
+"""An order of samples from the script's own sampler, dealt to the replicas."""
 
-# A sampler is read whole as an epoch begins, by the first replica, which sends the indices to all. They are the
-# order of that epoch: steps, shards and passes are cut from it as from the run's own (`samples/order.py`). So each
-# index is trained on once, at any number of replicas, also where that changes within the epoch: the indices are
+# A sampler is read whole as an epoch begins, by the first replica, which sends the
+# indices to all. They are the order of that epoch: steps, shards and passes are cut
+# from it as from the run's own (`samples/order.py`). So each index is trained on once,
+# at any number of replicas, also where that changes within the epoch: the indices are
 # kept in checkpoints and go over to replicas that join.
 #
-# What a sampler draws from the global generators follows from the run's seed and the epoch, as shuffling does.
-# Else its order would depend on how much the replicas have drawn for dropout before. A torch.Generator of its own
-# is used as it is, and its state is kept. One with `set_epoch` is told the epoch, one with `state_dict` is asked
-# for its state. What else it keeps begins again after a restart.
+# What a sampler draws from the global generators follows from the run's seed and the
+# epoch, as shuffling does. Else its order would depend on how much the replicas have
+# drawn for dropout before. A torch.Generator of its own is used as it is, and its state
+# is kept. Its `set_epoch` is called with the epoch, and its `state_dict` is kept, where
+# it has them. Other state of a sampler begins again after a restart.
 #
-# The batches of a batch sampler are steps: each is dealt to all replicas, whatever its size.
+# The batches of a batch sampler are steps: each is dealt to all replicas, whatever its
+# size.
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -50,7 +53,7 @@ class ScriptSampler:
 
     @property
     def num_samples(self) -> int:
-        """Return how many samples an epoch has, of a batch sampler at most, before it begins."""
+        """Return the samples of an epoch; of a batch sampler, the most it may have."""
         inner = getattr(self.sampler, "sampler", None)
         if isinstance(self.sampler, BatchSampler) and isinstance(inner, Sized):
             return len(inner)
@@ -61,9 +64,9 @@ class ScriptSampler:
 def find_sampler(
     options: dict[str, object], batch_size: int | None, contract: RescaleContract
 ) -> ScriptSampler | None:
-    """Take `sampler` and `batch_sampler` out of the options of a loader; None where neither is given.
+    """Take `sampler` and `batch_sampler` out of a loader's options; None: neither is there.
 
-    batch_size: as the loader was given it. Raises InputError for what cannot be dealt to replicas.
+    batch_size: the loader's. Raises InputError for what cannot be dealt to replicas.
     """
     given = {name: options.pop(name, None) for name in ("sampler", "batch_sampler")}
     given = {name: value for name, value in given.items() if value is not None}
@@ -85,8 +88,8 @@ def _check_whole(name: str, sampler: object) -> None:
     for each in _nested(sampler):
         if hasattr(each, "num_replicas"):
             allowed = (
-                "a sampler of the whole data set, which run.loader deals to the replicas; shuffle=True in place "
-                "of a DistributedSampler"
+                "a sampler of the whole data set, which run.loader deals to the replicas; "
+                "shuffle=True in place of a DistributedSampler"
             )
             raise InputError(where, type(each).__name__, allowed)
     if not (hasattr(sampler, "__iter__") and hasattr(sampler, "__len__")):
@@ -95,11 +98,12 @@ def _check_whole(name: str, sampler: object) -> None:
 
 
 def _steps_of(sampler: object, given: int | None, contract: RescaleContract) -> int:
-    """Return the samples of the largest batch of a batch sampler. given: `batch_size` beside it.
+    """Return the samples of a batch sampler's largest batch. given: the loader's size.
 
     Raises InputError where they are not known, or where the batch is to change.
     """
-    where, kind = "loader(batch_sampler)", type(sampler).__name__
+    where = "loader(batch_sampler)"
+    kind = type(sampler).__name__
     if contract not in STEADY:
         allowed = f"contract fixed or frozen: its batches are the steps; this job's is {contract}"
         raise InputError(where, kind, allowed)
@@ -131,7 +135,7 @@ class OwnOrder:
             if session.group.rank == 0:
                 found = self._read(epoch)
         finally:
-            # Also where it failed: the others wait for it.
+            # Also after an error: the other replicas wait for it.
             found = share_from_first(session.group, found)
         if found is None:
             raise RuntimeError("the first replica could not read its sampler")
@@ -168,7 +172,7 @@ class OwnOrder:
         self._session.set_length(len(ids))
 
     def _read(self, epoch: int) -> tuple[Ids, Ids | None]:
-        """Return the indices of an epoch in order, and where each batch of a batch sampler ends."""
+        """Return an epoch's indices in order, and where each batch of a batch sampler ends."""
         device = self._session.group.device
         before = rng_state(device)
         try:

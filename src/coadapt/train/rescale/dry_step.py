@@ -1,25 +1,30 @@
-"""The dry step of a replica that is to join: what would end it there ends it before any other replica changes."""
+"""The dry step of a joining replica: an error there ends it before others change."""
 
-# A growth that begins and fails costs all replicas the work since the last checkpoint. So a joining replica
-# first does what its first step will do, while the others train: it fetches a pass of data, runs the model
-# forward and backward, and lets the optimiser step. If that fails, the replica ends with the cause, and it
-# was never ready, so no other replica has noticed.
+# A growth that begins and fails costs all replicas the work since the last checkpoint.
+# So a joining replica first does what its first step will do, while the others train:
+# it fetches a pass of data, runs the model forward and backward, and lets the optimiser
+# step. If that fails, the replica ends with the cause, and it was never ready, so no
+# other replica has noticed.
 #
-# The loop's body is not run for it. Its variables cannot be put back, it may talk to the other replicas, write
-# files or log, and the number of the epoch is known only once the state has come. So a replica that trains
-# notes how the body calls the model: the arguments of one training forward, under which autocast. The joining
-# one makes the same call. Its outputs are summed up in place of the loss.
+# The loop's body is not run for it. Its variables cannot be put back, it may talk to
+# the other replicas, write files or log, and the number of the epoch is known only once
+# the state has come. So a replica that trains notes how the body calls the model: the
+# arguments of one training forward, under which autocast. The joining one makes the
+# same call. Its outputs are summed up in place of the loss.
 #
-# What is undone: parameters, buffers and plain attributes of the model, the optimiser's state, gradients and
-# random generators. (The state that comes from the others is loaded over them in any case.) Hooks on modules
-# run, since weight normalisation is one; hooks on the optimiser do not.
+# What is undone: parameters, buffers and plain attributes of the model, the optimiser's
+# state, gradients and random generators. (The state that comes from the others is
+# loaded over them in any case.) Hooks on modules run, since weight normalisation is
+# one; hooks on the optimiser do not.
 #
-# Which errors count. The call is one that works elsewhere, but what the body sets up before it (a hidden
-# state, a mask) is not there. Errors that this explains (`UNSURE`) say nothing, and the change goes on.
-# All others count: too little memory, a GPU or a library that does not work, a file that is not there.
+# Which errors count. The call is one that works elsewhere, but what the body sets up
+# before it (a hidden state, a mask) is not there. Errors that this explains (`UNSURE`)
+# say nothing, and the change goes on. All others count: too little memory, a GPU or a
+# library that does not work, a file that is not there.
 #
-# What it does not see: the loss and all else in the body, a model of which replicas hold parts (only data is
-# tried), a model that is called with objects that are no plain data, and memory that only further models need.
+# What it does not see: the loss and all else in the body, a model of which replicas
+# hold parts (only data is tried), a model that is called with objects that are no plain
+# data, and memory that only further models need.
 
 import contextlib
 import gc
@@ -70,7 +75,7 @@ class DryStepError(RuntimeError):
 
 
 class CallNotes:
-    """How the training loop calls its models, noted once for each order, on a replica that trains."""
+    """How the training loop calls its models, noted once per order on a running replica."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -136,7 +141,7 @@ def _call_of(
 
 
 def _as_plain(_path: str, leaf: object) -> object:
-    """Return a leaf of a call as it goes over. Raises TypeError for what is no plain data."""
+    """Return a leaf of a call as it is sent. Raises TypeError for what is no plain data."""
     if leaf is None or type(leaf) in PLAIN:
         return leaf
     if type(leaf) not in (Tensor, nn.Parameter):
@@ -158,7 +163,7 @@ def _as_plain(_path: str, leaf: object) -> object:
 
 @dataclass(slots=True)
 class DryStep:
-    """Takes the dry step of this replica. fetch: fetches a pass of training data and forgets it."""
+    """Takes the dry step of this replica. fetch: fetches a pass of data and drops it."""
 
     session: Session
     pairs: list[TrainedPair] = field(default_factory=list)
@@ -211,25 +216,33 @@ class DryStep:
     def _model(
         self, pair: TrainedPair, call: dict[str, object], order: RescaleOrder
     ) -> list[str]:
+        """Return what could not be tried of one model."""
         noted = cast("int", call["num_samples"])
-        num_samples = min(noted, self._own_samples(cast("int", call["total"]), order))
-        sizes = [num_samples] if num_samples == noted else [num_samples, noted]
-        for index, size in enumerate(sizes):
-            what = f"a step of {size} samples"
-            try:
-                with _undone(pair):
-                    self._step(pair, call, size)
-            except Exception as error:  # noqa: BLE001  # whatever the user's model raises
-                failed = error
-            else:
-                return []
-            # A tensor may have as many rows as the pass without having one for each sample.
-            if index == 0 and len(sizes) > 1 and not is_out_of_memory(failed):
-                continue
-            if index > 0 and is_out_of_memory(failed):
-                return [f"a step of {num_samples} samples, which cannot be made up"]
-            return [_sure(what, failed)]
-        return []
+        own = self._own_samples(cast("int", call["total"]), order)
+        num_samples = min(noted, own)
+        error = self._failure(pair, call, num_samples)
+        if error is None:
+            return []
+        if num_samples == noted or is_out_of_memory(error):
+            return [_sure(f"a step of {num_samples} samples", error)]
+        # A tensor may have as many rows as the noted pass without a row per sample.
+        error = self._failure(pair, call, noted)
+        if error is None:
+            return []
+        if is_out_of_memory(error):
+            return [f"a step of {num_samples} samples, which cannot be made up"]
+        return [_sure(f"a step of {noted} samples", error)]
+
+    def _failure(
+        self, pair: TrainedPair, call: dict[str, object], num_samples: int
+    ) -> Exception | None:
+        """Return the error of a step of `num_samples`; nothing of the step stays."""
+        try:
+            with _undone(pair):
+                self._step(pair, call, num_samples)
+        except Exception as error:  # noqa: BLE001  # whatever the user's model raises
+            return error
+        return None
 
     def _own_samples(self, total: int, order: RescaleOrder) -> int:
         """Return how many samples a pass of this replica will have."""
@@ -271,7 +284,7 @@ class DryStep:
 
 
 def _sure(what: str, error: Exception) -> str:
-    """Return what could not be tried because of `error`. Raises DryStepError where that tells of a fault."""
+    """Return what `error` left untried. Raises DryStepError if `error` shows a fault."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else ""
     if "Original Traceback" in str(error):
@@ -297,7 +310,7 @@ def _set_flags(module: nn.Module, call: Mapping[str, object]) -> None:
 
 
 def _given(value: object, noted: int, num_samples: int, device: torch.device) -> object:
-    """Return the arguments of a call of `noted` samples, cut to `num_samples` where they have as many rows."""
+    """Return the arguments of a call; tensors of `noted` rows are cut to `num_samples`."""
     if isinstance(value, dict) and ROWS in value:
         tensor = cast("Tensor", value["values"])
         if value[ROWS] > 1:
@@ -346,7 +359,7 @@ def _undone(pair: TrainedPair) -> Iterator[None]:
 
 
 def _copied(attributes: Mapping[str, object]) -> dict[str, tuple[object, Any]]:
-    """Return the attributes of a module, each with a copy of what is in it if it is a container."""
+    """Return a module's attributes, each with a copy of its content if a container."""
     return {
         name: (value, value.copy() if type(value) in CONTAINERS else None)  # type: ignore[attr-defined]  # they have one
         for name, value in attributes.items()
@@ -368,7 +381,7 @@ def _put_back(own: dict[str, object], before: Mapping[str, tuple[object, Any]]) 
 
 @contextlib.contextmanager
 def _no_step_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Let the user's hooks on the optimiser's step rest: they may count."""
+    """Disable the user's hooks on the optimiser's step: they may count."""
     kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     present = [getattr(optimizer, kind) for kind in kinds if hasattr(optimizer, kind)]
     before = [dict(hooks) for hooks in present]
