@@ -1,9 +1,7 @@
 """Ray's client in a process of its own, which answers questions about the cluster.
 
-A minute after the cluster's head is gone, Ray's library ends the process that it lives
-in, and nothing in that process can prevent it. So the scheduler does not import Ray: it
-starts this process and asks it (client.py). The command is `python -m … FD ADDRESS`. FD
-is a socket; each line on it is one question or one answer, in JSON.
+Ray's library ends its own process a minute after the cluster's head is gone. So the scheduler does not import Ray: it
+starts this process, `python -m … FD ADDRESS`, and asks it. FD is a socket with a question or an answer, in JSON, per line.
 """
 
 import json
