@@ -1,7 +1,7 @@
 """Ray's client in a process of its own, which answers questions about the cluster.
 
-Ray's library ends its own process a minute after the cluster's head is gone. So the scheduler does not import Ray: it
-starts this process, `python -m … FD ADDRESS`, and asks it. FD is a socket with a question or an answer, in JSON, per line.
+Ray's library ends its own process a minute after the cluster's head is gone, so the
+scheduler asks this one: `python -m … FD ADDRESS`, a line of JSON on FD per question.
 """
 
 import json
