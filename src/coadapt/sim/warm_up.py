@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from coadapt.model import Plan
 from coadapt.policies import create_policy
+from coadapt.policies.base import SupportsWarmUp
 from coadapt.runtime.rehearsal import rehearse, rehearse_fit
 
 Tell = Callable[[str], None]
@@ -97,8 +98,9 @@ def _compile(part: str, beside: Sequence[str] = ()) -> None:
         config.OPT, config.LOOP_VECTORIZE = type(config.OPT)(QUICK_LEVEL), 0
     for name in beside:
         with suppress(Exception):
-            if some := getattr(create_policy(name), "rehearse_beside", None):
-                some()
+            policy = create_policy(name)
+            if isinstance(policy, SupportsWarmUp):
+                policy.warm_up()
     _rehearse(part)
 
 
