@@ -2,7 +2,7 @@
 
 python -m benchmarks._live_service FOLDER    serves the state directory FOLDER until SIGTERM
 
-What `coadapt up` wires (cli/cluster/live.py), but for processes: replicas start and stop at once.
+What `coadapt up` wires (cli/up/live.py), but for processes: replicas start and stop at once.
 """
 
 import json
@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from coadapt.cli.cluster.live import listening, spare_readers
 from coadapt.cli.local_socket import listening_here
 from coadapt.cli.state_dir import StateDir
+from coadapt.cli.up.live import listening, spare_readers
 from coadapt.core.commands import JobCommand, RetractRescale, Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (

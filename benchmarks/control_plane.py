@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks._http_load import JsonObject, Request, live_service, measure, verb
-from coadapt.cli.cluster.live import spare_readers
+from coadapt.cli.up.live import spare_readers
 from coadapt.core.commands import Command, Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (

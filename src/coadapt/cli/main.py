@@ -8,17 +8,12 @@ import typer
 
 from coadapt import __version__
 from coadapt.cli.client import RefusedError, UnreachableError
-from coadapt.cli.cluster.backup import backup, restore
-from coadapt.cli.cluster.doctor import doctor
 from coadapt.cli.cluster.elastic_jobs import elastic_jobs
 from coadapt.cli.cluster.executors import executors
 from coadapt.cli.cluster.nodes import nodes
-from coadapt.cli.cluster.prune import prune
 from coadapt.cli.cluster.report import report
-from coadapt.cli.cluster.rotate_token import rotate_token
 from coadapt.cli.cluster.tenant import tenant
 from coadapt.cli.cluster.top import top
-from coadapt.cli.cluster.up import up
 from coadapt.cli.exit_codes import EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED
 from coadapt.cli.jobs.cancel import cancel
 from coadapt.cli.jobs.check import check
@@ -32,6 +27,11 @@ from coadapt.cli.research.compare import compare
 from coadapt.cli.research.policies import policies
 from coadapt.cli.research.simulate import simulate
 from coadapt.cli.research.trace import trace
+from coadapt.cli.up.up import up
+from coadapt.cli.upkeep.backup import backup, restore
+from coadapt.cli.upkeep.doctor import doctor
+from coadapt.cli.upkeep.prune import prune
+from coadapt.cli.upkeep.rotate_token import rotate_token
 from coadapt.model import InputError
 from coadapt.model.errors import StoreError
 from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.cli.cluster.up_settings import SETTINGS_FILE, UpSettings, read_settings
 from coadapt.cli.state_dir import StateDir
+from coadapt.cli.up.up_settings import SETTINGS_FILE, UpSettings, read_settings
 from coadapt.model import InputError
 
 

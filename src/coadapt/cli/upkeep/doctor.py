@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from coadapt.cli.client import RefusedError, UnreachableError, find_client
-from coadapt.cli.cluster.job_dirs_check import look_at_job_dirs
 from coadapt.cli.exit_codes import EXIT_FAILED
 from coadapt.cli.state_dir import (
     StateDir,
@@ -18,6 +17,7 @@ from coadapt.cli.state_dir import (
     check_plain,
     find_state_dir,
 )
+from coadapt.cli.upkeep.job_dirs_check import look_at_job_dirs
 from coadapt.model import InputError
 from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 
@@ -87,7 +87,7 @@ def _look_at_executor(
     directory: StateDir, name: str | None, options: list[str]
 ) -> bool:
     """Look whether an executor has what it needs: that of the command line, or of the settings file."""
-    from coadapt.cli.cluster.up_settings import SETTINGS_FILE, read_settings
+    from coadapt.cli.up.up_settings import SETTINGS_FILE, read_settings
     from coadapt.executors import prepare_executor
     from coadapt.executors.host import Examinable
 
@@ -128,7 +128,7 @@ def _look_at_objects(url: str | None) -> bool:
     """Look whether checkpoints can be kept at `url`; without one, whether they could be at any."""
     from importlib.util import find_spec
 
-    from coadapt.cli.cluster.object_check import look_at_checkpoints
+    from coadapt.cli.upkeep.object_check import look_at_checkpoints
     from coadapt.objects import EXTRA
 
     if url is not None:

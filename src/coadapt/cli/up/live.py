@@ -15,11 +15,11 @@ from types import FrameType
 import typer
 
 from coadapt import __version__
-from coadapt.cli.cluster.demand import Demand
-from coadapt.cli.cluster.housekeeping import Housekeeping
 from coadapt.cli.exit_codes import EXIT_BROKEN
 from coadapt.cli.local_socket import listening_here
 from coadapt.cli.state_dir import StateDir
+from coadapt.cli.up.demand import Demand
+from coadapt.cli.up.housekeeping import Housekeeping
 from coadapt.core.commands import Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import ENDED, HOLDING

@@ -24,7 +24,7 @@ from coadapt.model import InputError
 from coadapt.model.errors import StoreError
 
 if TYPE_CHECKING:
-    from coadapt.cli.cluster.restoring import Differences
+    from coadapt.cli.upkeep.restoring import Differences
 
 BUSY_S = 60.0
 
@@ -67,7 +67,7 @@ def restore(
     Nothing that ended since the backup is run again, and no job is ended unless --end-jobs says so. The
     journal that was there is kept beside it.
     """
-    from coadapt.cli.cluster.restoring import compare, ends_on_disk, state_of
+    from coadapt.cli.upkeep.restoring import compare, ends_on_disk, state_of
     from coadapt.executors.processes.records.taking_over import take_over_layout
     from coadapt.runtime.upkeep.journal_upgrade import upgrade
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coadapt.cli.cluster.live import call_all, close_files, listening, run_parts
+from coadapt.cli.up.live import call_all, close_files, listening, run_parts
 from coadapt.model import InputError
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coadapt.cli.cluster.demand import Demand, useful_slots, wanted_slots
+from coadapt.cli.up.demand import Demand, useful_slots, wanted_slots
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted, NodeJoined, TenantConfigured
 from coadapt.core.scheduler import Scheduler

@@ -72,7 +72,7 @@ def up(
     logs_mib: Annotated[int | None, LOGS_MIB] = None,
 ) -> None:
     """Run the scheduler. Ctrl-C stops it; its jobs run on, and the next `coadapt up` takes them over."""
-    from coadapt.cli.cluster.up_settings import read_settings
+    from coadapt.cli.up.up_settings import read_settings
 
     given = {
         "executor": executor,
@@ -91,7 +91,7 @@ def up(
     options = [*([] if slots is None else [f"slots={slots}"]), *(executor_option or [])]
     state_dir = find_state_dir(state)
     settings, executor_options = read_settings(state_dir, config, given, options)
-    from coadapt.cli.cluster.live import LiveSettings, serve
+    from coadapt.cli.up.live import LiveSettings, serve
     from coadapt.runtime.retention import Keep
 
     serve(

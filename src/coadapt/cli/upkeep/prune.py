@@ -7,8 +7,8 @@ from typing import Annotated, cast
 import typer
 
 from coadapt.cli.client import Client, JsonObject, UnreachableError, find_client
-from coadapt.cli.cluster.up_settings import read_settings
 from coadapt.cli.state_dir import StateDir, StateOption, check_own, find_state_dir
+from coadapt.cli.up.up_settings import read_settings
 from coadapt.model import InputError
 from coadapt.runtime.retention import MEBIBYTE, Keep
 
