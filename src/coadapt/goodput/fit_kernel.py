@@ -24,7 +24,7 @@ GAMMA_WEIGHT = 1e-3  # of (gamma - 1)^2 in the loss (Pollux)
 RATIO_WEIGHT = 1e-2  # of (beta / alpha)^2 of each link in the loss (Pollux)
 RMSE_MIN = 1e-12  # keeps the curvature 1 / RMSE finite where the model meets the measurements exactly
 
-# The search was tuned on 6,000 profiles, half of them measured ones; benchmarks/fit.py shows what it reaches.
+# The search was tuned on 6,000 profiles, half of them measured ones; benchmarks/policies/fit.py shows what it reaches.
 START_GAMMAS = (
     1.001,
     3.0,
