@@ -1,4 +1,6 @@
-"""Results of benchmarks as JSON files, each with the commit and the machine of the run that wrote it."""
+"""Results of benchmarks as JSON files, each with the commit and the machine of the run
+that wrote it.
+"""
 
 import json
 import os
@@ -13,7 +15,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def load_results(path: Path) -> dict[str, Any]:
-    """Return the figures in `path`, without what `store_results` added; none where there is no file."""
+    """Return the figures in `path`, without what `store_results` added; none where
+    there is no file.
+    """
     if not path.exists():
         return {}
     stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -24,7 +28,8 @@ def load_results(path: Path) -> dict[str, Any]:
 def store_results(path: Path, figures: Mapping[str, Any]) -> None:
     """Write `figures` with the commit and the machine of this run.
 
-    A benchmark that renews a part of its file stores the commit of the part written last.
+    A benchmark that renews a part of its file stores the commit of the part written
+    last.
     """
     path.parent.mkdir(exist_ok=True)
     text = json.dumps({RUN: this_run(), **figures}, indent=1)

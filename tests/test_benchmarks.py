@@ -1,4 +1,6 @@
-"""Benchmarks run, small: a call that no longer fits the code fails here, not months later."""
+"""Benchmarks run, small: a call that no longer fits the code fails here, not months
+later.
+"""
 
 import importlib
 import json

@@ -1,4 +1,5 @@
-"""Every policy in `POLICIES` keeps the contract, a new one from its row in that table on.
+"""Every policy in `POLICIES` keeps the contract, a new one from its row in that table
+on.
 
 Few views here; `python -m coadapt.policies.checks.contract NAME` tries more.
 """

@@ -15,9 +15,9 @@ from coadapt.model import ClusterView, InputError, JobId, Plan
 class PolicyCard:
     """What `coadapt policies` prints about a policy; the class attribute `card`.
 
-    paper: authors, system, venue and year. decides: what it chooses in a round. oracle: the
-    input that nobody knows beforehand (the truth in simulation, the job's own estimate
-    live); empty: none.
+    paper: authors, system, venue and year. decides: what it chooses in a round. oracle:
+    the input that nobody knows beforehand (the truth in simulation, the job's own
+    estimate live); empty: none.
     """
 
     paper: str
@@ -26,11 +26,12 @@ class PolicyCard:
 
 
 class Policy(Protocol):
-    """A pure function of the view, deterministic given its constructor and the views so far.
+    """A pure function of the view, deterministic given its constructor and the views so
+    far.
 
-    Constructors take keyword arguments with defaults, among them `seed: int = 0` where the
-    policy draws. A policy may keep state between calls (queues, a population); losing that
-    state must only cost quality.
+    Constructors take keyword arguments with defaults, among them `seed: int = 0` where
+    the policy draws. A policy may keep state between calls (queues, a population);
+    losing that state must only cost quality.
 
     Optional hooks are the members of `SupportsReaction`, `SupportsPredictions` and
     `SupportsWarmUp`; the class attribute `card` is a PolicyCard.
@@ -50,7 +51,9 @@ class SupportsReaction(Protocol):
 
     @property
     def reaction_s(self) -> float | None:
-        """Seconds from an arrival or exit to the extra round; None: periodic rounds only."""
+        """Seconds from an arrival or exit to the extra round; None: periodic rounds
+        only.
+        """
 
 
 class Prediction(NamedTuple):
@@ -74,8 +77,8 @@ class SupportsPredictions(Protocol):
 class SupportsWarmUp(Protocol):
     """A policy whose first round compiles kernels that can be compiled in parallel.
 
-    `coadapt simulate` calls `warm_up` in a process beside the one that compiles the rest
-    (sim/warm_up.py).
+    `coadapt simulate` calls `warm_up` in a process beside the one that compiles the
+    rest (sim/warm_up.py).
     """
 
     def warm_up(self) -> None:
