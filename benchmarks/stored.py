@@ -53,7 +53,7 @@ def _commit() -> str:
 
 
 def _processor() -> str:
-    """Return the name of the processor, the architecture where Linux does not say it."""
+    """Return the processor's name; the architecture where Linux does not say it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from coadapt.cli.cluster.live import listening, spare_readers
-
 from coadapt.cli.local_socket import listening_here
 from coadapt.cli.state_dir import StateDir
+from coadapt.cli.up.live import listening, spare_readers
 from coadapt.core.commands import JobCommand, RetractRescale, Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (

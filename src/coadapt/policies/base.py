@@ -82,7 +82,7 @@ class SupportsWarmUp(Protocol):
     """
 
     def warm_up(self) -> None:
-        """Call the kernels that the first round needs last, so that they are compiled."""
+        """Compile the kernels that the first round calls last, by calling them."""
         ...
 
 
