@@ -218,12 +218,13 @@ def _spans(rows: list[Row], until: float) -> list[Span]:
 
 
 def _point(row: Row) -> Point:
-    total, efficiency, progress, step_time_s, *later = cast(
-        "tuple[int | None, float | None, float, float | None]", row.payload
+    payload = cast("list[Json]", row.payload)
+    total, efficiency, progress, step_time_s = cast(
+        "tuple[int | None, float | None, float, float | None]", payload[:4]
     )
     # Rows of earlier versions end here.
     noise_scale, metrics = cast(
-        "tuple[float | None, dict[str, float]]", later or (None, {})
+        "tuple[float | None, dict[str, float]]", payload[4:] or (None, {})
     )
     return Point(
         at=row.at,

@@ -27,6 +27,8 @@ from coadapt.service.page.decisions import DecisionLog
 
 T = TypeVar("T")
 HOST = "127.0.0.1"
+# An open page keeps a stream of events: it is cut off then.
+SHUTDOWN_GRACE_S = 1
 JOURNAL_NAME = "journal.sqlite"
 
 
@@ -109,5 +111,11 @@ def recorded_app(journal: Path) -> tuple[Guard, str]:
 
 
 def _serve(app: Guard, tcp: socket.socket) -> None:
-    config = uvicorn.Config(app, log_level="error", access_log=False, ws="none")
+    config = uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
+    )
     uvicorn.Server(config).run(sockets=[tcp])

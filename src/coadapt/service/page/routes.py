@@ -63,7 +63,13 @@ ROW_FIELDS = (
     "num_failures",
 )
 
-router = APIRouter(prefix="/v1/page", route_class=StrictRoute, redirect_slashes=False)
+# What the page reads is made for it, and may change with it: programs use the other routes.
+router = APIRouter(
+    prefix="/v1/page",
+    route_class=StrictRoute,
+    redirect_slashes=False,
+    include_in_schema=False,
+)
 
 
 class PageJobsQuery(BaseModel):
@@ -145,7 +151,7 @@ async def page_job(request: Request, job: JobId) -> Response:
     at = source.now()
     plan_error = await asyncio.to_thread(source.read, lambda state: state.plan_error)
     values = await asyncio.to_thread(job_values, found, source.index, at, plan_error)
-    return JSONResponse(values)
+    return JSONResponse({**values, "recorded": source.recorded})
 
 
 @router.get("/jobs/{job}/log")

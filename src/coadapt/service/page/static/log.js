@@ -7,7 +7,7 @@ const TYPING_MS = 300;
 const AT_END_PX = 24;
 
 export function logView(id) {
-  const text = make("pre", { class: "log", tabindex: "0", "aria-label": "Log" });
+  const text = make("pre", { class: "log", tabindex: "0", role: "group", "aria-label": "Log" });
   const note = make("p", { class: "note" });
   let timer = null, shown = null;
   const soon = () => {
