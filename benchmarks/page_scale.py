@@ -1,8 +1,10 @@
-"""How soon the page opens, and how much it loads, at 10,000 live and 100,000 ended jobs.
+"""How soon the page opens, and how much it loads, at 10,000 live and 100,000 ended
+jobs.
 
     python -m benchmarks.page_scale [--live N] [--ended N] [--pictures FOLDER]
 
-A real service with a journal on disk, in a process of its own, and headless Chromium in front of it.
+A real service with a journal on disk, in a process of its own, and headless Chromium in
+front of it.
 """
 
 import argparse
@@ -51,7 +53,9 @@ def spec(number: int) -> JobSpec:
 
 
 def fill(service: InProcess, num_live: int, num_ended: int) -> None:
-    """Put jobs into the service: live ones as events, ended ones as rows of its history."""
+    """Put jobs into the service: live ones as events, ended ones as rows of its
+    history.
+    """
     at = service.loop.now()
     for tenant in ("vision", "speech", "text"):
         service.loop.commit(

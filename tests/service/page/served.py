@@ -1,4 +1,6 @@
-"""A page over real HTTP: an application in a thread of its own, and a browser in front of it."""
+"""A page over real HTTP: an application in a thread of its own, and a browser in front
+of it.
+"""
 
 import socket
 import threading

@@ -1,4 +1,6 @@
-"""The page in a real browser: what it shows, how it is used, and that no text of a user runs in it."""
+"""The page in a real browser: what it shows, how it is used, and that no text of a user
+runs in it.
+"""
 
 import re
 import signal
@@ -48,7 +50,9 @@ Opener = Callable[..., Any]
 
 @pytest.fixture
 def opened(browser: Any, address: str) -> Iterator[Opener]:
-    """Return a function that opens a view of the page; what goes wrong in it fails the test."""
+    """Return a function that opens a view of the page; what goes wrong in it fails the
+    test.
+    """
     problems: list[str] = []
     contexts: list[Any] = []
 

@@ -1,4 +1,6 @@
-"""The data of the page: what is wrong, GPUs by job, queue with reasons, jobs over time, logs, tenants."""
+"""The data of the page: what is wrong, GPUs by job, queue with reasons, jobs over time,
+logs, tenants.
+"""
 
 import time
 from collections.abc import Iterator
@@ -211,7 +213,7 @@ def test_tenants_have_what_they_hold_and_what_they_are_entitled_to(
     assert gpu_s > 0.0
 
 
-# -- logs -------------------------------------------------------------------------------------------------
+# -- logs ------------------------------------------------------------------------------
 
 
 def reader(data: bytes, chunk: int = 1000):  # type: ignore[no-untyped-def]
@@ -253,7 +255,7 @@ def test_points_are_thinned_to_what_a_chart_shows() -> None:
     assert (kept[0], kept[-1], len(kept)) == (0, 999, 11)
 
 
-# -- stream -----------------------------------------------------------------------------------------------
+# -- stream ----------------------------------------------------------------------------
 
 
 async def collected(service: InProcess, number: int) -> list[str]:

@@ -1,4 +1,6 @@
-"""What a live scheduler did so far, from its files: the index of jobs, and the journal's latest snapshot."""
+"""What a live scheduler did so far, from its files: the index of jobs, and the
+journal's latest snapshot.
+"""
 
 import sqlite3
 from pathlib import Path
@@ -16,10 +18,11 @@ from coadapt.runtime.runtime import Observer
 def read_back(
     journal_path: Path, index_path: Path, config: SchedulerConfig
 ) -> tuple[Scheduler, History]:
-    """Return the scheduler as the journal leaves it, and the history of all jobs that are known.
+    """Return the scheduler as the journal leaves it, and the history of all jobs that
+    are known.
 
-    The files are left as they are, so that a scheduler may be running on them: what the index does not have
-    yet is added to a copy in memory.
+    The files are left as they are, so that a scheduler may be running on them: what the
+    index does not have yet is added to a copy in memory.
     """
     index = JobIndex(":memory:")
     scheduler, _ = read_back_into(index, journal_path, index_path, config)
@@ -33,7 +36,8 @@ def read_back_into(
     config: SchedulerConfig,
     observer: Observer = lambda *_: None,
 ) -> tuple[Scheduler, int]:
-    """Fill an empty index; return the scheduler as the journal leaves it, and the last event's number.
+    """Fill an empty index; return the scheduler as the journal leaves it, and the last
+    event's number.
 
     `observer` sees the events after the journal's latest snapshot.
     """

@@ -34,9 +34,11 @@ def page(
         bool, typer.Option("--json", help="Print the address as JSON.")
     ] = False,
 ) -> None:
-    """Print the address of the page: GPUs, queue with reasons, jobs over time, tenants, decisions.
+    """Print the address of the page: GPUs, queue with reasons, jobs over time, tenants,
+    decisions.
 
-    The address has the token behind its `#`, which no browser sends to a server: give it to nobody.
+    The address has the token behind its `#`, which no browser sends to a server: give
+    it to nobody.
     """
     to = f"/jobs/{quote(job, safe='')}" if job else "/"
     if journal is not None:

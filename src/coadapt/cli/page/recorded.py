@@ -1,4 +1,6 @@
-"""The page of a recorded journal: the same page and the same routes, over what the journal says, read-only."""
+"""The page of a recorded journal: the same page and the same routes, over what the
+journal says, read-only.
+"""
 
 import secrets
 import socket
@@ -68,7 +70,9 @@ class RecordedSource:
 
 
 def serve_recorded(journal: Path, port: int, ready: Callable[[str, str], None]) -> None:
-    """Serve the page of a journal until Ctrl-C. `ready` gets its address and a token made for it."""
+    """Serve the page of a journal until Ctrl-C. `ready` gets its address and a token
+    made for it.
+    """
     app, token = recorded_app(journal)
     with listening(HOST, [port]) as tcp:
         ready(f"http://{HOST}:{tcp.getsockname()[1]}", token)
@@ -77,7 +81,9 @@ def serve_recorded(journal: Path, port: int, ready: Callable[[str, str], None]) 
 
 
 def recorded_app(journal: Path) -> tuple[Guard, str]:
-    """Return the application that shows a journal, and the token that it asks for. Raises InputError."""
+    """Return the application that shows a journal, and the token that it asks for.
+    Raises InputError.
+    """
     path = journal / JOURNAL_NAME if journal.is_dir() else journal
     if not path.is_file():
         raise InputError(

@@ -18,7 +18,8 @@ FIGURES_KEPT = 12
 class Decision:
     """One round. asked_at: s since 1970. took_s: until the answer was handled.
 
-    error: why there was no plan, "" if there was one. figures: what the solver reported.
+    error: why there was no plan, "" if there was one. figures: what the solver
+    reported.
     """
 
     round: int

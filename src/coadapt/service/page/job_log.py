@@ -9,7 +9,8 @@ TAIL_BYTES = 64 * 1024
 # So much of a log is searched, counted from its end, and so many lines are shown.
 SEARCHED_BYTES = 64 * 1024 * 1024
 LINES_SHOWN = 500
-# What a chunk of a log has, see replica_log.py: the search for its end doubles from there.
+# What a chunk of a log has, see replica_log.py: the search for its end doubles from
+# there.
 FIRST_STEP = 64 * 1024
 LINE_BYTES_MAX = 4_000
 
@@ -33,7 +34,9 @@ def log_end(read: Read) -> int:
 
 
 def log_values(read: Read, search: str) -> dict[str, Json]:
-    """Return the end of a log, or with `search` the last lines that contain it, whatever their case."""
+    """Return the end of a log, or with `search` the last lines that contain it,
+    whatever their case.
+    """
     end = log_end(read)
     if not search:
         begin = max(end - TAIL_BYTES, 0)

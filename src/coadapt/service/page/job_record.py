@@ -1,4 +1,6 @@
-"""All that the page shows of one job, as plain data: what it is, and its life on one time axis."""
+"""All that the page shows of one job, as plain data: what it is, and its life on one
+time axis.
+"""
 
 from collections.abc import Sequence
 from typing import TypeVar, cast
@@ -48,7 +50,7 @@ def job_values(
 
 
 def thinned(points: Sequence[T], most: int = POINTS_SHOWN) -> list[T]:
-    """Return at most `most` of the points, evenly spread, with the first and the last."""
+    """Return at most `most` points, evenly spread, with the first and the last."""
     if len(points) <= most:
         return list(points)
     apart = (len(points) - 1) / (most - 1)

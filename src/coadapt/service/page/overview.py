@@ -1,8 +1,9 @@
 """The state of the cluster at one instant, in parts that a page can show a slice of."""
 
-# One overview serves all open pages. It is made of the values that a job's record holds, which are replaced and
-# never changed, so it may be kept while the scheduler goes on. Making it costs some 20 ms at 10,000 jobs, in
-# which no event is handled: it is made at most once in a while, and only while a page asks for it.
+# One overview serves all open pages. It is made of the values that a job's record holds.
+# These are replaced and never changed, so the overview may be kept while the scheduler
+# continues. No event is handled while an overview is made, so it is made seldom, and
+# only while a page asks for it.
 
 import threading
 import time
@@ -18,7 +19,8 @@ from coadapt.runtime.story import why_now
 from coadapt.service.page.source import PageSource
 from coadapt.service.page.trouble import FAILED_REASONS, Trouble, troubles_of_jobs
 
-# An overview is at least this old before another one is made, and at least so many times what making it took.
+# An overview is at least this old before another one is made, and at least so many
+# times what making it took.
 AGE_MIN_S = 0.5
 AGE_PER_COST = 20.0
 
@@ -82,7 +84,8 @@ def overview_of(state: SchedulerState, at: float, num_events: int) -> Overview:
                 )
                 if node in state.nodes:
                     num_used += num_gpus
-    # The jobs come by submission, and sorting keeps that order where priorities are equal.
+    # The jobs come by submission, and sorting keeps that order where priorities are
+    # equal.
     waiting.sort(key=lambda job: -job.spec.priority)
     nodes = sorted(state.nodes.values(), key=lambda node: node.id)
     return Overview(

@@ -63,7 +63,8 @@ ROW_FIELDS = (
     "num_failures",
 )
 
-# What the page reads is made for it, and may change with it: programs use the other routes.
+# What the page reads is made for it, and may change with it: programs use the other
+# routes.
 router = APIRouter(
     prefix="/v1/page",
     route_class=StrictRoute,
@@ -104,7 +105,9 @@ def now(
     nodes_from: Annotated[int, Query(ge=0, le=ROW_MAX)] = 0,
     queue_from: Annotated[int, Query(ge=0, le=ROW_MAX)] = 0,
 ) -> Response:
-    """What is wrong, which jobs hold which GPUs, and which jobs wait and why: a slice of nodes and queue."""
+    """What is wrong, which jobs hold which GPUs, and which jobs wait and why: a slice
+    of nodes and queue.
+    """
     page = _page(request)
     seen = page.overviews.latest()
     troubles = _troubles(page.source, seen)
@@ -127,7 +130,9 @@ def now(
 
 @router.get("/jobs")
 def page_jobs(request: Request, given: Annotated[PageJobsQuery, Query()]) -> Response:
-    """A page of the list of jobs, ended ones too; `next` is the cursor of the page after it."""
+    """A page of the list of jobs, ended ones too; `next` is the cursor of the page
+    after it.
+    """
     source = _page(request).source
     fields = {**given.model_dump(), "state": parse_states(given.state)}
     query = JobQuery(**fields)
@@ -145,7 +150,9 @@ def page_jobs(request: Request, given: Annotated[PageJobsQuery, Query()]) -> Res
 
 @router.get("/jobs/{job}")
 async def page_job(request: Request, job: JobId) -> Response:
-    """A job: what it is, and its GPUs, batch, noise scale, metrics, pauses and decisions over time."""
+    """A job: what it is, and its GPUs, batch, noise scale, metrics, pauses and
+    decisions over time.
+    """
     source = _page(request).source
     found = await _find(source, job)
     at = source.now()
@@ -161,7 +168,9 @@ async def page_log(
     rank: Annotated[int, Query(ge=0, le=GPUS_MAX)] = 0,
     search: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """The end of a replica's log, or with `search` the last lines that contain that text."""
+    """The end of a replica's log, or with `search` the last lines that contain that
+    text.
+    """
     source = _page(request).source
     found = await _find(source, job)
     read = partial(source.read_log, found.id, rank)
@@ -170,14 +179,18 @@ async def page_log(
 
 @router.get("/tenants")
 def page_tenants(request: Request) -> Response:
-    """Tenants: GPUs held against what their weight entitles them to, idle GPUs, GPU-hours of the last week."""
+    """Tenants: GPUs held against what their weight entitles them to, idle GPUs,
+    GPU-hours of the last week.
+    """
     page = _page(request)
     return JSONResponse({"at": page.source.now(), "tenants": page.tenants.rows()})
 
 
 @router.get("/policy")
 def page_policy(request: Request) -> Response:
-    """The latest decisions: when, how long each took, what the solver reported, and why one failed."""
+    """The latest decisions: when, how long each took, what the solver reported, and why
+    one failed.
+    """
     source = _page(request).source
     decisions = [
         [
@@ -197,7 +210,9 @@ def page_policy(request: Request) -> Response:
 
 @router.get("/stream", response_class=StreamingResponse)
 async def stream(request: Request) -> StreamingResponse:
-    """Server-sent events, at least one a second: `changed` once something happened, else `beat`."""
+    """Server-sent events, at least one a second: `changed` once something happened,
+    else `beat`.
+    """
     return StreamingResponse(
         beats(_page(request).source),
         media_type="text/event-stream",
@@ -228,7 +243,9 @@ def _about(source: PageSource, seen: Overview) -> dict[str, Json]:
 
 
 def _troubles(source: PageSource, seen: Overview) -> list[Trouble]:
-    """Return all that is wrong: of the scheduler, of nodes, of jobs that failed lately, and of live jobs."""
+    """Return all that is wrong: of the scheduler, of nodes, of jobs that failed lately,
+    and of live jobs.
+    """
     found = [Trouble(kind="scheduler", text=text) for text in source.notices()]
     if seen.plan_error:
         text = f"round {seen.round} has no plan: {seen.plan_error}"
@@ -247,7 +264,9 @@ def _trouble(trouble: Trouble) -> list[Json]:
 
 
 def _nodes(seen: Overview, first: int) -> list[Json]:
-    """Return [id, GPU type, GPUs, rack, [[job, name, GPUs], …]] of each node of the slice."""
+    """Return [id, GPU type, GPUs, rack, [[job, name, GPUs], …]] of each node of the
+    slice.
+    """
     return [
         [
             node.id,
@@ -264,7 +283,9 @@ def _nodes(seen: Overview, first: int) -> list[Json]:
 
 
 def _queue(seen: Overview, first: int) -> list[Json]:
-    """Return [id, name, tenant, priority, fewest GPUs, most, submitted at, why it waits] of each job."""
+    """Return [id, name, tenant, priority, fewest GPUs, most, submitted at, why it
+    waits] of each job.
+    """
     return [
         [
             each.job,

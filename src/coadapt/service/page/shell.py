@@ -1,10 +1,13 @@
-"""The page itself: its files, which hold no data of the cluster, and the policy for what they may load."""
+"""The page itself: its files, which hold no data of the cluster, and the policy for
+what they may load.
+"""
 
 from importlib import resources
 
 from fastapi import APIRouter, HTTPException, Response
 
-# Everybody may load the files: they are the same for all clusters. What they show comes from the API, for
+# Everybody may load the files: they are the same for all clusters. What they show comes
+# from the API, for
 # which they need the token.
 ROOT_PATH = "/"
 FILES_PATH = "/page/"
@@ -15,7 +18,8 @@ MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
-# Scripts and styles come from this origin and no other, none stands in the page itself, and no text can become
+# Scripts and styles come from this origin and no other, none stands in the page itself,
+# and no text can become
 # markup (Trusted Types without a policy: each attempt raises).
 HEADERS = {
     "content-security-policy": "; ".join(
@@ -43,7 +47,7 @@ router = APIRouter(redirect_slashes=False, include_in_schema=False)
 
 
 def is_open(path: str) -> bool:
-    """Return whether a path is one of the page's files, for which no token is needed."""
+    """Return whether a path is a file of the page, for which no token is needed."""
     return path == ROOT_PATH or path.startswith(FILES_PATH)
 
 

@@ -1,4 +1,4 @@
-"""What the page shows: a scheduler that runs, or one that a journal was read back to."""
+"""What the page shows: a scheduler that runs, or what a journal has recorded."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
@@ -21,7 +21,7 @@ class PageSource(Protocol):
 
     @property
     def recorded(self) -> bool:
-        """Whether a journal is shown: then nothing changes, and nothing can be changed."""
+        """Whether a journal is shown: then nothing can be changed."""
 
     @property
     def index(self) -> JobIndex:

@@ -10,7 +10,9 @@ BEAT_S = 1.0
 
 
 async def beats(source: PageSource, apart_s: float = BEAT_S) -> AsyncIterator[str]:
-    """Yield an event at once and then every `apart_s` seconds: `changed` or `beat`, with the last event's number."""
+    """Yield an event at once and then every `apart_s` seconds: `changed` or `beat`,
+    with the last event's number.
+    """
     before = -1
     while True:
         number = source.num_events()

@@ -1,4 +1,6 @@
-"""Tenants as the page shows them: their share of the GPUs against what they are entitled to, and their use."""
+"""Tenants as the page shows them: their share of the GPUs against what they are
+entitled to, and their use.
+"""
 
 import threading
 import time
@@ -74,7 +76,9 @@ class TenantRows:
 def _live_figures(
     state: SchedulerState, at: float
 ) -> tuple[list[dict[str, Json]], dict[TenantId, float], dict[TenantId, float], int]:
-    """Return the tenants, the GPUs held and idle of each, its live GPU-hours, and all GPUs."""
+    """Return the tenants, the GPUs held and idle of each, its live GPU-hours, and all
+    GPUs.
+    """
     idle: defaultdict[TenantId, float] = defaultdict(float)
     used: defaultdict[TenantId, float] = defaultdict(float)
     for job in state.active:
@@ -90,7 +94,9 @@ def _live_figures(
 def _entitled(
     row: Mapping[str, Json] | None, total_weight: float, capacity: int
 ) -> float | None:
-    """Return the GPUs that are a tenant's by weight among those with live jobs; None without live jobs."""
+    """Return the GPUs that are a tenant's by weight among those with live jobs; None
+    without live jobs.
+    """
     if row is None or not row.get("num_jobs") or row["id"] == EVERYBODY:
         return None
     share = capacity * cast(float, row["weight"]) / total_weight

@@ -32,7 +32,9 @@ FAILED_REASONS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """One thing that is wrong. job, node: what it is about, "" where it is about neither."""
+    """One thing that is wrong. job, node: what it is about, "" where it is about
+    neither.
+    """
 
     kind: str
     text: str
@@ -41,7 +43,9 @@ class Trouble:
 
 
 def troubles_of_jobs(state: SchedulerState, at: float) -> list[Trouble]:
-    """Return what is wrong with live jobs at `at` (s), in the order of their submission."""
+    """Return what is wrong with live jobs at `at` (s), in the order of their
+    submission.
+    """
     return [trouble for job in state.active for trouble in _of_job(job, at)]
 
 

@@ -1,4 +1,4 @@
-"""What a replica of a job printed over all generations, read from the state directory."""
+"""What a replica printed over all generations, read from the state directory."""
 
 from pathlib import Path
 
@@ -10,7 +10,9 @@ from coadapt.runtime.ports import LogPart
 
 
 def read_job_log(state_dir: Path, job: JobId, rank: int, offset: int) -> LogPart:
-    """Return part of the log of the replica with `rank`, from byte `offset` on; `setup` comes first."""
+    """Return part of the log of the replica with `rank`, from byte `offset` on; `setup`
+    comes first.
+    """
     directory = JobDir.of(state_dir, job)
     there = directory.generations()
     before = directory.logged_before(there[0].number, rank) if there else []
