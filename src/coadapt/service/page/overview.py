@@ -1,7 +1,7 @@
 """The state of the cluster at one instant, in parts that a page can show a slice of."""
 
-# One overview serves all open pages. It is made of the values that a job's record holds.
-# These are replaced and never changed, so the overview may be kept while the scheduler
+# One overview serves all open pages. It is made of values of the jobs' records. These
+# are replaced and never changed, so the overview may be kept while the scheduler
 # continues. No event is handled while an overview is made, so it is made seldom, and
 # only while a page asks for it.
 
