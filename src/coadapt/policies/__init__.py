@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from coadapt.model import InputError
+from coadapt.model.errors import require
 from coadapt.policies.base import Policy, PolicyCard
 from coadapt.policies.choice import fit_options, parse_choice
 from coadapt.policies.option_texts import option_texts
@@ -112,10 +113,13 @@ def create_policy(name: str, **options: object) -> Policy:
     """Return a new policy. `name`: a registered name or a reference `module:Class`, and in brackets options,
     `gavel(objective=ftf)`, which yield to `options`.
 
-    Raises InputError where the name, an option's name or an option's value is not allowed.
+    Raises InputError where the name, an option's name or an option's value is not allowed, and
+    MissingExtraError where the policy needs a package that is not installed.
     """
     name, named = parse_choice(name)
     factory = _find(name)
+    if policy_card(name).needs_scipy:
+        require(f"policy {name}", "scipy", "solvers")
     options = fit_options(name, {**named, **options}, policy_options(name))
     try:
         return factory(**options)

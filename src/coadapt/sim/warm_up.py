@@ -21,7 +21,8 @@ Tell = Callable[[str], None]
 
 COMPILES = "compiling kernels: once after an installation, then they are kept on disk"
 NO_COMPILER = (
-    "numba cannot be imported: without compiled kernels decisions take far longer"
+    "note: numba is not installed, so decisions take several times as long: "
+    "pip install 'coadapt[speed]'"
 )
 
 
