@@ -1,4 +1,7 @@
-"""The command `coadapt`: one file per verb. Bad input is one line on stderr and exit code 2."""
+"""The command `coadapt`: one file per verb.
+
+Bad input is one line on stderr and exit code 2.
+"""
 
 import io
 import sys
@@ -12,7 +15,8 @@ from coadapt.cli.verbs import LazyGroup
 
 app = typer.Typer(
     cls=LazyGroup,
-    help="Schedule deep-learning jobs for goodput: GPU count, batch size and learning rate together.",
+    help="Schedule deep-learning jobs for goodput: GPU count, batch size and learning "
+    "rate together.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -1,7 +1,7 @@
-"""The verbs of `coadapt`: where each is written. A verb's module is imported when it is used."""
+"""The verbs of `coadapt`, each in a module that is imported when the verb is used."""
 
-# `coadapt --help` and completion answer in 0.2 s because of this: the modules of all verbs
-# take three times as long to import. A test looks that each is there.
+# Because of this `coadapt --help` and completion answer in 0.2 s: importing the modules
+# of all verbs takes three times as long. A test looks that each is there.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
