@@ -1,6 +1,6 @@
 """Makes a release: changelog, version, build, checks, commit and tag. Uploads nothing.
 
-`python -m tools.release 0.3.0 [--dry-run]`; docs/stability.md says what a person does after it.
+`python -m tools.release 0.3.0 [--dry-run]`; docs/stability.md has the steps after it.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def numbers(version: str) -> tuple[int, ...]:
 def released(changelog: str, version: str, day: dt.date) -> str:
     """Return the changelog with its unreleased section under `version`.
 
-    Raises ReleaseError where that section is missing or empty, or the version is listed.
+    Raises ReleaseError where that section is missing or empty, or has the version.
     """
     if f"\n## {version}" in changelog:
         raise ReleaseError(f"{CHANGELOG} has a section {version} already")
@@ -126,7 +126,7 @@ def build(tree: Path, version: str) -> list[Path]:
 
 
 def release(tree: Path, version: str, day: dt.date) -> list[Path]:
-    """Release `tree` as `version`: write, build, check, commit, tag; return the archives.
+    """Release `tree`: write, build, check, commit and tag; return the archives.
 
     Raises ReleaseError; what it wrote before that is left for a look, uncommitted.
     """

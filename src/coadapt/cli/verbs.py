@@ -22,7 +22,7 @@ SCRIPT_CONTEXT: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """A verb: the module below `coadapt.cli` that has a function, or a Typer group, of its name.
+    """A verb, and the module of `coadapt.cli` that has a function or group of its name.
 
     help: what the list of verbs says of it. settings: of the command's context.
     """
@@ -115,7 +115,7 @@ class HelpFormatter(Protocol):
 
 
 class LazyGroup(TyperGroup):
-    """The group of VERBS: lists them from the table, and imports the one that is used."""
+    """The group of VERBS: lists the table, and imports the verb that is used."""
 
     def list_commands(self, ctx: object) -> list[str]:  # noqa: ARG002 - the parent's
         return list(VERBS)

@@ -80,7 +80,7 @@ class MissingExtraError(ModuleNotFoundError):
 
 
 def require(feature: str, module: str, extra: str) -> None:
-    """Raise MissingExtraError where `module`, which `extra` brings, is not installed."""
+    """Raise MissingExtraError where `module`, which `extra` brings, is missing."""
     if find_spec(module) is None:
         raise MissingExtraError(feature, module, extra)
 

@@ -76,7 +76,7 @@ def _cold_parts(name: str) -> list[str]:
     Those that are on disk are loaded by this.
     """
     create_policy(name)
-    if "numba" not in sys.modules:
+    if sys.modules.get("numba") is None:
         return []
     with suppress(_ColdError), _no_compiling():
         plan = _rehearse(name)
