@@ -46,6 +46,10 @@ VERBS: Mapping[str, Verb] = {
     "top": Verb(
         module="cluster.top", help="Watch GPUs, jobs and decisions; Ctrl-C ends it."
     ),
+    "page": Verb(
+        module="page.page",
+        help="Print the address of the live page, or show a journal.",
+    ),
     "story": Verb(
         module="jobs.story",
         help="Tell a job's life: what happened, what was decided, and why.",
