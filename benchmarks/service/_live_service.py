@@ -4,7 +4,7 @@ says yes.
 python -m benchmarks.service._live_service FOLDER    serves the state directory FOLDER
 until SIGTERM
 
-What `coadapt up` wires (cli/cluster/live.py), but for processes: replicas start and
+What `coadapt up` wires (cli/up/live.py), but for processes: replicas start and
 stop at once.
 """
 
