@@ -1,7 +1,7 @@
 """What a run cost: in total, per job and per tenant, and what was paid for idle GPUs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from coadapt.model import JobId
 from coadapt.runtime.history import History
 from coadapt.sim.market.provider import NodeLife
+from coadapt.sim.metrics import Metrics
 
 FloatArray = NDArray[np.float64]
 
@@ -40,6 +41,19 @@ class Costs:
             tenant = history.jobs[job_id].spec.tenant
             found[tenant] = found.get(tenant, 0.0) + cost
         return found
+
+
+def with_costs(metrics: Metrics, costs: Costs) -> Metrics:
+    """Return the figures of a run with those about nodes that were bought."""
+    used = 1.0 - costs.idle_node_hours / costs.node_hours if costs.node_hours else 0.0
+    return replace(
+        metrics,
+        utilisation=used,
+        cost=costs.total,
+        node_hours=costs.node_hours,
+        idle_node_hours=costs.idle_node_hours,
+        num_nodes_lost=costs.num_lost,
+    )
 
 
 def costs_of(history: History, lives: Sequence[NodeLife]) -> Costs:
@@ -91,9 +105,9 @@ class _Timeline:
             levels = np.zeros((0, 3))
         self._nodes = levels[:, 2]
         gpus = np.where(levels[:, 1] > 0.5, levels[:, 1], np.inf)
-        seconds = np.diff(self._at)
-        self._cost = _integral(levels[:-1, 0] / gpus[:-1], seconds)
-        self._node_s = _integral(levels[:-1, 2] / gpus[:-1], seconds)
+        lengths = np.diff(self._at)
+        self._cost = _integral(levels[:-1, 0] / gpus[:-1], lengths)
+        self._node_s = _integral(levels[:-1, 2] / gpus[:-1], lengths)
 
     @property
     def most_nodes(self) -> int:

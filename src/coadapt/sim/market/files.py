@@ -1,11 +1,10 @@
-"""Offers from the command line, and prices and availability from files.
+"""Offers from the command line, and prices and availability from files."""
 
-An offer is written `NAME=GPUSxPRICE[:TYPE][,key=value...]`: GPUs of a node, its price
-for an hour, and keys: most, least, market, provision, billing, hazard, notice, prices,
-available. Prices are a CSV with the columns `at` (s) and `price`; availability is a CSV
-with `at` and `nodes`, or a JSON file with `data` (0, 1, ... nodes at each gap) and
-`metadata.gap_seconds`, the form of the public traces of spot availability.
-"""
+# An offer is written `NAME=GPUSxPRICE[:TYPE][,key=value...]`: GPUs of a node, its price
+# for an hour, and keys: most, least, market, provision, billing, hazard, notice, prices,
+# available. Prices are a CSV with the columns `at` (s) and `price`; availability is a CSV
+# with `at` and `nodes`, or a JSON file with `data` (0, 1, ... nodes at each gap) and
+# `metadata.gap_seconds`, the form of the public traces of spot availability.
 
 import csv
 import json

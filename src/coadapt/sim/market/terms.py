@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from coadapt.core.instants import next_multiple
 from coadapt.model import Node
@@ -70,7 +71,7 @@ class OfferTerms:
         """Return the price of a node from `since` to `until`, billing time left out."""
         marks = [since, *(at for at, _ in self.prices if since < at < until), until]
         total = 0.0
-        for start, stop in zip(marks, marks[1:], strict=False):
+        for start, stop in pairwise(marks):
             total += self.price_at(start) * (stop - start)
         return total / HOUR_S
 
