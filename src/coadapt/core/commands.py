@@ -94,7 +94,9 @@ class SetAlarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """Run the sizer on `view`; answer SizingReady or SizingFailed with the same number."""
+    """Run the sizer on `view`; answer SizingReady or SizingFailed with the
+    same number.
+    """
 
     number: int
     view: SizingView

@@ -4,25 +4,26 @@ nodes are left empty before they go. The sizer decides numbers; this decides nod
 
 # The rules.
 #
-# Nothing here happens before OffersConfigured, so that a journal without offers replays as
-# it was decided. From then on the sizer is asked (command Size) at whole multiples of
-# `sizing_s` while a job is active or more nodes are had than the offers' least, and at
-# once where a job comes and no node is there. Its answer is an event, SizingReady, that
-# is checked against the offers of that moment.
+# Nothing here happens before OffersConfigured, so that a journal without offers replays
+# as it was decided. From then on the sizer is asked (command Size) at whole multiples
+# of `sizing_s` while a job is active or more nodes are had than the offers' least, and
+# at once where a job comes and no node is there. Its answer is an event, SizingReady,
+# that is checked against the offers of that moment.
 #
 # More nodes: BuyNodes says how many nodes of each offer are to be had in all. It is a
 # number, not a difference, so that it may be repeated or come late.
 #
 # Fewer nodes: the core picks which. Idle ones go first, then those whose jobs hold the
-# fewest GPUs; none with a frozen job, and none before its paid time ends. Such a node is
-# `leaving`: policies do not see it, so that the next plan moves its jobs away, and
-# GiveBack is ordered once nothing is on it. A node that is wanted again before that stays.
+# fewest GPUs; none with a frozen job, and none before its paid time ends. Such a node
+# is `leaving`: policies do not see it, so that the next plan moves its jobs away, and
+# GiveBack is ordered once nothing is on it. A node that is wanted again before that
+# stays.
 #
-# A notice (NodeNoticed) makes a node leave, too, but its owner takes it away at a time of
-# its own, and it does not stay.
+# A notice (NodeNoticed) makes a node leave, too, but its owner takes it away at a time
+# of its own, and it does not stay.
 #
-# Costs are booked by the offers' prices while nodes are live; a node that goes is charged
-# to the end of its billing time.
+# Costs are booked by the offers' prices while nodes are live; a node that goes is
+# charged to the end of its billing time.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,9 @@ DECISIONS_BEFORE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoughtNode:
-    """A live node of an offer. since: when it came, s. noticed: its owner takes it away."""
+    """A live node of an offer. since: when it came, s. noticed: its owner takes it
+    away.
+    """
 
     offer: OfferId
     since: float
@@ -48,7 +51,9 @@ class BoughtNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferUse:
-    """What an offer was used for so far. node_s: seconds of nodes; cost: in currency."""
+    """What an offer was used for so far. node_s: seconds of nodes; cost: in
+    currency.
+    """
 
     node_s: float = 0.0
     cost: float = 0.0
@@ -57,7 +62,9 @@ class OfferUse:
 
 @dataclass(slots=True, kw_only=True)
 class Buying:
-    """The part of the scheduler's state that is about offers. Instants and durations in s."""
+    """The part of the scheduler's state that is about offers. Instants and durations in
+    s.
+    """
 
     sizing_s: float = 60.0
     """Decisions about the size are at whole multiples of it."""
@@ -169,7 +176,9 @@ class Buying:
         )
 
     def pools(self, idle: Callable[[NodeId], bool]) -> tuple[Pool, ...]:
-        """Return what is had of each offer, by id. idle: whether no job is on a node."""
+        """Return what is had of each offer, by id. idle: whether no job is
+        on a node.
+        """
         found = []
         for offer in self.offers.values():
             staying = self.staying(offer.id)

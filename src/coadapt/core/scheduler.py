@@ -371,7 +371,9 @@ class Scheduler:
         return self._keep_off(before, set(buying.leaving))
 
     def _keep_off(self, before: set[NodeId], now: set[NodeId]) -> list[Command]:
-        """Have policies see the nodes as they are after some began or ceased to leave."""
+        """Have policies see the nodes as they are after some began or
+        ceased to leave.
+        """
         if before == now:
             return []
         self.state.solve_at = None
@@ -417,7 +419,9 @@ class Scheduler:
     def _see_to_nodes(
         self, event: Event, commands: list[Command], buying: Buying
     ) -> list[Command]:
-        """Ask the sizer if it is time, give empty nodes back, and set one alarm for all."""
+        """Ask the sizer if it is time, give empty nodes back, and set one alarm for
+        all.
+        """
         at = self.state.at
         if isinstance(event, SchedulerRestarted):
             buying.asked_at = None

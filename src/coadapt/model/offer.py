@@ -15,8 +15,8 @@ from coadapt.model.view import ClusterView
 OfferId = str
 
 HOUR_S = 3600.0
-# What is believed of spot nodes before one was taken away: one loss in 20 node-hours, as
-# if that had been seen for 20 hours. Our choice, between the published interruption
+# What is believed of spot nodes before one was taken away: one loss in 20 node-hours,
+# as if that had been seen for 20 hours. Our choice, between the published interruption
 # rates of a few percent per month and the hourly losses of scarce types.
 SPOT_PRIOR_LOSSES = 1.0
 SPOT_PRIOR_HOURS = 20.0
@@ -135,7 +135,9 @@ class SizingView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """Nodes wanted of each offer; none of an offer that is left out. reason: a sentence."""
+    """Nodes wanted of each offer; none of an offer that is left out. reason: a
+    sentence.
+    """
 
     nodes: Mapping[OfferId, int] = field(default_factory=dict)
     reason: str = ""

@@ -1,4 +1,6 @@
-"""Every sizer gives a lawful answer on any view, says why, and pickles with its state."""
+"""Every sizer gives a lawful answer on any view, says why, and pickles with
+its state.
+"""
 
 import pytest
 

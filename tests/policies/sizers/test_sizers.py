@@ -1,4 +1,6 @@
-"""What each sizer's rule is: fixed numbers, demand, throughput, Pollux's two, castor's."""
+"""What each sizer's rule is: fixed numbers, demand, throughput, Pollux's
+two, castor's.
+"""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Views for sizers: one offer or several, and jobs whose step times are written down."""
+"""Views for sizers: one offer or several, and jobs whose step times are
+written down.
+"""
 
 from coadapt.model import (
     Allocation,
@@ -47,7 +49,9 @@ def job(
     deadline_at: float | None = None,
     max_gpus: int = 64,
 ) -> JobView:
-    """Return an adaptive job of 64 to 8,192 samples, with a noise scale in initial batches."""
+    """Return an adaptive job of 64 to 8,192 samples, with a noise scale in initial
+    batches.
+    """
     spec = JobSpec(
         name=name,
         contract=RescaleContract.ADAPTIVE,

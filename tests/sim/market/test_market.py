@@ -1,4 +1,6 @@
-"""Nodes for sale in a simulated run: both ledgers agree, no job is lost, the bill adds up."""
+"""Nodes for sale in a simulated run: both ledgers agree, no job is lost, the bill adds
+up.
+"""
 
 import math
 from collections.abc import Sequence

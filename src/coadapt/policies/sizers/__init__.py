@@ -61,7 +61,9 @@ def sizer_options(name: str) -> dict[str, object]:
 
 
 def sizer_option_texts(name: str) -> dict[str, str]:
-    """Return what sizer `name` says of its options. Raises InputError as create_sizer."""
+    """Return what sizer `name` says of its options. Raises InputError as
+    create_sizer.
+    """
     return option_texts(_find(parse_choice(name)[0]), sizer_options(name))
 
 
@@ -69,8 +71,8 @@ def create_sizer(name: str, **options: object) -> Sizer:
     """Return a new sizer.
 
     name: a registered name or `module:Class`, with options in brackets,
-    `castor(value_of_time=2)`; `options` replace those. Raises InputError where the name,
-    an option's name or an option's value is not allowed.
+    `castor(value_of_time=2)`; `options` replace those. Raises InputError where the
+    name, an option's name or an option's value is not allowed.
     """
     name, named = parse_choice(name)
     factory = _find(name)

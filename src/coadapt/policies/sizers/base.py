@@ -1,4 +1,6 @@
-"""What a sizer is: it decides how many nodes the cluster has, as a policy decides GPUs."""
+"""What a sizer is: it decides how many nodes the cluster has, as a policy
+decides GPUs.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,4 +1,6 @@
-"""castor's sizer: buys a node where the time that it saves is worth more than its price."""
+"""castor's sizer: buys a node where the time that it saves is worth more than its
+price.
+"""
 
 # The rule. With nodes for sale no job has to wait for another, so that each job has its
 # own best number of GPUs. Let V be what an hour of its completion is worth, p the price
@@ -11,8 +13,8 @@
 # the larger V, the wider the job. As the noise scale grows, g grows at large k, and k*
 # with it. GPU types compare by the same figure.
 #
-# A deadline asks for at least the fewest GPUs that meet it. Spot GPUs count at the price
-# of an hour that is not lost: p / (1 - hazard x hours lost per loss). GPUs that a
+# A deadline asks for at least the fewest GPUs that meet it. Spot GPUs count at the
+# price of an hour that is not lost: p / (1 - hazard x hours lost per loss). GPUs that a
 # deadline needs are bought on demand.
 #
 # A budget per hour, or in total, raises p by a common factor until what is wanted fits
@@ -20,9 +22,9 @@
 # saving per coin.
 #
 # What is wanted is compared with what is there. A change is made where it pays: nodes
-# come only after they are provisioned, jobs pay a rescale, and a job that ends before is
-# not worth a node. The last node of a type, if jobs would not fill it, is bought where
-# the time that it saves is worth more than the whole node.
+# come only after they are provisioned, jobs pay a rescale, and a job that ends before
+# is not worth a node. The last node of a type, if jobs would not fill it, is bought
+# where the time that it saves is worth more than the whole node.
 
 import math
 from collections.abc import Sequence
@@ -148,7 +150,7 @@ class CastorSizer:
             words += "; a change does not pay yet"
         return Sizing(nodes=nodes, reason=reason + words)
 
-    # -- GPUs of each job ---------------------------------------------------------------
+    # -- GPUs of each job
 
     def _choices(
         self, view: SizingView, pools: Sequence[Pool], factor: float
@@ -249,7 +251,9 @@ class CastorSizer:
         pools: Sequence[Pool],
         factor: float,
     ) -> list[_Choice]:
-        """Return the choices without the GPUs of a last node that is not worth its price."""
+        """Return the choices without the GPUs of a last node that is not worth its
+        price.
+        """
         mine = [each for each in choices if each.gpu_type == gpu_type]
         offers = [pool.offer for pool in pools if pool.offer.gpu_type == gpu_type]
         per_node = min(offer.num_gpus for offer in offers)
@@ -281,7 +285,7 @@ class CastorSizer:
         """Return what it costs in time to have one GPU less."""
         return self._value * (choice.hours(gpus - 1) - choice.hours(gpus))
 
-    # -- nodes --------------------------------------------------------------------------
+    # -- nodes
 
     def _nodes(
         self, view: SizingView, pools: Sequence[Pool], factor: float
@@ -307,7 +311,9 @@ class CastorSizer:
         return all_within(view.pools, nodes_for(held, wanted, spot_price))
 
     def _price_factor(self, view: SizingView, pools: Sequence[Pool]) -> float:
-        """Return by how much prices are raised so that what is wanted fits the budgets."""
+        """Return by how much prices are raised so that what is wanted fits
+        the budgets.
+        """
         if self._budget_per_h is None and self._budget is None:
             return 1.0
         if self._fits(view, pools, 1.0):
@@ -357,7 +363,9 @@ class CastorSizer:
         nodes: dict[str, int],
         factor: float,
     ) -> dict[str, int]:
-        """Return `nodes`, or what is there already where the change costs more than it saves."""
+        """Return `nodes`, or what is there already where the change costs more than it
+        saves.
+        """
         there = all_within(
             view.pools, {pool.offer.id: pool.num_coming for pool in view.pools}
         )
@@ -383,7 +391,9 @@ class CastorSizer:
         return nodes if saved > 0.0 else there
 
     def _saved(self, choice: _Choice, delay_h: float, factor: float) -> float:
-        """Return what it saves, in currency, to change from what the job holds to its choice."""
+        """Return what it saves, in currency, to change from what the job holds to its
+        choice.
+        """
         held = choice.job.allocation.num_replicas
         if held == choice.gpus:
             return 0.0
@@ -413,8 +423,8 @@ def spot_price(pool: Pool) -> float:
 def checkpoint_period_s(save_s: float, hazard_per_h: float) -> float:
     """Return the seconds of training between checkpoints that lose the least time.
 
-    Young's and Daly's first-order rule (Daly 2006): sqrt(2 x cost of a checkpoint x mean
-    time between losses); infinity where nothing is ever lost.
+    Young's and Daly's first-order rule (Daly 2006): sqrt(2 x cost of a checkpoint x
+    mean time between losses); infinity where nothing is ever lost.
     """
     if hazard_per_h <= 0.0:
         return math.inf
@@ -422,7 +432,9 @@ def checkpoint_period_s(save_s: float, hazard_per_h: float) -> float:
 
 
 def _left(job: JobView, at: float, curve_K: FloatArray) -> float:
-    """Return the progress left; of a job of unknown length, as much as it has trained."""
+    """Return the progress left; of a job of unknown length, as much as it
+    has trained.
+    """
     left = progress_left(job)
     if left is not None:
         return left

@@ -50,7 +50,9 @@ def check_sizer(
 
 
 def sample_sizing_views(cases: int, seed: int) -> Iterator[tuple[str, SizingView]]:
-    """Yield named views: corner cases, then `cases` random ones that follow from `seed`."""
+    """Yield named views: corner cases, then `cases` random ones that follow from
+    `seed`.
+    """
     for index, (name, view) in enumerate(corner_views().items()):
         rng = np.random.default_rng((seed, index))
         yield f"corner_views()[{name!r}]", sizing_view(view, rng)
@@ -61,7 +63,9 @@ def sample_sizing_views(cases: int, seed: int) -> Iterator[tuple[str, SizingView
 
 
 def sizing_view(view: ClusterView, rng: np.random.Generator) -> SizingView:
-    """Return a view with random offers: types, markets, limits, and what is had of them."""
+    """Return a view with random offers: types, markets, limits, and what is had of
+    them.
+    """
     pools = []
     for index in range(int(rng.integers(1, 5))):
         most = int(rng.integers(0, 17))

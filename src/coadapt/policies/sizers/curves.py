@@ -37,7 +37,8 @@ def is_timed(job: JobView, gpu_type: str) -> bool:
 
 
 def goodput_curve(job: JobView, offer: Offer, most: int) -> FloatArray:
-    """Return the job's best goodput on 1..most GPUs, packed on nodes of the offer: (most,).
+    """Return the job's best goodput on 1..most GPUs, packed on nodes of the offer:
+    (most,).
 
     Progress per second; 0 where the job cannot run on so many.
     """
@@ -51,7 +52,9 @@ def goodput_curve(job: JobView, offer: Offer, most: int) -> FloatArray:
 
 
 def throughput_curve(job: JobView, offer: Offer, most: int) -> FloatArray:
-    """Return samples per second at the batch that is fastest, as if each counted alike."""
+    """Return samples per second at the batch that is fastest, as if each
+    counted alike.
+    """
     blind = replace(
         job,
         spec=replace(job.spec, efficiency=EfficiencySpec()),

@@ -1,4 +1,6 @@
-"""What the sizers have in common that look at one job at a time: GPUs per job, summed."""
+"""What the sizers have in common that look at one job at a time: GPUs per
+job, summed.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -14,7 +16,8 @@ Curve = Callable[[JobView, Offer, int], FloatArray]
 
 
 def offer_for(job: JobView, pools: tuple[Pool, ...]) -> Offer | None:
-    """Return the cheapest offer that the job may run on: one on whose GPUs it was timed.
+    """Return the cheapest offer that the job may run on: one on whose GPUs it was
+    timed.
 
     None: no offer has a GPU type that it allows.
     """
@@ -28,7 +31,9 @@ def offer_for(job: JobView, pools: tuple[Pool, ...]) -> Offer | None:
 
 
 def most_for(job: JobView, offer: Offer) -> int:
-    """Return the GPUs up to which the job's curve is looked at: whole nodes, explored ones."""
+    """Return the GPUs up to which the job's curve is looked at: whole nodes, explored
+    ones.
+    """
     capped = usable_gpus(job, EXPLORE)
     return max(min(capped, offer.most * offer.num_gpus), job.spec.replicas.min)
 

@@ -1,4 +1,6 @@
-"""From GPUs wanted to nodes of offers: the cheapest first, within each offer's limits."""
+"""From GPUs wanted to nodes of offers: the cheapest first, within each
+offer's limits.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,10 +1,10 @@
 """Pollux's autoscaling of one large job (Qiao et al., OSDI 2021, §5.3.1)."""
 
-# The rule of the paper. Goodput per GPU falls as GPUs are added, and rises in the course
-# of training, as the noise scale and with it the useful batch grow. While goodput(a) /
-# GPUs(a) is above U x goodput(1 GPU), nodes are added, up to the number at which the
-# ratio is L. It only grows: the paper calls the rule preliminary. Several jobs are each
-# sized alone.
+# The rule of the paper. Goodput per GPU falls as GPUs are added, and rises in the
+# course of training, as the noise scale and with it the useful batch grow. While
+# goodput(a) / GPUs(a) is above U x goodput(1 GPU), nodes are added, up to the number at
+# which the ratio is L. It only grows: the paper calls the rule preliminary. Several
+# jobs are each sized alone.
 
 from typing import ClassVar
 
@@ -73,7 +73,9 @@ class PolluxJob:
         return Sizing(nodes=nodes, reason=reason)
 
     def _gpus(self, job: JobView, offer: Offer) -> tuple[float, float | None]:
-        """Return the GPUs that the job is to have, and the ratio on those that it has."""
+        """Return the GPUs that the job is to have, and the ratio on those
+        that it has.
+        """
         least = job.spec.replicas.min
         held = max(job.allocation.num_replicas, least)
         if not is_timed(job, offer.gpu_type):
@@ -89,7 +91,9 @@ class PolluxJob:
 
 
 def per_gpu(curve_K: FloatArray, least: int) -> FloatArray:
-    """Return value per GPU on 1, 2, ... GPUs over that on the fewest that are allowed."""
+    """Return value per GPU on 1, 2, ... GPUs over that on the fewest that
+    are allowed.
+    """
     alone = float(curve_K[least - 1]) / least
     num_gpus_K = np.arange(1, len(curve_K) + 1)
     if alone <= 0.0:

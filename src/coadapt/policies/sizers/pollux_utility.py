@@ -1,12 +1,15 @@
-"""Pollux's autoscaling of a cluster: a band for the mean speedup per GPU (its artifact)."""
+"""Pollux's autoscaling of a cluster: a band for the mean speedup per GPU (its
+artifact).
+"""
 
-# UTILITY(n) = sum over jobs of speedup / GPUs of n nodes, in (0, 1], a speedup being the
-# goodput of a job over that on one GPU. Averaged over some decisions, it is to stay
-# between `low` and `high`; where it leaves the band, the number of nodes is wanted whose
-# utility is nearest the middle. The authors' code asks its genetic search for the
+# UTILITY(n) = sum over jobs of speedup / GPUs of n nodes, in (0, 1], a speedup being
+# the goodput of a job over that on one GPU. Averaged over some decisions, it is to stay
+# between `low` and `high`; where it leaves the band, the number of nodes is wanted
+# whose utility is nearest the middle. The authors' code asks its genetic search for the
 # speedups at each number of nodes, and as shipped fails on the way; here they come from
 # Pollux's objective with p = -1 on whole GPUs, which is solved exactly: the cost 1/S of
-# each job falls by less with every GPU, so that the GPU that lowers the sum most is next.
+# each job falls by less with every GPU, so that the GPU that lowers the sum most is
+# next.
 
 import heapq
 from collections import deque
@@ -93,7 +96,9 @@ class PolluxUtility:
     def _nearest(
         self, view: SizingView, jobs: Sequence[JobView], speedups: Sequence[FloatArray]
     ) -> dict[str, int]:
-        """Return the nodes at which utility is nearest the middle of the band, the fewest."""
+        """Return the nodes at which utility is nearest the middle of the band, the
+        fewest.
+        """
         middle = (self._low + self._high) / 2.0
         usable = sum(len(each) for each in speedups)
         total_gpus = sum(pool.offer.num_gpus * pool.offer.most for pool in view.pools)
@@ -118,7 +123,9 @@ class PolluxUtility:
         return best or all_within(view.pools, {})
 
     def _speedup(self, job: JobView, view: SizingView) -> FloatArray:
-        """Return goodput on 1, 2, ... GPUs over that on one; 1 while it is not timed."""
+        """Return goodput on 1, 2, ... GPUs over that on one; 1 while it is
+        not timed.
+        """
         offer = offer_for(job, view.pools)
         assert offer is not None
         least = job.spec.replicas.min
@@ -134,7 +141,9 @@ class PolluxUtility:
 
 
 def _utility(speedups: Sequence[FloatArray], num_gpus: int) -> float:
-    """Return the sum of speedups on `num_gpus` GPUs under Pollux's objective, per GPU."""
+    """Return the sum of speedups on `num_gpus` GPUs under Pollux's
+    objective, per GPU.
+    """
     given = [0] * len(speedups)
     left = num_gpus
     heap: list[tuple[float, int]] = []

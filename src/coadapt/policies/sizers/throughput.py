@@ -1,11 +1,13 @@
-"""Autoscaling by throughput: Or, Zhang and Freedman, MLSys 2020 (Pollux's rival, §5.3.1)."""
+"""Autoscaling by throughput: Or, Zhang and Freedman, MLSys 2020 (Pollux's rival,
+§5.3.1).
+"""
 
 # Or et al. add workers while the throughput that the last ones added, over the mean
-# throughput of a worker before, is above a threshold: (R(k + d) - R(k)) / d over R(k) / k.
-# The batch grows with the workers, and every sample counts alike, so the answer does not
-# change in the course of training: the cluster is large from the start. Their value of
-# the threshold is not known to us; the default here is Pollux's L, so that both rules
-# stop at the same loss and differ only in what they measure.
+# throughput of a worker before, is above a threshold: (R(k + d) - R(k)) / d over R(k) /
+# k. The batch grows with the workers, and every sample counts alike, so the answer does
+# not change in the course of training: the cluster is large from the start. Their value
+# of the threshold is not known to us; the default here is Pollux's L, so that both
+# rules stop at the same loss and differ only in what they measure.
 
 from typing import ClassVar
 
@@ -20,7 +22,8 @@ THRESHOLD = 0.5
 
 
 class Throughput:
-    """Adds nodes while each brings enough samples per second, for jobs that train alone.
+    """Adds nodes while each brings enough samples per second, for jobs that train
+    alone.
 
     threshold: what a further node must bring, over what a node brings in the mean now.
     """

@@ -1,4 +1,6 @@
-"""What a run cost: in total, per job and per tenant, and what was paid for idle GPUs."""
+"""What a run cost: in total, per job and per tenant, and what was paid for
+idle GPUs.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,8 +61,8 @@ def with_costs(metrics: Metrics, costs: Costs) -> Metrics:
 def costs_of(history: History, lives: Sequence[NodeLife]) -> Costs:
     """Return the costs of a run whose nodes have all left.
 
-    A job that holds k of the G live GPUs at an instant is charged k / G of what the live
-    nodes cost then. During a rescale a job holds the GPUs of before and after.
+    A job that holds k of the G live GPUs at an instant is charged k / G of what the
+    live nodes cost then. During a rescale a job holds the GPUs of before and after.
     """
     timeline = _Timeline(lives)
     jobs: dict[JobId, float] = {}

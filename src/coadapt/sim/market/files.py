@@ -1,10 +1,11 @@
 """Offers from the command line, and prices and availability from files."""
 
 # An offer is written `NAME=GPUSxPRICE[:TYPE][,key=value...]`: GPUs of a node, its price
-# for an hour, and keys: most, least, market, provision, billing, hazard, notice, prices,
-# available. Prices are a CSV with the columns `at` (s) and `price`; availability is a CSV
-# with `at` and `nodes`, or a JSON file with `data` (0, 1, ... nodes at each gap) and
-# `metadata.gap_seconds`, the form of the public traces of spot availability.
+# for an hour, and keys: most, least, market, provision, billing, hazard, notice,
+# prices, available. Prices are a CSV with the columns `at` (s) and `price`;
+# availability is a CSV with `at` and `nodes`, or a JSON file with `data` (0, 1, ...
+# nodes at each gap) and `metadata.gap_seconds`, the form of the public traces of spot
+# availability.
 
 import csv
 import json
@@ -90,7 +91,9 @@ def read_prices(path: Path) -> tuple[tuple[float, float], ...]:
 
 
 def read_availability(path: Path) -> tuple[tuple[float, int], ...]:
-    """Return (instant, nodes that can be had), from a CSV or JSON. Raises InputError."""
+    """Return (instant, nodes that can be had), from a CSV or JSON. Raises
+    InputError.
+    """
     if path.suffix == ".json":
         return _changes(_read_gaps(path))
     return _changes([(at, int(count)) for at, count in _rows(path, "nodes")])

@@ -1,4 +1,5 @@
-"""The simulated cloud: brings nodes after a while, takes spot nodes away, keeps the bill.
+"""The simulated cloud: brings nodes after a while, takes spot nodes away, keeps the
+bill.
 
 Its own ledger is apart from the core's books, so that a test can compare the two.
 """
@@ -76,14 +77,18 @@ class Provider:
         self._ends: dict[NodeId, list[Cancel]] = {}
 
     def open(self, post: Post) -> None:
-        """Tell what is for sale, and set the clock for all changes of price and number."""
+        """Tell what is for sale, and set the clock for all changes of price
+        and number.
+        """
         now = self._clock.now()
         offers = tuple(each.offer_at(now) for each in self._terms.offers)
         self._change_later(post)
         post(OffersConfigured(at=now, offers=offers, sizing_s=self._terms.sizing_s))
 
     def buy(self, command: BuyNodes, post: Post) -> None:
-        """Have as many nodes of each offer as the command says, those ordered included."""
+        """Have as many nodes of each offer as the command says, those
+        ordered included.
+        """
         for offer_id, count in command.nodes.items():
             stock = self._stocks[offer_id]
             stock.target = count
@@ -92,7 +97,9 @@ class Provider:
             self._order(stock, post)
 
     def give_back(self, command: GiveBack, post: Post) -> None:
-        """Take a node back that is not needed; one that is gone already is no matter."""
+        """Take a node back that is not needed; one that is gone already is
+        no matter.
+        """
         for stock in self._stocks.values():
             if command.node in stock.live:
                 stock.target = max(stock.target - 1, 0)
