@@ -33,7 +33,7 @@ from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import InputError
 from coadapt.model.bounds import printable
 from coadapt.model.errors import StoreError
-from coadapt.policies import create_policy, policy_options
+from coadapt.policies import create_policy, policy_options, require_packages
 from coadapt.runtime.background_snapshots import BackgroundSnapshots
 from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
 from coadapt.runtime.index_writer import IndexWriter
@@ -51,6 +51,7 @@ from coadapt.service.change_log import ChangeLog
 from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
+from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.server import http_server
 
 DEFAULT_PORT = 8471
@@ -95,6 +96,7 @@ def serve(settings: LiveSettings) -> None:
     Raises InputError before anything is changed.
     """
     policy_options(settings.policy)
+    require_packages(settings.policy)
     connect = prepare_executor(settings.executor, settings.executor_options)
     state_dir = settings.state_dir
     state_dir.prepare()
@@ -142,6 +144,7 @@ def _live(
     writer = IndexWriter(index, journal.whole, first_config)
     change_log = ChangeLog()
     tally = Tally()
+    decisions = DecisionLog()
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
     latencies.watch_trouble(retry.seconds)
@@ -154,7 +157,7 @@ def _live(
         executor=executor,
         store=store,
         solver=solver,
-        observers=(writer, change_log, tally),
+        observers=(writer, change_log, tally, decisions),
         restored=writer.restored,
         waited=latencies.lag,
     )
@@ -180,6 +183,7 @@ def _live(
         shares_disk=executor.shares_disk,
         engine_trouble=lambda: executor.trouble,
         nodes=executor,
+        decisions=decisions,
     )
     server = http_server(service)
     _come_up(settings, url, loop)
