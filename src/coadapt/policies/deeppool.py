@@ -110,12 +110,8 @@ class DeepPool:
                 pool.keep(job)
         front = [job for job in view.jobs if requested_gpus(job) > 1]
         back = [job for job in view.jobs if requested_gpus(job) == 1]
-        for job in front:
-            if job.id not in pool.given and _lasts(job, pool.nodes):
-                pool.keep(job)
-        for job in (
-            back
-        ):  # for now: whoever stands in the way of a foreground job is taken out again
+        # A background job in the way of a foreground job is taken out again below.
+        for job in (*front, *back):
             if job.id not in pool.given and _lasts(job, pool.nodes):
                 pool.keep(job)
         notes: dict[JobId, str] = {}
@@ -126,11 +122,7 @@ class DeepPool:
         for job in back:
             if job.id not in pool.given and not _stranded(job):
                 notes[job.id] = pool.fill(job, idle)
-        for job in view.jobs:
-            held = pool.given.get(job.id)
-            if held is not None and not held.shared and job.id not in capacity.counts:
-                gpu_type = pool.nodes[held.slots[0][0]].gpu_type
-                capacity.give(job, held.num_replicas, gpu_type)
+        _count_given(view, pool, capacity)
         for job in view.jobs:
             if job.id not in pool.given:
                 foremost = "foreground jobs and those that came earlier go first"
@@ -251,6 +243,15 @@ class DeepPool:
                 part = 0.0 if step is None else step.comm_s / step.whole_s
                 idle |= dict.fromkeys(held.shared_gpus(), part)
         return idle
+
+
+def _count_given(view: ClusterView, pool: "_Pool", capacity: Capacity) -> None:
+    """Book in `capacity` the whole GPUs that the round gives."""
+    for job in view.jobs:
+        held = pool.given.get(job.id)
+        if held is not None and not held.shared and job.id not in capacity.counts:
+            gpu_type = pool.nodes[held.slots[0][0]].gpu_type
+            capacity.give(job, held.num_replicas, gpu_type)
 
 
 def _lasts(job: JobView, nodes: Mapping[NodeId, Node]) -> bool:

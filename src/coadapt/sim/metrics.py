@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -277,28 +277,15 @@ def measure(
     jct_s = [outcome.jct_s for outcome in outcomes]
     rho = [outcome.rho for outcome in outcomes]
     isolated = [outcome.rho_isolated for outcome in outcomes]
-    due = [job.spec for job in facts.workload.jobs if job.spec.deadline_at is not None]
-    met = [
-        outcome
-        for outcome in outcomes
-        if outcome.deadline_s is not None and outcome.ended_s <= outcome.deadline_s
-    ]
     first_at = min(job.submitted_at for job in history.jobs.values())
     makespan_s = max(job.ended_at or 0.0 for job in jobs) - first_at
     held_gpu_s = sum(map(_gpu_s, jobs))
-    wait_s = sum(map(_wait_s, jobs))
-    traces = {job.id: job for job in facts.workload.jobs}
-    start_s = sum(
-        min(job.usage.costs.total_s, _start_s(traces[job.id], facts)) for job in jobs
-    )
-    rescale_s = sum(job.usage.costs.total_s for job in jobs) - start_s
-    total_s = sum(jct_s)
+    time = _time_shares(jobs, facts, sum(jct_s))
     p50, p90, p99 = np.percentile(jct_s, (50, 90, 99))
-    measured = [job.measured for job in jobs]
     decision_ms = [1000 * each for each in decision_s] or [0.0]
     return Metrics(
         num_jobs=len(history.jobs),
-        jct_mean_s=total_s / len(jobs),
+        jct_mean_s=sum(jct_s) / len(jobs),
         jct_p50_s=float(p50),
         jct_p90_s=float(p90),
         jct_p99_s=float(p99),
@@ -307,23 +294,58 @@ def measure(
         unfair_share=sum(each > UNFAIR_ABOVE for each in rho) / len(rho),
         utilisation=held_gpu_s / (facts.num_gpus * makespan_s),
         num_rescales=sum(job.usage.num_rescales for job in history.jobs.values()),
-        time_goodput=1.0 - (wait_s + start_s + rescale_s) / total_s,
-        time_wait=wait_s / total_s,
-        time_start=start_s / total_s,
-        time_rescale=rescale_s / total_s,
-        efficiency=float(
-            np.mean(
-                [each.progress / each.samples for each in measured if each.samples]
-                or [1.0]
-            )
-        ),
+        time_goodput=time.goodput,
+        time_wait=time.wait,
+        time_start=time.start,
+        time_rescale=time.rescale,
+        efficiency=_mean_efficiency(jobs),
         decision_ms_p50=float(np.median(decision_ms)),
         decision_ms_max=max(decision_ms),
         rho_isolated_max=max(isolated),
         unfair_isolated_share=sum(each > UNFAIR_ABOVE for each in isolated) / len(rho),
-        num_deadlines=len(due),
-        num_deadlines_met=len(met),
+        num_deadlines=sum(
+            job.spec.deadline_at is not None for job in facts.workload.jobs
+        ),
+        num_deadlines_met=sum(map(_met_deadline, outcomes)),
     )
+
+
+class _TimeShares(NamedTuple):
+    """Shares of the jobs' completion times, which add up to 1."""
+
+    goodput: float
+    wait: float
+    start: float
+    rescale: float
+
+
+def _time_shares(
+    jobs: Sequence[JobHistory], facts: RunFacts, total_s: float
+) -> _TimeShares:
+    """Return how `total_s`, the sum of completion times in s, was spent."""
+    traces = {job.id: job for job in facts.workload.jobs}
+    wait_s = sum(map(_wait_s, jobs))
+    start_s = sum(
+        min(job.usage.costs.total_s, _start_s(traces[job.id], facts)) for job in jobs
+    )
+    rescale_s = sum(job.usage.costs.total_s for job in jobs) - start_s
+    return _TimeShares(
+        goodput=1.0 - (wait_s + start_s + rescale_s) / total_s,
+        wait=wait_s / total_s,
+        start=start_s / total_s,
+        rescale=rescale_s / total_s,
+    )
+
+
+def _mean_efficiency(jobs: Sequence[JobHistory]) -> float:
+    """Return the mean efficiency of the jobs that trained; 1 if none did."""
+    measured = [job.measured for job in jobs]
+    shares = [each.progress / each.samples for each in measured if each.samples]
+    return float(np.mean(shares or [1.0]))
+
+
+def _met_deadline(outcome: JobOutcome) -> bool:
+    return outcome.deadline_s is not None and outcome.ended_s <= outcome.deadline_s
 
 
 def finish_time_fairness(history: History, facts: RunFacts) -> dict[JobId, float]:

@@ -61,19 +61,9 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     spec = cast(JsonObject, job["spec"])
     launch = cast("JsonObject | None", spec["launch"]) or {}
     nodes = ", ".join(f"{node}: {count}" for node, count in _slots(job))
-    rescale_s = cast("float | None", job["rescale_s"])
-    rescales = f"{job['num_rescales']}"
-    rescales += (
-        f", {job['num_in_place']} of them in place" if job["num_in_place"] else ""
-    )
-    rescales += (
-        f"; {rescale_s:.1f} s of training per start or rescale"
-        if rescale_s is not None
-        else ""
-    )
     step_s = cast("float | None", job["step_time_s"])
     part = done(job)
-    facts = [
+    return [
         ("Job", named(job)),
         ("State", f"{job['state']} ({job['reason']}), generation {job['generation']}"),
         ("Why", str(job["explanation"])),
@@ -114,13 +104,30 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
             ),
         ),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
-        ("Rescales", rescales),
+        ("Rescales", _rescales(job)),
         *_pause(cast("dict[str, float]", job["pause"])),
         (
             "Failures",
             f"{job['num_failures']}, given up after more than {spec['max_failures']}",
         ),
+        *_metrics(job),
     ]
+
+
+def _rescales(job: JsonObject) -> str:
+    """Return how often the job was rescaled, and what that cost."""
+    text = f"{job['num_rescales']}"
+    if job["num_in_place"]:
+        text += f", {job['num_in_place']} of them in place"
+    rescale_s = cast("float | None", job["rescale_s"])
+    if rescale_s is not None:
+        text += f"; {rescale_s:.1f} s of training per start or rescale"
+    return text
+
+
+def _metrics(job: JsonObject) -> list[tuple[str, str]]:
+    """Return the warnings that the job's metrics carry, then its own metrics."""
+    facts = []
     metrics = cast("dict[str, float]", job["metrics"])
     held = Allocation(slots=tuple((node, count) for node, count in _slots(job)))
     if slow := straggler(metrics, held):
@@ -128,10 +135,12 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     if trouble := not_finite(metrics):
         facts.append(("Training", trouble))
     own = (RANK, RATIO, NOT_FINITE)
-    metrics = {name: value for name, value in metrics.items() if name not in own}
-    return facts + [
-        ("Metrics", ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
-    ] * bool(metrics)
+    shown = [
+        f"{name} {value:.4g}" for name, value in metrics.items() if name not in own
+    ]
+    if shown:
+        facts.append(("Metrics", ", ".join(shown)))
+    return facts
 
 
 def _slots(job: JsonObject) -> list[tuple[str, int]]:

@@ -237,10 +237,7 @@ def _repair(
     theirs.
     """
     num_jobs, num_nodes = rows_JN.shape
-    for job in range(num_jobs):
-        if costs.pinned_J[job]:
-            for node in range(num_nodes):
-                rows_JN[job, node] = costs.current_JN[job, node]
+    _keep_pinned(costs, rows_JN)
     if costs.exclusive:
         _part_spanning(costs, population, rows_JN)
     for job in range(num_jobs):
@@ -255,12 +252,28 @@ def _repair(
             if costs.pinned_J[job] == pinned:
                 _cap_to_left(population, rows_JN[job], costs.tenant_J[job])
     for job in range(num_jobs):
-        total = 0
-        for node in range(num_nodes):
-            total += rows_JN[job, node]
-        if total < costs.min_J[job]:
+        _empty_below_minimum(rows_JN[job], costs.min_J[job])
+
+
+@compiled_part
+def _empty_below_minimum(row_N: IntArray, least: int) -> None:
+    """Take all replicas of a job that has fewer than its minimum."""
+    total = 0
+    for node in range(row_N.size):
+        total += row_N[node]
+    if total < least:
+        for node in range(row_N.size):
+            row_N[node] = 0
+
+
+@compiled_part
+def _keep_pinned(costs: RoundCosts, rows_JN: IntArray) -> None:
+    """Give each pinned job what it holds."""
+    num_jobs, num_nodes = rows_JN.shape
+    for job in range(num_jobs):
+        if costs.pinned_J[job]:
             for node in range(num_nodes):
-                rows_JN[job, node] = 0
+                rows_JN[job, node] = costs.current_JN[job, node]
 
 
 @compiled_part

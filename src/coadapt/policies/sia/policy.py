@@ -2,6 +2,7 @@
 all jobs at once.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -59,22 +60,24 @@ class Sia(SiaOptions):
             },
             tenant_J=[job.spec.tenant for job in jobs],
         )
-        choice = choose(
-            costs(view, jobs, configs, worth.value_JC, self), configs, room, self.gap
-        )
+        cost_JC = costs(view, jobs, configs, worth.value_JC, self)
+        choice = choose(cost_JC, configs, room, self.gap)
         chosen = {
             job.id: column
             for job, column in zip(jobs, choice.config_J, strict=True)
             if column >= 0
         }
-        stay: dict[JobId, Allocation] = {}
         for job in jobs:
-            column = chosen.get(job.id)
-            if column is None:
-                continue
-            capacity.give(job, configs[column].num_gpus, configs[column].gpu_type)
-            if column == held(job, view, configs) and free.take(job.allocation):
-                stay[job.id] = job.allocation
+            if job.id in chosen:
+                given = configs[chosen[job.id]]
+                capacity.give(job, given.num_gpus, given.gpu_type)
+        stay = {
+            job.id: job.allocation
+            for job in jobs
+            if job.id in chosen
+            and chosen[job.id] == held(job, view, configs)
+            and free.take(job.allocation)
+        }
         wanted = {name: configs[column] for name, column in chosen.items()}
         allocations = place(view, wanted, kept | stay)
         nodes = {node.id: node for node in view.nodes}
@@ -82,17 +85,10 @@ class Sia(SiaOptions):
         decision = Decision(
             jobs=jobs, configs=configs, chosen=chosen, worth=worth, types=types
         )
-        reasons = {
-            job.id: gets(job, job.allocation) for job in view.jobs if job.id in kept
-        }
-        stranded = {
-            job.id: waits(job, least_gpus(job), capacity)
-            for job in view.jobs
-            if _stranded(job)
-        }
+        unchosen = _reasons_of_others(view, kept, capacity)
         return Plan(
             allocations=allocations,
-            reasons=stranded | reasons | explain(decision, allocations, capacity),
+            reasons=unchosen | explain(decision, allocations, capacity),
             diagnostics={
                 "objective": choice.value,
                 "bound": choice.bound,
@@ -106,6 +102,21 @@ def _stranded(job: JobView) -> bool:
     all that can.
     """
     return job.spec.contract is RescaleContract.FROZEN and bool(job.allocation)
+
+
+def _reasons_of_others(
+    view: ClusterView, kept: Mapping[JobId, Allocation], capacity: Capacity
+) -> dict[JobId, str]:
+    """Return the sentences of jobs that the programme does not choose for: those that
+    keep what they hold, and those that no configuration fits.
+    """
+    stranded = {
+        job.id: waits(job, least_gpus(job), capacity)
+        for job in view.jobs
+        if _stranded(job)
+    }
+    keep = {job.id: gets(job, job.allocation) for job in view.jobs if job.id in kept}
+    return stranded | keep
 
 
 def _by_type(view: ClusterView, free: FreeNodes) -> dict[str, int]:

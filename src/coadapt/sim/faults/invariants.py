@@ -397,6 +397,14 @@ def _wrong_devices(
 
 
 def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
+    yield from _wrong_state(job)
+    yield from _wrong_allocations(job, state)
+    yield from _wrong_batch(job)
+    yield from _wrong_counts(job)
+
+
+def _wrong_state(job: JobRecord) -> Iterator[str]:
+    """Yield what contradicts the job's state."""
     holds = bool(job.ordered)
     ended = job.state in ENDED
     if holds is not (job.state in HOLDING):
@@ -416,6 +424,12 @@ def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
         JobState.STOPPING,
     ):
         yield f"job {job.id} is {job.state}, but waits for no answer"
+    if job.order.kind is OrderKind.RETRACT and job.state is not JobState.RESCALING:
+        yield f"job {job.id} is {job.state}, there is no order to take back"
+
+
+def _wrong_allocations(job: JobRecord, state: SchedulerState) -> Iterator[str]:
+    """Yield what the ordered or planned allocation breaks: nodes, limits, GPU types."""
     if any(node not in state.nodes for node, _ in job.target.allocation.slots):
         yield (
             f"job {job.id}: its target {job.target.allocation.slots} names a node "
@@ -438,9 +452,10 @@ def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
                 f"job {job.id}: GPU types {sorted(set(on))} at once in "
                 f"{allocation.slots}"
             )
-    yield from _wrong_batch(job)
-    if job.order.kind is OrderKind.RETRACT and job.state is not JobState.RESCALING:
-        yield f"job {job.id} is {job.state}, there is no order to take back"
+
+
+def _wrong_counts(job: JobRecord) -> Iterator[str]:
+    """Yield what is counted more often than it can have happened."""
     if job.running.generation > job.generation:
         yield (
             f"job {job.id} trains as {job.running.generation}, the last order is "
