@@ -79,7 +79,8 @@ def test_the_shape_is_measured_as_it_is_said() -> None:
 # rule, path of the sample, what keeps it, what breaks it
 SAMPLES: list[tuple[str, str, str, str]] = [
     ("parameters", "sim/a.py", "def f(self, a, b, c, d, e, *, g, h, i): ...", "def f(a, b, c, d, e, g): ..."),
-    ("parameters", "sim/a.py", f"def f(*, {SIX}, h, i): 1", f"def f(*, {SIX}, h, i, j): 1"),
+    ("function-nodes", "sim/a.py", "def f():\n" + "    x = 1\n" * 100, "def f():\n" + "    x = 1\n" * 120),
+    ("nested-conditionals", "sim/a.py", "x = a if b else c", "x = a if b else c if d else e"),
     ("parameters", "sim/a.py", f"@numba.njit(cache=True)\ndef f({SIX}): 1", f"def f({SIX}): 1"),
     ("parameters", "sim/a.py", f"@compiled\ndef f({SIX}): 1", f"@cached\ndef f({SIX}): 1"),
     (

@@ -155,7 +155,7 @@ class Scheduler:
             return commands
         return self._see_to_nodes(event, commands, self.state.buying)
 
-    def _handle(self, event: Event) -> list[Command]:
+    def _handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912  # one case per event
         if self._departed:
             self._forget_departed()
         self.state.changed = set()

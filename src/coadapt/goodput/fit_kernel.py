@@ -257,9 +257,13 @@ def _descend(problem: FitProblem, x: FloatArray, floor: float) -> None:
             damping *= 4.0
             continue
         kept = (loss - new_loss) / promised
-        damping = max(
-            damping * (0.1 if kept > 0.75 else 0.5 if kept > 0.25 else 2.0), DAMPING_MIN
-        )
+        if kept > 0.75:
+            factor = 0.1
+        elif kept > 0.25:
+            factor = 0.5
+        else:
+            factor = 2.0
+        damping = max(damping * factor, DAMPING_MIN)
         num_small = num_small + 1 if loss - new_loss < TOLERANCE * loss else 0
         loss = new_loss
         for a in range(NUM_PARAMS):
@@ -405,7 +409,12 @@ def _fill_rows(profile: FloatArray, rows: FloatArray, free: BoolArray) -> None:
     free[1] = free[GAMMA] = True
     for i in range(profile.shape[0]):
         if profile[i, 2] > 1:
-            level = 3 if profile[i, 1] > 1 else 2 if profile[i, 0] > 1 else 1
+            if profile[i, 1] > 1:
+                level = 3
+            elif profile[i, 0] > 1:
+                level = 2
+            else:
+                level = 1
             rows[i, 0] = level
             free[2 * level] = free[2 * level + 1] = True
         rows[i, 1] = max(profile[i, 2] - 2.0, 0.0)

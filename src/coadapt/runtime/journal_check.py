@@ -225,13 +225,11 @@ def judge(found: Found) -> Judgement:
         elif number not in refused and not _is_event(row):
             judgement.foreign.append(number)
     for upto, payload, link in sorted(found.snapshots):
-        there = (
-            begin_link
-            if upto == begin
-            else found.rows[upto].link
-            if upto in found.rows
-            else None
-        )
+        there = None
+        if upto == begin:
+            there = begin_link
+        elif upto in found.rows:
+            there = found.rows[upto].link
         bound = there is not None and link == checksum(there, payload)
         (judgement.kept if bound and _is_state(payload) else judgement.unfit).append(
             upto

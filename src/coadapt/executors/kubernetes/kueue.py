@@ -120,10 +120,10 @@ class KueuePool:
             ends = _ends(each) or _name(each) in self._given_up
             if ends and not _holds(each, "QuotaReserved"):
                 self._void.append(_name(each))
+            elif ends:
+                parts[2].append(_name(each))
             else:
-                parts[2 if ends else 0 if _holds(each, "Admitted") else 1].append(
-                    _name(each)
-                )
+                parts[0 if _holds(each, "Admitted") else 1].append(_name(each))
         self._given_up &= set(parts[2])
         self.admitted = len(parts[0])
         return parts

@@ -75,11 +75,10 @@ def waits(job: JobView, count: int, capacity: Capacity, ahead: str = "") -> str:
 
 def go_first(num_jobs: int, which: str) -> str:
     """Return `2 jobs that came earlier go first`; nothing if there are none."""
-    return (
-        f"{plural(num_jobs, 'job')} {which} {'goes' if num_jobs == 1 else 'go'} first"
-        if num_jobs
-        else ""
-    )
+    if not num_jobs:
+        return ""
+    verb = "goes" if num_jobs == 1 else "go"
+    return f"{plural(num_jobs, 'job')} {which} {verb} first"
 
 
 def plural(count: int, noun: str) -> str:

@@ -41,57 +41,84 @@ ROUND_S = 60.0
 SCHEDULED_AT = 10_000  # samples at which a declared schedule changes the batch
 
 
+_LOST = Grant(allocation=Allocation(slots=(("gone", 1), ("node-0", 1))))
+_MIXED_NODES = (Node(id="a", num_gpus=1), Node(id="b", num_gpus=1, gpu_type="big"))
+
+
 def corner_views() -> dict[str, ClusterView]:
     """Return one view per corner case, by name."""
+    return {**_corners_of_size(), **_corners_of_running_jobs(), **_corners_of_limits()}
+
+
+def _corners_of_size() -> dict[str, ClusterView]:
+    """Return views with few or many jobs and nodes."""
     job = _plain_job("job")
     nodes = _plain_nodes(4)
     huge = replace(
         job, spec=replace(job.spec, replicas=ReplicaLimits(min=1000, max=2000))
     )
+    return {
+        "no jobs and no nodes": _view((), ()),
+        "no jobs": _view(nodes, ()),
+        "no nodes": _view((), (job, replace(job, id="job-2", grant=_LOST))),
+        "one job": _view(nodes, (job,)),
+        "one huge job": _view(nodes, (huge, replace(job, id="small"))),
+        "all jobs came at one instant": _view(
+            nodes, tuple(_plain_job(f"job-{i:02d}") for i in range(20))
+        ),
+    }
+
+
+def _corners_of_running_jobs() -> dict[str, ClusterView]:
+    """Return views whose jobs hold what is lost, shrunk or frozen."""
+    job = _plain_job("job")
+    nodes = _plain_nodes(4)
     pair = replace(job.spec, replicas=ReplicaLimits(min=2, max=8))
     frozen = replace(
         job.spec, contract=RescaleContract.FROZEN, replicas=ReplicaLimits(max=4)
     )
-    lost = Grant(allocation=Allocation(slots=(("gone", 1), ("node-0", 1))))
     shrunk = Grant(allocation=Allocation(slots=(("node-0", 6),)))
     kept = Grant(allocation=Allocation(slots=(("node-0", 1),)))
-    poor = replace(job.spec, tenant="poor")
-    quota = {"poor": Tenant(id="poor", quota_gpus=0)}
-    picky = replace(job.spec, replicas=ReplicaLimits(max=2, gpu_types=("big",)))
-    nowhere = replace(job.spec, replicas=ReplicaLimits(gpu_types=("tpu",)))
-    mixed = (Node(id="a", num_gpus=1), Node(id="b", num_gpus=1, gpu_type="big"))
     return {
-        "no jobs and no nodes": _view((), ()),
-        "no jobs": _view(nodes, ()),
-        "no nodes": _view((), (job, replace(job, id="job-2", grant=lost))),
-        "one job": _view(nodes, (job,)),
-        "one huge job": _view(nodes, (huge, replace(job, id="small"))),
-        "a gang that fits no GPU type": _view(mixed, (replace(job, spec=pair),)),
         "a frozen job that runs": _view(
             nodes, (replace(job, spec=frozen, grant=kept),)
         ),
         "a frozen job on a lost node": _view(
-            nodes, (replace(job, spec=frozen, grant=lost),)
+            nodes, (replace(job, spec=frozen, grant=_LOST),)
         ),
         "a running job on a lost node": _view(
-            nodes, (replace(job, spec=pair, grant=lost),)
+            nodes, (replace(job, spec=pair, grant=_LOST),)
         ),
         "a node with fewer GPUs than its jobs hold": _view(
             _plain_nodes(2),
             (replace(job, spec=pair, grant=shrunk), replace(job, id="other")),
         ),
+    }
+
+
+def _corners_of_limits() -> dict[str, ClusterView]:
+    """Return views whose jobs are limited by GPU types, gangs and quotas."""
+    job = _plain_job("job")
+    nodes = _plain_nodes(4)
+    pair = replace(job.spec, replicas=ReplicaLimits(min=2, max=8))
+    poor = replace(job.spec, tenant="poor")
+    quota = {"poor": Tenant(id="poor", quota_gpus=0)}
+    picky = replace(job.spec, replicas=ReplicaLimits(max=2, gpu_types=("big",)))
+    nowhere = replace(job.spec, replicas=ReplicaLimits(gpu_types=("tpu",)))
+    return {
+        "a gang that fits no GPU type": _view(_MIXED_NODES, (replace(job, spec=pair),)),
         "a tenant that may hold nothing": replace(
             _view(nodes, (replace(job, spec=poor), replace(job, id="rich"))),
             tenants=quota,
         ),
         "a job that allows one GPU type": _view(
-            mixed, (replace(job, spec=picky), replace(job, id="any"))
+            _MIXED_NODES, (replace(job, spec=picky), replace(job, id="any"))
         ),
         "a job that allows no GPU type of the cluster": _view(
-            mixed, (replace(job, spec=nowhere), replace(job, id="any"))
+            _MIXED_NODES, (replace(job, spec=nowhere), replace(job, id="any"))
         ),
         "a running job whose GPU type it does not allow": _view(
-            mixed,
+            _MIXED_NODES,
             (
                 replace(
                     job,
@@ -99,9 +126,6 @@ def corner_views() -> dict[str, ClusterView]:
                     grant=Grant(allocation=Allocation(slots=(("a", 1),))),
                 ),
             ),
-        ),
-        "all jobs came at one instant": _view(
-            nodes, tuple(_plain_job(f"job-{i:02d}") for i in range(20))
         ),
     }
 

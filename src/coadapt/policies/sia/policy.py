@@ -2,7 +2,7 @@
 all jobs at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from coadapt.policies.sia.objective import (
     values,
 )
 from coadapt.policies.sia.placing import place
-from coadapt.policies.sia.solve import Room, choose
+from coadapt.policies.sia.solve import Choice, Room, choose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +51,7 @@ class Sia(SiaOptions):
         jobs = [job for job in view.jobs if job.id not in kept and not _stranded(job)]
         configs = configurations(view.nodes, jobs)
         worth = values(jobs, configs, self)
-        room = Room(
-            gpus=_by_type(view, free),
-            quotas={
-                job.spec.tenant: capacity.quota_left(job)
-                for job in jobs
-                if capacity.quota(job) is not None
-            },
-            tenant_J=[job.spec.tenant for job in jobs],
-        )
+        room = _room(view, jobs, free, capacity)
         cost_JC = costs(view, jobs, configs, worth.value_JC, self)
         choice = choose(cost_JC, configs, room, self.gap)
         chosen = {
@@ -89,11 +81,7 @@ class Sia(SiaOptions):
         return Plan(
             allocations=allocations,
             reasons=unchosen | explain(decision, allocations, capacity),
-            diagnostics={
-                "objective": choice.value,
-                "bound": choice.bound,
-                "gap": max(choice.value - choice.bound, 0.0),
-            },
+            diagnostics=_diagnostics(choice),
         )
 
 
@@ -102,6 +90,30 @@ def _stranded(job: JobView) -> bool:
     all that can.
     """
     return job.spec.contract is RescaleContract.FROZEN and bool(job.allocation)
+
+
+def _room(
+    view: ClusterView, jobs: Sequence[JobView], free: FreeNodes, capacity: Capacity
+) -> Room:
+    """Return what the programme may give out: GPUs by type, and tenants' quotas."""
+    return Room(
+        gpus=_by_type(view, free),
+        quotas={
+            job.spec.tenant: capacity.quota_left(job)
+            for job in jobs
+            if capacity.quota(job) is not None
+        },
+        tenant_J=[job.spec.tenant for job in jobs],
+    )
+
+
+def _diagnostics(choice: Choice) -> dict[str, float]:
+    """Return how far the choice may be from the best one."""
+    return {
+        "objective": choice.value,
+        "bound": choice.bound,
+        "gap": max(choice.value - choice.bound, 0.0),
+    }
 
 
 def _reasons_of_others(

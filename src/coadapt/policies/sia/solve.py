@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coadapt.model import TenantId
 from coadapt.policies.sia.objective import Configuration, FloatArray
@@ -50,6 +51,25 @@ def choose(
     if not len(rows_V):
         return Choice(config_J, 0.0, 0.0)
     given = [configs[int(column)] for column in columns_V]
+    problem = _programme(cost_JC[rows_V, columns_V], rows_V, given, room)
+    solution = solve_milp(problem, time_limit_s=TIME_LIMIT_S, gap=gap, presolve=False)
+    if solution is None:
+        raise RuntimeError(f"no plan for {len(cost_JC)} jobs within {TIME_LIMIT_S:g} s")
+    for variable in np.flatnonzero(solution.x_V > 0.5):
+        config_J[int(rows_V[variable])] = int(columns_V[variable])
+    return Choice(config_J, solution.value, solution.bound)
+
+
+def _programme(
+    cost_V: FloatArray,
+    rows_V: NDArray[np.intp],
+    given: Sequence[Configuration],
+    room: Room,
+) -> Milp:
+    """Return the integer programme: a variable for each job's row and configuration.
+
+    A job has at most one configuration; types and tenants have at most their GPUs.
+    """
     num_gpus_V = np.array([config.num_gpus for config in given], dtype=np.float64)
     types = sorted(room.gpus)
     tenants = sorted(room.quotas)
@@ -62,8 +82,7 @@ def choose(
     ]
     most = [1.0] * len(asked[0]) + [float(room.gpus[name]) for name in types]
     most += [room.quotas[tenant] for tenant in tenants]
-    cost_V = cost_JC[rows_V, columns_V]
-    problem = Milp(
+    return Milp(
         cost_V=cost_V,
         matrix_RV=np.vstack(asked),
         low_R=np.full(len(most), -np.inf),
@@ -72,9 +91,3 @@ def choose(
         upper_V=np.ones(len(cost_V)),
         integral_V=np.ones(len(cost_V), dtype=np.bool_),
     )
-    solution = solve_milp(problem, time_limit_s=TIME_LIMIT_S, gap=gap, presolve=False)
-    if solution is None:
-        raise RuntimeError(f"no plan for {len(cost_JC)} jobs within {TIME_LIMIT_S:g} s")
-    for variable in np.flatnonzero(solution.x_V > 0.5):
-        config_J[int(rows_V[variable])] = int(columns_V[variable])
-    return Choice(config_J, solution.value, solution.bound)

@@ -90,7 +90,8 @@ def draw_changes(
         keep = None
         if not anew:
             most = min(count, after)
-            kept = most if index == 0 else draw.randint(0 if index > 2 else 1, most)
+            least = 0 if index > 2 else 1
+            kept = most if index == 0 else draw.randint(least, most)
             keep = tuple(sorted(draw.sample(range(count), kept)))
         changes.append(Change(step=step, before=count, after=after, keep=keep))
         count = after

@@ -125,9 +125,13 @@ def values_of(whole: Sums) -> dict[str, float]:
     not a number.
     """
     return {
-        name: value if weight is None else value / weight if weight else float("nan")
+        name: value if weight is None else _mean(value, weight)
         for name, (value, weight) in whole.items()
     }
+
+
+def _mean(value: float, weight: float) -> float:
+    return value / weight if weight else float("nan")
 
 
 def _number(value: Figure) -> float:

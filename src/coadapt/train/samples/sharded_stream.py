@@ -302,9 +302,9 @@ class ShardReader(Generic[S, T]):
 
     def _step_size(self, cut: Cut) -> int:
         rest = sum(self._lengths) - self.index
-        return (
-            cut.batch.total if rest >= cut.batch.total else 0 if cut.drop_last else rest
-        )
+        if rest >= cut.batch.total:
+            return cut.batch.total
+        return 0 if cut.drop_last else rest
 
     def _stand_in(self, samples: list[T]) -> list[object]:
         """Return some sample to run on: of the lanes that are open or, if there are
