@@ -54,10 +54,14 @@ golden: $(READY) ## rewrite the golden list of public names and the state diagra
 	$(BIN)/python -m tools.public_surface --write
 	$(BIN)/python -m tools.state_diagram --write
 
+docs: $(READY) ## build the documentation site into build/site, and check its links
+	$(BIN)/python -c "import zensical" 2>/dev/null || $(BIN)/pip install --quiet -c constraints.txt zensical
+	$(BIN)/python -m tools.docs.site
+
 setup: $(READY) ## only make .venv
 
 clean: ## remove .venv, caches and the demo's state
-	rm -rf $(VENV) demo-run dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo-run dist build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # Containers often set this. Hundreds of Pythons would compile anew, each time, what they import.
 unexport PYTHONDONTWRITEBYTECODE
@@ -67,4 +71,4 @@ $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
 	@tools/setup_venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-.PHONY: help demo quick test test-all check engines-test bench sim golden setup clean
+.PHONY: help demo quick test test-all check engines-test bench sim golden docs setup clean
