@@ -290,7 +290,7 @@ def _moment(
     x: float,
     y: float,
 ) -> list[str]:
-    """Return the GPUs at `at` (s) as squares, and the reason of the job that changed last."""
+    """Return the GPUs at `at` (s) as squares, and why a job changed last."""
     lines = [text(x, y + 14, f"{at - 1 - TIMELINE_S[0]:.0f} s", font_weight="600")]
     held: list[str] = []
     changed: tuple[float, JobHistory] | None = None

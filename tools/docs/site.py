@@ -1,8 +1,8 @@
 """Builds the documentation site into build/site: `python -m tools.docs.site`.
 
-It copies docs/ to build/docs, adds the reference pages, and makes links to files outside
-of docs/ point to copies. Zensical builds the pages, in strict mode. Then each page gets
-its Markdown beside it, llms.txt lists them, and every link of the site is checked.
+It copies docs/ to build/docs, adds the reference pages, and makes links to files
+outside of docs/ point to copies. Zensical builds the pages in strict mode. Then each
+page gets its Markdown beside it, and every link of the site is checked.
 """
 
 import os
@@ -149,7 +149,7 @@ def finish() -> None:
 
 
 def llms_text() -> str:
-    """Return llms.txt: what the project is, and a line for each page of the navigation."""
+    """Return llms.txt: what the project is, and a line for each page."""
     project = tomllib.loads(CONFIG.read_text(encoding="utf-8"))["project"]
     lines = [
         f"# {project['site_name']}",
@@ -210,7 +210,7 @@ class _Page(HTMLParser):
 
 
 def broken_links(site: Path) -> tuple[list[BrokenLink], int, list[str]]:
-    """Return broken links, the number of links that were checked, and links to the web."""
+    """Return broken links, how many were checked, and the links to other sites."""
     pages: dict[Path, _Page] = {}
     for path in sorted(site.rglob("*.html")):
         page = _Page()
