@@ -54,9 +54,9 @@ def stage() -> None:
     shutil.copytree(SOURCE, STAGED)
     reference.write(STAGED / "reference")
     origins = {path: SOURCE / path.relative_to(STAGED) for path in _pages(STAGED)}
-    for name, origin in EXTRA_PAGES.items():
-        shutil.copy(ROOT / origin, STAGED / name)
-        origins[STAGED / name] = ROOT / origin
+    for name, source in EXTRA_PAGES.items():
+        shutil.copy(ROOT / source, STAGED / name)
+        origins[STAGED / name] = ROOT / source
     for staged, origin in origins.items():
         text = staged.read_text(encoding="utf-8")
         text = MERMAID.sub(STATES, text)
