@@ -15,6 +15,7 @@ PYTEST_ARGS ?=
 DURATIONS := --durations=20 --durations-min=3
 DEMO_ARGS ?=
 SIM_ARGS ?=
+RELEASE_ARGS ?=
 
 help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +59,9 @@ docs: $(READY) ## build the documentation site into build/site, and check its li
 	$(BIN)/python -c "import zensical" 2>/dev/null || $(BIN)/pip install --quiet -c constraints.txt zensical
 	$(BIN)/python -m tools.docs.site
 
+release: $(READY) ## VERSION=X.Y.Z: changelog, version, build, checks, commit, tag; RELEASE_ARGS=--dry-run
+	$(BIN)/python -m tools.release $(VERSION) $(RELEASE_ARGS)
+
 setup: $(READY) ## only make .venv
 
 clean: ## remove .venv, caches and the demo's state
@@ -71,4 +75,4 @@ $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
 	@tools/setup_venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-.PHONY: help demo quick test test-all check engines-test bench sim golden docs setup clean
+.PHONY: help demo quick test test-all check engines-test bench sim golden docs release setup clean
