@@ -95,7 +95,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     pages |= {f"reference/{name}" for name in PAGE_OF.values()}
     pages |= {*site.EXTRA_PAGES, "decisions/README.md"}
     named = navigation()
-    assert sorted(named) == sorted(pages)
+    assert sorted(named) == sorted(pages), "each page of docs/: once in zensical.toml"
 
 
 def test_a_broken_link_of_a_site_is_found(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from coadapt.service.nodes import router as nodes_router
 from coadapt.service.pruning import router as pruning_router
 from coadapt.service.tenants import router as tenants_router
 from tools.house_rules import PACKAGE
+from tools.public_surface import subcommands_of
 
 # The packages that scripts, policies and engines import from.
 PACKAGES = {
@@ -95,7 +96,7 @@ def cli_page() -> str:
 
 def _command_parts(command: Any, path: str) -> Iterator[str]:
     context = typer.Context(command, info_name=path)
-    subcommands = getattr(command, "commands", {})
+    subcommands = dict(subcommands_of(command))
     if path != "coadapt":
         yield f"## {path}\n"
         yield _paragraphs(command.help or "") + "\n"
