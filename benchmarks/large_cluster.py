@@ -27,7 +27,18 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from coadapt.core.commands import Command, RetractRescale, SetAlarm, Solve, Stop
+from coadapt.core.commands import (
+    BuyNodes,
+    Command,
+    GiveBack,
+    Rescale,
+    RetractRescale,
+    SetAlarm,
+    Size,
+    Solve,
+    Start,
+    Stop,
+)
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     Event,
@@ -186,11 +197,13 @@ class Cluster:
                             at=self.at, job=command.job, generation=command.generation
                         ),
                     )
-                case _:
+                case Start() | Rescale():
                     about = {"job": command.job, "generation": command.generation}
                     self._post(self.at, ReplicasStarted(at=self.at, **about))
                     later = self.at + self._draw.uniform(0.1, 1.0) * REPORT_S
                     self._post(later, TrainingResumed(at=later, rescale_s=1.0, **about))
+                case Size() | BuyNodes() | GiveBack():
+                    raise AssertionError(f"{command}: this benchmark has no offers")
 
     def _follow(self, event: Event) -> None:
         """Let what trains go on: reports of the newest generation, until the job is
