@@ -3,11 +3,10 @@
 """
 
 # Or et al. add workers while the throughput that the last ones added, over the mean
-# throughput of a worker before, is above a threshold: (R(k + d) - R(k)) / d over R(k) /
-# k. The batch grows with the workers, and every sample counts alike, so the answer does
-# not change in the course of training: the cluster is large from the start. Their value
-# of the threshold is not known to us; the default here is Pollux's L, so that both
-# rules stop at the same loss and differ only in what they measure.
+# throughput of a worker before, is above a threshold: (R(k + d) - R(k)) / d over
+# R(k) / k. The batch grows with the workers, and every sample counts alike, so the
+# answer does not change in the course of training: the cluster is large from the start.
+# Their threshold is not known to us; the default here is our choice.
 
 from typing import ClassVar
 
