@@ -14,7 +14,12 @@ from coadapt.model import JobView
 from coadapt.model.offer import Offer, Sizing, SizingView
 from coadapt.policies.sizers.base import SizerCard
 from coadapt.policies.sizers.curves import best_up_to, is_timed, throughput_curve
-from coadapt.policies.sizers.growth import most_for, offer_for, wanted_by_types
+from coadapt.policies.sizers.growth import (
+    least_gpus,
+    most_for,
+    offer_for,
+    wanted_by_types,
+)
 from coadapt.policies.sizers.offers import all_within, in_words, nodes_for
 
 THRESHOLD = 0.5
@@ -54,7 +59,7 @@ class Throughput:
         return Sizing(nodes=nodes, reason=reason)
 
     def _gpus(self, job: JobView, offer: Offer) -> int:
-        least = job.spec.replicas.min
+        least = least_gpus(job)
         if not is_timed(job, offer.gpu_type):
             return max(job.allocation.num_replicas, least)
         most = most_for(job, offer)
