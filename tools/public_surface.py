@@ -39,7 +39,7 @@ def lines() -> list[str]:
         _cli_flags,
         _http_routes,
         _job_file_keys,
-        _metric_names,
+        _metrics,
     )
     return [line for kind in kinds for line in sorted(set(kind()))]
 
@@ -101,12 +101,13 @@ def _flags_of(command: Any, path: str) -> Iterator[str]:
             f"cli {path} "
             f"{shown if parameter.param_type_name == 'option' else parameter.name.upper()}"
         )
-    for name, sub in _subcommands(command):
+    for name, sub in subcommands_of(command):
         yield f"cli {path} {name}"
         yield from _flags_of(sub, f"{path} {name}")
 
 
-def _subcommands(command: Any) -> Iterator[tuple[str, Any]]:
+def subcommands_of(command: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the command of each verb below `command`."""
     if isinstance(command, LazyGroup):
         for name, verb in VERBS.items():
             yield name, load(name, verb)
@@ -131,13 +132,16 @@ def _job_file_keys() -> Iterator[str]:
         yield from (f"job-file {prefix}{name}" for name in section.model_fields)
 
 
-def _metric_names() -> Iterator[str]:
-    """Prometheus metrics, wherever they are declared."""
+def metric_names() -> Iterator[str]:
+    """Yield the Prometheus metrics, wherever the package declares them."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for name in re.findall(
+        yield from re.findall(
             r"\"(coadapt_[a-z0-9_]+)\"", path.read_text(encoding="utf-8")
-        ):
-            yield f"metric {name}"
+        )
+
+
+def _metrics() -> Iterator[str]:
+    return (f"metric {name}" for name in metric_names())
 
 
 if __name__ == "__main__":
