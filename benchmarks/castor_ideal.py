@@ -26,12 +26,15 @@ from benchmarks.castor_gap import (
     store,
 )
 from coadapt.policies.castor.arrays import FloatArray
-from coadapt.policies.castor.fluid.crowd import Goal
-from coadapt.policies.castor.fluid.play import at_price, settle
-from coadapt.policies.castor.program.knapsack import solve
-from coadapt.policies.castor.program.prices import WAIT, Options
+from coadapt.policies.castor.job_values import PLAYS
 from coadapt.policies.castor.round import Prospects, worths
-from coadapt.policies.castor.values import PLAYS
+from coadapt.policies.solvers.fluid_pool import Pool
+from coadapt.policies.solvers.fluid_relaxation import (
+    Objective,
+    fixed_point,
+    values_at,
+)
+from coadapt.policies.solvers.knapsack import WAIT, Options, solve
 
 RESULTS = Path(__file__).parent / "results" / "castor_ideal.json"
 LOADS = {"load 0.5": 80, "load 1": 160, "load 2": 320}
@@ -86,7 +89,7 @@ class Job:
 
 
 def ideal(jobs: Sequence[Job], dials: tuple[float, float], rescale_s: float) -> Run:
-    """Play these jobs to their ends and return the figures. dials: as in Goal."""
+    """Play these jobs to their ends and return the figures. dials: as in Objective."""
     now, next_round = 0.0, 0.0
     while left := [job for job in jobs if job.end == np.inf]:
         here = [job for job in left if job.at <= now]
@@ -117,12 +120,12 @@ def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None
     """Set the values of the jobs that are here."""
     num_jobs, never_J = len(here), np.full(len(here), np.inf)
     crowd, parts = crowd_of([job.phases for job in here], np.zeros(num_jobs))
-    value_P = at_price(crowd.curves, np.ones(len(parts)), np.array([PRICES[1]]))
+    value_P = values_at(crowd.curves, np.ones(len(parts)), np.array([PRICES[1]]))
     for part, (row, number) in enumerate(parts):
         if here[row].values:
             value_P[part] = here[row].values[number]
     age_J = np.array([now - job.at for job in here])
-    goal = Goal(
+    goal = Objective(
         np.ones(num_jobs),
         never_J,
         age_J,
@@ -132,7 +135,7 @@ def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None
         *dials,
         usual_s=0.0,
     )
-    value_P, _, _ = settle(crowd, value_P, goal, PLAYS)
+    value_P, _, _ = fixed_point(Pool(crowd), value_P, goal, PLAYS)
     for job in here:
         job.values = [0.0] * len(job.phases)
     for (row, number), value in zip(parts, value_P.tolist(), strict=True):

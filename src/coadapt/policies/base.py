@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from coadapt.model import ClusterView, InputError, JobId, Plan
 
@@ -25,11 +25,9 @@ class Policy(Protocol):
     """A pure function of the view, deterministic given its constructor and the sequence of views so far.
 
     Constructors take keyword arguments with defaults, among them `seed: int = 0` where the policy draws.
-    A policy may keep state between calls (queues, a population); losing it must only cost quality. One whose
-    kernels take long to compile may have a method `rehearse_beside()` that calls those which its first round
-    calls last: `coadapt simulate` compiles them beside the others (sim/warm_up.py). One that foretells
-    when jobs end has that as `predictions`, a Prediction by job (foretold_by); one that is to be asked at
-    arrivals and exits, too, says as `reaction_s` how long after (reaction_of).
+    A policy may keep state between calls (queues, a population); losing it must only cost
+    quality. Two hooks are optional: `predictions` (PredictsEnds) and `reaction_s`, how
+    long after an arrival or an exit the policy wants a round (reaction_of).
     """
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -62,7 +60,16 @@ def reaction_of(policy: Policy) -> float | None:
     return float(reaction_s)
 
 
+@runtime_checkable
+class PredictsEnds(Protocol):
+    """A policy that predicts when jobs end."""
+
+    @property
+    def predictions(self) -> Mapping[JobId, Prediction]:
+        """When each job of the last round will have ended; jobs it says nothing of are left out."""
+        ...
+
+
 def foretold_by(policy: Policy) -> Mapping[JobId, Prediction]:
-    """Return what a policy said in the last round of when jobs end; nothing of one that does not foretell."""
-    predictions: Mapping[JobId, Prediction] = getattr(policy, "predictions", {})
-    return predictions
+    """Return when jobs end by the policy's last round; empty for a policy that does not predict."""
+    return policy.predictions if isinstance(policy, PredictsEnds) else {}

@@ -46,10 +46,8 @@ def warm_up(policies: Sequence[str], tell: Tell) -> None:
     if cold := sorted({part for name in policies for part in _cold_parts(name)}):
         tell(COMPILES)
         context = multiprocessing.get_context("spawn")
-        policies = [part for part in cold if part != FIT]
-        args = [(part, policies if part == FIT else ()) for part in cold]
         each = [
-            context.Process(target=_compile, args=part, daemon=True) for part in args
+            context.Process(target=_compile, args=(part,), daemon=True) for part in cold
         ]
         for process in each:
             process.start()
@@ -88,17 +86,13 @@ def _rehearse(part: str) -> Plan | None:
     return None
 
 
-def _compile(part: str, beside: Sequence[str] = ()) -> None:
-    """Compile a part, in a process of its own; before it what `beside`, policies, have to compile so."""
+def _compile(part: str) -> None:
+    """Compile a part, in a process of its own."""
     gc.disable()  # what a compiler makes is no garbage before its process ends
     with suppress(ImportError):
         config: Any = import_module("numba.core.config")
         # Before anything is compiled: numba reads it once.
         config.OPT, config.LOOP_VECTORIZE = type(config.OPT)(QUICK_LEVEL), 0
-    for name in beside:
-        with suppress(Exception):
-            if some := getattr(create_policy(name), "rehearse_beside", None):
-                some()
     _rehearse(part)
 
 

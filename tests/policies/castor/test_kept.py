@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.policies.castor import facts, values
+from coadapt.policies.castor import facts
 from coadapt.policies.castor.arrays import FloatArray, JobRows
 from coadapt.policies.castor.cluster import standing
 from coadapt.policies.castor.facts import Facts
@@ -128,50 +128,6 @@ def test_something_is_said_anew_once_half_of_what_was_said_is_over() -> None:
     assert says.made["a"] == [(0.0, 100.0), (50.0, 100.0), (75.0, 100.0)]
     assert says.made["c"] == [(at, at + 10.0) for at in (0.0, 40.0, 50.0, 60.0, 75.0)]
     assert "b" not in says.made
-
-
-@seeds
-def test_values_go_on_by_name_and_in_proportion_where_stretches_differ(
-    seed: int,
-) -> None:
-    rng, last, known = np.random.default_rng(seed), JobRows(), dict[str, list[float]]()
-    kept = values._Last(np.empty(0), np.zeros(1, dtype=np.int64))
-    for _ in range(20):
-        names = [name for name in "abcdefgh" if rng.random() < 0.6]
-        now, parts_J, timed_J = (
-            JobRows(names),
-            rng.integers(0, 3, len(names)),
-            rng.random(len(names)) < 0.8,
-        )
-        begin_J, others = np.cumsum([0, *parts_J]), int(rng.integers(0, 3))
-        num_jobs = len(names) + others
-        start_P = rng.uniform(1.0, 2.0, num_jobs + begin_J[-1])
-        expected = start_P.copy()
-        for row, name in enumerate(names):
-            before, after = (
-                known.get(name),
-                slice(num_jobs + begin_J[row], num_jobs + begin_J[row + 1]),
-            )
-            if before is None or not timed_J[row]:
-                continue
-            if len(before) == 1 + parts_J[row]:
-                expected[row], expected[after] = before[0], before[1:]
-            else:
-                expected[after] *= before[0] / expected[row]
-                expected[row] = before[0]
-        values._go_on(kept, now.before(last), timed_J, begin_J, num_jobs, start_P)
-        assert start_P == pytest.approx(expected)
-        known = {
-            name: [
-                start_P[row],
-                *start_P[num_jobs + begin_J[row] : num_jobs + begin_J[row + 1]],
-            ]
-            for row, name in enumerate(names)
-            if timed_J[row]
-        }
-        last = now
-        now_J = np.where(timed_J, start_P[: len(names)], 0.0)
-        kept = values._Last(np.concatenate((now_J, start_P[num_jobs:])), begin_J)
 
 
 def test_a_round_without_jobs_is_no_hindrance() -> None:

@@ -7,24 +7,21 @@ import numpy as np
 import pytest
 
 from coadapt.policies.castor import round as program
-from coadapt.policies.castor import values
 from coadapt.policies.castor.arrays import FloatArray, IntArray
-from coadapt.policies.castor.arrivals import Expected
 from coadapt.policies.castor.cluster import standing
+from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED
 from coadapt.policies.castor.explain import Told, durations, explained
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks, Waits
-from coadapt.policies.castor.fluid.crowd import picked
 from coadapt.policies.castor.guarantees import ANY_TYPE, NO_TYPE, Owed
+from coadapt.policies.castor.job_values import Aims, Outlook, Values, gpu_curves
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.noise import Stretches
 from coadapt.policies.castor.predictions import Predictions
-from coadapt.policies.castor.program.knapsack import prove, solve
-from coadapt.policies.castor.program.prices import WAIT
 from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, choose, worths
 from coadapt.policies.castor.situation import Situation, situation
-from coadapt.policies.castor.values import Fluid, Values, Wanted
+from coadapt.policies.solvers.knapsack import WAIT, prove, solve
 from tests.policies.castor.stage import timed
-from tests.policies.castor.test_knapsack import draw
+from tests.policies.solvers.test_knapsack import draw
 from tests.policies.stage import nodes, on, view
 
 SEEN = view(
@@ -49,6 +46,12 @@ def drawn(seed: int) -> Situation:
         timed_J=np.array([True, True, False, True]),
         sources=sources,
     )
+
+
+def outlook_of(now: Situation) -> Outlook:
+    never_J = np.full(4, 1e9)
+    aims = Aims(4.0, 0.5, never_J, never_J)
+    return Values().settle(now, gpu_curves(now, GPUS_T), NONE_EXPECTED, aims)
 
 
 def sizes_of(now: Situation, row: int, of_type: int) -> dict[int, float]:
@@ -196,9 +199,7 @@ def test_prices_are_what_others_gain_however_urgent_it_is_what_some_are_owed(
     served, priced = 0, 0
     for seed in range(60):
         now = drawn(seed)
-        outlook = Values().settle(
-            now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9))
-        )
+        outlook = outlook_of(now)
         found = []
         for large in (1e3, 1e5):
             monkeypatch.setattr(program, "LARGE", large)
@@ -220,9 +221,7 @@ def test_prices_are_what_others_gain_however_urgent_it_is_what_some_are_owed(
 def test_who_is_owed_a_goodput_has_it_wherever_that_is(seed: int) -> None:
     """One GPU of any type would not do, as it does for who is owed a number of them."""
     now = drawn(seed)
-    outlook = Values().settle(
-        now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9))
-    )
+    outlook = outlook_of(now)
     goodput_J = np.array([now.goodput_JC[0].max(), np.inf, np.inf, np.inf])
     owed = Owed(
         np.array([1, 0, 0, 0]),
@@ -293,49 +292,6 @@ def test_no_start_is_foretold_without_a_past(seed: int) -> None:
     )
     for why in explained(told).values():
         assert re.fullmatch(r"waits: needs \d+ GPUs?, \d+ (is|are) free", why)
-
-
-@seeds
-def test_a_crowd_has_each_stretch_after_the_one_before_and_who_is_expected_behind_who_is_here(
-    seed: int,
-) -> None:
-    rng, plain = np.random.default_rng(seed), drawn(seed)
-    job_L, left_L = np.array([0, 1, 1, 1, 3]), rng.uniform(1.0, 9.0, 5)
-    later = Stretches(job_L, left_L, np.ones(5), np.array([0, 1, 4, 4, 5]))
-    now = replace(plain, later=later, later_LC=plain.goodput_JC[job_L])
-    fluid, more_left_J, arrives_J = (
-        Fluid.of(now, GPUS_T),
-        rng.uniform(1.0, 9.0, 3),
-        rng.uniform(0.0, 99.0, 3),
-    )
-    expected = Expected(
-        picked(fluid.curves, fluid.curves, [0, 2, 1]), more_left_J, arrives_J, 0.25
-    )
-    wanted = Wanted(
-        4.0,
-        0.5,
-        rng.uniform(1.0, 9.0, 4),
-        rng.uniform(1.0, 9.0, 4) if seed % 2 else None,
-    )
-    crowd, goal = values._crowd(now, fluid, expected, wanted)
-    for row in range(7):
-        parts, part = [], row
-        while (part := int(crowd.next_J[part])) >= 0:
-            parts.append(float(crowd.left_J[part]))
-            assert crowd.arrives_J[part] == np.inf
-        assert parts == left_L[job_L == row].tolist()
-        whole = now.left_J[row] if row < 4 else more_left_J[row - 4]
-        assert crowd.left_J[row] + sum(parts) == pytest.approx(whole)
-    assert len(crowd.left_J) == 12
-    assert crowd.arrives_J[:7].tolist() == [0.0] * 4 + arrives_J.tolist()
-    assert goal.age_J.tolist() == now.stakes.age_J.tolist() + (-arrives_J).tolist()
-    assert goal.due_J.tolist() == now.stakes.due_J.tolist() + [np.inf] * 3
-    assert goal.weight_J.tolist() == now.stakes.weight_J.tolist() + [0.25] * 3
-    assert goal.bears_J.tolist() == wanted.bears_J.tolist() + [np.inf] * 3
-    fair_J = np.full(4, np.inf) if wanted.fair_J is None else wanted.fair_J
-    assert goal.fair_J.tolist() == fair_J.tolist() + [np.inf] * 3
-    assert goal.chance_J.tolist() == [1.0] * 4 + [0.25] * 3
-    assert (goal.makespan_jobs, goal.tail) == (4.0, 0.5)
 
 
 @seeds

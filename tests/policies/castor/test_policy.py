@@ -20,17 +20,28 @@ from coadapt.model import (
     TypeProfile,
 )
 from coadapt.policies import create_policy
-from coadapt.policies.castor import values
-from coadapt.policies.castor.arrivals import Arrivals, Expected, Silence
 from coadapt.policies.castor.cluster import standing
+from coadapt.policies.castor.expected_arrivals import (
+    NONE_EXPECTED,
+    Arrivals,
+    Expected,
+    Silence,
+)
 from coadapt.policies.castor.fairness import ROUND_S, FairClocks
-from coadapt.policies.castor.fluid.crowd import Course
+from coadapt.policies.castor.job_values import (
+    MANY_CORNERS,
+    Aims,
+    Outlook,
+    _fluid_jobs,
+    _objective,
+    gpu_curves,
+)
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.policy import END_JOBS, Castor
 from coadapt.policies.castor.predictions import ERRORS_MIN, Predictions
 from coadapt.policies.castor.situation import situation
-from coadapt.policies.castor.values import Fluid
 from coadapt.policies.checks.contract import check_policy
+from coadapt.policies.solvers.fluid_relaxation import RelaxedSchedule
 from tests.policies.castor.stage import timed
 from tests.policies.stage import counts, job, nodes, on, view
 
@@ -147,12 +158,12 @@ def test_a_tenants_weight_does_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "pieces", [values.MANY_PIECES, 0], ids=["one type", "where plays are few"]
+    "pieces", [MANY_CORNERS, 0], ids=["one type", "where plays are few"]
 )
 def test_a_deadline_that_presses_goes_before(
     pieces: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(values, "MANY_PIECES", pieces)
+    monkeypatch.setattr("coadapt.policies.castor.job_values.MANY_CORNERS", pieces)
     # Alone, the late one needs about 530 s of the four GPUs, the other about 400 s.
     late = timed("late", target=2e6, deadline_at=700.0, gpus=(4, 4))
     other = timed("other", target=1.5e6, gpus=(4, 4))
@@ -202,7 +213,7 @@ def test_gpus_are_as_unlike_as_what_jobs_do_on_them(
 ) -> None:
     """Of ten or twelve GPUs some are so many times as fast: in logarithms, in the mean."""
     seen = beside_eight(num_rare, timed("x", gpus=(1, 1), by_type=faster_a(times)))
-    fluid = Fluid.of(
+    fluid = gpu_curves(
         situation(seen, standing(seen), Lengths()), np.array([num_rare, 8])
     )
     assert fluid.unlike == pytest.approx(unlike * abs(np.log(times)))
@@ -215,7 +226,7 @@ def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
         for number in range(1, 9)
     ]
     seen = beside_eight(2, *jobs)
-    fluid = Fluid.of(situation(seen, standing(seen), Lengths()), np.array([2, 8]))
+    fluid = gpu_curves(situation(seen, standing(seen), Lengths()), np.array([2, 8]))
     over = Silence().over(seen.at, seen.jobs)
     crowd = (1.0 - over) * len(jobs) + over * END_JOBS
     usual = Castor().dials(jobs[0].rescale_s, fluid.unlike, crowd)._asdict()
@@ -584,21 +595,19 @@ def test_who_is_expected_in_part_counts_in_part() -> None:
         4, *[on_type_a(f"j{number}", target=1e6) for number in range(3)]
     )
     now = situation(seen, standing(seen), Lengths())
-    fluid = Fluid.of(now, np.array([4, 8]))
-    part = Expected(
-        fluid.curves, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25
-    )
-    crowd, goal = values._crowd(
-        now, fluid, part, values.Wanted(0.0, 0.0, np.full(3, np.inf))
-    )
+    fluid = gpu_curves(now, np.array([4, 8]))
+    part = Expected(fluid.jobs, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25)
+    never_J = np.full(3, np.inf)
+    crowd = _fluid_jobs(now, fluid, part)
+    goal = _objective(now, part, Aims(0.0, 0.0, never_J, never_J))
     assert goal.weight_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert goal.chance_J.tolist() == [1.0] * 3 + [0.25] * 3
-    assert crowd.arrives_J[3:6].tolist() == [40.0, 80.0, 120.0]
-    course = Course(
+    assert crowd.arrives_P[3:6].tolist() == [40.0, 80.0, 120.0]
+    course = RelaxedSchedule(
         np.array([0.0, 0.0, 0.0, 40.0]), np.full(4, 900.0), np.zeros((4, 2))
     )
-    assert values.Outlook(np.ones(3), course, 0.25).calm_s == 160.0
-    assert values.Outlook(np.ones(3), course).calm_s == 40.0
+    assert Outlook(np.ones(3), course, 0.25).next_event_s == 160.0
+    assert Outlook(np.ones(3), course).next_event_s == 40.0
 
 
 def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_any_more(
@@ -607,11 +616,9 @@ def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_a
     asked: list[tuple[bool, bool]] = []
     as_it_is = Arrivals.expected
 
-    def expected(
-        self: Arrivals, at: float, *, in_part: bool, over: float
-    ) -> Expected | None:
+    def expected(self: Arrivals, at: float, *, in_part: bool, over: float) -> Expected:
         found = as_it_is(self, at, in_part=in_part, over=over)
-        asked.append((in_part, found is None))
+        asked.append((in_part, found is NONE_EXPECTED))
         return found
 
     monkeypatch.setattr(Arrivals, "expected", expected)
@@ -624,10 +631,10 @@ def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_a
         several.allocate(replace(beside_eight(4, *jobs), at=at))
         one_type.allocate(view(nodes(4, 4, kind="b", name="b"), *jobs, at=at))
     assert asked == [(True, False), (False, False), (True, True), (False, False)]
-    assert one_type._memory.arrivals.silence.came == {}
+    assert one_type._memory.silence.came == {}
 
 
-def test_a_gpu_type_that_is_lost_and_comes_back_leaves_who_is_expected_on_it() -> None:
+def test_a_gpu_type_that_is_lost_takes_the_expected_jobs_along() -> None:
     policy, stays = (
         Castor(),
         timed("stays", gpus=(4, 4), target=1e8, by_type=faster_a(1.0)),
@@ -637,10 +644,8 @@ def test_a_gpu_type_that_is_lost_and_comes_back_leaves_who_is_expected_on_it() -
         policy.allocate(replace(beside_eight(4, *jobs), at=at))
     without_a = view(nodes(4, 4, kind="b", name="b"), stays, at=120.0)
     assert counts(policy.allocate(without_a)) == {"stays": 4}
-    assert policy._memory.gpu_types.numbers == {"a": 0, "b": 1}
-    expected = policy._memory.arrivals.expected(180.0)
-    assert expected is not None
-    assert set(expected.curves.type_V.tolist()) == {0, 1}
+    arrivals = policy._memory.arrivals
+    assert list(arrivals.recent) == ["stays"], "its curves are of other GPU types"
     assert counts(policy.allocate(replace(beside_eight(4, stays), at=180.0))) == {
         "stays": 4
     }

@@ -42,10 +42,10 @@ from coadapt.model import ClusterView, JobId, JobView
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.fairness import Fair
-from coadapt.policies.castor.fluid.crowd import Course
 from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Owed
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.predictors.declared import forecast_of
+from coadapt.policies.solvers.fluid_relaxation import RelaxedSchedule
 
 WIDTH = 0.5  # the best of 0, 0.25, 0.5, 0.75 and 1 on drawn gangs of 1 to all GPUs
 SHORT_S = 60.0  # a wait of a round is no stretch worth speaking of
@@ -130,14 +130,14 @@ class Gangs(NamedTuple):
             here_J=np.where(self.barred_J, 0.0, now.here_J),
         )
 
-    def foretold(self, course: Course) -> Course:
-        """Return the course of the plays, with the starts and ends of gangs."""
-        start_J = course.start_J.copy()
-        end_J = course.end_J.copy()
+    def predicted(self, schedule: RelaxedSchedule) -> RelaxedSchedule:
+        """Return the relaxed schedule with the starts and ends of gangs."""
+        start_s = schedule.start_s.copy()
+        end_s = schedule.end_s.copy()
         rows = np.flatnonzero(self.served_J | self.barred_J)
-        start_J[rows] = self.start_s_J[rows]
-        end_J[rows] = self.end_s_J[rows]
-        return course._replace(start_J=start_J, end_J=end_J)
+        start_s[rows] = self.start_s_J[rows]
+        end_s[rows] = self.end_s_J[rows]
+        return schedule._replace(start_s=start_s, end_s=end_s)
 
 
 @dataclass(slots=True)

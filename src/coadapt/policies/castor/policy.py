@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -10,22 +10,28 @@ import numpy as np
 from coadapt.model import Allocation, ClusterView, JobId, KinTimes, Plan
 from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.arrays import median
-from coadapt.policies.castor.arrivals import Arrivals, Here
 from coadapt.policies.castor.cluster import Standing, standing
+from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED, Arrivals, Silence
 from coadapt.policies.castor.explain import Told, explained, stands
 from coadapt.policies.castor.facts import Facts
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Waits
 from coadapt.policies.castor.gangs import First, GangTimes, late, plan_gangs
 from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.guarantees import Owed
+from coadapt.policies.castor.job_values import (
+    Aims,
+    GpuCurves,
+    Outlook,
+    Values,
+    gpu_curves,
+)
 from coadapt.policies.castor.kin import Applications
 from coadapt.policies.castor.last_round import LastRound
 from coadapt.policies.castor.lengths import Lengths
 from coadapt.policies.castor.placing import Floor, place
 from coadapt.policies.castor.predictions import STARTS_HIGH, Predictions
-from coadapt.policies.castor.round import Sizes, choose, rehearse_program
+from coadapt.policies.castor.round import Sizes, choose
 from coadapt.policies.castor.situation import Situation, situation
-from coadapt.policies.castor.values import Fluid, GpuTypes, Outlook, Values, Wanted
 
 # Dials where nobody sets them: where a rescale takes CHEAP_S or less, and where it takes DEAR_S or more.
 MAKESPAN_JOBS, TAIL = (2.0, 4.0), (0.0, 0.5)
@@ -97,9 +103,9 @@ class _Memory:
 
     facts: Facts = field(default_factory=Facts)
     lengths: Lengths = field(default_factory=Lengths)
-    gpu_types: GpuTypes = field(default_factory=GpuTypes)
     values: Values = field(default_factory=Values)
     arrivals: Arrivals = field(default_factory=Arrivals)
+    silence: Silence = field(default_factory=Silence)
     applications: Applications = field(default_factory=Applications)
     clocks: FairClocks = field(default_factory=FairClocks)
     waits: Waits = field(default_factory=Waits)
@@ -164,29 +170,27 @@ class Castor(CastorOptions):
         gpus_T = np.array([kind.num_gpus for kind in fixed.kinds])
         num_gpus = int(gpus_T.sum())
         bears_J = memory.waits.borne(view.at, now, num_gpus)
-        fluid = Fluid.of(
-            now, gpus_T, memory.gpu_types.of([kind.gpu_type for kind in fixed.kinds])
-        )
-        over = memory.arrivals.silence.over(view.at, now.jobs) if fluid.several else 0.0
+        curves = gpu_curves(now, gpus_T)
+        over = memory.silence.over(view.at, now.jobs) if curves.several else 0.0
         crowd = (1.0 - over) * len(now.jobs) + over * END_JOBS
-        dials = self.dials(median(now.rescale_s_J), fluid.unlike, crowd)
+        dials = self.dials(median(now.rescale_s_J), curves.unlike, crowd)
         owed = Owed.nothing(len(now.jobs))
-        fair_J = None
+        fair_J = np.full(len(now.jobs), np.inf)
         late_J = np.zeros(len(now.jobs), dtype=np.bool_)
         if dials.rho_max:
             fair = memory.clocks.move(view.at, now, gpus_T)
             fair_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
             owed = owed.with_shares(fair, dials.rho_max)
             late_J = late(now, fair, dials.rho_max)
-        wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J, fair_J)
-        outlook = self._look_ahead(view, now, fluid, wanted, over)
+        aims = Aims(dials.makespan_jobs, dials.tail, bears_J, fair_J)
+        outlook = self._look_ahead(view, now, curves, aims, over)
         first = First(late_J, dials.makespan_jobs)
         gangs = plan_gangs(view, now, fixed, first, memory.gang_times)
         able = now
         if gangs is not None:
             owed = gangs.owed(owed, now.known.numbers.size_J)
             able = gangs.waiting(now)
-            outlook = replace(outlook, course=gangs.foretold(outlook.course))
+            outlook = outlook._replace(schedule=gangs.predicted(outlook.schedule))
         self._foretell_ends(view.at, now, outlook)
         sizes = choose(able, outlook, fixed, owed)
         placed = _places(fixed, now, sizes, memory.floors)
@@ -200,7 +204,7 @@ class Castor(CastorOptions):
             predictions=memory.predictions,
             starts=memory.starts,
         )
-        end_s = outlook.course.end_J[: len(now.jobs)]
+        end_s = outlook.schedule.end_s[: len(now.jobs)]
         last_s = float(end_s[np.isfinite(end_s)].max(initial=0.0))
         plan = Plan(
             allocations={**fixed.kept, **placed},
@@ -229,39 +233,34 @@ class Castor(CastorOptions):
         for job in starts.made.keys() - here:  # it was taken back
             starts.forget(job)
         starts.observe(at, row_of.keys() - placed.keys())
-        start_J = outlook.course.start_J[: len(now.jobs)].copy()
+        start_J = outlook.schedule.start_s[: len(now.jobs)].copy()
         start_J[[row_of[job] for job in placed]] = np.inf
         starts.predict(at, now.job_rows, start_J)
-
-    def rehearse_beside(self) -> None:
-        """Call the kernels of the round's program, which `allocate` calls last."""
-        rehearse_program()
 
     def _look_ahead(
         self,
         view: ClusterView,
         now: Situation,
-        fluid: Fluid,
-        wanted: Wanted,
+        curves: GpuCurves,
+        aims: Aims,
         over: float,
     ) -> Outlook:
-        """Return values and course. over: as of Silence."""
+        """Return values and schedule. over: the chance that no job comes any more."""
         memory = self._memory
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
-        memory.arrivals.observe(
-            view.at,
-            Here(now.job_rows, now.known.numbers.submitted_J, whole_J),
-            fluid.curves,
-        )
-        expected = None
+        gpu_types = now.gpu_types
+        memory.arrivals.observe(view.at, now.jobs, whole_J, curves.jobs, gpu_types)
+        expected = NONE_EXPECTED
         if self.expect:
             expected = memory.arrivals.expected(
-                view.at, in_part=fluid.several, over=over
+                view.at, in_part=curves.several, over=over
             )
-        return memory.values.settle(now, fluid, expected, wanted)
+        return memory.values.settle(now, curves, expected, aims)
 
     def _foretell_ends(self, at: float, now: Situation, outlook: Outlook) -> None:
-        ends_s_J = np.where(now.timed_J, outlook.course.end_J[: len(now.jobs)], np.inf)
+        ends_s_J = np.where(
+            now.timed_J, outlook.schedule.end_s[: len(now.jobs)], np.inf
+        )
         self._memory.predictions.predict(at, now.job_rows, ends_s_J)
 
 

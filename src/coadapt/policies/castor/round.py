@@ -27,11 +27,10 @@ from coadapt.model import JobId
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.guarantees import ANY_TYPE, Owed
-from coadapt.policies.castor.program.knapsack import Choice, prove, solve
-from coadapt.policies.castor.program.prices import NEVER, WAIT, Options
+from coadapt.policies.castor.job_values import Outlook
 from coadapt.policies.castor.rates import Configs
 from coadapt.policies.castor.situation import Situation
-from coadapt.policies.castor.values import Outlook
+from coadapt.policies.solvers.knapsack import NEVER, WAIT, Options, prove, solve
 
 HORIZON_S = 300.0
 RESCALES_AHEAD = (
@@ -88,7 +87,7 @@ def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> 
         capacity_R=np.array(capacity, dtype=np.int64),
         num_types=len(standing.kinds),
     )
-    choice: Choice = solve(options)
+    choice = solve(options)
     counts: dict[JobId, int] = {}
     types: dict[JobId, int] = {}
     value = 0.0
@@ -171,22 +170,6 @@ def _serve(
                 served_JO[j, o] = owed.urgency_J[j] * replicas
 
 
-def rehearse_program() -> None:
-    """Solve a program of one type and of more than there is, which calls all that solves one."""
-    gpus_JO = np.array([[1, 2], [1, 2]])
-    none_J = np.full(2, -1)
-    solve(
-        Options(
-            gpus_JO.astype(np.float64),
-            gpus_JO,
-            np.zeros_like(gpus_JO),
-            none_J,
-            np.array([2]),
-            1,
-        )
-    )
-
-
 class Prospects(NamedTuple):
     """What worths of sizes follow from. goodput_JC: on each, 0 where a job may not be; here_J: on its own.
 
@@ -247,7 +230,7 @@ def _options(now: Situation, outlook: Outlook) -> tuple[FloatArray, IntArray, In
         takes_s_JC,
         lasts_s_J,
         now.rescale_s_J,
-        outlook.calm_s,
+        outlook.next_event_s,
     )
     _look_at(now.left_J, now.configs, now.sources.steps.held_JX, jobs, gpus_JO, type_JO)
     return worths(outlook.value_J, jobs), gpus_JO, type_JO

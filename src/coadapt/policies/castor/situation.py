@@ -85,6 +85,7 @@ class Situation:
     """
 
     jobs: tuple[JobView, ...]
+    ground: Ground
     known: Known
     configs: Configs
     goodput_JC: FloatArray
@@ -96,6 +97,10 @@ class Situation:
     rescale_s_J: FloatArray
     later: Stretches
     later_LC: FloatArray
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        return self.ground.gpu_types
 
     @property
     def job_rows(self) -> JobRows:
@@ -189,6 +194,7 @@ def situation(
         here_J = np.where(timed_J, here_J, held_guess_J)
     return Situation(
         jobs=jobs,
+        ground=standing.ground,
         known=known,
         configs=configs,
         goodput_JC=goodput_JC,
