@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import JobId, JobView
+from coadapt.policies.solvers.arrays import FloatArray
 from coadapt.policies.solvers.concave_envelope import (
     NO_CURVES,
     Curves,
-    FloatArray,
     concatenated,
 )
 

@@ -39,12 +39,11 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import ClusterView, JobId, JobView
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.fairness import Fair
-from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Owed
+from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Reservations
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.predictors.declared import forecast_of
+from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.solvers.fluid_relaxation import RelaxedSchedule
 
 WIDTH = 0.5  # the best of 0, 0.25, 0.5, 0.75 and 1 on drawn gangs of 1 to all GPUs
@@ -112,14 +111,14 @@ class Gangs(NamedTuple):
     start_s_J: FloatArray
     end_s_J: FloatArray
 
-    def owed(self, owed: Owed, size_J: IntArray) -> Owed:
-        """Return what is owed, with those served, and without those that wait."""
+    def reserved(self, reserved: Reservations, size_J: IntArray) -> Reservations:
+        """Return reservations for gangs that are served, none for those that wait."""
         gang_J = self.served_J | self.barred_J
-        return Owed(
-            np.where(gang_J, size_J * self.served_J, owed.replicas_J),
-            np.where(gang_J, ANY_TYPE, owed.type_J),
-            np.where(gang_J, np.inf, owed.goodput_J),
-            np.where(gang_J, SHARES_FIRST, owed.urgency_J),
+        return Reservations(
+            np.where(gang_J, size_J * self.served_J, reserved.gpus_J),
+            np.where(gang_J, ANY_TYPE, reserved.type_J),
+            np.where(gang_J, np.inf, reserved.goodput_J),
+            np.where(gang_J, SHARES_FIRST, reserved.urgency_J),
         )
 
     def waiting(self, now: Situation) -> Situation:
@@ -210,7 +209,7 @@ class GangTimes:
 
 def gangs_in(now: Situation) -> BoolArray:
     """Return which jobs are gangs: of one size, which can train somewhere."""
-    size_J = now.known.numbers.size_J
+    size_J = now.facts.size_J
     is_J: BoolArray = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
     return is_J
 
@@ -229,7 +228,6 @@ def late(now: Situation, fair: Fair, rho_max: float) -> BoolArray:
 def plan_gangs(
     view: ClusterView,
     now: Situation,
-    standing: Standing,
     first: First,
     times: GangTimes,
 ) -> Gangs | None:
@@ -241,8 +239,11 @@ def plan_gangs(
     if not is_gang_J.any():
         times.observe({})
         return None
-    queue = _queue(view, now, standing, times, is_gang_J)
-    room = Room([kind.num_gpus for kind in standing.kinds], dict(standing.quota_left))
+    queue = _queue(view, now, times, is_gang_J)
+    room = Room(
+        [each.num_gpus for each in now.topology.gpu_types],
+        dict(now.topology.quota_left),
+    )
     due_J = _due(now, queue)
 
     def key(gang: Gang) -> tuple[bool, bool, float, int]:
@@ -265,15 +266,15 @@ def plan_gangs(
 def _queue(
     view: ClusterView,
     now: Situation,
-    standing: Standing,
     times: GangTimes,
     is_gang_J: BoolArray,
 ) -> list[Gang]:
     """Return all jobs that can train, with their ranks."""
-    numbers = now.known.numbers
-    share = sum(kind.num_gpus for kind in standing.kinds) // max(len(now.jobs), 1)
-    hinted_J = numbers.hint_J < np.inf
-    mean_weight = float(now.stakes.weight_J.mean())
+    share = sum(each.num_gpus for each in now.topology.gpu_types) // max(
+        len(now.jobs), 1
+    )
+    hinted_J = now.facts.hint_J < np.inf
+    mean_weight = float(now.weights.weight_J.mean())
     lived_s: dict[JobId, float] = {}
     queue = []
     for row, job in enumerate(now.jobs):
@@ -288,7 +289,7 @@ def _queue(
         types = _types(now, row, gpus, known=known)
         if is_gang and not now.timed_J[row]:
             types = _declared(job, gpus, types)
-        weight = float(now.stakes.weight_J[row]) / mean_weight
+        weight = float(now.weights.weight_J[row]) / mean_weight
         rank = _rank(view, job, trained_s, types[0][1], times) * gpus**WIDTH / weight
         queue.append(Gang(row, gpus, types, rank, is_gang, job.spec.tenant))
     times.observe(lived_s)
@@ -367,7 +368,7 @@ def _due(now: Situation, queue: Sequence[Gang]) -> BoolArray:
     """Return the gangs that must train now to end by their deadline, and can."""
     due_J = np.zeros(len(now.jobs), dtype=np.bool_)
     for gang in queue:
-        slack_s = float(now.stakes.due_J[gang.row]) - gang.left_s
+        slack_s = float(now.weights.due_J[gang.row]) - gang.left_s
         start_s = float(now.rescale_s_J[gang.row])
         due_J[gang.row] = gang.is_gang and 0.0 <= slack_s <= start_s + 2.0 * ROUND_S
     return due_J

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import JobId
-from coadapt.policies.castor.arrays import FloatArray, IntArray, log, median, power
+from coadapt.policies.solvers.arrays import FloatArray, IntArray, log, median, power
 from coadapt.policies.castor.expected_arrivals import Expected
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.solvers.concave_envelope import (
@@ -182,12 +182,12 @@ def _fluid_jobs(now: Situation, curves: GpuCurves, expected: Expected) -> FluidJ
 
 def _objective(now: Situation, expected: Expected, aims: Aims) -> Objective:
     count = len(expected.left_J)
-    weight = expected.part * float(now.stakes.weight_J.mean())
+    weight = expected.part * float(now.weights.weight_J.mean())
     never = np.full(count, np.inf)
     return Objective(
-        np.concatenate((now.stakes.weight_J, np.full(count, weight))),
-        np.concatenate((now.stakes.due_J, never)),
-        np.concatenate((now.stakes.age_J, -expected.arrives_J)),
+        np.concatenate((now.weights.weight_J, np.full(count, weight))),
+        np.concatenate((now.weights.due_J, never)),
+        np.concatenate((now.weights.age_J, -expected.arrives_J)),
         np.concatenate((aims.tolerance_J, never)),
         np.concatenate((aims.fair_limit_J, never)),
         np.concatenate((np.ones(len(now.jobs)), np.full(count, expected.part))),

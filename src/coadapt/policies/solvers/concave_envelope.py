@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coadapt.goodput.compiled import compiled_lean
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
 
 
 class Curves(NamedTuple):

@@ -26,7 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean, lean_part
-from coadapt.policies.solvers.concave_envelope import Curves, FloatArray, IntArray
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
+from coadapt.policies.solvers.concave_envelope import Curves
 from coadapt.policies.solvers.fluid_relaxation import FluidJobs, RelaxedSchedule
 
 SOFT = 0.05  # of a job's highest earnings: the softmax temperature (tried: 0.02, 0.1)

@@ -14,11 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean, lean_part, variable
-from coadapt.policies.solvers.concave_envelope import (
-    Curves,
-    FloatArray,
-    IntArray,
-)
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
+from coadapt.policies.solvers.concave_envelope import Curves
 from coadapt.policies.solvers.fluid_relaxation import FluidJobs, RelaxedSchedule
 
 EPSILON = 1e-9  # GPUs and progress below it are rounding

@@ -25,7 +25,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean, lean_part
-from coadapt.policies.solvers.concave_envelope import Curves, FloatArray, IntArray
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
+from coadapt.policies.solvers.concave_envelope import Curves
 
 # The last end is a softmax over ends within this share of it (0.05 to 0.2 are alike).
 LAST_SHARE = 0.1

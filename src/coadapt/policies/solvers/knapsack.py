@@ -29,10 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coadapt.goodput.compiled import compiled_lean, lean_part, variable
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 
 WAIT = variable(-1)  # the choice of a job that gets nothing
 NEVER = -1.0  # value of an option that does not exist

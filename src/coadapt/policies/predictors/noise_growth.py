@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean, lean_part
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 
 AHEAD_RESCALES, ROOM_RESCALES, AHEAD_S = (
     33.0,

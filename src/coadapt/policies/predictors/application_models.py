@@ -26,12 +26,18 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import GradStats, JobId, JobView, KinTimes, Measured, TypeProfile
+from coadapt.model import GradStats, JobId, JobView, Measured, TypeProfile
 from coadapt.model.quick_init import replace
-from coadapt.policies.castor.arrays import FloatArray, IntArray
-from coadapt.policies.castor.noise import BINS_PER_OCTAVE, NUM_BINS
-from coadapt.policies.castor.rates import Configs
-from coadapt.policies.castor.times import AS_SAID, Setting, Shape, Slower, StepTimes
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
+from coadapt.policies.predictors.noise_growth import BINS_PER_OCTAVE, NUM_BINS
+from coadapt.policies.predictors.best_goodputs import Configs
+from coadapt.policies.predictors.measured_step_times import (
+    AS_SAID,
+    Setting,
+    Shape,
+    Slower,
+    StepTimes,
+)
 
 APPLICATIONS_MAX = 256  # the longest unseen are forgotten
 KIN_FACTOR = (
@@ -276,16 +282,6 @@ class Applications:
             )
             ratio_JX[:, begin:end] = ratio_J[:, None]
         return Slower(np.concatenate(curves), curve_JX, ratio_JX)
-
-    def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:
-        """Return what kin of `job` timed on this shape, if it is as they are, and may choose by it."""
-        member = self._believed(job)
-        if member is None or member.lent is None or not job.spec.adaptive:
-            return None
-        times = member.kin.times.get(gpu_type)
-        if times is None or gpu_type not in member.lent.types:
-            return None
-        return times.tell(gpu_type, member.kin.profiles[gpu_type][1].params, shape)
 
     def curves(self, jobs: Sequence[JobView]) -> tuple[FloatArray, IntArray]:
         """Return logarithms of noise scales over progress (applications, bins), and each job's row or -1."""

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import KinTimes, Placement, ThroughputParams, TimedStep
-from coadapt.policies.castor.arrays import FloatArray, IntArray, exp, log
-from coadapt.policies.castor.rates import log_steps_s
+from coadapt.model import ThroughputParams
+from coadapt.policies.solvers.arrays import FloatArray, IntArray, exp, log
+from coadapt.policies.predictors.best_goodputs import log_steps_s
 
 BATCHES = 6  # of a shape, the latest, whose mean error is carried (1)
 TOLD_MAX = 24  # batches of a shape that are kept for jobs to choose by
@@ -54,18 +54,8 @@ class Shape(NamedTuple):
     racks: int
     gpus: int
 
-    @property
-    def placement(self) -> Placement:
-        """A placement of this shape."""
-        fewest, more = divmod(self.gpus, self.nodes)
-        counts = (fewest + 1,) * more + (fewest,) * (self.nodes - more)
-        return Placement(counts, num_racks=self.racks)
-
 
 Setting = tuple[Shape, int, int]  # shape, samples of a pass, passes accumulated
-Taken = tuple[
-    float, TimedStep
-]  # the logarithm of a step's seconds, and the same as jobs are told of it
 
 
 @dataclass(slots=True)
@@ -77,12 +67,11 @@ class StepTimes:
     not worked out.
     """
 
-    taken: dict[Shape, dict[Setting, Taken]] = field(default_factory=dict)
+    taken: dict[Shape, dict[Setting, float]] = field(default_factory=dict)
     params: ThroughputParams | None = None
     said: dict[Setting, float] = field(default_factory=dict)
     errors: dict[Shape, FloatArray] = field(default_factory=dict)
     curve: tuple[FloatArray, FloatArray] | None = None
-    told: dict[Shape, KinTimes] = field(default_factory=dict)
 
     def note(self, setting: Setting, log_s: float) -> None:
         """Take in how long such a step took; of the same setting again, the mean of both logarithms."""
@@ -91,25 +80,18 @@ class StepTimes:
         self.taken[shape] = latest
         before = latest.get(setting)
         if before is not None:
-            log_s = 0.5 * (before[0] + log_s)
-            if log_s == before[0] and next(reversed(latest)) == setting:
+            log_s = 0.5 * (before + log_s)
+            if log_s == before and next(reversed(latest)) == setting:
                 return  # nothing new
             del latest[setting]
-        latest[setting] = (
-            log_s,
-            TimedStep(
-                atomic=atomic, accumulation=accumulation, seconds=math.exp(log_s)
-            ),
-        )
+        latest[setting] = log_s
         if len(latest) > TOLD_MAX:
             del latest[next(iter(latest))]
         self.errors.pop(shape, None)
-        self.told.pop(shape, None)
         if len(self.taken) > SHAPES_MAX:
             oldest = next(iter(self.taken))
             del self.taken[oldest]
             self.errors.pop(oldest, None)
-            self.told.pop(oldest, None)
         self.curve = None
 
     def error(self, params: ThroughputParams, setting: Setting) -> float:
@@ -138,21 +120,6 @@ class StepTimes:
         error_CG = np.empty((len(gpus_C), NUM_STEPS))
         _pack(log(gpus_C.astype(np.float64)), *self._curve(params), error_CG)
         return error_CG
-
-    def tell(
-        self, gpu_type: str, params: ThroughputParams, shape: Shape
-    ) -> KinTimes | None:
-        """Return what was timed on this shape of that type, for a job that trains there; None: nothing."""
-        told = self.told.get(shape)
-        if told is None or told.params is not params:
-            if shape not in self.taken:
-                return None
-            steps = tuple([step for _, step in self.taken[shape].values()])
-            told = KinTimes(
-                gpu_type=gpu_type, placement=shape.placement, params=params, steps=steps
-            )
-            self.told[shape] = told
-        return told
 
     def say(
         self, params: ThroughputParams, settings: Iterable[Setting]
@@ -197,7 +164,7 @@ class StepTimes:
         for shape in anew:
             taken = self.taken[shape]
             over_B = np.array(
-                [log_s - said[setting] for setting, (log_s, _) in taken.items()]
+                [log_s - said[setting] for setting, log_s in taken.items()]
             )
             near_GB, weight_G = _near(tuple([atomic for _, atomic, _ in taken]))
             latest_B = over_B[-BATCHES:]
