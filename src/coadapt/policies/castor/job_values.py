@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import JobId
-from coadapt.policies.solvers.arrays import FloatArray, IntArray, log, median, power
 from coadapt.policies.castor.expected_arrivals import Expected
 from coadapt.policies.castor.situation import Situation
+from coadapt.policies.solvers.arrays import FloatArray, IntArray, log, median, power
 from coadapt.policies.solvers.concave_envelope import (
     Curves,
     concatenated,

@@ -24,7 +24,7 @@ from coadapt.policies.castor.job_values import (
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.round import Sizes, choose
 from coadapt.policies.castor.situation import Situation, situation
-from coadapt.policies.castor.topology import Topology, topology_of
+from coadapt.policies.castor.topology import topology_of
 from coadapt.policies.predictors.application_models import Applications
 from coadapt.policies.predictors.prediction_intervals import STARTS_HIGH, Predictions
 from coadapt.policies.predictors.remaining_work import RemainingWork

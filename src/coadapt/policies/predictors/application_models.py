@@ -28,8 +28,6 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import GradStats, JobId, JobView, Measured, TypeProfile
 from coadapt.model.quick_init import replace
-from coadapt.policies.solvers.arrays import FloatArray, IntArray
-from coadapt.policies.predictors.noise_growth import BINS_PER_OCTAVE, NUM_BINS
 from coadapt.policies.predictors.best_goodputs import Configs
 from coadapt.policies.predictors.measured_step_times import (
     AS_SAID,
@@ -38,6 +36,8 @@ from coadapt.policies.predictors.measured_step_times import (
     Slower,
     StepTimes,
 )
+from coadapt.policies.predictors.noise_growth import BINS_PER_OCTAVE, NUM_BINS
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
 
 APPLICATIONS_MAX = 256  # the longest unseen are forgotten
 KIN_FACTOR = (

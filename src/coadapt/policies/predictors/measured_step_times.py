@@ -23,8 +23,8 @@ import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import ThroughputParams
-from coadapt.policies.solvers.arrays import FloatArray, IntArray, exp, log
 from coadapt.policies.predictors.best_goodputs import log_steps_s
+from coadapt.policies.solvers.arrays import FloatArray, IntArray, exp, log
 
 BATCHES = 6  # of a shape, the latest, whose mean error is carried (1)
 TOLD_MAX = 24  # batches of a shape that are kept for jobs to choose by
