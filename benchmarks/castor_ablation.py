@@ -1,10 +1,11 @@
-"""What each ingredient of castor is worth, and whether a change of its code changes its plans.
+"""What each ingredient of castor is worth, and whether a change of its code changes its
+plans.
 
-`python -m benchmarks.castor_ablation --traces DIR` (the folder with osdi21/ and sia/; default:
-$COADAPT_TRACES) plays castor on a few workloads of each kind and prints mean, p99,
-makespan, worst rho, the decision time and a digest of all plans. `--out FILE` stores
-them, `--against FILE` prints them over stored ones. `--only PART` plays the workloads
-whose names begin so. All take some five minutes of a core.
+`python -m benchmarks.castor_ablation --traces DIR` (the folder with osdi21/ and sia/;
+default: $COADAPT_TRACES) plays castor on a few workloads of each kind and prints mean,
+p99, makespan, worst rho, the decision time and a digest of all plans. `--out FILE`
+stores them, `--against FILE` prints them over stored ones. `--only PART` plays the
+workloads whose names begin so. All take some five minutes of a core.
 """
 
 import argparse
@@ -81,7 +82,9 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workload, its cluster, how it is played, and what the policy knows of lengths."""
+    """A workload, its cluster, how it is played, and what the policy knows of
+    lengths.
+    """
 
     workload: Workload
     applications: Mapping[str, Application]
@@ -181,7 +184,9 @@ def play(case: Case, policy: str) -> Figures:
 
 
 def ratios(own: Mapping[str, Figures], other: Mapping[str, Figures]) -> str:
-    """Return the geometric means of the figures over others, and their largest ratios."""
+    """Return the geometric means of the figures over others, and their largest
+    ratios.
+    """
     cells = []
     for figure in FIGURES:
         logs = [

@@ -1,4 +1,6 @@
-"""What a policy is. A policy is outside the core: its plans are checked, its errors are caught."""
+"""What a policy is. A policy is outside the core: its plans are checked, its errors are
+caught.
+"""
 
 import math
 from collections.abc import Mapping
@@ -10,10 +12,12 @@ from coadapt.model import ClusterView, InputError, JobId, Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyCard:
-    """What `coadapt policies` tells of a policy that has it as its class attribute `card`.
+    """What `coadapt policies` tells of a policy that has it as its class attribute
+    `card`.
 
-    paper: authors, system, venue and year. decides: what it chooses in a round. oracle: what it must be told
-    that nobody knows beforehand: true in simulation, the job's own estimate live; empty: nothing.
+    paper: authors, system, venue and year. decides: what it chooses in a round. oracle:
+    what it must be told that nobody knows beforehand: true in simulation, the job's own
+    estimate live; empty: nothing.
     """
 
     paper: str
@@ -22,21 +26,27 @@ class PolicyCard:
 
 
 class Policy(Protocol):
-    """A pure function of the view, deterministic given its constructor and the sequence of views so far.
+    """A pure function of the view, deterministic given its constructor and the sequence
+    of views so far.
 
-    Constructors take keyword arguments with defaults, among them `seed: int = 0` where the policy draws.
-    A policy may keep state between calls (queues, a population); losing it must only cost
-    quality. Two hooks are optional: `predictions` (PredictsEnds) and `reaction_s`, how
-    long after an arrival or an exit the policy wants a round (reaction_of).
+    Constructors take keyword arguments with defaults, among them `seed: int = 0` where
+    the policy draws. A policy may keep state between calls (queues, a population);
+    losing it must only cost quality. Two hooks are optional: `predictions`
+    (PredictsEnds) and `reaction_s`, how long after an arrival or an exit the policy
+    wants a round (reaction_of).
     """
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return what each job of `view` gets now. Must not modify or keep references into `view`."""
+        """Return what each job of `view` gets now. Must not modify or keep references
+        into `view`.
+        """
         ...
 
 
 class Prediction(NamedTuple):
-    """Instants, s: when a job will have ended, and the interval of that which holds nine times of ten."""
+    """Instants, s: when a job will have ended, and the interval of that which holds
+    nine times of ten.
+    """
 
     end_at: float
     low_at: float
@@ -44,7 +54,8 @@ class Prediction(NamedTuple):
 
 
 def reaction_of(policy: Policy) -> float | None:
-    """Return how long after an arrival or an exit a policy wants a round, s; None: it wants periodic ones.
+    """Return how long after an arrival or an exit a policy wants a round, s; None: it
+    wants periodic ones.
 
     Raises InputError for what is no such time.
     """
@@ -66,10 +77,14 @@ class PredictsEnds(Protocol):
 
     @property
     def predictions(self) -> Mapping[JobId, Prediction]:
-        """When each job of the last round will have ended; jobs it says nothing of are left out."""
+        """When each job of the last round will have ended; jobs it says nothing of are
+        left out.
+        """
         ...
 
 
 def foretold_by(policy: Policy) -> Mapping[JobId, Prediction]:
-    """Return when jobs end by the policy's last round; empty for a policy that does not predict."""
+    """Return when jobs end by the policy's last round; empty for a policy that does not
+    predict.
+    """
     return policy.predictions if isinstance(policy, PredictsEnds) else {}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from coadapt.policies.castor.lengths import Lengths, Reported, hinted
 
 from coadapt.model import (
     WAITING,
@@ -19,8 +20,7 @@ from coadapt.model import (
     TypeProfile,
     Usage,
 )
-from coadapt.policies.castor.arrays import FloatArray, JobRows
-from coadapt.policies.castor.lengths import Lengths, Reported, hinted
+from coadapt.policies.solvers.arrays import FloatArray, JobRows
 
 PARAMS = ThroughputParams(
     alpha_c=0.05,
@@ -79,7 +79,9 @@ def timed(
 
 
 def observe(lengths: Lengths, *jobs: JobView, alone: float = 1.0) -> FloatArray:
-    """Return what these jobs, each of this goodput on one GPU, have left by `lengths`; it sees no others."""
+    """Return what these jobs, each of this goodput on one GPU, have left by `lengths`;
+    it sees no others.
+    """
     hints = [hinted(job) for job in jobs]
     reported = Reported(
         JobRows([job.id for job in jobs]),

@@ -1,4 +1,6 @@
-"""Plans turn on last bits: castor's exp, log and power are the C library's on every machine."""
+"""Plans turn on last bits: castor's exp, log and power are the C library's on every
+machine.
+"""
 
 import ast
 import math
@@ -13,9 +15,9 @@ from hypothesis import strategies as st
 from coadapt.goodput.compiled import HAS_COMPILER
 from coadapt.goodput.throughput import step_time
 from coadapt.policies import castor
-from coadapt.policies.castor.arrays import exp, log, power
-from coadapt.policies.castor.rates import log_steps_s
-from coadapt.policies.castor.times import Shape
+from coadapt.policies.predictors.best_goodputs import log_steps_s
+from coadapt.policies.predictors.measured_step_times import Shape
+from coadapt.policies.solvers.arrays import exp, log, power
 from tests.policies.castor.stage import PARAMS
 
 OF_NUMPYS_OWN = {
@@ -62,7 +64,8 @@ def test_a_step_takes_what_the_model_says(
     params = replace(
         PARAMS, alpha_n=0.2, beta_n=0.02, alpha_k=0.3, beta_k=0.01, gamma=gamma
     )
-    rows, said = [], []
+    rows = []
+    said = []
     for nodes, per_node, racks, atomic, accumulation in settings:
         shape = Shape(nodes, min(racks, nodes), nodes * per_node)
         rows.append([*shape, 16 * atomic, accumulation])

@@ -1,4 +1,6 @@
-"""Plays on several GPU types: against linear programs, against the play of one type, and by their laws."""
+"""Plays on several GPU types: against linear programs, against the play of one type,
+and by their laws.
+"""
 
 import numpy as np
 import pytest
@@ -46,10 +48,13 @@ def settle_types(
 
 
 def draw_types(seed: int) -> tuple[Curves, FloatArray, FloatArray, FloatArray]:
-    """Return curves on three types, values, lengths and arrivals of two dozen jobs; some lack a type."""
+    """Return curves on three types, values, lengths and arrivals of two dozen jobs;
+    some lack a type.
+    """
     rng = np.random.default_rng(seed)
     num_jobs = 24
-    size_C, type_C = np.tile(SIZES, 3), np.repeat(np.arange(3), len(SIZES))
+    size_C = np.tile(SIZES, 3)
+    type_C = np.repeat(np.arange(3), len(SIZES))
     own_J1 = rng.uniform(0.4, 0.95, (num_jobs, 1))
     goodput_JC = size_C**own_J1 * rng.uniform(0.3, 3.0, (num_jobs, 3))[:, type_C]
     goodput_JC[rng.random((num_jobs, 3))[:, type_C] < 0.15] = 0.0
@@ -82,8 +87,13 @@ def whose(curves: Curves) -> IntArray:
 def by_programs(
     curves: Curves, value_J: FloatArray, left_J: FloatArray, arrives_J: FloatArray
 ) -> FloatArray:
-    """Return when each job ends if a linear program shares out all GPUs anew at each event."""
-    num_jobs, left, now, of_V = len(value_J), left_J.copy(), 0.0, whose(curves)
+    """Return when each job ends if a linear program shares out all GPUs anew at each
+    event.
+    """
+    num_jobs = len(value_J)
+    left = left_J.copy()
+    now = 0.0
+    of_V = whose(curves)
     able_J = np.bincount(of_V, curves.goodput_V, num_jobs) > 0.0
     end = np.full(num_jobs, np.inf)
     while (np.isinf(end) & able_J).any():
@@ -168,10 +178,8 @@ def test_no_more_is_done_than_all_gpus_can_do(seed: int) -> None:
     rng = np.random.default_rng(seed)
     num_jobs = int(rng.integers(3, 30))
     curves = lines(*[[1.0, 2.0]] * num_jobs)
-    left_J, value_J = (
-        rng.uniform(10.0, 100.0, num_jobs),
-        rng.uniform(0.2, 2.0, num_jobs),
-    )
+    left_J = rng.uniform(10.0, 100.0, num_jobs)
+    value_J = rng.uniform(0.2, 2.0, num_jobs)
     course = play_types(
         crowd_on(curves, left_J, np.zeros(num_jobs), np.array([4.0, 2.0])), value_J
     )
@@ -179,10 +187,15 @@ def test_no_more_is_done_than_all_gpus_can_do(seed: int) -> None:
 
 
 def test_who_comes_while_no_market_is_held_starts_at_once() -> None:
-    """Demand strays by a hundredth or two by it: all others have a little less of what they want."""
+    """Demand strays by a hundredth or two by it: all others have a little less of what
+    they want.
+    """
     curves = lines(*[[1.0, 2.0]] * 80)
-    left_J, arrives_J, value_J = np.full(80, 1e3), np.zeros(80), np.ones(80)
-    arrives_J[-1], value_J[-1] = 7.0, 2.0
+    left_J = np.full(80, 1e3)
+    arrives_J = np.zeros(80)
+    value_J = np.ones(80)
+    arrives_J[-1] = 7.0
+    value_J[-1] = 2.0
     crowd = crowd_on(curves, left_J, arrives_J, np.array([70.0, 70.0]))
     course, alone = (
         play_types(crowd._replace(arrives_P=arrives_J * late), value_J)
@@ -208,7 +221,8 @@ def test_ends_are_as_they_are_where_many_fall_into_one_instant() -> None:
 
 def test_ends_within_two_seconds_leave_their_gpus_together() -> None:
     """Each of 10,000 short jobs would be an instant of its own."""
-    curves, left_J = lines(*[[1.0, 0.0]] * 3), np.array([0.5, 1.5, 100.0])
+    curves = lines(*[[1.0, 0.0]] * 3)
+    left_J = np.array([0.5, 1.5, 100.0])
     crowd = crowd_on(curves, left_J, np.zeros(3), np.array([2.0, 1.0]))
     course = play_types(crowd, np.array([9.0, 9.0, 1.0]))
     assert course.end_s[:2] == pytest.approx([0.5, 1.5], rel=0.02)
@@ -217,10 +231,8 @@ def test_ends_within_two_seconds_leave_their_gpus_together() -> None:
 
 @pytest.mark.parametrize("at", [0.0, 5.0])
 def test_who_has_nothing_left_ends_as_it_comes_if_it_may_be_anywhere(at: float) -> None:
-    curves, left_J = (
-        lines([1.0, 1.0], [1.0, 1.0], [0.0, 0.0]),
-        np.array([0.0, 6.0, 0.0]),
-    )
+    curves = lines([1.0, 1.0], [1.0, 1.0], [0.0, 0.0])
+    left_J = np.array([0.0, 6.0, 0.0])
     crowd = crowd_on(curves, left_J, np.full(3, at), np.full(2, 2.0))
     assert play_types(crowd, np.ones(3)).end_s == pytest.approx(
         [at, at + 3.0, np.inf], rel=0.02
@@ -229,10 +241,16 @@ def test_who_has_nothing_left_ends_as_it_comes_if_it_may_be_anywhere(at: float) 
 
 @pytest.mark.parametrize("num_gpus", [100.0, 400.0])
 def test_a_stretch_begins_while_no_market_is_held(num_gpus: float) -> None:
-    """There is room for all. The second stretch of one of eighty does three times as much on one type."""
+    """There is room for all. The second stretch of one of eighty does three times as
+    much on one type.
+    """
     curves = lines(*[[1.0, 1.0]] * 80, [1.0, 3.0])
-    left_J, after_J, arrives_J = np.full(81, 1e3), np.full(81, -1), np.zeros(81)
-    left_J[79], after_J[79], arrives_J[80] = 10.0, 80, np.inf
+    left_J = np.full(81, 1e3)
+    after_J = np.full(81, -1)
+    arrives_J = np.zeros(81)
+    left_J[79] = 10.0
+    after_J[79] = 80
+    arrives_J[80] = np.inf
     course = play_types(
         FluidJobs(curves, left_J, arrives_J, after_J, np.full(2, num_gpus)), np.ones(81)
     )
@@ -254,7 +272,9 @@ def test_a_job_that_can_be_on_no_type_has_a_corner_all_the_same_and_never_ends()
 
 
 def test_who_may_be_on_one_type_only_waits_for_it_whatever_else_is_free() -> None:
-    """In one pool, in which each type counts as so many of the first, all three would run at once."""
+    """In one pool, in which each type counts as so many of the first, all three would
+    run at once.
+    """
     crowd = crowd_on(
         lines([0.0, 1.0], [0.0, 1.0], [1.0, 0.0]),
         np.full(3, 1000.0),
@@ -330,11 +350,14 @@ def test_settled_values_cost_no_more_than_those_begun_with(seed: int) -> None:
 
 
 def test_values_for_several_types_end_jobs_sooner_than_those_for_one_pool() -> None:
-    """Half of the jobs gain nothing by the fast type, half do four times as much on it."""
+    """Half of the jobs gain nothing by the fast type, half do four times as much on
+    it.
+    """
     ends_s = []
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        size_C, type_C = np.tile(SIZES, 2), np.repeat([0, 1], len(SIZES))
+        size_C = np.tile(SIZES, 2)
+        type_C = np.repeat([0, 1], len(SIZES))
         gain_JT = np.ones((16, 2))
         gain_JT[::2, 1] = 4.0
         goodput_JC = size_C ** rng.uniform(0.5, 0.9, (16, 1)) * gain_JT[:, type_C]

@@ -1,4 +1,6 @@
-"""The round's program against all choices, and the bound that must hold whatever it finds."""
+"""The round's program against all choices, and the bound that must hold whatever it
+finds.
+"""
 
 import itertools
 
@@ -43,7 +45,8 @@ def best_value(options: Options) -> float:
 
 def worth(options: Options, choice: tuple[int, ...]) -> float | None:
     """Return what a choice is worth, None if it is not lawful."""
-    used_R, total = np.zeros(len(options.capacity_R)), 0.0
+    used_R = np.zeros(len(options.capacity_R))
+    total = 0.0
     for j, o in enumerate(choice):
         if o == WAIT:
             continue
@@ -86,8 +89,11 @@ def test_prices_prove_a_bound_without_a_choice(seed: int) -> None:
 
 
 def crowd(num_jobs: int, capacity: list[int]) -> Options:
-    """Return jobs whose goodput grows by a power of the GPUs, on some types faster than on others."""
-    rng, num_types = np.random.default_rng(0), len(capacity)
+    """Return jobs whose goodput grows by a power of the GPUs, on some types faster than
+    on others.
+    """
+    rng = np.random.default_rng(0)
+    num_types = len(capacity)
     gpus_O = np.tile([1, 2, 3, 4, 8, 12, 16], num_types)
     type_O = np.repeat(np.arange(num_types), 7)
     speed_JO = rng.uniform(0.2, 1.0, (num_jobs, num_types))[:, type_O]
@@ -115,10 +121,13 @@ def test_types_that_are_too_large_together_come_near_the_bound() -> None:
 
 
 def test_a_job_that_is_owed_gpus_does_not_blur_the_price_for_the_others() -> None:
-    """What is owed makes its worth larger: here by so much that the others' price is 1e-14 of the highest."""
+    """What is owed makes its worth larger: here by so much that the others' price is
+    1e-14 of the highest.
+    """
     plain = crowd(30, [40])
     owed = crowd(31, [43])
-    owed.value_JO[:30], owed.value_JO[30] = plain.value_JO, -1.0
+    owed.value_JO[:30] = plain.value_JO
+    owed.value_JO[30] = -1.0
     owed.value_JO[30, 2] = 1e14  # on three GPUs
     prices = []
     for options in (plain, owed):

@@ -1,10 +1,12 @@
-"""Expected arrivals: the jobs of the last two hours once more, at their rate, for an hour."""
+"""Expected arrivals: the jobs of the last two hours once more, at their rate, for an
+hour.
+"""
 
-# Half of the jobs of two hours come in one, so every second one is expected: whole, or all
-# of them in part, half as fast on half the GPUs, with half a chance to be the last. Which
-# jobs stand for the whole ones changes with each arrival. On GPUs of one type little
-# depends on that. On several, the last end weighs more, and whether a long job is among
-# those expected changed the value of a long one that is here by four times.
+# Half of the jobs of two hours come in one, so every second one is expected: whole, or
+# all of them in part, half as fast on half the GPUs, with half a chance to be the last.
+# Which jobs stand for the whole ones changes with each arrival. On GPUs of one type
+# little depends on that. On several, the last end weighs more, and whether a long job
+# is among those expected changed the value of a long one that is here by four times.
 #
 # A stream of jobs ends one day. The longer no job comes, against the rate before, the
 # likelier it is that the last arrival was the last of all.
@@ -73,7 +75,9 @@ class Arrivals:
         curves: Curves,
         gpu_types: tuple[str, ...],
     ) -> None:
-        """Take in the jobs of a round. whole_J: their work in progress, 0 where unknown."""
+        """Take in the jobs of a round. whole_J: their work in progress, 0 where
+        unknown.
+        """
         row_of = {job.id: row for row, job in enumerate(jobs)}
         if gpu_types != self.gpu_types:
             # Curves that are kept are of other types now.
@@ -97,8 +101,8 @@ class Arrivals:
     def expected(self, at: float, *, in_part: bool, over: float) -> Expected:
         """Return the jobs expected in the next hour.
 
-        in_part: whether all of the last two hours are, each in part. over: the chance that
-        no job comes any more.
+        in_part: whether all of the last two hours are, each in part. over: the chance
+        that no job comes any more.
         """
         recent = list(self.recent.items())
         span_s = min(MEMORY_S, max(at - self.began_at, SPAN_MIN_S))
@@ -132,7 +136,9 @@ class Arrivals:
 
 @dataclass(slots=True)
 class Silence:
-    """How long no job has come. came: instants of recent arrivals; first_at: of the first."""
+    """How long no job has come. came: instants of recent arrivals; first_at: of the
+    first.
+    """
 
     came: dict[JobId, float] = field(default_factory=dict)
     first_at: float = math.inf

@@ -1,4 +1,6 @@
-"""What castor tells users: what a job gets or needs, when it starts or ends, what more GPUs would bring."""
+"""What castor tells users: what a job gets or needs, when it starts or ends, what more
+GPUs would bring.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +26,9 @@ NO_PREDICTION = Prediction(math.inf, math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a round explains: the situation, what was chosen, and where it was placed."""
+    """What a round explains: the situation, what was chosen, and where it was
+    placed.
+    """
 
     now: Situation
     sizes: Sizes
@@ -76,12 +80,12 @@ def _of_placed(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
         change = gets(job, told.placed[job.id], *_type_names(told, row))
         larger = _next_size(told, row)
         end = ""
+        by_speed = not told.predictions.has_past and larger.left_s < math.inf
         if interval.end_at < math.inf:
             end, low, high = (duration(each) for each in interval)
             end = f"; ends in about {end} (90 %: {low} to {high})"
-        elif not told.predictions.has_past and now.timed_J[row]:
-            if larger.left_s < math.inf:
-                end = f"; about {duration(larger.left_s)} left at its measured speed"
+        elif by_speed and now.timed_J[row]:
+            end = f"; about {duration(larger.left_s)} left at its measured speed"
         brings = _brings(told.placed[job.id].num_replicas, larger)
         if not now.timed_J[row]:
             brings = "its size is decided once it reports a step"
@@ -90,7 +94,9 @@ def _of_placed(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
 
 
 def _type_names(told: Told, row: int) -> tuple[str, str]:
-    """Return the GPU types that a job held and gets, empty where the cluster has one."""
+    """Return the GPU types that a job held and gets, empty where the cluster has
+    one.
+    """
     names = told.now.topology.names
     if len(names) == 1:
         return "", ""
@@ -195,7 +201,9 @@ def _start(starts: Predictions, job: JobId, interval: Prediction) -> str:
 
 
 def _barred(topology: Topology, spec: JobSpec, held: int) -> str | None:
-    """Return what bars a job from GPUs that are free. held: GPUs that its tenant has now."""
+    """Return what bars a job from GPUs that are free. held: GPUs that its tenant has
+    now.
+    """
     need = least(spec)
     wanted = plural(need, "GPU")
     limits = spec.replicas

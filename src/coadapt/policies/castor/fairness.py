@@ -1,30 +1,31 @@
-"""Fair clocks: what each job would have done on an equal share, and which jobs are late by them.
+"""Fair clocks: what each job would have done on an equal share, and which jobs are late
+by them.
 
 Axes: J jobs, L later phases, C configurations, T GPU types.
 """
 
 # A job's fair clock runs at the goodput that it would have on its share of the cluster,
 # GPUs / jobs, whatever it really gets. The share is of every GPU type that the job may
-# have, in turns, or of the most common one, as in the finish-time fairness rho, if it does
-# more there. A job that needs more GPUs has those in turns, too. Later phases are done at
-# their goodputs there. From the clock follows when the job would have ended (T_fair), and
-# from what it really did when it ends if it gets its share from now on; the quotient is
-# the least rho that it can still count on.
+# have, in turns, or of the most common one, as in the finish-time fairness rho, if it
+# does more there. A job that needs more GPUs has those in turns, too. Later phases are
+# done at their goodputs there. From the clock follows when the job would have ended
+# (T_fair), and from what it really did when it ends if it gets its share from now on;
+# the quotient is the least rho that it can still count on.
 #
-# `rho_max` acts on both. Seconds past FAIR_FROM x rho_max x T_fair weigh more in the fluid
-# relaxation, so that jobs which will be late are seen to in time. For a job that can count
-# on rho_max or more only its share is reserved, or GPUs of another type that do as much,
-# until the quotient is below again.
+# `rho_max` acts on both. Seconds past FAIR_FROM x rho_max x T_fair weigh more in the
+# fluid relaxation, so that jobs which will be late are seen to in time. For a job that
+# can count on rho_max or more only its share is reserved, or GPUs of another type that
+# do as much, until the quotient is below again.
 #
 # Guarantee. While the number of jobs n and the goodputs stay, and n <= GPUs: shares are
 # floor(GPUs / n), their sum fits, so every late job gets at least its share in the next
-# round and the quotient rises no further: rho <= rho_max + (round + its rescales x delta) /
-# T_fair. When jobs come, T_fair and what is left grow alike.
+# round and the quotient rises no further: rho <= rho_max + (round + its rescales x
+# delta) / T_fair. When jobs come, T_fair and what is left grow alike.
 #
-# Where jobs outnumber GPUs there are no shares, and a sum of completion times puts last a
-# job that needs many GPUs at once, however short it is. What a job tolerates is its time
-# on the least that it can train on, in turns: it has one second of them in jobs / GPUs
-# seconds, or in one where jobs are fewer. Seconds past that weigh more.
+# Where jobs outnumber GPUs there are no shares, and a sum of completion times puts last
+# a job that needs many GPUs at once, however short it is. What a job tolerates is its
+# time on the least that it can train on, in turns: it has one second of them in jobs /
+# GPUs seconds, or in one where jobs are fewer. Seconds past that weigh more.
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -43,9 +44,9 @@ TOLERANCE_MIN = 0.1  # of the whole time in turns by the present number of jobs 
 class Fair(NamedTuple):
     """The share of each job: GPUs of the most common type, and its goodput there.
 
-    rate_J: the goodput that its clock runs at now; takes_s_J: its completion time on its
-    share (T_fair), infinity where nothing is known of it; least_J: the least rho that it
-    can count on, 0 where nothing is known.
+    rate_J: the goodput that its clock runs at now; takes_s_J: its completion time on
+    its share (T_fair), infinity where nothing is known of it; least_J: the least rho
+    that it can count on, 0 where nothing is known.
     """
 
     gpus_J: IntArray
@@ -73,7 +74,9 @@ class FairClocks:
     done: dict[JobId, float] = field(default_factory=dict)
 
     def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
-        """Return the share of each job, and move the clocks on. gpus_T: GPUs by type."""
+        """Return the share of each job, and move the clocks on. gpus_T: GPUs by
+        type.
+        """
         shares = _shares(now, gpus_T, now.goodput_JC)
         ahead_J = _mean_rates(now, shares.rate_J, gpus_T)
         has_clock_J = ahead_J > 0.0
@@ -115,8 +118,8 @@ def _mean_rates(now: Situation, rate_J: FloatArray, gpus_T: IntArray) -> FloatAr
 def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares:
     """Return the shares of jobs, or phases, of these goodputs.
 
-    Of each type, it is the size with most GPUs within an equal share, else the least size
-    in turns. A job that may be nowhere has a share of 0.
+    Of each type, it is the size with most GPUs within an equal share, else the least
+    size in turns. A job that may be nowhere has a share of 0.
     """
     equal = gpus_T.sum() / max(len(now.jobs), 1)
     within = max(np.floor(equal), 1.0)
@@ -163,7 +166,8 @@ class Tolerances:
     since_s: dict[JobId, float] = field(default_factory=dict)
 
     def tolerated(self, at: float, now: Situation, num_gpus: int) -> FloatArray:
-        """Return the completion time that each job tolerates, s, infinity if it cannot train.
+        """Return the completion time that each job tolerates, s, infinity if it cannot
+        train.
 
         Moves the turns on.
         """

@@ -1,4 +1,6 @@
-"""Reservations: GPUs that a round gives to some jobs before it gives the rest by value."""
+"""Reservations: GPUs that a round gives to some jobs before it gives the rest by
+value.
+"""
 
 from typing import NamedTuple
 
@@ -16,8 +18,8 @@ class Reservations(NamedTuple):
     """What is reserved for each job.
 
     gpus_J: at least so many, 0 where nothing is; type_J: of this GPU type, or ANY_TYPE;
-    goodput_J: or any size that does as much, infinity: none. urgency_J: what a GPU counts
-    where not all reservations fit.
+    goodput_J: or any size that does as much, infinity: none. urgency_J: what a GPU
+    counts where not all reservations fit.
     """
 
     gpus_J: IntArray

@@ -1,6 +1,7 @@
 """Job values: what a unit of each job's progress saves, by the fluid relaxation.
 
-Axes: J jobs that are here, then those expected; P phases, those of jobs first; T GPU types.
+Axes: J jobs that are here, then those expected; P phases, those of jobs first; T GPU
+types.
 """
 
 import math
@@ -29,20 +30,23 @@ from coadapt.policies.solvers.fluid_relaxation import (
     values_at,
 )
 
-# Values begin where those of the last round ended, so few plays do. Fewer where plays are
-# dear: on several GPU types, or with so many corners of curves (5 to 10 are no better).
+# Values begin where those of the last round ended, so few plays do. Fewer where plays
+# are dear: on several GPU types, or with so many corners of curves (5 to 10 are no
+# better).
 PLAYS = 10
 FEW_PLAYS = 4
 MANY_CORNERS = 2_000
-# Values of new jobs begin with their length to this power: shortest remaining time first.
+# Values of new jobs begin with their length to this power: shortest remaining time
+# first.
 SHORTER_FIRST = -0.3
 
 
 class GpuCurves(NamedTuple):
     """Concave goodput curves of jobs and of their later phases, by GPU type.
 
-    gpus_T: GPUs of each type. worth_T: what one is worth, in the mean over jobs, in GPUs
-    of the first type. unlike: how far that is from the most common type, in logarithms.
+    gpus_T: GPUs of each type. worth_T: what one is worth, in the mean over jobs, in
+    GPUs of the first type. unlike: how far that is from the most common type, in
+    logarithms.
     """
 
     jobs: Curves
@@ -73,7 +77,9 @@ def gpu_curves(now: Situation, gpus_T: IntArray) -> GpuCurves:
 
 
 def _type_worths(now: Situation, num_types: int) -> FloatArray:
-    """Return the geometric mean, over jobs and sizes, of goodput against the first type."""
+    """Return the geometric mean, over jobs and sizes, of goodput against the first
+    type.
+    """
     type_C = now.configs.type_C
     gpus_C = now.configs.gpus_C
     worth_T = np.ones(num_types)
@@ -93,7 +99,9 @@ def _type_worths(now: Situation, num_types: int) -> FloatArray:
 
 
 class Aims(NamedTuple):
-    """What to minimise besides summed completion time, as in Objective, of jobs here."""
+    """What to minimise besides summed completion time, as in Objective, of jobs
+    here.
+    """
 
     makespan_jobs: float
     tail: float
@@ -102,7 +110,8 @@ class Aims(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """value_J: per unit of progress. schedule: of the jobs here, then of those expected.
+    """value_J: per unit of progress. schedule: of the jobs here, then of those
+    expected.
 
     part: as in Expected.
     """

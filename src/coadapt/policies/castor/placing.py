@@ -1,17 +1,20 @@
-"""Placing: from numbers of GPUs to nodes of one GPU type. Jobs that keep their size stay."""
+"""Placing: from numbers of GPUs to nodes of one GPU type. Jobs that keep their size
+stay.
+"""
 
 # The knapsack knows how many GPUs there are, not where. Here each size finds its nodes:
 #
 #   1. a job that keeps what it has stays where it is;
-#   2. the others come, the largest first: on as few nodes as can be, best fit for what is
+#   2. the others come, the largest first: on as few nodes as can be, best fit for what
+#   is
 #      no whole node, in one rack where one has room;
 #   3. where that fails, small jobs make way, if all of them fit on one node elsewhere;
 #   4. where that fails too, the job takes the fastest of: a smaller size that fits one
 #      node, and pieces;
 #   5. a job on more nodes than it needs moves if a better place is free in the end.
 #
-# A job of 4 GPUs that starts on two nodes stays there for life, since moving costs: without
-# 3 and 5 the mean completion time is 2.5 % higher.
+# A job of 4 GPUs that starts on two nodes stays there for life, since moving costs:
+# without 3 and 5 the mean completion time is 2.5 % higher.
 
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -59,7 +62,9 @@ class Floor:
         return -(-count // self.node_gpus)
 
     def find(self, count: int) -> Allocation | None:
-        """Return the best free place for `count` replicas; None if there are not enough GPUs."""
+        """Return the best free place for `count` replicas; None if there are not enough
+        GPUs.
+        """
         found: list[Allocation] = []
         for nodes in self._groups:
             allocation = self._best_fit(count, nodes)
@@ -70,7 +75,9 @@ class Floor:
         return min(found, key=lambda each: each.num_nodes, default=None)
 
     def _best_fit(self, count: int, nodes: Iterable[NodeId]) -> Allocation | None:
-        """Return the fullest nodes whole, then the node that leaves least; of some nodes."""
+        """Return the fullest nodes whole, then the node that leaves least; of some
+        nodes.
+        """
         some = [(self.free[node], node) for node in nodes if self.free[node]]
         if sum(free for free, _ in some) < count:
             return None
@@ -149,7 +156,9 @@ def _settle(
 
 
 def _make_way(floor: Floor, count: int) -> None:
-    """Move small jobs together so that `count` replicas fit their fewest nodes; all or nothing."""
+    """Move small jobs together so that `count` replicas fit their fewest nodes; all or
+    nothing.
+    """
     pieces = [floor.node_gpus] * (count // floor.node_gpus)
     if count % floor.node_gpus:
         pieces.append(count % floor.node_gpus)
@@ -186,7 +195,9 @@ def _cheapest(
     piece: int,
     chosen: Container[NodeId],
 ) -> tuple[NodeId, list[JobId]] | None:
-    """Return the node, none chosen, that the fewest GPUs of jobs must leave for `piece`, and these."""
+    """Return the node, none chosen, that the fewest GPUs of jobs must leave for
+    `piece`, and these.
+    """
     least = math.inf
     found = None
     for node, free in floor.free.items():
@@ -205,7 +216,8 @@ def _cheapest(
 def _leavers(
     short: int, on: Mapping[JobId, int], piece: int
 ) -> tuple[int, list[JobId]]:
-    """Return the fewest GPUs of jobs `on` a node that must leave it, `short` of some, and these.
+    """Return the fewest GPUs of jobs `on` a node that must leave it, `short` of some,
+    and these.
 
     -1: that is not enough, as jobs of `piece` GPUs or more stay.
     """
@@ -233,7 +245,9 @@ def _undo(
 
 
 def _improve(floor: Floor, job: JobId) -> None:
-    """Move a job that is on more nodes than it needs to fewer, where such a place is free."""
+    """Move a job that is on more nodes than it needs to fewer, where such a place is
+    free.
+    """
     held = floor.lift(job)
     found = floor.find(held.num_replicas)
     better = found is not None and found.num_nodes < held.num_nodes

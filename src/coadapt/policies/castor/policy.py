@@ -1,4 +1,6 @@
-"""Castor: prices of GPUs from a fluid relaxation, a value per job, one knapsack per round, places."""
+"""Castor: prices of GPUs from a fluid relaxation, a value per job, one knapsack per
+round, places.
+"""
 
 import math
 from collections.abc import Mapping
@@ -36,13 +38,13 @@ CHEAP_S = 1.0
 DEAR_S = 15.0
 MAKESPAN_JOBS = (2.0, 4.0)
 TAIL = (0.0, 0.5)
-# Likewise where GPUs are of one type, and where types differ by UNLIKE or more (chosen on
-# Sia's cluster).
+# Likewise where GPUs are of one type, and where types differ by UNLIKE or more (chosen
+# on Sia's cluster).
 UNLIKE = 0.3
 RHO_MAX = (2.0, 1.0)
 # Where types differ the makespan weighs so much for each job that is here, at most
-# JOBS_MAX of them: much while jobs are many, whose mean pays for it. Once no job comes any
-# more it weighs as for END_JOBS.
+# JOBS_MAX of them: much while jobs are many, whose mean pays for it. Once no job comes
+# any more it weighs as for END_JOBS.
 JOBS_MAX = 64.0
 END_JOBS = 16.0
 
@@ -57,16 +59,17 @@ class Dials(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CastorOptions:
-    """What castor's operator may set; docs/policies/castor.md has the curves of the dials.
+    """What castor's operator may set; docs/policies/castor.md has the curves of the
+    dials.
 
-    makespan_jobs: how many jobs' completion times the makespan weighs as much as (None: 4,
-    or less, down to 2, where rescales take less than 15 s; where GPU types differ, up to
-    that for each job that is here). tail: what is minimised is the sum of completion times
-    to the power of 1 + tail (None: 0.5, or less, down to 0, where rescales take less than
-    15 s). rho_max: how many times its time on an equal share a job may take: its seconds
-    weigh more from half of that on, and its share is reserved for a job that would pass it
-    (None: 2, or less, down to 1, where GPU types differ); 0: no limit. expect: whether to
-    keep room for jobs like those of the last hours.
+    makespan_jobs: how many jobs' completion times the makespan weighs as much as (None:
+    4, or less, down to 2, where rescales take less than 15 s; where GPU types differ,
+    up to that for each job that is here). tail: what is minimised is the sum of
+    completion times to the power of 1 + tail (None: 0.5, or less, down to 0, where
+    rescales take less than 15 s). rho_max: how many times its time on an equal share a
+    job may take: its seconds weigh more from half of that on, and its share is reserved
+    for a job that would pass it (None: 2, or less, down to 1, where GPU types differ);
+    0: no limit. expect: whether to keep room for jobs like those of the last hours.
     """
 
     makespan_jobs: float | None = None
@@ -81,7 +84,9 @@ class CastorOptions:
                 raise ValueError(f"{name} must be finite and >= 0, got {value}")
 
     def dials(self, rescale_s: float, unlike: float, num_jobs: float) -> Dials:
-        """Return the dials where a rescale takes so long, s, and GPU types are so unlike."""
+        """Return the dials where a rescale takes so long, s, and GPU types are so
+        unlike.
+        """
         dear = min(max((rescale_s - CHEAP_S) / (DEAR_S - CHEAP_S), 0.0), 1.0)
         types = min(unlike / UNLIKE, 1.0)
         makespan_jobs, tail = (
@@ -98,7 +103,8 @@ class CastorOptions:
 
 @dataclass(slots=True)
 class _Memory:
-    """What is kept from round to round. Without it the next rounds are worse, and no less lawful.
+    """What is kept from round to round. Without it the next rounds are worse, and no
+    less lawful.
 
     room: whether each job had its best size in the last round.
     """
@@ -118,11 +124,12 @@ class _Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Castor(CastorOptions):
-    """Minimises summed completion time, weighed by tenants and priorities; options as in CastorOptions.
+    """Minimises summed completion time, weighed by tenants and priorities; options as
+    in CastorOptions.
 
-    It wants rounds at arrivals and exits, too. `plan.diagnostics`: objective, bound and gap
-    of the round's knapsack (seconds of completion time saved per second), price of a GPU,
-    predicted last end.
+    It wants rounds at arrivals and exits, too. `plan.diagnostics`: objective, bound and
+    gap of the round's knapsack (seconds of completion time saved per second), price of
+    a GPU, predicted last end.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -240,7 +247,9 @@ class Castor(CastorOptions):
         outlook: Outlook,
         placed: Mapping[JobId, Allocation],
     ) -> None:
-        """Learn from the jobs that waited and start now, and predict when the others will."""
+        """Learn from the jobs that waited and start now, and predict when the others
+        will.
+        """
         starts = self._memory.starts
         here = {job.id for job in view.jobs}
         for job in starts.made.keys() - here:  # it was withdrawn

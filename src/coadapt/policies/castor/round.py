@@ -1,24 +1,25 @@
-"""The round: how many GPUs of which type each job gets, as a knapsack over the next minutes.
+"""The round: how many GPUs of which type each job gets, as a knapsack over the next
+minutes.
 
 Axes: J jobs, O options of a job (all configurations, then what it holds), T GPU types.
 """
 
 # The round asks what each job does for the next H = 300 s, or for 3 delta where that is
-# more. At value v a job that trains with goodput G earns v G per second. A rescale costs
-# delta seconds of training once, so the share 1 - delta / H of it is left, or less where
-# the job ends sooner than H. A running job that is stopped will have to pay delta again
-# one day: so both keeping and changing earn besides what that would waste,
+# more. At value v a job that trains with goodput G earns v G per second. A rescale
+# costs delta seconds of training once, so the share 1 - delta / H of it is left, or
+# less where the job ends sooner than H. A running job that is stopped will have to pay
+# delta again one day: so both keeping and changing earn besides what that would waste,
 # v G min(delta / H, 1).
 #
-# With H = 300 s for all, a job whose rescale takes 250 s moved for six times its goodput
-# only. 2 to 5 delta gave mean completion times within 3 % of each other on Sia's cluster;
-# with 10 delta jobs change so often that they do little else. But where for long no job is
-# predicted to end or come, a job keeps what it gets now: H is half of that time then,
-# 10 delta at most.
+# With H = 300 s for all, a job whose rescale takes 250 s moved for six times its
+# goodput only. 2 to 5 delta gave mean completion times within 3 % of each other on
+# Sia's cluster; with 10 delta jobs change so often that they do little else. But where
+# for long no job is predicted to end or come, a job keeps what it gets now: H is half
+# of that time then, 10 delta at most.
 #
-# Options that serve a reservation earn LARGE besides for each GPU that is reserved, so as
-# many reservations as fit come before anything else. Prices are those for the other jobs,
-# on what the jobs with reservations leave.
+# Options that serve a reservation earn LARGE besides for each GPU that is reserved, so
+# as many reservations as fit come before anything else. Prices are those for the other
+# jobs, on what the jobs with reservations leave.
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -42,9 +43,9 @@ LARGE = 1e3  # times all that the others could earn, per reserved GPU (1)
 class Sizes(NamedTuple):
     """What was chosen, by job: number of GPUs, and the number of their type.
 
-    value, bound: of the knapsack, in seconds of completion time saved per second, without
-    reservations. price_T: of one GPU of each type, likewise. room: whether neither GPUs
-    nor quotas have a price, so that each job has its best size.
+    value, bound: of the knapsack, in seconds of completion time saved per second,
+    without reservations. price_T: of one GPU of each type, likewise. room: whether
+    neither GPUs nor quotas have a price, so that each job has its best size.
     """
 
     counts: Mapping[JobId, int]
@@ -58,9 +59,9 @@ class Sizes(NamedTuple):
 class Prospects(NamedTuple):
     """What the earnings of options follow from.
 
-    goodput_JC: on each configuration, 0 where a job may not be; here_J: on what it holds.
-    runs_J: whether it holds anything. left_J: its work. next_event_s: until a job is
-    predicted to end or come.
+    goodput_JC: on each configuration, 0 where a job may not be; here_J: on what it
+    holds. runs_J: whether it holds anything. left_J: its work. next_event_s: until a
+    job is predicted to end or come.
     """
 
     goodput_JC: FloatArray
@@ -72,7 +73,9 @@ class Prospects(NamedTuple):
 
 
 def earnings(value_J: FloatArray, jobs: Prospects) -> FloatArray:
-    """Return what each option earns per second of the horizon, (J, O); 0: it cannot be."""
+    """Return what each option earns per second of the horizon, (J, O); 0: it cannot
+    be.
+    """
     low, high = RESCALES_AHEAD
     rescale_s_J = jobs.rescale_s_J
     least_s_J = np.maximum(CALM_SHARE * jobs.next_event_s, low * rescale_s_J)
@@ -163,7 +166,9 @@ def _options(
 
 
 def _served(now: Situation, reserved: Reservations, options: Options) -> FloatArray:
-    """Return the reserved GPUs, by their urgency, that each option which earns anything serves."""
+    """Return the reserved GPUs, by their urgency, that each option which earns anything
+    serves.
+    """
     goodput_JO = np.column_stack((now.goodput_JC, now.here_J))
     right_type_JO = reserved.type_J[:, None] == ANY_TYPE
     right_type_JO = right_type_JO | (options.type_JO == reserved.type_J[:, None])
@@ -178,7 +183,8 @@ def _beside(
 ) -> tuple[float, FloatArray]:
     """Return the gap and the prices of the jobs whose choice serves no reservation.
 
-    On what the others leave. Gap: by how much their choices could be worth more, at most.
+    On what the others leave. Gap: by how much their choices could be worth more, at
+    most.
     """
     rows = np.arange(len(option_J))
     served_J = (option_J != WAIT) & (served_JO[rows, option_J] > 0.0)

@@ -1,7 +1,8 @@
-"""The jobs of a round as arrays: what each could do where, what it has left, what its time is worth.
+"""The jobs of a round as arrays: what each could do where, what it has left, what its
+time is worth.
 
-Axes: J jobs in view order (without frozen ones that run), T GPU types, C configurations,
-L later phases of jobs, X as said.
+Axes: J jobs in view order (without frozen ones that run), T GPU types, C
+configurations, L later phases of jobs, X as said.
 """
 
 import math
@@ -43,18 +44,19 @@ from coadapt.policies.predictors.noise_growth import (
 from coadapt.policies.predictors.remaining_work import RemainingWork, hinted
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray, power
 
-# A job that was never timed starts within a node, on at most so many GPUs (1 with doubling
-# has mean completion times 5 % longer; 8 and 16 are no better). Later it may have OPTIMISM
-# times the most that it was timed on.
+# A job that was never timed starts within a node, on at most so many GPUs (1 with
+# doubling has mean completion times 5 % longer; 8 and 16 are no better). Later it may
+# have OPTIMISM times the most that it was timed on.
 FIRST_GPUS = 4
 OPTIMISM = 4
-# Goodput on k GPUs of a job that was never timed is k to this power, in units of one GPU's.
+# Goodput on k GPUs of a job that was never timed is k to this power, in units of one
+# GPU's.
 UNTIMED_EXPONENT = 0.8
 REPORT_S = 60.0  # from a start until the first report tells the job's length (1)
 # A step of priority doubles what a job's time is worth; so many steps count at most.
 PRIORITY_STEPS_MAX = 10
-# What a job has left past the next minutes is cut into so many phases at most, where its
-# noise scale will grow; none where there are more jobs (1).
+# What a job has left past the next minutes is cut into so many phases at most, where
+# its noise scale will grow; none where there are more jobs (1).
 PHASES = 3
 JOBS_WITH_PHASES_MAX = 1_000
 NUM_COMPUTE = 2  # parameters of a pass; the others are of synchronisation and overlap
@@ -64,10 +66,10 @@ class JobFacts(NamedTuple):
     """What jobs are and have reported.
 
     steps: what their goodput follows from. allowed_JT: GPU types that each may have.
-    span_J2: the least and the most replicas that a plan may give; size_J: the only size,
-    0: there are several. noise_J: noise scale, samples (infinity: any batch is as good).
-    progress_J: done, hint_J: progress at the end (infinity: unknown), samples. profiled_J:
-    whether any number of replicas was timed.
+    span_J2: the least and the most replicas that a plan may give; size_J: the only
+    size, 0: there are several. noise_J: noise scale, samples (infinity: any batch is as
+    good). progress_J: done, hint_J: progress at the end (infinity: unknown), samples.
+    profiled_J: whether any number of replicas was timed.
     """
 
     steps: Steps
@@ -81,7 +83,8 @@ class JobFacts(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What goodputs follow from. done_J: progress made; noise_J: noise scale ahead of it.
+    """What goodputs follow from. done_J: progress made; noise_J: noise scale ahead of
+    it.
 
     slower_JX: what steps take over their model, on all configurations, then as held.
     """
@@ -93,7 +96,8 @@ class Sources(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What each job's time is worth. weight_J: of a second. due_J: seconds to its deadline.
+    """What each job's time is worth. weight_J: of a second. due_J: seconds to its
+    deadline.
 
     due_J is infinity where there is none. age_J: seconds since it was submitted.
     """
@@ -107,9 +111,9 @@ class Weights(NamedTuple):
 class Situation:
     """The jobs that a round may move.
 
-    goodput_JC: 0 where a job may not be; here_J: on what it holds. left_J: progress to do.
-    timed_J: whether anything was measured of it or its application. later, later_LC:
-    phases past the work that goodput_JC looks at, and goodputs in them.
+    goodput_JC: 0 where a job may not be; here_J: on what it holds. left_J: progress to
+    do. timed_J: whether anything was measured of it or its application. later,
+    later_LC: phases past the work that goodput_JC looks at, and goodputs in them.
     """
 
     jobs: tuple[JobView, ...]
@@ -149,7 +153,8 @@ def situation(
     *,
     room: bool = False,
 ) -> Situation:
-    """Return the situation of the jobs that may be moved; the records take in what they report.
+    """Return the situation of the jobs that may be moved; the records take in what they
+    report.
 
     room: whether each job had its best size in the last round.
     """
@@ -297,7 +302,9 @@ def least(spec: JobSpec) -> int:
 
 
 def _only_size(spec: JobSpec) -> int:
-    """Return the one number of replicas that a job may have, 0 where it may have several."""
+    """Return the one number of replicas that a job may have, 0 where it may have
+    several.
+    """
     if spec.contract is RescaleContract.FROZEN:
         return spec.replicas.requested
     return spec.replicas.min if spec.replicas.min == spec.replicas.max else 0
@@ -318,8 +325,8 @@ def _batch_limits(job: JobView, gpu_type: str) -> tuple[int, int, int, int, int]
 def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
     """Return step-time parameters on one GPU type, in the order of PARAM_NAMES.
 
-    On a type on which a job trained on one GPU only synchronisation was not timed, and its
-    fit takes it for free: it is that of the type on which the job trained on most.
+    On a type on which a job trained on one GPU only synchronisation was not timed, and
+    its fit takes it for free: it is that of the type on which the job trained on most.
     """
     values: tuple[float, ...] = params_of(profile.params)
     if profile.num_replicas_profiled > 1 or widest.num_replicas_profiled <= 1:
@@ -333,7 +340,9 @@ def _params_on(
     told: Mapping[str, TypeProfile],
     factor_TT: FloatArray,
 ) -> Sequence[float]:
-    """Return the step-time parameters on one type as those of another, passes rescaled."""
+    """Return the step-time parameters on one type as those of another, passes
+    rescaled.
+    """
     other = max(
         sorted(told), key=lambda name: (name in names, told[name].num_replicas_profiled)
     )
@@ -371,7 +380,9 @@ def _held(topology: Topology, job: JobView) -> tuple[str, Shape] | None:
 
 
 def _held_lawfully(job: JobView, topology: Topology) -> tuple[int, int, int, int]:
-    """Return type, nodes, racks and replicas that a job holds and may keep; replicas 0: none."""
+    """Return type, nodes, racks and replicas that a job holds and may keep; replicas 0:
+    none.
+    """
     held = topology.shape_of(job.allocation)
     spec = job.spec.replicas
     if held is not None:
@@ -383,7 +394,8 @@ def _held_lawfully(job: JobView, topology: Topology) -> tuple[int, int, int, int
 
 
 def _noise_scale(job: JobView) -> float:
-    """Return the noise scale, samples, at which Pollux's formula has the job's efficiency.
+    """Return the noise scale, samples, at which Pollux's formula has the job's
+    efficiency.
 
     Infinity: no loss.
     """
@@ -404,7 +416,9 @@ def _noise_scale(job: JobView) -> float:
 def _left(
     jobs: Sequence[JobView], alone_J: FloatArray, work: RemainingWork
 ) -> FloatArray:
-    """Return the progress that each job has left; 1-GPU seconds where nothing was timed of it."""
+    """Return the progress that each job has left; 1-GPU seconds where nothing was timed
+    of it.
+    """
     left_J = work.left(jobs, alone_J)
     for row in np.flatnonzero(alone_J <= 0.0).tolist():
         job = jobs[row]

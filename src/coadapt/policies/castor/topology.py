@@ -1,4 +1,6 @@
-"""Cluster topology as a plan sees it: GPU types, fixed jobs, and the configurations of a round."""
+"""Cluster topology as a plan sees it: GPU types, fixed jobs, and the configurations of
+a round.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +17,12 @@ from coadapt.model import (
     TenantId,
 )
 from coadapt.policies.allocation.capacity import FreeNodes, gpu_type_held
-from coadapt.policies.castor.arrays import BoolArray, IntArray
-from coadapt.policies.castor.rates import Configs
-from coadapt.policies.castor.times import Shape
+from coadapt.policies.predictors.best_goodputs import Configs
+from coadapt.policies.predictors.measured_step_times import Shape
+from coadapt.policies.solvers.arrays import BoolArray, IntArray
 
-# Up to so many whole nodes every number is a size; beyond, each is at least by this factor
-# larger, so that their number grows with the logarithm of the cluster (1).
+# Up to so many whole nodes every number is a size; beyond, each is at least by this
+# factor larger, so that their number grows with the logarithm of the cluster (1).
 EACH_NODE_UPTO = 16
 GROWTH = 1.15
 
@@ -45,9 +47,9 @@ class GpuType:
 class Topology:
     """The live GPU types, in order of their names; what a round may not change.
 
-    place: the number of the GPU type, and the rack, of each node. kept: frozen jobs that
-    run and may; stranded: frozen jobs that cannot stay where they are. quota_left: GPUs
-    that tenants with a quota may hold besides.
+    place: the number of the GPU type, and the rack, of each node. kept: frozen jobs
+    that run and may; stranded: frozen jobs that cannot stay where they are. quota_left:
+    GPUs that tenants with a quota may hold besides.
     """
 
     gpu_types: tuple[GpuType, ...]
@@ -62,7 +64,9 @@ class Topology:
         return tuple(each.name for each in self.gpu_types)
 
     def shape_of(self, held: Allocation) -> tuple[int, Shape] | None:
-        """Return GPU type and shape of an allocation; None: no GPUs, shared, lost or mixed."""
+        """Return GPU type and shape of an allocation; None: no GPUs, shared, lost or
+        mixed.
+        """
         if not held.slots or held.shared:
             return None
         places = {self.place.get(node) for node, _ in held.slots}
@@ -135,13 +139,15 @@ def configurations(
     timed_J: BoolArray,
     allowed_JT: BoolArray,
 ) -> tuple[Configs, BoolArray]:
-    """Return all configurations, by type and size, and which each job may have (jobs, configs).
+    """Return all configurations, by type and size, and which each job may have (jobs,
+    configs).
 
-    span_J2: the least and the most replicas of each job. timed_J: whether it was timed on
-    several; others stay within a node. allowed_JT: the GPU types that it may have.
+    span_J2: the least and the most replicas of each job. timed_J: whether it was timed
+    on several; others stay within a node. allowed_JT: the GPU types that it may have.
 
-    Sizes that no job shares (its least and its most) are there for that job alone. Sizes
-    beyond what any job may have are not there: on a large cluster they are most of all.
+    Sizes that no job shares (its least and its most) are there for that job alone.
+    Sizes beyond what any job may have are not there: on a large cluster they are most
+    of all.
     """
     own = set(span_J2.ravel().tolist())
     largest = max(own, default=1)
@@ -172,7 +178,9 @@ def configurations(
 
 
 def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
-    """Return the sizes that every job may have: within a node each one, then whole nodes."""
+    """Return the sizes that every job may have: within a node each one, then whole
+    nodes.
+    """
     sizes = list(range(1, node_gpus))
     count = 1
     while count * node_gpus <= num_gpus:

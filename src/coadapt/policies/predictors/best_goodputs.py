@@ -1,11 +1,14 @@
-"""The best goodput of each job on each configuration at a given noise scale: one compiled pass.
+"""The best goodput of each job on each configuration at a given noise scale: one
+compiled pass.
 
-Axes: J jobs, N asked rows (a job at a noise scale), C configurations, B candidate batches.
+Axes: J jobs, N asked rows (a job at a noise scale), C configurations, B candidate
+batches.
 """
 
-# A configuration is tried with the same batches as in goodput/batch.py. An upper bound of
-# a batch's goodput needs no power (steps take at least as long as the longer of passes and
-# synchronisation), so only batches with a bound above the best found are worked out.
+# A configuration is tried with the same batches as in goodput/batch.py. An upper bound
+# of a batch's goodput needs no power (steps take at least as long as the longer of
+# passes and synchronisation), so only batches with a bound above the best found are
+# worked out.
 
 from operator import attrgetter
 from typing import NamedTuple
@@ -26,7 +29,9 @@ params_of = attrgetter(*PARAM_NAMES)
 
 
 class Configs(NamedTuple):
-    """Configurations: GPU type, nodes, racks and replicas of each, shape (num_configs,)."""
+    """Configurations: GPU type, nodes, racks and replicas of each, shape
+    (num_configs,).
+    """
 
     type_C: IntArray
     nodes_C: IntArray
@@ -38,12 +43,14 @@ NO_CONFIGS = Configs(*np.empty((4, 0), dtype=np.int64))  # what each job holds a
 
 
 class Steps(NamedTuple):
-    """What the goodput of each job follows from, beside its noise. Arrays (num_jobs, ...).
+    """What the goodput of each job follows from, beside its noise. Arrays (num_jobs,
+    ...).
 
     params_JTX: step-time parameters per GPU type, in the order of ThroughputParams.
-    known_J: whether there are any. batch_JTX: initial, requested, max_total, min_atomic,
-    max_atomic (0: none), with the memory of each type; may_JX: adaptive, accumulation.
-    held_JX: type, nodes, racks, replicas that it holds (replicas 0: none).
+    known_J: whether there are any. batch_JTX: initial, requested, max_total,
+    min_atomic, max_atomic (0: none), with the memory of each type; may_JX: adaptive,
+    accumulation. held_JX: type, nodes, racks, replicas that it holds (replicas 0:
+    none).
     """
 
     params_JTX: FloatArray
@@ -65,7 +72,9 @@ class Rows(NamedTuple):
 
 
 class Best(NamedTuple):
-    """Goodputs, in progress per second, (rows, configurations + 1), and samples of a pass at each."""
+    """Goodputs, in progress per second, (rows, configurations + 1), and samples of a
+    pass at each.
+    """
 
     goodput_NC: FloatArray
     atomic_NC: FloatArray
@@ -74,8 +83,8 @@ class Best(NamedTuple):
 def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
     """Return the best goodputs where wanted, else 0, and at which batch that is.
 
-    The last column is what the job of the row holds, or one GPU. Jobs whose step time is
-    not known have 0.
+    The last column is what the job of the row holds, or one GPU. Jobs whose step time
+    is not known have 0.
     """
     shape = rows.wanted_NC.shape
     best = Best(np.zeros(shape), np.ones(shape))
@@ -137,7 +146,9 @@ def _log_steps_s(
 def _candidates(
     batch_X: FloatArray, accumulates: bool, replicas: int, batch_XB: FloatArray
 ) -> int:
-    """Write the samples of a pass and the passes of each candidate batch; return how many."""
+    """Write the samples of a pass and the passes of each candidate batch; return how
+    many.
+    """
     initial = batch_X[0]
     max_total = batch_X[2]
     min_atomic = batch_X[3]
@@ -154,8 +165,8 @@ def _candidates(
     step = (largest / smallest) ** (1.0 / (NUM_CANDIDATES - 1))
     far_step = step**FAR
     count = 0
-    # Each FAR-th share first, then those between them: products are rounded, so shares of
-    # a batch are reached in few steps.
+    # Each FAR-th share first, then those between them: products are rounded, so shares
+    # of a batch are reached in few steps.
     for first in range(2):
         share = smallest / replicas * step**first
         stride = 1 if first else FAR
@@ -222,7 +233,9 @@ def _best_of(
 def _as_requested(
     params_X: FloatArray, batch_X: FloatArray, replicas: int, sync_s: float
 ) -> tuple[float, float]:
-    """Return goodput and samples of a pass of a job that keeps its total batch; 0: too small."""
+    """Return goodput and samples of a pass of a job that keeps its total batch; 0: too
+    small.
+    """
     requested = batch_X[1]
     max_atomic = batch_X[4]
     if replicas * batch_X[3] > requested:

@@ -1,13 +1,15 @@
-"""Prediction intervals for when jobs start or end, learned from the errors of past predictions."""
+"""Prediction intervals for when jobs start or end, learned from the errors of past
+predictions.
+"""
 
 # A relaxed schedule is deterministic; the world is not: jobs come, curves turn out
-# otherwise, noise grows. So every prediction that was made is kept until the job is gone,
-# and log(what it took / what was predicted) joins a record. The interval of a new
-# prediction spans the 5th to the 95th percentile of that record, of predictions of about
-# as much. A prediction of a day errs otherwise than one of a minute, and is known much
-# later: until enough of it is, the interval is that of all, and no narrower than a factor
-# of LONG_FACTOR either way. The prediction itself always lies in it. Both sides get a
-# round's length added, since ends are seen at rounds only.
+# otherwise, noise grows. So every prediction that was made is kept until the job is
+# gone, and log(what it took / what was predicted) joins a record. The interval of a new
+# prediction spans the 5th to the 95th percentile of that record, of predictions of
+# about as much. A prediction of a day errs otherwise than one of a minute, and is known
+# much later: until enough of it is, the interval is that of all, and no narrower than a
+# factor of LONG_FACTOR either way. The prediction itself always lies in it. Both sides
+# get a round's length added, since ends are seen at rounds only.
 
 import math
 from collections import deque
@@ -27,8 +29,8 @@ LONG_FACTOR = 2.0
 SEEN_EVERY_S = 60.0
 LOW = 0.05
 HIGH = 0.95
-# Of starts: a wait that goes on joins the record once per half of what was predicted, so
-# the record has too few of them (with 0.95 17 % came later, with 0.98 10 %).
+# Of starts: a wait that goes on joins the record once per half of what was predicted,
+# so the record has too few of them (with 0.95 17 % came later, with 0.98 10 %).
 STARTS_HIGH = 0.99
 
 
@@ -36,10 +38,10 @@ STARTS_HIGH = 0.99
 class Predictions:
     """Predictions of one kind of instant. high: the percentile of an interval's end.
 
-    made: per job, (instant, predicted instant) at times. errors: (seconds predicted, log
-    ratio) of the latest. Of the last round: `at`, left_s (seconds to each job's instant,
-    infinity: not predicted), again_at (when the next prediction is to be noted). due_by:
-    the end of the first interval that was told of each job.
+    made: per job, (instant, predicted instant) at times. errors: (seconds predicted,
+    log ratio) of the latest. Of the last round: `at`, left_s (seconds to each job's
+    instant, infinity: not predicted), again_at (when the next prediction is to be
+    noted). due_by: the end of the first interval that was told of each job.
     """
 
     high: float = HIGH
@@ -130,7 +132,9 @@ class Predictions:
     def _spread(
         self, ascending: Sequence[tuple[float, float]], said_s: float
     ) -> tuple[float, float]:
-        """Return the least and the most over the prediction, of predictions of `said_s`."""
+        """Return the least and the most over the prediction, of predictions of
+        `said_s`.
+        """
         low_s = said_s / ALIKE - SEEN_EVERY_S
         high_s = said_s * ALIKE - SEEN_EVERY_S
         errors = [error for said, error in ascending if low_s <= said <= high_s]

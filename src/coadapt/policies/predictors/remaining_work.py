@@ -1,19 +1,22 @@
-"""Remaining work of each job: from its reports, its user's word, and how true such words proved."""
+"""Remaining work of each job: from its reports, its user's word, and how true such
+words proved.
+"""
 
 # A declared length is a hint. What it is worth is learned: when a job has gone, the
-# progress it had made over the hint it came with is one ratio, kept per tenant. A job that
-# has done x of its hint H then has
+# progress it had made over the hint it came with is one ratio, kept per tenant. A job
+# that has done x of its hint H then has
 #
 #     (median of the ratios above x  -  x) H          left,
 #
 # the median residual life in the tenant's own record. While that record is short a few
 # ratios of 1 are in it. Ratios near 1 count as 1, since the last report of a job comes
-# before its end. A job past all ratios is taken to have OVERRUN of what it did before it.
+# before its end. A job past all ratios is taken to have OVERRUN of what it did before
+# it.
 #
-# Jobs of one application are often alike in length. So what its ended jobs did is a second
-# witness: the one that erred by less in the mean, in logarithms, over that tenant's hints
-# and that application's jobs, is believed. Without a hint the application is, and where
-# none is named, whole lengths in 1-GPU seconds over all jobs.
+# Jobs of one application are often alike in length. So what its ended jobs did is a
+# second witness: the one that erred by less in the mean, in logarithms, over that
+# tenant's hints and that application's jobs, is believed. Without a hint the
+# application is, and where none is named, whole lengths in 1-GPU seconds over all jobs.
 
 import math
 from bisect import bisect_right
@@ -46,9 +49,11 @@ NEARLY_DONE = 1e-3  # of a job's length: the least that it is taken to have left
 
 
 def hinted(job: JobView) -> float | None:
-    """Return the progress (samples) at which `job` is to end by its report or its user's word.
+    """Return the progress (samples) at which `job` is to end by its report or its
+    user's word.
 
-    None: unknown. Epochs say nothing before the first report says how many samples one has.
+    None: unknown. Epochs say nothing before the first report says how many samples one
+    has.
     """
     told = job.measured.progress_target
     return told if told is not None and told > 0.0 else declared_samples(job)
@@ -81,7 +86,8 @@ class RemainingWork:
     living: dict[JobId, _Living] = field(default_factory=dict)
 
     def left(self, jobs: Sequence[JobView], alone_J: FloatArray) -> FloatArray:
-        """Return the progress that each job has before it, 0 where its goodput is unknown.
+        """Return the progress that each job has before it, 0 where its goodput is
+        unknown.
 
         alone_J: goodput on one GPU, 0 where unknown. Takes in which jobs are here, and
         learns from those that have gone.
@@ -122,7 +128,8 @@ class RemainingWork:
         ratio = gone.progress / gone.hint
         honest = HONEST[0] <= ratio <= HONEST[1]
         if gone.key is not None and gone.before > 0.0:
-            # The last report comes before the end: by half of a report's time in the mean.
+            # The last report comes before the end: by half of a report's time in the
+            # mean.
             whole = gone.progress + 0.5 * (gone.progress - gone.before)
             _remember(self.wholes, gone.key, gone.hint if honest else whole)
         if gone.hint == math.inf:
@@ -132,10 +139,11 @@ class RemainingWork:
             ratios.append(1.0 if honest else ratio)
 
     def unseen_s(self, shows_s: float) -> float:
-        """Return the 1-GPU seconds that a job of unknown length counts as; after `shows_s` it is known.
+        """Return the 1-GPU seconds that a job of unknown length counts as; after
+        `shows_s` it is known.
 
-        The least mean time to an end, over y, of running it on while it proves no longer
-        than y, by the jobs seen (a Gittins index).
+        The least mean time to an end, over y, of running it on while it proves no
+        longer than y, by the jobs seen (a Gittins index).
         """
         known = sorted(self.seen) or [TYPICAL_S]
         means = (shows_s * len(known) + total for total in accumulate(known))
@@ -177,7 +185,9 @@ class _Record:
         return self._ratios[tenant]
 
     def _by_application(self, job: _Living) -> float | None:
-        """Return the progress left by other jobs of the application; None: they say nothing."""
+        """Return the progress left by other jobs of the application; None: they say
+        nothing.
+        """
         if job.key is None:
             return None
         has_hint = job.hint < math.inf
@@ -196,7 +206,9 @@ class _Record:
         return max(rest, NEARLY_DONE * job.alone)
 
     def _errs_less(self, job: _Living, alike: Sequence[float]) -> bool:
-        """Return whether jobs of the application differ by less than hints from the truth."""
+        """Return whether jobs of the application differ by less than hints from the
+        truth.
+        """
         assert job.key is not None
         if job.key not in self._spreads:
             self._spreads[job.key] = _spread(alike, median(alike))
@@ -206,7 +218,9 @@ class _Record:
 
 
 def _remember(lengths: dict[Key, deque[float]], key: Key, length: float) -> None:
-    """Add a length to its application's; the applications longest unseen are forgotten."""
+    """Add a length to its application's; the applications longest unseen are
+    forgotten.
+    """
     same = lengths[key] = lengths.pop(key, deque(maxlen=WHOLES_MAX))
     same.append(length)
     if len(lengths) > APPLICATIONS_MAX:

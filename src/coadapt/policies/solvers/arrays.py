@@ -1,8 +1,11 @@
-"""Names of array types, and exp, log and power of arrays to the same bits on all machines."""
+"""Names of array types, and exp, log and power of arrays to the same bits on all
+machines.
+"""
 
-# numpy has its own exp, log and power for processors with AVX-512, whose last bits differ
-# from the C library's. Sizes that are alike are told apart by less, and a run that takes
-# another of two sizes becomes another run. Compiled loops call the C library everywhere.
+# numpy has its own exp, log and power for processors with AVX-512, whose last bits
+# differ from the C library's. Sizes that are alike are told apart by less, and a run
+# that takes another of two sizes becomes another run. Compiled loops call the C library
+# everywhere.
 
 import numpy as np
 from numpy.typing import NDArray

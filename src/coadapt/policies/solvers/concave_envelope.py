@@ -14,11 +14,12 @@ from coadapt.policies.solvers.arrays import FloatArray, IntArray
 
 
 class Curves(NamedTuple):
-    """Concave curves through (0, 0), one job after the other, per job one GPU type after the other.
+    """Concave curves through (0, 0), one job after the other, per job one GPU type
+    after the other.
 
-    first_J: where each job's corners begin, shape (num_jobs + 1,). gpus_V, goodput_V: the
-    corners, both ascending on each type; goodput in the job's own progress per second.
-    type_V: the number of their GPU type.
+    first_J: where each job's corners begin, shape (num_jobs + 1,). gpus_V, goodput_V:
+    the corners, both ascending on each type; goodput in the job's own progress per
+    second. type_V: the number of their GPU type.
     """
 
     first_J: IntArray
@@ -85,7 +86,8 @@ def _cover(
 
 
 def envelopes(goodput_JK: FloatArray, gpus_K: FloatArray, of_type: int = 0) -> Curves:
-    """Return the envelopes of the points (0, 0) and (gpus_K, goodput_JK), those of 0 left out.
+    """Return the envelopes of the points (0, 0) and (gpus_K, goodput_JK), those of 0
+    left out.
 
     gpus_K ascends. A job without any point gets one corner of goodput 0. of_type: the
     number of the GPU type.

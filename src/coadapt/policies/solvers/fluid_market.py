@@ -11,15 +11,15 @@ Axes: P phases of jobs, V corners of their curves, T GPU types.
 #                                            sum of k_o y_jo <= N_t for each type.
 #
 # y_jo is the share of its time that job j spends on option o, k_o GPUs of one type, and
-# lambda_t a dual price: all of a type's GPUs are wanted at it, or fewer at a price of 0.
-# So that prices are found in few steps, demand must not jump with them: a job divides its
-# time in proportion to exp((v G - lambda_t k) / (SOFT x v G at most)), and likewise for
-# having nothing. That is the same program with the entropy of y in it. Prices take
-# Newton's steps, in logarithms, from those of the market before.
+# lambda_t a dual price: all of a type's GPUs are wanted at it, or fewer at a price of
+# 0. So that prices are found in few steps, demand must not jump with them: a job
+# divides its time in proportion to exp((v G - lambda_t k) / (SOFT x v G at most)), and
+# likewise for having nothing. That is the same program with the entropy of y in it.
+# Prices take Newton's steps, in logarithms, from those of the market before.
 #
-# A market is held once demand is further than DRIFT from what there is. Until then a new
-# job divides its time at the present prices, and all have more or less of what they want,
-# in proportion, so that all GPUs are used.
+# A market is held once demand is further than DRIFT from what there is. Until then a
+# new job divides its time at the present prices, and all have more or less of what they
+# want, in proportion, so that all GPUs are used.
 
 from typing import NamedTuple
 
@@ -53,11 +53,11 @@ class _State(NamedTuple):
     Of types: gpus_T; price_T and zero_T, the price that counts as 0; wanted_T GPUs;
     given_T: GPUs that a job has for each that it wants; step_T: the longest step of the
     price, with its last sign. Of phases: left_P work; rate_P; idle_P: the share of time
-    with nothing; inverse_P: 1 / temperature; most_P: highest goodput. On each type: GPUs
-    wanted in the mean, their squares, and the goodput there. here_P: the phases present,
-    in its first places. first_PT: where options of a type begin. share_V: of time, up to
-    a factor. slope_TT: by how many fewer GPUs of a type (row) are wanted if the price of
-    one (column) rises by 1; the last column is of solving for steps.
+    with nothing; inverse_P: 1 / temperature; most_P: highest goodput. On each type:
+    GPUs wanted in the mean, their squares, and the goodput there. here_P: the phases
+    present, in its first places. first_PT: where options of a type begin. share_V: of
+    time, up to a factor. slope_TT: by how many fewer GPUs of a type (row) are wanted if
+    the price of one (column) rises by 1; the last column is of solving for steps.
     """
 
     gpus_T: FloatArray
@@ -145,7 +145,9 @@ def _without_empty_types(jobs: FluidJobs) -> FluidJobs:
 
 @lean_part
 def _power(x: float) -> float:
-    """Return x to the power of POWER, 0 for x < 0: near exp(POWER (x - 1)) for x near 1."""
+    """Return x to the power of POWER, 0 for x < 0: near exp(POWER (x - 1)) for x near
+    1.
+    """
     x = max(x, 0.0)
     for _ in range(SQUARINGS):
         x *= x
@@ -211,7 +213,8 @@ def _add_slope(state: _State, phase: int) -> None:
 
 @lean_part
 def _eliminate(rows_TX: FloatArray) -> None:
-    """Solve linear equations by Gauss elimination; the last column becomes the solution.
+    """Solve linear equations by Gauss elimination; the last column becomes the
+    solution.
 
     Those of prices are positive definite up to scales, so rows keep their places.
     """
@@ -229,7 +232,9 @@ def _eliminate(rows_TX: FloatArray) -> None:
 
 @lean_part
 def _step(state: _State) -> bool:
-    """Move prices towards where all GPUs are wanted; return whether they are near enough."""
+    """Move prices towards where all GPUs are wanted; return whether they are near
+    enough.
+    """
     near = True
     slope_TT = state.slope_TT
     last = len(state.gpus_T)
@@ -280,7 +285,9 @@ def _share_out(
 
 @lean_part
 def _drifted(state: _State) -> bool:
-    """Write how many GPUs a job has for each that it wants; return whether a market is due."""
+    """Write how many GPUs a job has for each that it wants; return whether a market is
+    due.
+    """
     drifted = False
     for t in range(len(state.gpus_T)):
         gpus = state.gpus_T[t]

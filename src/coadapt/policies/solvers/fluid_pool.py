@@ -1,13 +1,15 @@
-"""Fluid relaxation on GPUs of one type: at each instant they go where value x slope is highest.
+"""Fluid relaxation on GPUs of one type: at each instant they go where value x slope is
+highest.
 
 Axes: P phases of jobs, V pieces of curves (one per corner).
 """
 
-# At values v_j the best use of N GPUs at an instant is max sum_j v_j G_j(k_j), sum_j k_j <= N.
-# G_j is concave and piecewise linear: hand out GPUs to pieces in falling order of
-# v_j x slope until they are used up. The worth of the piece that is cut is the price of a
-# GPU. Values stay as they are while time is played forward, so pieces are sorted once.
-# When a job comes or ends, only how far down the order the GPUs reach (`cut`) moves.
+# At values v_j the best use of N GPUs at an instant is max sum_j v_j G_j(k_j), sum_j
+# k_j <= N. G_j is concave and piecewise linear: hand out GPUs to pieces in falling
+# order of v_j x slope until they are used up. The worth of the piece that is cut is the
+# price of a GPU. Values stay as they are while time is played forward, so pieces are
+# sorted once. When a job comes or ends, only how far down the order the GPUs reach
+# (`cut`) moves.
 
 from typing import NamedTuple
 
@@ -26,10 +28,10 @@ class _Flow(NamedTuple):
     """What changes while time is played forward.
 
     Of pieces: width_V in GPUs, slope_V in goodput per GPU, worth_V = value x slope,
-    taken_V the GPUs that it has, owner_V its phase; order_V the pieces by falling worth,
-    rank_V the place of each there. Of phases: the work left_P at since_P, rate_P since
-    then, ends_P when it ends at that rate, state_P (absent, present, or its GPUs have
-    changed). here_P: the phases that are present, in its first places.
+    taken_V the GPUs that it has, owner_V its phase; order_V the pieces by falling
+    worth, rank_V the place of each there. Of phases: the work left_P at since_P, rate_P
+    since then, ends_P when it ends at that rate, state_P (absent, present, or its GPUs
+    have changed). here_P: the phases that are present, in its first places.
     """
 
     width_V: FloatArray
@@ -102,7 +104,9 @@ class Pool:
 
 @lean_part
 def _fill(flow: _Flow, cut: int, free: float) -> tuple[int, float]:
-    """Hand out free GPUs down the order, from `cut` on; return the new cut and what is free."""
+    """Hand out free GPUs down the order, from `cut` on; return the new cut and what is
+    free.
+    """
     while free > EPSILON and cut < len(flow.order_V):
         v = flow.order_V[cut]
         phase = flow.owner_V[v]

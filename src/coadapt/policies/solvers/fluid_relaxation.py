@@ -1,4 +1,5 @@
-"""Fluid relaxation of scheduling: GPUs are divided freely, and the value of progress is a fixed point.
+"""Fluid relaxation of scheduling: GPUs are divided freely, and the value of progress is
+a fixed point.
 
 Axes: J jobs, P phases of jobs (a job's first phase has the job's number), T GPU types,
 V corners of curves.
@@ -6,8 +7,9 @@ V corners of curves.
 
 # At given prices of a GPU, lambda(t), job j minimises
 #
-#     integral from 0 to C_j of ( w_j + lambda(t) k(t) ) dt    with the integral of G_j(k(t))
-#                                                              being the work it has left.
+#     integral from 0 to C_j of ( w_j + lambda(t) k(t) ) dt
+#
+# such that the integral of its goodput over k(t) GPUs is the work it has left.
 #
 # Along an optimum its value v_j per unit of progress is constant, k(t) maximises
 # v_j G_j(k) - lambda(t) k, and the free end C_j asks for
@@ -16,9 +18,9 @@ V corners of curves.
 #
 # Prices in turn follow from the values: at each instant GPUs go where value x slope is
 # highest (fluid_pool.py, for GPUs of one type), or are shared out by a market
-# (fluid_market.py). So: play time forward, take each job's value at the price of its own
-# end, half of the way in logarithms (with all of it values swing), and again; keep what
-# cost least.
+# (fluid_market.py). So: play time forward, take each job's value at the price of its
+# own end, half of the way in logarithms (with all of it values swing), and again; keep
+# what cost least.
 
 from typing import NamedTuple, Protocol
 
@@ -41,10 +43,10 @@ FAIR_WEIGHT = 10.0  # of a second past fair_limit_J (3 is worse)
 class FluidJobs(NamedTuple):
     """Jobs to schedule, by phase: a job whose curve changes as it learns has several.
 
-    curves: goodput over GPUs of each phase. left_P: work, in progress. arrives_P: seconds
-    from now (infinity: when the phase before ends). next_P: the phase that follows (-1:
-    none). First phases come first; the later ones of a job are consecutive. gpus_T: GPUs
-    of each type.
+    curves: goodput over GPUs of each phase. left_P: work, in progress. arrives_P:
+    seconds from now (infinity: when the phase before ends). next_P: the phase that
+    follows (-1: none). First phases come first; the later ones of a job are
+    consecutive. gpus_T: GPUs of each type.
     """
 
     curves: Curves
@@ -55,7 +57,8 @@ class FluidJobs(NamedTuple):
 
 
 class RelaxedSchedule(NamedTuple):
-    """When phases (or jobs) get their first GPU and end, seconds from now; infinity: never.
+    """When phases (or jobs) get their first GPU and end, seconds from now; infinity:
+    never.
 
     Shape (num_phases,); price: of a GPU of each type just before the end, in value per
     GPU-second, shape (num_phases, num_types).
@@ -69,14 +72,14 @@ class RelaxedSchedule(NamedTuple):
 class Objective(NamedTuple):
     """What a schedule is to minimise, over jobs that are here or expected:
 
-    sum_j weight_J (long_J + LATE_WEIGHT max(end_J - due_J, 0)) + makespan_jobs x the last
-    end, in expectation over the jobs that come.
+    sum_j weight_J (long_J + LATE_WEIGHT max(end_J - due_J, 0)) + makespan_jobs x the
+    last end, in expectation over the jobs that come.
 
-    long_J is the completion time c = age_J + end_J in which a second past usual_s weighs
-    (c / usual_s) to the power of `tail`; past tolerance_J more again by c / tolerance_J - 1, and
-    past fair_limit_J by FAIR_WEIGHT times c / fair_limit_J - 1. due_J: deadline, seconds from now
-    (infinity: none). chance_J: that the job comes (1: it is here). usual_s 0: the mean
-    completion time of the first schedule.
+    long_J is the completion time c = age_J + end_J in which a second past usual_s
+    weighs (c / usual_s) to the power of `tail`; past tolerance_J more again by c /
+    tolerance_J - 1, and past fair_limit_J by FAIR_WEIGHT times c / fair_limit_J - 1.
+    due_J: deadline, seconds from now (infinity: none). chance_J: that the job comes (1:
+    it is here). usual_s 0: the mean completion time of the first schedule.
     """
 
     weight_J: FloatArray
@@ -91,7 +94,9 @@ class Objective(NamedTuple):
 
 
 class FixedPoint(NamedTuple):
-    """The best values found, per phase; the schedule of whole jobs at them; its cost."""
+    """The best values found, per phase; the schedule of whole jobs at them; its
+    cost.
+    """
 
     value_P: FloatArray
     schedule: RelaxedSchedule
@@ -111,7 +116,9 @@ class Relaxation(Protocol):
 def fixed_point(
     relaxation: Relaxation, start_P: FloatArray, objective: Objective, plays: int
 ) -> FixedPoint:
-    """Return the best of `plays` schedules, the first of which has the values start_P."""
+    """Return the best of `plays` schedules, the first of which has the values
+    start_P.
+    """
     jobs = relaxation.jobs
     num_jobs = len(objective.weight_J)
     value_P = start_P.copy()
@@ -160,7 +167,9 @@ def _last_ends(end_P: FloatArray, next_P: IntArray, end_J: FloatArray) -> None:
 
 @lean_part
 def _value_at(curves: Curves, phase: int, weight: float, price_T: FloatArray) -> float:
-    """Return min_k (weight + price k) / goodput(k) over all types; infinity: no progress."""
+    """Return min_k (weight + price k) / goodput(k) over all types; infinity: no
+    progress.
+    """
     least = np.inf
     for v in range(curves.first_J[phase], curves.first_J[phase + 1]):
         if curves.goodput_V[v] > 0.0:
@@ -202,7 +211,9 @@ def own_values(
 
 
 def values_at(curves: Curves, weight_P: FloatArray, price_T: FloatArray) -> FloatArray:
-    """Return min_k (weight + price k) / goodput(k) of each curve, 0 where there is none."""
+    """Return min_k (weight + price k) / goodput(k) of each curve, 0 where there is
+    none.
+    """
     value_P = np.empty(len(weight_P))
     _write_values(curves, weight_P, price_T, value_P)
     return value_P
@@ -290,14 +301,18 @@ def mean_completion_s(schedule: RelaxedSchedule, objective: Objective) -> float:
 
 @lean_part
 def _excess(long: float, bound: float) -> float:
-    """Return the integral of max(c / bound - 1, 0) over completion times c up to `long`."""
+    """Return the integral of max(c / bound - 1, 0) over completion times c up to
+    `long`.
+    """
     excess: float = max(long - bound, 0.0) ** 2 / (2.0 * bound)
     return excess
 
 
 @compiled_lean
 def cost_of(schedule: RelaxedSchedule, objective: Objective) -> float:
-    """Return the objective of a schedule; jobs that never end cost nothing at any values."""
+    """Return the objective of a schedule; jobs that never end cost nothing at any
+    values.
+    """
     end_J = schedule.end_s
     last = _expected_last_end(end_J, objective.chance_J)
     cost: float = objective.makespan_jobs * last

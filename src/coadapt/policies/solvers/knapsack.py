@@ -1,4 +1,5 @@
-"""Multiple-choice knapsack: at most one option per job, within the GPUs of types and quotas.
+"""Multiple-choice knapsack: at most one option per job, within the GPUs of types and
+quotas.
 
 Axes: J jobs, O options of a job, R resources (GPU types, then tenants with a quota).
 """
@@ -6,21 +7,25 @@ Axes: J jobs, O options of a job, R resources (GPU types, then tenants with a qu
 #     max sum_j value[j, o_j]   subject to   sum of gpus over type t    <= N_t,
 #                                            sum of gpus over tenant q  <= Q_q.
 #
-# 1. Dual prices. For prices u_r >= 0, L(u) = sum_j max(0, max_o value - (u_type + u_tenant)
-#    gpus) + sum_r u_r C_r is at least the value of every feasible choice (weak duality), so
-#    a poor search costs tightness, never truth. L is convex and its slope along u_r is C_r
-#    minus the use of r: each price is found by bisection, in turns. That ends in kinks
-#    where several prices would have to move at once. Polyak steps down the slope go on
-#    from there.
-# 2. Greedy repair. What jobs would choose at these prices uses about all of each resource.
+# 1. Dual prices. For prices u_r >= 0, L(u) = sum_j max(0, max_o value - (u_type +
+# u_tenant)
+#    gpus) + sum_r u_r C_r is at least the value of every feasible choice (weak
+#    duality), so a poor search costs tightness, never truth. L is convex and its slope
+#    along u_r is C_r minus the use of r: each price is found by bisection, in turns.
+#    That ends in kinks where several prices would have to move at once. Polyak steps
+#    down the slope go on from there.
+# 2. Greedy repair. What jobs would choose at these prices uses about all of each
+# resource.
 #    Jobs step down where that costs least per GPU until all fits, then step up where a
 #    GPU brings most.
-# 3. Dynamic programming. With several types (2) was 2.3 % below the best on Sia's cluster,
-#    and up to 18 %: a job can take the place of another only once that one has found its
-#    place elsewhere. So the GPUs of two types at a time are given out again, exactly,
-#    while jobs elsewhere may stay there, until no two types gain; at last those of all
-#    types. No better choice has an option that costs more at the prices than the choice
-#    at hand is below the bound (fixing by reduced costs), so few options are left.
+# 3. Dynamic programming. With several types (2) was 2.3 % below the best on Sia's
+# cluster,
+#    and up to 18 %: a job can take the place of another only once that one has found
+#    its place elsewhere. So the GPUs of two types at a time are given out again,
+#    exactly, while jobs elsewhere may stay there, until no two types gain; at last
+#    those of all types. No better choice has an option that costs more at the prices
+#    than the choice at hand is below the bound (fixing by reduced costs), so few
+#    options are left.
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -73,7 +78,9 @@ class Choice(NamedTuple):
 
 
 def solve(options: Options) -> Choice:
-    """Return a choice of nearly the highest value, and a bound on any choice's value."""
+    """Return a choice of nearly the highest value, and a bound on any choice's
+    value.
+    """
     bound, price_R = prove(options)
     option_J = np.empty_like(options.tenant_J)
     left_R = np.empty_like(options.capacity_R)
@@ -90,7 +97,9 @@ def solve(options: Options) -> Choice:
 
 
 def prove(options: Options) -> tuple[float, FloatArray]:
-    """Return a bound on the value of feasible choices, and dual prices that prove it."""
+    """Return a bound on the value of feasible choices, and dual prices that prove
+    it.
+    """
     option_J = np.empty_like(options.tenant_J)
     left_R = np.empty_like(options.capacity_R)
     price_R = np.zeros(len(left_R))
@@ -115,7 +124,9 @@ def prove(options: Options) -> tuple[float, FloatArray]:
 def _descend(
     options: Options, price_R: FloatArray, bound: float, value: float
 ) -> tuple[float, FloatArray]:
-    """Search on by Polyak steps. value: of any feasible choice. One price is exact already."""
+    """Search on by Polyak steps. value: of any feasible choice. One price is exact
+    already.
+    """
     option_J = np.empty_like(options.tenant_J)
     left_R = np.empty_like(options.capacity_R)
     best_R = price_R
@@ -137,7 +148,9 @@ def _descend(
 
 @lean_part
 def _best(options: Options, price_R: FloatArray, j: int) -> tuple[int, float]:
-    """Return the option that earns job j most beyond its price; WAIT and 0: none does."""
+    """Return the option that earns job j most beyond its price; WAIT and 0: none
+    does.
+    """
     best = WAIT
     most = 0.0
     tenant = options.tenant_J[j]
@@ -154,7 +167,9 @@ def _best(options: Options, price_R: FloatArray, j: int) -> tuple[int, float]:
 
 @compiled_lean
 def choose_at(options: Options, price_R: FloatArray, option_J: IntArray) -> float:
-    """Write each job's best option at these prices; return the bound that they prove."""
+    """Write each job's best option at these prices; return the bound that they
+    prove.
+    """
     bound = 0.0
     for r in range(len(price_R)):
         bound += price_R[r] * options.capacity_R[r]
@@ -190,7 +205,9 @@ def _give(options: Options, left_R: IntArray, j: int, o: int, sign: int) -> None
 
 @lean_part
 def _use(options: Options, price_R: FloatArray, r: int, price: float) -> int:
-    """Return the GPUs of resource r that jobs choose if it has this price; set the price."""
+    """Return the GPUs of resource r that jobs choose if it has this price; set the
+    price.
+    """
     used = 0
     price_R[r] = price
     for j in range(len(options.tenant_J)):
@@ -228,7 +245,9 @@ def _bisect(options: Options, price_R: FloatArray, r: int, highest: float) -> No
 
 
 def make_feasible(options: Options, option_J: IntArray, price_R: FloatArray) -> float:
-    """Change a choice until it fits and leaves nothing that is wanted; return its value."""
+    """Change a choice until it fits and leaves nothing that is wanted; return its
+    value.
+    """
     left_R = np.empty_like(options.capacity_R)
     leftover(options, option_J, left_R)
     _repair(options, option_J, left_R)
@@ -263,7 +282,9 @@ def _repair(options: Options, option_J: IntArray, left_R: IntArray) -> None:
 
 @lean_part
 def _loss(options: Options, j: int, old: int, o: int, short: int) -> float:
-    """Return what job j loses per GPU of those short by going from `old` to fewer GPUs."""
+    """Return what job j loses per GPU of those short by going from `old` to fewer
+    GPUs.
+    """
     gpus = options.gpus_JO[j, old]
     loss = options.value_JO[j, old]
     if o != WAIT:
@@ -303,7 +324,9 @@ def _fill(
 def _gain(
     options: Options, left_R: IntArray, price_R: FloatArray, j: int, old: int, o: int
 ) -> float:
-    """Return what going from `old` to option o brings per price of the GPUs; 0: it cannot."""
+    """Return what going from `old` to option o brings per price of the GPUs; 0: it
+    cannot.
+    """
     now = 0.0
     back = 0
     own_type = -1
@@ -337,7 +360,8 @@ def _give_out(
     value_2S: FloatArray,
     choice_JS: NDArray[np.int16],
 ) -> None:
-    """Write the best choice where all GPUs of the types with a stride are given out again.
+    """Write the best choice where all GPUs of the types with a stride are given out
+    again.
 
     Each job has an open option of these types, or what it has elsewhere. A state is how
     many GPUs of each such type are used: sum of used x stride. Quotas count by their
@@ -383,7 +407,8 @@ def _give_out(
 
 @dataclass(slots=True)
 class _Search:
-    """The best choice so far and its value; price_R, bound: no choice is better than that.
+    """The best choice so far and its value; price_R, bound: no choice is better than
+    that.
 
     budget: inner steps of dynamic programs that may yet be taken.
     """
@@ -396,7 +421,9 @@ class _Search:
     budget: int = MAX_EXACT_STEPS
 
     def improve(self) -> bool:
-        """Give out two types at a time until none gain, then all; return whether it is exact."""
+        """Give out two types at a time until none gain, then all; return whether it is
+        exact.
+        """
         num_types = self.options.num_types
         before = -np.inf if num_types > 1 else self.value
         while self.value > before:
@@ -454,7 +481,9 @@ class _Search:
         stride_T: IntArray,
         num_states: int,
     ) -> None:
-        """Run the dynamic program over jobs with an open option there; others keep theirs."""
+        """Run the dynamic program over jobs with an open option there; others keep
+        theirs.
+        """
         options = self.options
         away_J = ~some_J & (found_J != WAIT)
         away_J[away_J] &= stride_T[options.type_JO[away_J, found_J[away_J]]] > 0
