@@ -28,7 +28,7 @@ from benchmarks.castor_gap import (
     store,
 )
 from coadapt.policies.castor.job_values import PLAYS
-from coadapt.policies.castor.round import Prospects, worths
+from coadapt.policies.castor.round import Prospects, earnings
 from coadapt.policies.solvers.arrays import FloatArray
 from coadapt.policies.solvers.fluid_pool import Pool
 from coadapt.policies.solvers.fluid_relaxation import (
@@ -159,9 +159,9 @@ def _choose(here: Sequence[Job], rescale_s: float) -> None:
         takes_s_JK,
         np.where(runs_J, takes_s_JK[every_J, size_J], np.inf),
         np.full(len(here), rescale_s),
-        calm_s=0.0,
+        next_event_s=0.0,
     )
-    worth_JO = worths(np.array([job.values[0] for job in here]), prospects)
+    worth_JO = earnings(np.array([job.values[0] for job in here]), prospects)
     worth_JK = worth_JO[:, :-1].copy()
     keep_J = worth_JO[:, -1]
     worth_JK[every_J[runs_J], size_J[runs_J]] = keep_J[runs_J]

@@ -5,7 +5,7 @@ caught.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from coadapt.model import ClusterView, InputError, JobId, Plan
 
@@ -71,7 +71,6 @@ def reaction_of(policy: Policy) -> float | None:
     return float(reaction_s)
 
 
-@runtime_checkable
 class PredictsEnds(Protocol):
     """A policy that predicts when jobs end."""
 
@@ -87,4 +86,5 @@ def foretold_by(policy: Policy) -> Mapping[JobId, Prediction]:
     """Return when jobs end by the policy's last round; empty for a policy that does not
     predict.
     """
-    return policy.predictions if isinstance(policy, PredictsEnds) else {}
+    predictions: Mapping[JobId, Prediction] = getattr(policy, "predictions", {})
+    return predictions

@@ -7,14 +7,12 @@ from statistics import harmonic_mean
 
 import numpy as np
 import pytest
-from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.lengths import Lengths
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from coadapt.goodput.throughput import step_time
-from coadapt.model import BatchConfig, GradStats, JobView, Placement, RescaleContract
-from coadapt.policies.castor.situation import Situation, situation
+from coadapt.model import BatchConfig, GradStats, JobView, Placement
+from coadapt.policies.castor.situation import Situation
 from coadapt.policies.predictors.application_models import (
     APPLICATIONS_MAX,
     OCTAVES_MIN,
@@ -43,7 +41,15 @@ from coadapt.policies.predictors.noise_growth import (
     ahead,
     stretches,
 )
-from tests.policies.castor.stage import PARAMS, left, observe, timed
+from coadapt.policies.predictors.remaining_work import RemainingWork
+from tests.policies.castor.stage import (
+    PARAMS,
+    left,
+    observe,
+    placement_of,
+    situation_of,
+    timed,
+)
 from tests.policies.stage import nodes, on, view
 
 
@@ -99,7 +105,7 @@ def first_pass_s(known: Applications, job: JobView, gpu_type: str = "gpu") -> fl
 
 def seen(known: Applications, *jobs: JobView) -> Situation:
     told = view(nodes(4, 4, 4, 4), *jobs)
-    return situation(told, standing(told), Lengths(), known)
+    return situation_of(told, known)
 
 
 def test_a_newcomer_is_taken_for_what_its_kin_are() -> None:
@@ -386,7 +392,7 @@ def test_there_may_be_more_applications_at_once_than_are_remembered() -> None:
 
 
 def test_lengths_of_few_applications_are_remembered() -> None:
-    lengths = Lengths()
+    lengths = RemainingWork()
     for number in range(APPLICATIONS_MAX + 10):
         job = of(timed("kin", progress=1e6, target=1e8), f"application {number}")
         observe(lengths, job)
@@ -411,7 +417,7 @@ def test_the_noise_ahead_is_that_which_kin_had_there() -> None:
     assert large_against_small(grows) > 1.2 * large_against_small(falls)
 
 
-def gone(lengths: Lengths, *, hint: float | None, did: float = 1e6) -> None:
+def gone(lengths: RemainingWork, *, hint: float | None, did: float = 1e6) -> None:
     """Let a job of the application come, train until `did` and go."""
     for progress in (0.5 * did, did):
         observe(lengths, of(timed("kin", progress=progress, target=hint)))
@@ -419,7 +425,7 @@ def gone(lengths: Lengths, *, hint: float | None, did: float = 1e6) -> None:
 
 
 def test_hints_that_proved_wrong_yield_to_what_kin_did() -> None:
-    lengths = Lengths()
+    lengths = RemainingWork()
     for factor in (0.3, 2.0, 0.5, 4.0):
         gone(lengths, hint=factor * 1e6)
     new = of(timed("new", progress=0.0, target=3e6))
@@ -427,7 +433,7 @@ def test_hints_that_proved_wrong_yield_to_what_kin_did() -> None:
 
 
 def test_hints_that_proved_right_are_kept_where_kin_differ() -> None:
-    lengths = Lengths()
+    lengths = RemainingWork()
     for whole in (1e6, 3e6, 1e7):
         gone(lengths, hint=whole, did=whole)
     assert left(lengths, of(timed("new", progress=0.0, target=5e6))) == pytest.approx(
@@ -436,7 +442,7 @@ def test_hints_that_proved_right_are_kept_where_kin_differ() -> None:
 
 
 def test_without_a_hint_a_job_is_as_long_as_its_kin() -> None:
-    lengths = Lengths()
+    lengths = RemainingWork()
     gone(lengths, hint=None)
     assert left(lengths, of(newcomer())) == pytest.approx(1.25e6)
 
@@ -444,7 +450,7 @@ def test_without_a_hint_a_job_is_as_long_as_its_kin() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_left_is_kept_no_longer_than_it_holds(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    lengths = Lengths()
+    lengths = RemainingWork()
     jobs = dict[str, JobView]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coadapt.policies.castor.lengths.APPLICATIONS_MAX", 2)
@@ -585,7 +591,7 @@ def test_sizes_look_farther_where_there_is_room() -> None:
     )
     told = view(nodes(4, 4, 4, 4), young)
     crowded, roomy = (
-        situation(told, standing(told), Lengths(), known, room=room).sources.noise_J[0]
+        situation_of(told, known, room=room).sources.noise_J[0]
         for room in (False, True)
     )
     assert 1.1 * crowded < roomy
@@ -679,23 +685,18 @@ def test_of_step_times_the_latest_batches_and_shapes_are_kept() -> None:
 
 
 def test_a_step_that_is_timed_again_and_took_as_long_is_nothing_new() -> None:
-    """What jobs were told is the same object, unless another batch was timed since:
-    then it is the latest.
-    """
     times = StepTimes()
     shape = Shape(1, 1, 2)
     for atomic in range(1, BATCHES + 2):
         times.note((shape, atomic, 0), math.log(0.1 * atomic))
     error_G = times.on(PARAMS, shape)[0]
-    told = times.tell("gpu", PARAMS, shape)
     times.note((shape, BATCHES + 1, 0), math.log(0.1 * (BATCHES + 1)))
-    assert times.tell("gpu", PARAMS, shape) is told
     assert np.shares_memory(times.on(PARAMS, shape), error_G)
     times.note((shape, 1, 0), math.log(0.1))
     assert next(reversed(times.taken[shape])) == (shape, 1, 0)
     assert times.on(PARAMS, shape)[0].tolist() != error_G.tolist()
     times.note((shape, 1, 0), math.log(0.4))
-    assert times.taken[shape][shape, 1, 0][0] == pytest.approx(math.log(0.2))
+    assert times.taken[shape][shape, 1, 0] == pytest.approx(math.log(0.2))
 
 
 MANY = st.lists(
@@ -712,7 +713,7 @@ def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearb
     for each in atomic:
         times.note(
             (shape, each, 0),
-            math.log(slower * float(step_time(PARAMS, shape.placement, each))),
+            math.log(slower * float(step_time(PARAMS, placement_of(shape), each))),
         )
 
     def part(at: int) -> float:
@@ -747,7 +748,7 @@ def test_a_model_that_is_off_for_large_passes_is_corrected_there() -> None:
     for atomic, slower in ((32, 1.0), (64, 1.0), (512, 1.5)):
         times.note(
             (shape, atomic, 0),
-            math.log(slower * float(step_time(PARAMS, shape.placement, atomic))),
+            math.log(slower * float(step_time(PARAMS, placement_of(shape), atomic))),
         )
     small, large = (
         math.exp(times.error(PARAMS, (shape, atomic, 0))) for atomic in (32, 512)
@@ -809,7 +810,7 @@ def test_what_nobody_trained_on_has_errors_between_its_neighbours(
         shape = Shape(1, 1, gpus)
         times.note(
             (shape, 8, 0),
-            math.log(slower * float(step_time(PARAMS, shape.placement, 8))),
+            math.log(slower * float(step_time(PARAMS, placement_of(shape), 8))),
         )
     known_SG = np.array(
         [times.on(PARAMS, Shape(1, 1, gpus))[0] for gpus in sizes.tolist()]
@@ -831,74 +832,9 @@ def test_what_the_model_said_is_bounded(atomic: list[int]) -> None:
         for each in atomic:
             said = times.say(PARAMS, [(shape, each, 0)])
             assert said[shape, each, 0] == pytest.approx(
-                math.log(step_time(PARAMS, shape.placement, each))
+                math.log(step_time(PARAMS, placement_of(shape), each))
             )
             assert len(said) <= 5
-
-
-def test_jobs_are_told_what_their_kin_timed_where_they_train() -> None:
-    known = Applications()
-    shape = Shape(1, 1, 2)
-    for total in (128, 256):
-        known.observe([of(trained(timed("kin"), slower=0.9, total=total))], held)
-    new = of(newcomer())
-    lent(known, new)
-    told = known.tell(new, "gpu", shape)
-    assert told is not None
-    assert {(step.atomic, step.accumulation) for step in told.steps} == {
-        (64, 0),
-        (128, 0),
-    }
-    for step in told.steps:
-        said_s = float(step_time(PARAMS, Placement((2,)), step.atomic))
-        assert step.seconds == pytest.approx(0.9 * said_s)
-    assert told.are_of("gpu", Placement((2,)))
-    assert (
-        known.tell(new, "gpu", shape) is told
-    )  # one value for all, until a report says more
-    known.observe([new, of(trained(timed("kin"), total=512))], held)
-    known.lend(new)
-    more = known.tell(new, "gpu", shape)
-    assert more is not None
-    assert len(more.steps) == 3
-
-
-def test_nobody_is_told_of_others_or_of_where_nobody_was() -> None:
-    known = Applications()
-    shape = Shape(1, 1, 2)
-    known.observe([of(trained(timed("kin")))], held)
-    other = of(newcomer("other"), "bert")
-    new = of(newcomer())
-    slow = of(trained(timed("slow"), slower=10.0))
-    known.observe([other, new, slow], held)
-    for job in (other, new, slow):
-        known.lend(job)
-    assert known.tell(other, "gpu", shape) is None
-    assert known.tell(slow, "gpu", shape) is None
-    assert known.tell(new, "gpu", Shape(1, 1, 3)) is None
-    assert known.tell(new, "cpu", shape) is None
-    assert known.tell(new, "gpu", shape) is not None
-
-
-def test_who_keeps_its_batch_is_told_nothing() -> None:
-    known = Applications()
-    fixed = of(newcomer())
-    fixed = replace(fixed, spec=replace(fixed.spec, contract=RescaleContract.FIXED))
-    kin = of(trained(timed("kin")))
-    kin = replace(kin, spec=replace(kin.spec, contract=RescaleContract.FIXED))
-    known.observe([kin, fixed], held)
-    known.lend(fixed)
-    assert known.tell(fixed, "gpu", Shape(1, 1, 2)) is None
-
-
-def test_no_more_steps_are_kept_than_jobs_are_told_of() -> None:
-    times = StepTimes()
-    shape = Shape(1, 1, 2)
-    for atomic in range(1, 2 * TOLD_MAX):
-        times.note((shape, atomic, 0), 0.0)
-    told = times.tell("gpu", PARAMS, shape)
-    assert told is not None
-    assert [step.atomic for step in told.steps] == list(range(TOLD_MAX, 2 * TOLD_MAX))
 
 
 @pytest.mark.parametrize(("slower", "believed"), [(1.02, True), (1.6, False)])

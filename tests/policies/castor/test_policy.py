@@ -9,9 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.lengths import Lengths
-from coadapt.policies.castor.predictions import ERRORS_MIN, Predictions
 
 from coadapt.model import (
     WAITING,
@@ -41,10 +38,10 @@ from coadapt.policies.castor.job_values import (
     gpu_curves,
 )
 from coadapt.policies.castor.policy import END_JOBS, Castor
-from coadapt.policies.castor.situation import situation
 from coadapt.policies.checks.contract import check_policy
-from coadapt.policies.solvers.fluid_relaxation import RelaxedSchedule
-from tests.policies.castor.stage import timed
+from coadapt.policies.predictors.prediction_intervals import ERRORS_MIN, Predictions
+from coadapt.policies.solvers.fluid_relaxation import Timeline
+from tests.policies.castor.stage import situation_of, timed
 from tests.policies.stage import counts, job, nodes, on, view
 
 
@@ -220,9 +217,7 @@ def test_gpus_are_as_unlike_as_what_jobs_do_on_them(
     mean.
     """
     seen = beside_eight(num_rare, timed("x", gpus=(1, 1), by_type=faster_a(times)))
-    fluid = gpu_curves(
-        situation(seen, standing(seen), Lengths()), np.array([num_rare, 8])
-    )
+    fluid = gpu_curves(situation_of(seen), np.array([num_rare, 8]))
     assert fluid.unlike == pytest.approx(unlike * abs(np.log(times)))
 
 
@@ -233,7 +228,7 @@ def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
         for number in range(1, 9)
     ]
     seen = beside_eight(2, *jobs)
-    fluid = gpu_curves(situation(seen, standing(seen), Lengths()), np.array([2, 8]))
+    fluid = gpu_curves(situation_of(seen), np.array([2, 8]))
     over = Silence().over(seen.at, seen.jobs)
     crowd = (1.0 - over) * len(jobs) + over * END_JOBS
     usual = Castor().dials(jobs[0].rescale_s, fluid.unlike, crowd)._asdict()
@@ -254,7 +249,7 @@ def test_an_equal_share_is_of_every_type_or_of_the_commonest(
     on all in turns, or at what it has on the others alone if that is more.
     """
     seen = beside_eight(2, timed("x", gpus=(1, 1), target=1e6, by_type=faster_a(times)))
-    now = situation(seen, standing(seen), Lengths())
+    now = situation_of(seen)
     fair = FairClocks().move(seen.at, now, np.array([2, 8]))
     assert fair.type_J == [1]
     takes_s = 1e6 / (rate * fair.goodput_J[0]) + 0.5 * ROUND_S + now.rescale_s_J[0]
@@ -299,7 +294,7 @@ def test_who_nears_its_limit_goes_first_long_before_it_is_owed_anything() -> Non
     old = timed("old", target=1e7, at=0.0)
     short = timed("short", target=3e6, at=5_000.0)
     seen = ClusterView(at=5_000.0, nodes=nodes(4, 4), jobs=(old, short))
-    now = situation(seen, standing(seen), Lengths())
+    now = situation_of(seen)
     assert FairClocks().move(5_000.0, now, np.array([8])).least_J.max() < 3.0
     plain, fair = (
         counts(Castor(rho_max=limit, tail=0.0).allocate(seen)) for limit in (0.0, 3.0)
@@ -327,7 +322,7 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
         *new,
         at=5e5,
     )
-    now = situation(seen, standing(seen), Lengths())
+    now = situation_of(seen)
     fair = FairClocks().move(5e5, now, np.array([2, 8]))
     assert (fair.gpus_J[0], fair.type_J[0]) == (2, 1)
     held = Castor(rho_max=0.9).allocate(seen).allocations["late"]
@@ -369,7 +364,7 @@ def test_fair_shares_bound_what_is_lost() -> None:
             for name, amount in done.items()
         ]
         seen = view(nodes(4), *jobs, at=at)
-        now = situation(seen, standing(seen), Lengths())
+        now = situation_of(seen)
         late_J = clocks.move(at, now, np.array([4])).least_J >= 1.0
         alone_J = now.goodput_JC[:, now.configs.gpus_C == 1][:, 0]
         for row, each in enumerate(now.jobs):
@@ -402,9 +397,7 @@ def test_it_says_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
 
 def learned(predictions: Predictions) -> None:
     """Let `predictions` have seen twenty ends that came when they were foretold."""
-    predictions.errors_2E[:, :ERRORS_MIN] = [[600.0], [0.0]]
-    predictions.num_errors = ERRORS_MIN
-    predictions.ascending_2E = None
+    predictions.errors.extend([(600.0, 0.0)] * ERRORS_MIN)
 
 
 def test_a_start_is_foretold_until_its_interval_has_passed() -> None:
@@ -518,7 +511,7 @@ def test_gpus_of_a_type_that_was_timed_alone_do_not_synchronise_for_free() -> No
     ):
         one = timed("x", gpus=(1, 4), by_type=types)
         seen = view((*nodes(4, kind="a", name="a"), *nodes(4, kind="b", name="b")), one)
-        found[name] = situation(seen, standing(seen), Lengths()).goodput_JC
+        found[name] = situation_of(seen).goodput_JC
     assert found["alone"].tolist() == found["both"].tolist()
 
 
@@ -613,7 +606,7 @@ def test_who_is_expected_in_part_counts_in_part() -> None:
     seen = beside_eight(
         4, *[on_type_a(f"j{number}", target=1e6) for number in range(3)]
     )
-    now = situation(seen, standing(seen), Lengths())
+    now = situation_of(seen)
     fluid = gpu_curves(now, np.array([4, 8]))
     part = Expected(fluid.jobs, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25)
     never_J = np.full(3, np.inf)
@@ -622,7 +615,7 @@ def test_who_is_expected_in_part_counts_in_part() -> None:
     assert goal.weight_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert goal.chance_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert crowd.arrives_P[3:6].tolist() == [40.0, 80.0, 120.0]
-    course = RelaxedSchedule(
+    course = Timeline(
         np.array([0.0, 0.0, 0.0, 40.0]), np.full(4, 900.0), np.zeros((4, 2))
     )
     assert Outlook(np.ones(3), course, 0.25).next_event_s == 160.0
@@ -685,11 +678,11 @@ def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:
     assert "start" not in first.reasons["waits"], "nothing is known of past starts"
     policy.allocate(view(nodes(4), running, at=120.0))
     assert not policy.starts
-    assert not policy._memory.starts.num_errors
+    assert not policy._memory.starts.errors
     policy.allocate(view(nodes(4), running, waits, at=180.0))
     policy.allocate(view(nodes(4), waits, at=900.0))
     assert not policy.starts
-    assert policy._memory.starts.num_errors == 1
-    said_s, log_ratio = policy._memory.starts.errors_2E[:, 0].tolist()
+    assert len(policy._memory.starts.errors) == 1
+    said_s, log_ratio = policy._memory.starts.errors[0]
     assert said_s == pytest.approx(said.end_at - 60.0, rel=0.5)
     assert log_ratio > 0.0  # it waited for 12 minutes

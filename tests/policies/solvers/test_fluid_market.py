@@ -18,7 +18,7 @@ from coadapt.policies.solvers.fluid_relaxation import (
     FixedPoint,
     FluidJobs,
     Objective,
-    RelaxedSchedule,
+    Timeline,
     cost_of,
     fixed_point,
 )
@@ -34,10 +34,8 @@ from tests.policies.solvers.test_fluid_pool import (
 GPUS = np.array([16.0, 8.0, 4.0])
 
 
-def play_types(
-    jobs: FluidJobs, value_P: FloatArray, soft: float = SOFT
-) -> RelaxedSchedule:
-    """Return the schedule of phases on GPUs of several types."""
+def play_types(jobs: FluidJobs, value_P: FloatArray, soft: float = SOFT) -> Timeline:
+    """Return the timeline of phases on GPUs of several types."""
     return Market(jobs, soft).play(value_P)
 
 

@@ -14,7 +14,7 @@ from coadapt.policies.solvers.fluid_relaxation import (
     FixedPoint,
     FluidJobs,
     Objective,
-    RelaxedSchedule,
+    Timeline,
     cost_of,
     fixed_point,
     weigh,
@@ -53,8 +53,8 @@ def crowd_of(
     )
 
 
-def play(jobs: FluidJobs, value_P: FloatArray) -> RelaxedSchedule:
-    """Return the schedule of phases on GPUs of one type."""
+def play(jobs: FluidJobs, value_P: FloatArray) -> Timeline:
+    """Return the timeline of phases on GPUs of one type."""
     return Pool(jobs).play(value_P)
 
 
@@ -106,7 +106,7 @@ def slow_play(
     left_J: FloatArray,
     arrives_J: FloatArray,
     num_gpus: float,
-) -> RelaxedSchedule:
+) -> Timeline:
     """Return the same as `play`, by handing out all GPUs anew at each event."""
     num_jobs = len(value_J)
     left = left_J.copy()
@@ -149,7 +149,7 @@ def slow_play(
         for j in here:
             if left[j] < 1e-9:
                 end[j], price[j] = now, cut
-    return RelaxedSchedule(start, end, price[:, None])
+    return Timeline(start, end, price[:, None])
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -335,7 +335,7 @@ def test_the_last_end_is_a_mean_over_who_comes(seed: int) -> None:
         comes_J = np.array(comes)
         likely = float(np.where(comes_J, chance_J, 1.0 - chance_J).prod())
         mean_s += likely * float(end_J[comes_J].max(initial=0.0))
-    course = RelaxedSchedule(np.zeros(5), end_J, np.zeros((5, 1)))
+    course = Timeline(np.zeros(5), end_J, np.zeros((5, 1)))
     goals = [
         goal_of(5, makespan_jobs=each, usual_s=100.0, chance_J=chance_J)
         for each in (0.0, 3.0)
@@ -345,9 +345,7 @@ def test_the_last_end_is_a_mean_over_who_comes(seed: int) -> None:
 
 
 def test_who_may_come_takes_its_part_of_what_the_last_end_weighs() -> None:
-    course = RelaxedSchedule(
-        np.zeros(3), np.array([100.0, 1.0, 1_000.0]), np.zeros((3, 1))
-    )
+    course = Timeline(np.zeros(3), np.array([100.0, 1.0, 1_000.0]), np.zeros((3, 1)))
     goal = goal_of(
         3, makespan_jobs=8.0, usual_s=2_000.0, chance_J=np.array([1.0, 1.0, 0.25])
     )
@@ -358,7 +356,7 @@ def test_who_may_come_takes_its_part_of_what_the_last_end_weighs() -> None:
 
 
 def test_a_job_that_never_ends_takes_nothing_of_the_last_end() -> None:
-    course = RelaxedSchedule(np.zeros(2), np.array([np.inf, 10.0]), np.zeros((2, 1)))
+    course = Timeline(np.zeros(2), np.array([np.inf, 10.0]), np.zeros((2, 1)))
     weight_J, scratch_J = np.empty((2, 2))
     weigh(course, goal_of(2, makespan_jobs=8.0, usual_s=100.0), weight_J, scratch_J)
     assert weight_J.tolist() == [1.0, 9.0]

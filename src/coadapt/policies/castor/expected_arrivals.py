@@ -84,16 +84,16 @@ class Arrivals:
             self.recent = {
                 job: self.recent[job] for job in self.recent if job in row_of
             }
-        for job, row in self.row_of.items():
-            if job not in row_of and job in self.recent:
-                self.recent[job].curves = self.curves.one(row)
+        for gone, row in self.row_of.items():
+            if gone not in row_of and gone in self.recent:
+                self.recent[gone].curves = self.curves.one(row)
         for job, whole in zip(jobs, whole_J.tolist(), strict=True):
             self.began_at = min(self.began_at, at, job.submitted_at)
             known = self.recent.get(job.id)
             if known is None and whole > 0.0:
                 self.recent[job.id] = _Arrival(job.submitted_at, whole)
         ordered = sorted(self.recent.items(), key=lambda item: item[1].at)
-        self.recent = {job: each for job, each in ordered if each.at > at - MEMORY_S}
+        self.recent = dict(item for item in ordered if item[1].at > at - MEMORY_S)
         self.curves = curves
         self.row_of = row_of
         self.gpu_types = gpu_types
@@ -129,8 +129,9 @@ class Arrivals:
         curves = curves._replace(
             gpus_V=part * curves.gpus_V, goodput_V=part * curves.goodput_V
         )
-        left_J = part * np.array([each.whole for _, each in again])
-        arrives_J = (np.arange(count) + 0.5) * AHEAD_S / in_time
+        left_J: FloatArray = part * np.array([each.whole for _, each in again])
+        numbers_J = np.arange(count, dtype=np.float64)
+        arrives_J = (numbers_J + 0.5) * AHEAD_S / in_time
         return Expected(curves, left_J, arrives_J, part)
 
 

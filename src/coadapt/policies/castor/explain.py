@@ -71,20 +71,20 @@ def duration(seconds: float) -> str:
 def _of_placed(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
     """Return what jobs get, when they end, and what the next size would bring."""
     now = told.now
-    intervals = [NO_PREDICTION] * len(rows)
+    ranges = [NO_PREDICTION] * len(rows)
     if told.predictions.has_past:
-        intervals = told.predictions.intervals([now.jobs[row].id for row in rows])
+        ranges = told.predictions.ranges([now.jobs[row].id for row in rows])
     found = {}
-    for row, interval in zip(rows, intervals, strict=True):
+    for row, within in zip(rows, ranges, strict=True):
         job = now.jobs[row]
         change = gets(job, told.placed[job.id], *_type_names(told, row))
         larger = _next_size(told, row)
         end = ""
-        by_speed = not told.predictions.has_past and larger.left_s < math.inf
-        if interval.end_at < math.inf:
-            end, low, high = (duration(each) for each in interval)
+        by_goodput = not told.predictions.has_past and larger.left_s < math.inf
+        if within.end_at < math.inf:
+            end, low, high = (duration(each) for each in within)
             end = f"; ends in about {end} (90 %: {low} to {high})"
-        elif by_speed and now.timed_J[row]:
+        elif by_goodput and now.timed_J[row]:
             end = f"; about {duration(larger.left_s)} left at its measured speed"
         brings = _brings(told.placed[job.id].num_replicas, larger)
         if not now.timed_J[row]:
@@ -170,15 +170,15 @@ def _of_waiting(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
     num_gpus = sum(each.num_gpus for each in now.topology.gpu_types)
     idle = max(num_gpus - sum(held_by.values()), 0)
     free = f"{idle} {'is' if idle == 1 else 'are'} free"
-    intervals = [NO_PREDICTION] * len(rows)
+    ranges = [NO_PREDICTION] * len(rows)
     if told.starts.has_past:
-        intervals = told.starts.intervals([now.jobs[row].id for row in rows])
+        ranges = told.starts.ranges([now.jobs[row].id for row in rows])
     found = {}
-    for row, interval in zip(rows, intervals, strict=True):
+    for row, within in zip(rows, ranges, strict=True):
         job = now.jobs[row]
         barred = _barred(now.topology, job.spec, held_by.get(job.spec.tenant, 0))
         needs = f"needs {plural(least(job.spec), 'GPU')}, {free}"
-        needs = barred or needs + _start(told.starts, job.id, interval)
+        needs = barred or needs + _start(told.starts, job.id, within)
         gives_up = ""
         if job.allocation.slots:
             held = plural(job.allocation.num_replicas, "GPU")
@@ -187,15 +187,15 @@ def _of_waiting(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
     return found
 
 
-def _start(starts: Predictions, job: JobId, interval: Prediction) -> str:
+def _start(starts: Predictions, job: JobId, within: Prediction) -> str:
     """Return when a waiting job starts; nothing where no past bears it out.
 
     A job that did not start within the interval that was told gets no other one.
     """
-    if interval.end_at == math.inf or starts.missed(job, interval.high_at):
+    if within.end_at == math.inf or starts.missed(job, within.high_at):
         return ""
-    after, low, high = (duration(each) for each in interval)
-    if interval.end_at <= ROUND_S:
+    after, low, high = (duration(each) for each in within)
+    if within.end_at <= ROUND_S:
         return f"; starts soon (90 %: within {high})"
     return f"; starts in about {after} (90 %: {low} to {high})"
 

@@ -47,7 +47,7 @@ from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Reservati
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.predictors.declared import forecast_of
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.solvers.fluid_relaxation import RelaxedSchedule
+from coadapt.policies.solvers.fluid_relaxation import Timeline
 
 WIDTH = 0.5  # the best of 0, 0.25, 0.5, 0.75 and 1 on drawn gangs of 1 to all GPUs
 SHORT_S = 60.0  # a wait of a round is no stretch worth speaking of
@@ -134,14 +134,14 @@ class Gangs(NamedTuple):
             here_J=np.where(self.barred_J, 0.0, now.here_J),
         )
 
-    def predicted(self, schedule: RelaxedSchedule) -> RelaxedSchedule:
-        """Return the relaxed schedule with the starts and ends of gangs."""
-        start_s = schedule.start_s.copy()
-        end_s = schedule.end_s.copy()
+    def predicted(self, timeline: Timeline) -> Timeline:
+        """Return the relaxed timeline with the starts and ends of gangs."""
+        start_s = timeline.start_s.copy()
+        end_s = timeline.end_s.copy()
         rows = np.flatnonzero(self.served_J | self.barred_J)
         start_s[rows] = self.start_s_J[rows]
         end_s[rows] = self.end_s_J[rows]
-        return schedule._replace(start_s=start_s, end_s=end_s)
+        return timeline._replace(start_s=start_s, end_s=end_s)
 
 
 @dataclass(slots=True)

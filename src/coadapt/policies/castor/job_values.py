@@ -25,7 +25,7 @@ from coadapt.policies.solvers.fluid_relaxation import (
     LATE_WEIGHT,
     FluidJobs,
     Objective,
-    RelaxedSchedule,
+    Timeline,
     fixed_point,
     values_at,
 )
@@ -110,21 +110,21 @@ class Aims(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """value_J: per unit of progress. schedule: of the jobs here, then of those
+    """value_J: per unit of progress. timeline: of the jobs here, then of those
     expected.
 
     part: as in Expected.
     """
 
     value_J: FloatArray
-    schedule: RelaxedSchedule
+    timeline: Timeline
     part: float = 1.0
 
     @property
     def next_event_s(self) -> float:
         """Seconds until a job here is predicted to end, or an expected one to start."""
-        starts_s = self.schedule.start_s[len(self.value_J) :] / self.part
-        return float(min(self.schedule.end_s.min(), starts_s.min(initial=np.inf)))
+        starts_s = self.timeline.start_s[len(self.value_J) :] / self.part
+        return float(min(self.timeline.end_s.min(), starts_s.min(initial=np.inf)))
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ class Values:
             for row, job in enumerate(now.jobs)
             if now.timed_J[row] and found.value_P[row] > 0.0
         }
-        return Outlook(found.value_P[: len(now.jobs)], found.schedule, expected.part)
+        return Outlook(found.value_P[: len(now.jobs)], found.timeline, expected.part)
 
 
 def _fluid_jobs(now: Situation, curves: GpuCurves, expected: Expected) -> FluidJobs:

@@ -178,7 +178,7 @@ class Castor(CastorOptions):
             predictions=memory.predictions,
             starts=memory.starts,
         )
-        end_s = outlook.schedule.end_s[: len(now.jobs)]
+        end_s = outlook.timeline.end_s[: len(now.jobs)]
         last_s = float(end_s[np.isfinite(end_s)].max(initial=0.0))
         memory.room = sizes.room
         return Plan(
@@ -222,15 +222,15 @@ class Castor(CastorOptions):
         if gangs is not None:
             reserved = gangs.reserved(reserved, now.facts.size_J)
             able = gangs.waiting(now)
-            outlook = outlook._replace(schedule=gangs.predicted(outlook.schedule))
-        end_s_J = np.where(now.timed_J, outlook.schedule.end_s[:num_jobs], np.inf)
+            outlook = outlook._replace(timeline=gangs.predicted(outlook.timeline))
+        end_s_J = np.where(now.timed_J, outlook.timeline.end_s[:num_jobs], np.inf)
         memory.predictions.predict(view.at, (job.id for job in now.jobs), end_s_J)
         return outlook, choose(able, outlook, reserved)
 
     def _relax(
         self, at: float, now: Situation, curves: GpuCurves, aims: Aims, over: float
     ) -> Outlook:
-        """Return values and schedule. over: the chance that no job comes any more."""
+        """Return values and timeline. over: the chance that no job comes any more."""
         memory = self._memory
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
         names = now.topology.names
@@ -256,7 +256,7 @@ class Castor(CastorOptions):
             starts.forget(job)
         names = [job.id for job in now.jobs]
         starts.observe(view.at, set(names) - placed.keys())
-        start_s_J: FloatArray = outlook.schedule.start_s[: len(names)].copy()
+        start_s_J: FloatArray = outlook.timeline.start_s[: len(names)].copy()
         start_s_J[[job in placed for job in names]] = np.inf
         starts.predict(view.at, names, start_s_J)
 

@@ -60,14 +60,15 @@ class Prospects(NamedTuple):
     """What the earnings of options follow from.
 
     goodput_JC: on each configuration, 0 where a job may not be; here_J: on what it
-    holds. runs_J: whether it holds anything. left_J: its work. next_event_s: until a
-    job is predicted to end or come.
+    holds. runs_J: whether it holds anything. takes_s_JC, lasts_s_J: until its end on
+    each, and on what it holds. next_event_s: until a job is predicted to end or come.
     """
 
     goodput_JC: FloatArray
     here_J: FloatArray
     runs_J: BoolArray
-    left_J: FloatArray
+    takes_s_JC: FloatArray
+    lasts_s_J: FloatArray
     rescale_s_J: FloatArray
     next_event_s: float
 
@@ -80,14 +81,13 @@ def earnings(value_J: FloatArray, jobs: Prospects) -> FloatArray:
     rescale_s_J = jobs.rescale_s_J
     least_s_J = np.maximum(CALM_SHARE * jobs.next_event_s, low * rescale_s_J)
     horizon_s_J = np.maximum(HORIZON_S, np.minimum(least_s_J, high * rescale_s_J))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lasts_s_J = np.where(jobs.here_J > 0.0, jobs.left_J / jobs.here_J, np.inf)
-        takes_s_JC = jobs.left_J[:, None] / jobs.goodput_JC
     keeping_J = value_J * jobs.here_J
-    lasts_s_J = np.minimum(np.maximum(lasts_s_J, SOON_S), horizon_s_J)
+    lasts_s_J = np.minimum(np.maximum(jobs.lasts_s_J, SOON_S), horizon_s_J)
     wasted_J = keeping_J * np.minimum(rescale_s_J / lasts_s_J, 1.0)
     keeping_J = np.where(jobs.runs_J, keeping_J + wasted_J, 0.0)
-    trains_s_JC = np.minimum(takes_s_JC + rescale_s_J[:, None], horizon_s_J[:, None])
+    trains_s_JC = np.minimum(
+        jobs.takes_s_JC + rescale_s_J[:, None], horizon_s_J[:, None]
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         kept_JC = np.maximum(1.0 - rescale_s_J[:, None] / trains_s_JC, 0.0)
     plain_JC = value_J[:, None] * jobs.goodput_JC
@@ -100,11 +100,15 @@ def earnings(value_J: FloatArray, jobs: Prospects) -> FloatArray:
 def choose(now: Situation, outlook: Outlook, reserved: Reservations) -> Sizes:
     """Return the sizes of this round."""
     held_JX = now.sources.steps.held_JX
+    with np.errstate(divide="ignore", invalid="ignore"):
+        takes_s_JC = now.left_J[:, None] / now.goodput_JC
+        lasts_s_J = np.where(now.here_J > 0.0, now.left_J / now.here_J, np.inf)
     prospects = Prospects(
         now.goodput_JC,
         now.here_J,
         held_JX[:, 3] > 0,
-        now.left_J,
+        takes_s_JC,
+        lasts_s_J,
         now.rescale_s_J,
         outlook.next_event_s,
     )

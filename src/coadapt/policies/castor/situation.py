@@ -205,9 +205,10 @@ def situation(
     )
     later_LX = then.goodput_NC / slower.at(later.job_L, then.atomic_NC)
     if not timed_J.all():
-        guess_C = power(configs.gpus_C * 1.0, UNTIMED_EXPONENT)
+        guess_C = power(configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
         goodput_JC = np.where(~timed_J[:, None] & may_JC, guess_C, goodput_JC)
-        held_guess_J = power(steps.held_JX[:, 3] * 1.0, UNTIMED_EXPONENT)
+        held_J = steps.held_JX[:, 3].astype(np.float64)
+        held_guess_J = power(held_J, UNTIMED_EXPONENT)
         here_J = np.where(timed_J, here_J, held_guess_J)
     return Situation(
         jobs=jobs,

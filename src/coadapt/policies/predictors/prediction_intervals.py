@@ -98,7 +98,7 @@ class Predictions:
         """
         return self.due_by.setdefault(job, self.at + high_s) < self.at
 
-    def intervals(self, jobs: Sequence[JobId]) -> list[Prediction]:
+    def ranges(self, jobs: Sequence[JobId]) -> list[Prediction]:
         """Return the last round's predictions of these jobs, in seconds from then.
 
         Infinity where nothing was predicted.
@@ -126,7 +126,7 @@ class Predictions:
         known = [job for job, left_s in self.left_s.items() if left_s < math.inf]
         return {
             job: Prediction(*(self.at + each for each in seconds))
-            for job, seconds in zip(known, self.intervals(known), strict=True)
+            for job, seconds in zip(known, self.ranges(known), strict=True)
         }
 
     def _spread(

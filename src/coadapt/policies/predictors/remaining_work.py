@@ -93,8 +93,8 @@ class RemainingWork:
         learns from those that have gone.
         """
         here = {job.id for job in jobs}
-        for job in [job for job in self.living if job not in here]:
-            self._learn(self.living.pop(job))
+        for gone in [name for name in self.living if name not in here]:
+            self._learn(self.living.pop(gone))
         known = [
             (row, job, alone)
             for row, (job, alone) in enumerate(zip(jobs, alone_J.tolist(), strict=True))

@@ -30,8 +30,12 @@ class Curves(NamedTuple):
     def one(self, row: int) -> "Curves":
         """Return a copy of the curves of one job."""
         corners = slice(self.first_J[row], self.first_J[row + 1])
-        first_J = np.array([0, corners.stop - corners.start])
-        return Curves(first_J, *(each[corners].copy() for each in self[1:]))
+        return Curves(
+            np.array([0, corners.stop - corners.start]),
+            self.gpus_V[corners].copy(),
+            self.goodput_V[corners].copy(),
+            self.type_V[corners].copy(),
+        )
 
 
 NO_CURVES = Curves(
@@ -43,8 +47,12 @@ def concatenated(several: Sequence[Curves]) -> Curves:
     """Return these curves one after the other."""
     counts_J = np.concatenate([np.diff(each.first_J) for each in several])
     first_J = np.concatenate(([0], np.cumsum(counts_J)))
-    corners = zip(*(each[1:] for each in several), strict=True)
-    return Curves(first_J, *(np.concatenate(column) for column in corners))
+    return Curves(
+        first_J,
+        np.concatenate([each.gpus_V for each in several]),
+        np.concatenate([each.goodput_V for each in several]),
+        np.concatenate([each.type_V for each in several]),
+    )
 
 
 @compiled_lean

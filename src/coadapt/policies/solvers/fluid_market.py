@@ -28,7 +28,7 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
 from coadapt.policies.solvers.concave_envelope import Curves
-from coadapt.policies.solvers.fluid_relaxation import FluidJobs, RelaxedSchedule
+from coadapt.policies.solvers.fluid_relaxation import FluidJobs, Timeline
 
 SOFT = 0.05  # of a job's highest earnings: the softmax temperature (tried: 0.02, 0.1)
 STEPS = 16  # of prices in one market, at most
@@ -55,9 +55,9 @@ class _State(NamedTuple):
     price, with its last sign. Of phases: left_P work; rate_P; idle_P: the share of time
     with nothing; inverse_P: 1 / temperature; most_P: highest goodput. On each type:
     GPUs wanted in the mean, their squares, and the goodput there. here_P: the phases
-    present, in its first places. first_PT: where options of a type begin. share_V: of
-    time, up to a factor. slope_TT: by how many fewer GPUs of a type (row) are wanted if
-    the price of one (column) rises by 1; the last column is of solving for steps.
+    present, in its first places. first_PT: where options of a type begin. slope_TT: by
+    how many fewer GPUs of a type (row) are wanted if the price of one (column) rises by
+    1; the last column is of solving for steps.
     """
 
     gpus_T: FloatArray
@@ -76,7 +76,6 @@ class _State(NamedTuple):
     goodput_PT: FloatArray
     here_P: IntArray
     first_PT: IntArray
-    share_V: FloatArray
     slope_TT: FloatArray
     soft: float
 
@@ -97,21 +96,32 @@ class Market:
         np.maximum.at(most_P, owner_V, curves.goodput_V)
         order_P = np.argsort(jobs.arrives_P, kind="stable")
         self._coming_P = order_P[: np.isfinite(jobs.arrives_P).sum()]
+        per_type = np.empty((5, num_types))
+        per_phase = np.empty((3, num_phases))
+        per_both = np.empty((3, num_phases, num_types))
         self._state = _State(
-            jobs.gpus_T.astype(np.float64),
-            *np.empty((5, num_types)),
-            *np.empty((4, num_phases)),
-            most_P,
-            *np.empty((3, num_phases, num_types)),
-            np.empty(num_phases, dtype=np.int64),
-            np.hstack((curves.first_J[:-1, None], end_PT)),
-            np.empty(len(curves.gpus_V)),
-            np.empty((num_types, num_types + 1)),
-            soft,
+            gpus_T=jobs.gpus_T.astype(np.float64),
+            price_T=per_type[0],
+            zero_T=per_type[1],
+            wanted_T=per_type[2],
+            given_T=per_type[3],
+            step_T=per_type[4],
+            left_P=jobs.left_P.copy(),
+            rate_P=per_phase[0],
+            idle_P=per_phase[1],
+            inverse_P=per_phase[2],
+            most_P=most_P,
+            gpus_PT=per_both[0],
+            square_PT=per_both[1],
+            goodput_PT=per_both[2],
+            here_P=np.empty(num_phases, dtype=np.int64),
+            first_PT=np.hstack((curves.first_J[:-1, None], end_PT)),
+            slope_TT=np.empty((num_types, num_types + 1)),
+            soft=soft,
         )
 
-    def play(self, value_P: FloatArray) -> RelaxedSchedule:
-        """Return the schedule of phases at these values."""
+    def play(self, value_P: FloatArray) -> Timeline:
+        """Return the timeline of phases at these values."""
         num_phases = len(value_P)
         state = self._state
         curves = self.jobs.curves
@@ -123,24 +133,29 @@ class Market:
         state.zero_T[:] = NOTHING * most_T
         state.wanted_T[:] = 0.0
         state.left_P[:] = self.jobs.left_P
-        schedule = RelaxedSchedule(
+        timeline = Timeline(
             np.full(num_phases, np.inf),
             np.full(num_phases, np.inf),
             np.zeros((num_phases, len(state.gpus_T))),
         )
-        _play(self.jobs, state, self._coming_P, value_P, schedule)
-        return schedule
+        _play(self.jobs, state, self._coming_P, value_P, timeline)
+        return timeline
 
 
 def _without_empty_types(jobs: FluidJobs) -> FluidJobs:
     """Return the same jobs without options on types that have no GPUs."""
     if jobs.gpus_T.all():
         return jobs
-    first_J, *corners, type_V = jobs.curves
-    kept_V = jobs.gpus_T[type_V] > 0.0
+    curves = jobs.curves
+    kept_V = jobs.gpus_T[curves.type_V] > 0.0
     before_V = np.concatenate(([0], np.cumsum(kept_V)))
-    kept = (each[kept_V] for each in (*corners, type_V))
-    return jobs._replace(curves=Curves(before_V[first_J], *kept))
+    kept = Curves(
+        before_V[curves.first_J],
+        curves.gpus_V[kept_V],
+        curves.goodput_V[kept_V],
+        curves.type_V[kept_V],
+    )
+    return jobs._replace(curves=kept)
 
 
 @lean_part
@@ -316,13 +331,13 @@ def _soonest_end(state: _State, num_here: int) -> float:
 
 
 @lean_part
-def _end(state: _State, schedule: RelaxedSchedule, phase: int, now: float) -> None:
-    schedule.start_s[phase] = min(schedule.start_s[phase], now)
-    schedule.end_s[phase] = now
+def _end(state: _State, timeline: Timeline, phase: int, now: float) -> None:
+    timeline.start_s[phase] = min(timeline.start_s[phase], now)
+    timeline.end_s[phase] = now
     for t in range(len(state.gpus_T)):
         state.wanted_T[t] -= state.gpus_PT[phase, t]
         price = state.price_T[t]
-        schedule.price[phase, t] = price if price > state.zero_T[t] else 0.0
+        timeline.price[phase, t] = price if price > state.zero_T[t] else 0.0
 
 
 @compiled_lean
@@ -331,7 +346,7 @@ def _play(
     state: _State,
     coming_P: IntArray,
     value_P: FloatArray,
-    schedule: RelaxedSchedule,
+    timeline: Timeline,
 ) -> None:
     curves = jobs.curves
     here_P = state.here_P
@@ -358,11 +373,11 @@ def _play(
             rate = state.rate_P[phase]
             left = state.left_P[phase]
             if state.idle_P[phase] < 0.5:
-                schedule.start_s[phase] = min(schedule.start_s[phase], now)
+                timeline.start_s[phase] = min(timeline.start_s[phase], now)
             if rate <= 0.0 or left > rate * ahead_s:
                 state.left_P[phase] -= rate * ahead_s
                 continue
-            _end(state, schedule, phase, now + left / rate)
+            _end(state, timeline, phase, now + left / rate)
             after = jobs.next_P[phase]
             if after >= 0:
                 here_P[place] = after

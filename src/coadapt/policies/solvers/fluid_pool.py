@@ -18,7 +18,7 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, lean_part, variable
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
 from coadapt.policies.solvers.concave_envelope import Curves
-from coadapt.policies.solvers.fluid_relaxation import FluidJobs, RelaxedSchedule
+from coadapt.policies.solvers.fluid_relaxation import FluidJobs, Timeline
 
 EPSILON = 1e-9  # GPUs and progress below it are rounding
 ZERO = variable(0)
@@ -71,8 +71,8 @@ class Pool:
         self._owner_V = np.repeat(np.arange(num_phases), counts_P)
         self._coming_P = np.argsort(jobs.arrives_P, kind="stable")
 
-    def play(self, value_P: FloatArray) -> RelaxedSchedule:
-        """Return the schedule of phases at these values."""
+    def play(self, value_P: FloatArray) -> Timeline:
+        """Return the timeline of phases at these values."""
         num_phases = len(value_P)
         worth_V = value_P[self._owner_V] * self._slope_V
         order_V = np.argsort(-np.maximum(worth_V, 0.0), kind="stable")
@@ -93,13 +93,13 @@ class Pool:
             np.full(num_phases, ABSENT),
             np.empty(num_phases, dtype=np.int64),
         )
-        schedule = RelaxedSchedule(
+        timeline = Timeline(
             np.full(num_phases, np.inf),
             np.full(num_phases, np.inf),
             np.zeros((num_phases, 1)),
         )
-        _play(self.jobs, flow, self._coming_P, schedule)
-        return schedule
+        _play(self.jobs, flow, self._coming_P, timeline)
+        return timeline
 
 
 @lean_part
@@ -183,9 +183,7 @@ def _change_rate(curves: Curves, flow: _Flow, phase: int, now: float) -> None:
 
 
 @compiled_lean
-def _play(
-    jobs: FluidJobs, flow: _Flow, coming_P: IntArray, schedule: RelaxedSchedule
-) -> None:
+def _play(jobs: FluidJobs, flow: _Flow, coming_P: IntArray, timeline: Timeline) -> None:
     curves = jobs.curves
     num_here = ZERO
     coming = ZERO
@@ -209,8 +207,8 @@ def _play(
             return  # all have ended, or what is left can make no progress
         if ends <= arrives:
             phase = flow.here_P[place]
-            schedule.end_s[phase] = now
-            schedule.price[phase, 0] = _price(flow, cut, free)
+            timeline.end_s[phase] = now
+            timeline.price[phase, 0] = _price(flow, cut, free)
             free = _leave(curves, flow, phase, free)
             after = jobs.next_P[phase]
             if after >= 0:
@@ -231,4 +229,4 @@ def _play(
             if flow.state_P[phase] == CHANGED:
                 _change_rate(curves, flow, phase, now)
                 if flow.ends_P[phase] < np.inf:
-                    schedule.start_s[phase] = min(schedule.start_s[phase], now)
+                    timeline.start_s[phase] = min(timeline.start_s[phase], now)

@@ -56,7 +56,7 @@ class FluidJobs(NamedTuple):
     gpus_T: FloatArray
 
 
-class RelaxedSchedule(NamedTuple):
+class Timeline(NamedTuple):
     """When phases (or jobs) get their first GPU and end, seconds from now; infinity:
     never.
 
@@ -70,7 +70,7 @@ class RelaxedSchedule(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """What a schedule is to minimise, over jobs that are here or expected:
+    """What a timeline is to minimise, over jobs that are here or expected:
 
     sum_j weight_J (long_J + LATE_WEIGHT max(end_J - due_J, 0)) + makespan_jobs x the
     last end, in expectation over the jobs that come.
@@ -79,7 +79,7 @@ class Objective(NamedTuple):
     weighs (c / usual_s) to the power of `tail`; past tolerance_J more again by c /
     tolerance_J - 1, and past fair_limit_J by FAIR_WEIGHT times c / fair_limit_J - 1.
     due_J: deadline, seconds from now (infinity: none). chance_J: that the job comes (1:
-    it is here). usual_s 0: the mean completion time of the first schedule.
+    it is here). usual_s 0: the mean completion time of the first timeline.
     """
 
     weight_J: FloatArray
@@ -94,12 +94,12 @@ class Objective(NamedTuple):
 
 
 class FixedPoint(NamedTuple):
-    """The best values found, per phase; the schedule of whole jobs at them; its
+    """The best values found, per phase; the timeline of whole jobs at them; its
     cost.
     """
 
     value_P: FloatArray
-    schedule: RelaxedSchedule
+    timeline: Timeline
     cost: float
 
 
@@ -108,8 +108,8 @@ class Relaxation(Protocol):
 
     jobs: FluidJobs
 
-    def play(self, value_P: FloatArray) -> RelaxedSchedule:
-        """Return the schedule of phases at these values."""
+    def play(self, value_P: FloatArray) -> Timeline:
+        """Return the timeline of phases at these values."""
         ...
 
 
@@ -134,7 +134,7 @@ def fixed_point(
         if best is None or cost < best.cost:
             best = FixedPoint(value_P.copy(), whole, cost)
         if not phases.price.any() and np.isfinite(whole.end_s).all():
-            break  # GPUs are never short: no values lead to another schedule
+            break  # GPUs are never short: no values lead to another timeline
         if turn == plays - 1:
             break
         weigh(whole, objective, weight_J, np.empty(num_jobs))
@@ -145,13 +145,11 @@ def fixed_point(
     return best
 
 
-def whole_jobs(
-    phases: RelaxedSchedule, next_P: IntArray, num_jobs: int
-) -> RelaxedSchedule:
-    """Return the schedule of whole jobs: each ends with its last phase."""
+def whole_jobs(phases: Timeline, next_P: IntArray, num_jobs: int) -> Timeline:
+    """Return the timeline of whole jobs: each ends with its last phase."""
     end_J = np.empty(num_jobs)
     _last_ends(phases.end_s, next_P, end_J)
-    return RelaxedSchedule(
+    return Timeline(
         phases.start_s[:num_jobs].copy(), end_J, phases.price[:num_jobs].copy()
     )
 
@@ -180,7 +178,7 @@ def _value_at(curves: Curves, phase: int, weight: float, price_T: FloatArray) ->
 
 @compiled_lean
 def own_values(
-    jobs: FluidJobs, phases: RelaxedSchedule, weight_J: FloatArray, own_P: FloatArray
+    jobs: FluidJobs, phases: Timeline, weight_J: FloatArray, own_P: FloatArray
 ) -> None:
     """Write each phase's value at the price of its own end, 0 where there is none.
 
@@ -287,13 +285,13 @@ def _share_last_end(
 
 
 @compiled_lean
-def mean_completion_s(schedule: RelaxedSchedule, objective: Objective) -> float:
+def mean_completion_s(timeline: Timeline, objective: Objective) -> float:
     """Return the mean completion time of the jobs that end, s, at least 1."""
     total = 0.0
     count = 0
     for j in range(len(objective.weight_J)):
-        if schedule.end_s[j] < np.inf:
-            total += objective.age_J[j] + schedule.end_s[j]
+        if timeline.end_s[j] < np.inf:
+            total += objective.age_J[j] + timeline.end_s[j]
             count += 1
     mean: float = max(total / max(count, 1), 1.0)
     return mean
@@ -309,11 +307,11 @@ def _excess(long: float, bound: float) -> float:
 
 
 @compiled_lean
-def cost_of(schedule: RelaxedSchedule, objective: Objective) -> float:
+def cost_of(timeline: Timeline, objective: Objective) -> float:
     """Return the objective of a schedule; jobs that never end cost nothing at any
     values.
     """
-    end_J = schedule.end_s
+    end_J = timeline.end_s
     last = _expected_last_end(end_J, objective.chance_J)
     cost: float = objective.makespan_jobs * last
     tail = objective.tail
@@ -334,7 +332,7 @@ def cost_of(schedule: RelaxedSchedule, objective: Objective) -> float:
 
 @compiled_lean
 def weigh(
-    schedule: RelaxedSchedule,
+    timeline: Timeline,
     objective: Objective,
     weight_J: FloatArray,
     share_J: FloatArray,
@@ -343,7 +341,7 @@ def weigh(
 
     share_J: scratch.
     """
-    end_J = schedule.end_s
+    end_J = timeline.end_s
     _share_last_end(end_J, objective.chance_J, share_J, weight_J)
     for j in range(len(weight_J)):
         weight_J[j] = objective.weight_J[j]

@@ -286,7 +286,7 @@ def _loss(options: Options, j: int, old: int, o: int, short: int) -> float:
     GPUs.
     """
     gpus = options.gpus_JO[j, old]
-    loss = options.value_JO[j, old]
+    loss: float = options.value_JO[j, old]
     if o != WAIT:
         if options.value_JO[j, o] <= 0.0 or options.gpus_JO[j, o] >= gpus:
             return np.inf
@@ -447,7 +447,7 @@ class _Search:
             num_states *= int(options.capacity_R[t]) + 1
         open_JO = self._open()
         chosen_JO = open_JO & (stride_T[options.type_JO] > 0)
-        some_J = chosen_JO.any(axis=1)
+        some_J: BoolArray = chosen_JO.any(axis=1)
         steps = num_states * int(chosen_JO.sum() + some_J.sum())
         if steps > self.budget:
             return False

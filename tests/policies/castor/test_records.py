@@ -1,14 +1,12 @@
-"""What is kept of jobs from round to round is what would be kept by their names."""
+"""Remaining work by hints, and prediction intervals, against their definitions."""
 
 import math
 from statistics import median
 
 import numpy as np
 import pytest
-from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.facts import Facts
-from coadapt.policies.castor.lengths import NEARLY_DONE, OVERRUN, TRUST, Lengths
-from coadapt.policies.castor.predictions import (
+
+from coadapt.policies.predictors.prediction_intervals import (
     ALIKE,
     ERRORS_MAX,
     ERRORS_MIN,
@@ -17,35 +15,15 @@ from coadapt.policies.castor.predictions import (
     SEEN_EVERY_S,
     Predictions,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from coadapt.policies.castor import facts
-from coadapt.policies.castor.situation import situation
-from coadapt.policies.predictors.application_models import Applications
-from coadapt.policies.solvers.arrays import FloatArray, JobRows
+from coadapt.policies.predictors.remaining_work import (
+    NEARLY_DONE,
+    OVERRUN,
+    TRUST,
+    RemainingWork,
+)
 from tests.policies.castor.stage import observe, timed
-from tests.policies.stage import nodes, view
 
-crowds = st.lists(st.sampled_from("abcdefgh"), unique=True)
 seeds = pytest.mark.parametrize("seed", range(5))
-
-
-@given(rounds=st.lists(crowds, min_size=2, max_size=8))
-def test_a_job_finds_what_was_kept_of_it_in_any_earlier_round(
-    rounds: list[list[str]],
-) -> None:
-    """And rounds are forgotten, but for the one that was asked of last."""
-    seen: list[tuple[JobRows, FloatArray]] = []
-    for number, names in enumerate(rounds):
-        now = JobRows(names)
-        for earlier, value_J in [*seen, *seen[-1:]]:
-            known = dict(zip(earlier.row_of, value_J.tolist(), strict=True))
-            assert now.kept(earlier, value_J, -1.0).tolist() == [
-                known.get(name, -1.0) for name in names
-            ]
-        seen.append((now, np.arange(len(names)) + 10.0 * number))
-    assert all(each._earlier is None for each, _ in seen[:-1])
 
 
 @seeds
@@ -53,7 +31,7 @@ def test_by_its_hint_a_job_has_the_median_residual_of_its_tenants_hints(
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    lengths = Lengths()
+    lengths = RemainingWork()
     ratios: dict[str, list[float]] = {"a": [], "b": [], "c": []}
     for number in range(60):
         tenant = str(rng.choice(["a", "b"]))
@@ -84,7 +62,8 @@ def plain(says: Predictions, left_s: float) -> tuple[float, float]:
     """
     around_s = left_s + SEEN_EVERY_S
     said_s = 2.0 ** round(math.log2(around_s))
-    said_E, error_E = says.errors_2E[:, : says.num_errors]
+    said_E, error_E = np.array(says.errors or [(0.0, 0.0)]).T
+    said_E, error_E = said_E[: len(says.errors)], error_E[: len(says.errors)]
     alike_E = (said_E >= said_s / ALIKE - SEEN_EVERY_S) & (
         said_E <= said_s * ALIKE - SEEN_EVERY_S
     )
@@ -107,43 +86,22 @@ def test_intervals_are_percentiles_of_errors_of_those_alike(
 ) -> None:
     rng = np.random.default_rng(seed)
     says = Predictions(high=0.99)
-    says.num_errors = num_errors
-    says.errors_2E[0, :num_errors] = 10.0 ** rng.uniform(0.0, 4.0, num_errors)
-    says.errors_2E[1, :num_errors] = rng.normal(0.3, 0.7, num_errors)
+    said_E = 10.0 ** rng.uniform(0.0, 4.0, num_errors)
+    error_E = rng.normal(0.3, 0.7, num_errors)
+    says.errors.extend(zip(said_E.tolist(), error_E.tolist(), strict=True))
     left_s_J = np.array([0.0, 30.0, 700.0, 4e3, 9e4, 1e15, np.inf])
-    says.predict(500.0, JobRows("abcdefg"), left_s_J.copy())
-    rows = [6, 2, 4, 0, 1, 3, 5, 2]
-    for row, said_s_3 in zip(rows, says.said(rows).T, strict=True):
-        left_s = left_s_J[row]
+    says.predict(500.0, "abcdefg", left_s_J)
+    for name, left_s, found in zip(
+        "abcdefg", left_s_J, says.ranges("abcdefg"), strict=True
+    ):
         least_s, most_s = plain(says, left_s) if left_s < np.inf else (np.inf, np.inf)
-        assert said_s_3.tolist() == pytest.approx([left_s, least_s, most_s])
+        assert found == pytest.approx((left_s, least_s, most_s)), name
 
 
 def test_something_is_said_anew_once_half_of_what_was_said_is_over() -> None:
     says = Predictions()
-    rows = JobRows("abc")
     for at in (0.0, 40.0, 50.0, 60.0, 75.0):
-        says.predict(at, rows, np.array([100.0 - at, np.inf, 10.0]))
+        says.predict(at, "abc", np.array([100.0 - at, np.inf, 10.0]))
     assert says.made["a"] == [(0.0, 100.0), (50.0, 100.0), (75.0, 100.0)]
     assert says.made["c"] == [(at, at + 10.0) for at in (0.0, 40.0, 50.0, 60.0, 75.0)]
     assert "b" not in says.made
-
-
-def test_a_round_without_jobs_is_no_hindrance() -> None:
-    memory = Lengths(), Applications(), Facts()
-    for jobs in ((timed("a"), timed("b")), (), (timed("b"),)):
-        seen = view(nodes(4), *jobs)
-        assert len(situation(seen, standing(seen), *memory).jobs) == len(jobs)
-
-
-def test_kinds_of_jobs_that_have_gone_are_forgotten_in_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(facts, "LIKES_MAX", 1)
-    memory = Lengths(), Applications(), Facts()
-    stays = timed("stays", tenant="a", priority=1)
-    for number in range(9):
-        seen = view(nodes(4), timed(f"j{number}", tenant=f"t{number}"), stays)
-        now = situation(seen, standing(seen), *memory)
-        assert len(memory[2].likes) <= 4
-        assert now.stakes.weight_J.tolist() == [1.0, 2.0]
