@@ -1,7 +1,6 @@
 """What jobs of one application showed, lent to the next."""
 
 import math
-from copy import deepcopy
 from dataclasses import replace
 from statistics import harmonic_mean
 
@@ -398,7 +397,7 @@ def test_lengths_of_few_applications_are_remembered() -> None:
         observe(lengths, job)
         observe(lengths, replace(job, measured=replace(job.measured, progress=2e6)))
         observe(lengths)
-    assert len(lengths.wholes) == len(lengths.told) == APPLICATIONS_MAX
+    assert len(lengths.wholes) == len(lengths.hints) == APPLICATIONS_MAX
 
 
 def test_the_noise_ahead_is_that_which_kin_had_there() -> None:
@@ -445,31 +444,6 @@ def test_without_a_hint_a_job_is_as_long_as_its_kin() -> None:
     lengths = RemainingWork()
     gone(lengths, hint=None)
     assert left(lengths, of(newcomer())) == pytest.approx(1.25e6)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_what_is_left_is_kept_no_longer_than_it_holds(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    lengths = RemainingWork()
-    jobs = dict[str, JobView]()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coadapt.policies.castor.lengths.APPLICATIONS_MAX", 2)
-        for number in range(120):
-            hint = float(rng.uniform(1e5, 1e7)) if rng.random() < 0.7 else None
-            tenant = f"t{rng.integers(2)}"
-            new = timed(f"j{number}", progress=1.0, target=hint, tenant=tenant)
-            jobs[new.id] = of(new, str(rng.choice(["", "a", "b", "c"])))
-            for one in rng.choice(sorted(jobs), size=2):
-                told = jobs[one].measured
-                further = replace(
-                    told, progress=told.progress + float(rng.uniform(1e4, 1e6))
-                )
-                jobs[one] = replace(jobs[one], measured=further)
-            if len(jobs) > 6:
-                del jobs[str(rng.choice(sorted(jobs)))]
-            found_J = observe(lengths, *jobs.values(), alone=2.0)
-            anew = replace(deepcopy(lengths), rest={}, ordered={}, spreads={})
-            assert np.array_equal(found_J, observe(anew, *jobs.values(), alone=2.0))
 
 
 def test_curves_of_noise_follow_each_report() -> None:
@@ -609,8 +583,14 @@ def of_kin(progress: float, noise: float, left: float) -> Trainings:
     progress.
     """
     curve_AB = np.arange(NUM_BINS, dtype=float)[None] / BINS_PER_OCTAVE * math.log(2.0)
-    job = [np.array([each]) for each in (noise, progress, left)]
-    return Trainings(np.array([True]), *job, curve_AB, np.array([0]))
+    return Trainings(
+        np.array([True]),
+        np.array([noise]),
+        np.array([progress]),
+        np.array([left]),
+        curve_AB,
+        np.array([0]),
+    )
 
 
 @given(octaves=st.floats(3.0, 20.0), apart=st.floats(-10.0, 10.0))

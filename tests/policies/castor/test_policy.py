@@ -98,17 +98,17 @@ def test_dials_that_nobody_sets_are_those_of_what_rescales_take(
     nothing.
     """
     makespan_jobs, tail = dials
-    assert Castor().dials(rescale_s, unlike=0.0, crowd=9.0) == (
+    assert Castor().dials(rescale_s, unlike=0.0, num_jobs=9.0) == (
         makespan_jobs,
         tail,
         2.0,
     )
-    assert Castor(makespan_jobs=8.0).dials(rescale_s, unlike=0.0, crowd=9.0) == (
+    assert Castor(makespan_jobs=8.0).dials(rescale_s, unlike=0.0, num_jobs=9.0) == (
         8.0,
         tail,
         2.0,
     )
-    assert Castor(tail=0.0).dials(rescale_s, unlike=0.0, crowd=9.0) == (
+    assert Castor(tail=0.0).dials(rescale_s, unlike=0.0, num_jobs=9.0) == (
         makespan_jobs,
         0.0,
         2.0,

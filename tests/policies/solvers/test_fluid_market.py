@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
 from coadapt.policies.solvers.concave_envelope import (
     Curves,
-    FloatArray,
-    IntArray,
     envelopes,
     type_envelopes,
 )

@@ -7,7 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from coadapt.policies.solvers.concave_envelope import Curves, FloatArray, envelopes
+from coadapt.policies.solvers.arrays import FloatArray
+from coadapt.policies.solvers.concave_envelope import Curves, envelopes
 from coadapt.policies.solvers.fluid_pool import Pool
 from coadapt.policies.solvers.fluid_relaxation import (
     FAIR_WEIGHT,
