@@ -11,11 +11,11 @@ import pytest
 from coadapt.policies.castor import round as program
 from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED
 from coadapt.policies.castor.explain import Told, duration, explained
-from coadapt.policies.castor.fairness import ROUND_S, FairClocks, Tolerances
+from coadapt.policies.castor.fairness import FairClocks, Tolerances
 from coadapt.policies.castor.guarantees import ANY_TYPE, Reservations
 from coadapt.policies.castor.job_values import Aims, Outlook, Values, gpu_curves
 from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, choose, earnings
-from coadapt.policies.castor.situation import Situation
+from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.predictors.noise_growth import Stretches
 from coadapt.policies.predictors.prediction_intervals import Predictions
 from coadapt.policies.solvers.arrays import FloatArray, IntArray

@@ -28,7 +28,7 @@ from coadapt.policies.castor.expected_arrivals import (
     Expected,
     Silence,
 )
-from coadapt.policies.castor.fairness import ROUND_S, FairClocks
+from coadapt.policies.castor.fairness import FairClocks
 from coadapt.policies.castor.job_values import (
     MANY_CORNERS,
     Aims,
@@ -38,6 +38,7 @@ from coadapt.policies.castor.job_values import (
     gpu_curves,
 )
 from coadapt.policies.castor.policy import END_JOBS, Castor
+from coadapt.policies.castor.situation import ROUND_S
 from coadapt.policies.checks.contract import check_policy
 from coadapt.policies.predictors.prediction_intervals import ERRORS_MIN, Predictions
 from coadapt.policies.solvers.fluid_relaxation import Timeline

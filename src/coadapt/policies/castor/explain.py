@@ -12,15 +12,13 @@ import numpy as np
 from coadapt.model import Allocation, JobId, JobSpec, JobView, TenantId
 from coadapt.policies.allocation.reasons import gets, plural
 from coadapt.policies.base import Prediction
-from coadapt.policies.castor.fairness import ROUND_S
 from coadapt.policies.castor.round import Sizes
-from coadapt.policies.castor.situation import Situation, least
+from coadapt.policies.castor.situation import ROUND_S, Situation, least
 from coadapt.policies.castor.topology import Topology
 from coadapt.policies.predictors.prediction_intervals import Predictions
 
 SHORT_S = 90.0  # less is told in seconds
 DAY_MIN = 1_440  # minutes
-DAYS_FROM_MIN = 2 * DAY_MIN  # more is told in days
 NO_PREDICTION = Prediction(math.inf, math.inf, math.inf)
 
 
@@ -63,7 +61,7 @@ def duration(seconds: float) -> str:
     minutes = round(min(seconds / 60.0, 1e15))
     if minutes < 90:
         return f"{minutes} min"
-    if minutes < DAYS_FROM_MIN:
+    if minutes < 2 * DAY_MIN:
         return f"{minutes // 60} h {minutes % 60} min"
     return f"{round(minutes / DAY_MIN)} days"
 

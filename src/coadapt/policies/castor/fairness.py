@@ -33,11 +33,10 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import JobId
-from coadapt.policies.castor.situation import Situation
+from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
 
 FAIR_FROM = 0.5  # of rho_max: seconds past it weigh more (1)
-ROUND_S = 60.0  # a wait for a round, which no job is spared
 TOLERANCE_MIN = 0.1  # of the whole time in turns by the present number of jobs (1)
 
 

@@ -44,17 +44,15 @@ import numpy as np
 from coadapt.model import ClusterView, JobId, JobView
 from coadapt.policies.castor.fairness import Fair
 from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Reservations
-from coadapt.policies.castor.situation import Situation
+from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.predictors.declared import forecast_of
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.solvers.fluid_relaxation import Timeline
 
 WIDTH = 0.5  # the best of 0, 0.25, 0.5, 0.75 and 1 on drawn gangs of 1 to all GPUs
-SHORT_S = 60.0  # a wait of a round is no stretch worth speaking of
 LAST = 4.0  # (with 1 the last end is 20 % later on Shockwave's trace)
 NEAR_LAST = 0.9  # of the last end: a gang with as much left may be what ends last
 LAST_PART = 0.5  # of the GPUs, for gangs that may be
-ROUND_S = 60.0
 SEEN_MAX = 200  # ended gangs whose time is kept
 PRIOR_S = tuple(30.0 * 2.0**step for step in range(12))  # 30 s to 17 hours
 PRIOR_WEIGHT = 3.0  # ended gangs that count as much as these
@@ -364,7 +362,7 @@ def _rank(
         return trained_s * UNPROVEN if runs else trained_s + job.rescale_s
     if left_s == math.inf:
         left_s = times.unseen_s(job.rescale_s)
-    stretch = max((age_s + left_s) / (trained_s + left_s + SHORT_S), 1.0)
+    stretch = max((age_s + left_s) / (trained_s + left_s + ROUND_S), 1.0)
     start_s = -job.rescale_s if runs else job.rescale_s
     return max(left_s + start_s, 0.0) / stretch
 

@@ -23,6 +23,7 @@ from coadapt.policies.castor.job_values import (
     Values,
     gpu_curves,
 )
+from coadapt.policies.castor.last_plan import LastPlan
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.round import Sizes, choose
 from coadapt.policies.castor.situation import Situation, situation
@@ -105,8 +106,6 @@ class CastorOptions:
 class _Memory:
     """What is kept from round to round. Without it the next rounds are worse, and no
     less lawful.
-
-    room: whether each job had its best size in the last round.
     """
 
     work: RemainingWork = field(default_factory=RemainingWork)
@@ -119,7 +118,7 @@ class _Memory:
     gang_times: GangTimes = field(default_factory=GangTimes)
     predictions: Predictions = field(default_factory=Predictions)
     starts: Predictions = field(default_factory=lambda: Predictions(high=STARTS_HIGH))
-    room: bool = True
+    last: LastPlan = field(default_factory=LastPlan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +153,9 @@ class Castor(CastorOptions):
         """Return the plan of this round."""
         memory = self._memory
         memory.predictions.observe(view.at, {job.id for job in view.jobs})
+        held = memory.last.held(view)
+        if held is not None:
+            return held
         topology = topology_of(view)
         if not topology.gpu_types:
             waits = "waits: the cluster has no live node"
@@ -164,7 +166,7 @@ class Castor(CastorOptions):
             if job.id in topology.kept or job.id in topology.stranded
         }
         now = situation(
-            view, topology, memory.work, memory.applications, room=memory.room
+            view, topology, memory.work, memory.applications, room=memory.last.room
         )
         if not now.jobs:
             return Plan(allocations=topology.kept, reasons=reasons)
@@ -180,8 +182,7 @@ class Castor(CastorOptions):
         )
         end_s = outlook.timeline.end_s[: len(now.jobs)]
         last_s = float(end_s[np.isfinite(end_s)].max(initial=0.0))
-        memory.room = sizes.room
-        return Plan(
+        plan = Plan(
             allocations={**topology.kept, **placed},
             reasons={**reasons, **explained(told)},
             diagnostics={
@@ -192,6 +193,8 @@ class Castor(CastorOptions):
                 "last_end": view.at + last_s,
             },
         )
+        memory.last.note(view, plan, room=sizes.room)
+        return plan
 
     def _decide(self, view: ClusterView, now: Situation) -> tuple[Outlook, Sizes]:
         """Return what the relaxation says, and the size of each job."""

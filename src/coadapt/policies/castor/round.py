@@ -29,14 +29,13 @@ import numpy as np
 from coadapt.model import JobId
 from coadapt.policies.castor.guarantees import ANY_TYPE, Reservations
 from coadapt.policies.castor.job_values import Outlook
-from coadapt.policies.castor.situation import Situation
+from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.solvers.knapsack import NEVER, WAIT, Options, prove, solve
 
 HORIZON_S = 300.0
 RESCALES_AHEAD = (3.0, 10.0)  # a horizon spans so many rescales at least, at most (1)
 CALM_SHARE = 0.5  # of the time until the next event (with 1 similar jobs alternate)
-SOON_S = 60.0  # an end within a round frees its GPUs at the next round only
 LARGE = 1e3  # times all that the others could earn, per reserved GPU (1)
 
 
@@ -82,7 +81,7 @@ def earnings(value_J: FloatArray, jobs: Prospects) -> FloatArray:
     least_s_J = np.maximum(CALM_SHARE * jobs.next_event_s, low * rescale_s_J)
     horizon_s_J = np.maximum(HORIZON_S, np.minimum(least_s_J, high * rescale_s_J))
     keeping_J = value_J * jobs.here_J
-    lasts_s_J = np.minimum(np.maximum(jobs.lasts_s_J, SOON_S), horizon_s_J)
+    lasts_s_J = np.minimum(np.maximum(jobs.lasts_s_J, ROUND_S), horizon_s_J)
     wasted_J = keeping_J * np.minimum(rescale_s_J / lasts_s_J, 1.0)
     keeping_J = np.where(jobs.runs_J, keeping_J + wasted_J, 0.0)
     trains_s_JC = np.minimum(

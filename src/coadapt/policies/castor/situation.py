@@ -52,7 +52,7 @@ OPTIMISM = 4
 # Goodput on k GPUs of a job that was never timed is k to this power, in units of one
 # GPU's.
 UNTIMED_EXPONENT = 0.8
-REPORT_S = 60.0  # from a start until the first report tells the job's length (1)
+ROUND_S = 60.0  # a wait for a round, or for a job's first report
 # A step of priority doubles what a job's time is worth; so many steps count at most.
 PRIORITY_STEPS_MAX = 10
 # What a job has left past the next minutes is cut into so many phases at most, where
@@ -423,7 +423,7 @@ def _left(
     left_J = work.left(jobs, alone_J)
     for row in np.flatnonzero(alone_J <= 0.0).tolist():
         job = jobs[row]
-        shows_s = (REPORT_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT
+        shows_s = (ROUND_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT
         left_J[row] = work.unseen_s(shows_s)
     return left_J
 
