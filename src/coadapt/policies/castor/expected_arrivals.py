@@ -78,7 +78,8 @@ class Arrivals:
         """Take in the jobs of a round. whole_J: their work in progress, 0 where
         unknown.
         """
-        row_of = {job.id: row for row, job in enumerate(jobs)}
+        known = [row for row, whole in enumerate(whole_J.tolist()) if whole > 0.0]
+        row_of = {jobs[row].id: row for row in known}
         if gpu_types != self.gpu_types:
             # Curves that are kept are of other types now.
             self.recent = {
@@ -87,11 +88,10 @@ class Arrivals:
         for gone, row in self.row_of.items():
             if gone not in row_of and gone in self.recent:
                 self.recent[gone].curves = self.curves.one(row)
-        for job, whole in zip(jobs, whole_J.tolist(), strict=True):
-            self.began_at = min(self.began_at, at, job.submitted_at)
-            known = self.recent.get(job.id)
-            if known is None and whole > 0.0:
-                self.recent[job.id] = _Arrival(job.submitted_at, whole)
+        self.began_at = min([self.began_at, at, *(job.submitted_at for job in jobs)])
+        for name, row in row_of.items():
+            came = _Arrival(jobs[row].submitted_at, float(whole_J[row]))
+            self.recent.setdefault(name, came).curves = None
         ordered = sorted(self.recent.items(), key=lambda item: item[1].at)
         self.recent = dict(item for item in ordered if item[1].at > at - MEMORY_S)
         self.curves = curves

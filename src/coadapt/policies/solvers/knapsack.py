@@ -446,8 +446,8 @@ class _Search:
             stride_T[t] = num_states
             num_states *= int(options.capacity_R[t]) + 1
         open_JO = self._open()
-        chosen_JO = open_JO & (stride_T[options.type_JO] > 0)
-        some_J: BoolArray = chosen_JO.any(axis=1)
+        chosen_JO: BoolArray = open_JO & (stride_T[options.type_JO] > 0)
+        some_J = np.asarray(chosen_JO.any(axis=1))
         steps = num_states * int(chosen_JO.sum() + some_J.sum())
         if steps > self.budget:
             return False
