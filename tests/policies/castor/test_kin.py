@@ -817,6 +817,71 @@ def test_what_the_model_said_is_bounded(atomic: list[int]) -> None:
             assert len(said) <= 5
 
 
+def test_jobs_are_told_what_their_kin_timed_where_they_train() -> None:
+    known = Applications()
+    shape = Shape(1, 1, 2)
+    for total in (128, 256):
+        known.observe([of(trained(timed("kin"), slower=0.9, total=total))], held)
+    new = of(newcomer())
+    lent(known, new)
+    told = known.tell(new, "gpu", shape)
+    assert told is not None
+    assert {(step.atomic, step.accumulation) for step in told.steps} == {
+        (64, 0),
+        (128, 0),
+    }
+    for step in told.steps:
+        said_s = float(step_time(PARAMS, Placement((2,)), step.atomic))
+        assert step.seconds == pytest.approx(0.9 * said_s)
+    assert told.are_of("gpu", Placement((2,)))
+    assert (
+        known.tell(new, "gpu", shape) is told
+    )  # one value for all, until a report says more
+    known.observe([new, of(trained(timed("kin"), total=512))], held)
+    known.lend(new)
+    more = known.tell(new, "gpu", shape)
+    assert more is not None
+    assert len(more.steps) == 3
+
+
+def test_nobody_is_told_of_others_or_of_where_nobody_was() -> None:
+    known = Applications()
+    shape = Shape(1, 1, 2)
+    known.observe([of(trained(timed("kin")))], held)
+    other = of(newcomer("other"), "bert")
+    new = of(newcomer())
+    slow = of(trained(timed("slow"), slower=10.0))
+    known.observe([other, new, slow], held)
+    for job in (other, new, slow):
+        known.lend(job)
+    assert known.tell(other, "gpu", shape) is None
+    assert known.tell(slow, "gpu", shape) is None
+    assert known.tell(new, "gpu", Shape(1, 1, 3)) is None
+    assert known.tell(new, "cpu", shape) is None
+    assert known.tell(new, "gpu", shape) is not None
+
+
+def test_who_keeps_its_batch_is_told_nothing() -> None:
+    known = Applications()
+    fixed = of(newcomer())
+    fixed = replace(fixed, spec=replace(fixed.spec, contract=RescaleContract.FIXED))
+    kin = of(trained(timed("kin")))
+    kin = replace(kin, spec=replace(kin.spec, contract=RescaleContract.FIXED))
+    known.observe([kin, fixed], held)
+    known.lend(fixed)
+    assert known.tell(fixed, "gpu", Shape(1, 1, 2)) is None
+
+
+def test_no_more_steps_are_kept_than_jobs_are_told_of() -> None:
+    times = StepTimes()
+    shape = Shape(1, 1, 2)
+    for atomic in range(1, 2 * TOLD_MAX):
+        times.note((shape, atomic, 0), 0.0)
+    told = times.tell("gpu", PARAMS, shape)
+    assert told is not None
+    assert [step.atomic for step in told.steps] == list(range(TOLD_MAX, 2 * TOLD_MAX))
+
+
 @pytest.mark.parametrize(("slower", "believed"), [(1.02, True), (1.6, False)])
 def test_a_name_is_believed_while_jobs_of_it_take_alike(
     slower: float, believed: bool

@@ -56,5 +56,8 @@ class LastPlan:
             reasons={
                 job: each for job, each in self.plan.reasons.items() if job in here
             },
+            kin_times={
+                job: each for job, each in self.plan.kin_times.items() if job in here
+            },
             diagnostics=self.plan.diagnostics,
         )

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from coadapt.model import Allocation, ClusterView, JobId, Plan
+from coadapt.model import WAITING, Allocation, ClusterView, JobId, KinTimes, Plan
 from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED, Arrivals, Silence
 from coadapt.policies.castor.explain import Told, explained, fixed_reason
@@ -185,6 +185,7 @@ class Castor(CastorOptions):
         plan = Plan(
             allocations={**topology.kept, **placed},
             reasons={**reasons, **explained(told)},
+            kin_times=_timed_by_others(memory.applications, now, placed),
             diagnostics={
                 "objective": sizes.value,
                 "bound": sizes.bound,
@@ -262,6 +263,21 @@ class Castor(CastorOptions):
         start_s_J: FloatArray = outlook.timeline.start_s[: len(names)].copy()
         start_s_J[[job in placed for job in names]] = np.inf
         starts.predict(view.at, names, start_s_J)
+
+
+def _timed_by_others(
+    applications: Applications, now: Situation, placed: Mapping[JobId, Allocation]
+) -> dict[JobId, KinTimes]:
+    """Return steps that other jobs of the application timed where each job trains."""
+    found: dict[JobId, KinTimes] = {}
+    for job in now.jobs:
+        held = now.topology.shape_of(placed.get(job.id, WAITING))
+        if held is not None:
+            number, shape = held
+            times = applications.tell(job, now.topology.names[number], shape)
+            if times is not None:
+                found[job.id] = times
+    return found
 
 
 def _places(now: Situation, sizes: Sizes) -> dict[JobId, Allocation]:

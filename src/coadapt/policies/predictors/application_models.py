@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import GradStats, JobId, JobView, Measured, TypeProfile
+from coadapt.model import GradStats, JobId, JobView, KinTimes, Measured, TypeProfile
 from coadapt.model.quick_init import replace
 from coadapt.policies.predictors.best_goodputs import Configs
 from coadapt.policies.predictors.measured_step_times import (
@@ -311,6 +311,18 @@ class Applications:
             )
             ratio_JX[:, begin:end] = ratio_J[:, None]
         return Slower(np.concatenate(curves), curve_JX, ratio_JX)
+
+    def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:
+        """Return what jobs of the application timed on this shape, for the job to
+        choose its batch by.
+        """
+        member = self._believed(job)
+        if member is None or member.lent is None or not job.spec.adaptive:
+            return None
+        times = member.kin.times.get(gpu_type)
+        if times is None or gpu_type not in member.lent.types:
+            return None
+        return times.tell(gpu_type, member.kin.profiles[gpu_type][1].params, shape)
 
     def curves(self, jobs: Sequence[JobView]) -> tuple[FloatArray, IntArray]:
         """Return logarithms of noise scales over progress (applications, bins), and

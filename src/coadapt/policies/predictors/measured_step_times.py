@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import ThroughputParams
+from coadapt.model import KinTimes, Placement, ThroughputParams, TimedStep
 from coadapt.policies.predictors.best_goodputs import log_steps_s
 from coadapt.policies.solvers.arrays import FloatArray, IntArray, exp, log
 
@@ -58,6 +58,13 @@ class Shape(NamedTuple):
     racks: int
     gpus: int
 
+    @property
+    def placement(self) -> Placement:
+        """A placement of this shape."""
+        fewest, more = divmod(self.gpus, self.nodes)
+        counts = (fewest + 1,) * more + (fewest,) * (self.nodes - more)
+        return Placement(counts, num_racks=self.racks)
+
 
 Setting = tuple[Shape, int, int]  # shape, samples of a pass, passes accumulated
 
@@ -77,6 +84,7 @@ class StepTimes:
     said: dict[Setting, float] = field(default_factory=dict)
     errors: dict[Shape, FloatArray] = field(default_factory=dict)
     curve: tuple[FloatArray, FloatArray] | None = None
+    told: dict[Shape, KinTimes] = field(default_factory=dict)
 
     def note(self, setting: Setting, log_s: float) -> None:
         """Take in how long such a step took; of the same setting again, the mean of
@@ -95,10 +103,12 @@ class StepTimes:
         if len(latest) > TOLD_MAX:
             del latest[next(iter(latest))]
         self.errors.pop(shape, None)
+        self.told.pop(shape, None)
         if len(self.taken) > SHAPES_MAX:
             oldest = next(iter(self.taken))
             del self.taken[oldest]
             self.errors.pop(oldest, None)
+            self.told.pop(oldest, None)
         self.curve = None
 
     def error(self, params: ThroughputParams, setting: Setting) -> float:
@@ -130,6 +140,29 @@ class StepTimes:
         error_CG = np.empty((len(gpus_C), NUM_STEPS))
         _pack(log(gpus_C.astype(np.float64)), *self._curve(params), error_CG)
         return error_CG
+
+    def tell(
+        self, gpu_type: str, params: ThroughputParams, shape: Shape
+    ) -> KinTimes | None:
+        """Return what was timed on this shape, for a job that trains there."""
+        told = self.told.get(shape)
+        if told is None or told.params is not params:
+            if shape not in self.taken:
+                return None
+            steps = [
+                TimedStep(
+                    atomic=atomic, accumulation=accumulation, seconds=math.exp(log_s)
+                )
+                for (_, atomic, accumulation), log_s in self.taken[shape].items()
+            ]
+            told = KinTimes(
+                gpu_type=gpu_type,
+                placement=shape.placement,
+                params=params,
+                steps=tuple(steps),
+            )
+            self.told[shape] = told
+        return told
 
     def say(
         self, params: ThroughputParams, settings: Iterable[Setting]
