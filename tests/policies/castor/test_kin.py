@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from coadapt.goodput.throughput import step_time
-from coadapt.model import BatchConfig, GradStats, JobView, Placement
+from coadapt.model import BatchConfig, GradStats, JobView, Placement, RescaleContract
 from coadapt.policies.castor.situation import Situation
 from coadapt.policies.predictors.application_models import (
     APPLICATIONS_MAX,
