@@ -128,7 +128,7 @@ class Market:
         owner_V = np.repeat(np.arange(num_phases), np.diff(curves.first_J))
         pays_V = value_P[owner_V] * curves.goodput_V / curves.gpus_V
         most_T = np.zeros(len(state.gpus_T))
-        np.maximum.at(most_T, curves.type_V, pays_V)
+        np.fmax.at(most_T, curves.type_V, pays_V)  # a value may be NaN
         state.price_T[:] = OPENING * most_T
         state.zero_T[:] = NOTHING * most_T
         state.wanted_T[:] = 0.0
