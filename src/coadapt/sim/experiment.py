@@ -38,14 +38,14 @@ from coadapt.sim.metrics import (
     measure,
     round_outcomes,
 )
-from coadapt.sim.workload import Workload
+from coadapt.sim.workload import LENGTH_MAX_S, Workload
 from coadapt.sim.world import World
 from coadapt.sim.world_config import WorldConfig
 
 # How often, in virtual time, a run looks whether it is still worth going on, and tells how far it came.
 CHECK_PERIOD_S = 3600.0
 # A hundred times as long as a published workload takes.
-HORIZON_S = 100 * 86_400.0
+HORIZON_S = LENGTH_MAX_S
 # A day without a running job while some wait: the policy will never start them.
 IDLE_MAX_S = 86_400.0
 # New values before cycles are looked for among them (700 by default, which took a twelfth of a run): 10 MB.
@@ -66,7 +66,7 @@ class ExperimentConfig:
     none does; None: as the policy wants it).
     report_s: how often jobs report (None: once in a round). Between two reports policies see what the last
     one told, and jobs save no checkpoint.
-    horizon_s: virtual time after which a run that has not ended is an error. figures_only: the history keeps
+    horizon_s: a run that has not ended so long after its last arrival is an error. figures_only: the history keeps
     no points and sentences of jobs, which grow with every report and every round.
     """
 
@@ -144,6 +144,8 @@ class Simulation:
     def run(self, on_progress: OnProgress | None = None) -> None:
         """Play until every job has ended. Raises SimulationError if that will never be."""
         busy_at = self.clock.now()
+        last_arrival_s = max((job.at for job in self.workload.jobs), default=0.0)
+        ends_by_s = last_arrival_s + self.config.horizon_s
         while not self.clock.idle:
             try:
                 self.clock.run(until=self.clock.now() + CHECK_PERIOD_S)
@@ -154,7 +156,7 @@ class Simulation:
                 on_progress(now, len(self.recorder.history.jobs) - num_live)
             if not num_live or self.world.alive():
                 busy_at = now
-            if now - busy_at > IDLE_MAX_S or now > self.config.horizon_s:
+            if now - busy_at > IDLE_MAX_S or now > ends_by_s:
                 raise self._endless(now)
         if self._live():
             raise self._endless(self.clock.now())
