@@ -31,8 +31,8 @@ class ProfileKey(NamedTuple):
 class Profile:
     """Measured steps, one row per `ProfileKey`. Arrays (num_rows,).
 
-    compute_s: one forward-backward pass without synchronisation. step_s: a pass with it, overlapped. Raises
-    ValueError unless all times are finite and above 0.
+    compute_s: one forward-backward pass without synchronisation. step_s: a pass with
+    it, overlapped. Raises ValueError unless all times are finite and above 0.
     """
 
     num_nodes: FloatArray
@@ -58,7 +58,8 @@ class Profile:
 
 @dataclass(slots=True)
 class ProfileBuilder:
-    """Collects observations for `Profile`, one row per key: the first one, or with `mean` their mean.
+    """Collects observations for `Profile`, one row per key: the first one, or with
+    `mean` their mean.
 
     rows: by key (count, compute_s, step_s).
     """
@@ -89,7 +90,9 @@ class ProfileBuilder:
         if old is None:
             self.rows[key] = (1, compute_s, step_s)
         elif self.mean:
-            count, mean_compute_s, mean_step_s = old[0] + 1, old[1], old[2]
+            count = old[0] + 1
+            mean_compute_s = old[1]
+            mean_step_s = old[2]
             mean_compute_s += (compute_s - mean_compute_s) / count
             self.rows[key] = (
                 count,
