@@ -30,6 +30,7 @@ from coadapt.cli.jobs.ls import ls
 from coadapt.cli.jobs.story import story
 from coadapt.cli.jobs.submit import submit
 from coadapt.cli.jobs.wait import wait
+from coadapt.cli.page.page import page
 from coadapt.cli.research.compare import compare
 from coadapt.cli.research.policies import policies
 from coadapt.cli.research.simulate import simulate
@@ -63,6 +64,7 @@ for verb in (
     wait,
     cancel,
     top,
+    page,
     story,
     report,
     policies,

@@ -40,7 +40,13 @@ from coadapt.runtime.job_index import (
     JobIndex,
     Row,
 )
-from coadapt.runtime.snapshot import job_efficiency, job_snapshot, told_no_plan
+from coadapt.runtime.snapshot import (
+    job_efficiency,
+    job_snapshot,
+    noise_scale,
+    own_metrics,
+    told_no_plan,
+)
 from coadapt.runtime.story import (
     NEW,
     StoryKey,
@@ -296,6 +302,8 @@ class IndexWriter:
             job_efficiency(job),
             job.measured.progress,
             event.report.step_time_s,
+            noise_scale(job),
+            to_json(own_metrics(job)),
         ]
         self._add(job.id, POINT, at, figures)
 

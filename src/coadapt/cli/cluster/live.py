@@ -51,6 +51,7 @@ from coadapt.service.change_log import ChangeLog
 from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
+from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.server import http_server
 
 DEFAULT_PORT = 8471
@@ -142,6 +143,7 @@ def _live(
     writer = IndexWriter(index, journal.whole, first_config)
     change_log = ChangeLog()
     tally = Tally()
+    decisions = DecisionLog()
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
     latencies.watch_trouble(retry.seconds)
@@ -154,7 +156,7 @@ def _live(
         executor=executor,
         store=store,
         solver=solver,
-        observers=(writer, change_log, tally),
+        observers=(writer, change_log, tally, decisions),
         restored=writer.restored,
         waited=latencies.lag,
     )
@@ -180,6 +182,7 @@ def _live(
         shares_disk=executor.shares_disk,
         engine_trouble=lambda: executor.trouble,
         nodes=executor,
+        decisions=decisions,
     )
     server = http_server(service)
     _come_up(settings, url, loop)
