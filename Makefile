@@ -15,6 +15,7 @@ PYTEST_ARGS ?=
 DURATIONS := --durations=20 --durations-min=3
 DEMO_ARGS ?=
 SIM_ARGS ?=
+RELEASE_ARGS ?=
 
 help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +55,9 @@ golden: $(READY) ## rewrite the golden list of public names and the state diagra
 	$(BIN)/python -m tools.public_surface --write
 	$(BIN)/python -m tools.state_diagram --write
 
+release: $(READY) ## VERSION=X.Y.Z: changelog, version, build, checks, commit, tag; RELEASE_ARGS=--dry-run
+	$(BIN)/python -m tools.release $(VERSION) $(RELEASE_ARGS)
+
 setup: $(READY) ## only make .venv
 
 clean: ## remove .venv, caches and the demo's state
@@ -67,4 +71,4 @@ $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
 	@tools/setup_venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-.PHONY: help demo quick test test-all check engines-test bench sim golden setup clean
+.PHONY: help demo quick test test-all check engines-test bench sim golden release setup clean

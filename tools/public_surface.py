@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 from coadapt import model
 from coadapt.cli import state_dir
 from coadapt.cli.main import app
+from coadapt.cli.verbs import VERBS, LazyGroup, load
 from coadapt.core import commands, events
 from coadapt.executors import EXECUTORS
 from coadapt.model import contract_env
@@ -100,9 +101,17 @@ def _flags_of(command: Any, path: str) -> Iterator[str]:
             f"cli {path} "
             f"{shown if parameter.param_type_name == 'option' else parameter.name.upper()}"
         )
-    for name, sub in getattr(command, "commands", {}).items():
+    for name, sub in _subcommands(command):
         yield f"cli {path} {name}"
         yield from _flags_of(sub, f"{path} {name}")
+
+
+def _subcommands(command: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(command, LazyGroup):
+        for name, verb in VERBS.items():
+            yield name, load(name, verb)
+    else:
+        yield from getattr(command, "commands", {}).items()
 
 
 def _http_routes() -> Iterator[str]:

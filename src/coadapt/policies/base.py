@@ -18,11 +18,13 @@ class PolicyCard:
     paper: authors, system, venue and year. decides: what it chooses in a round. oracle:
     what it must be told that nobody knows beforehand: true in simulation, the job's own
     estimate live; empty: nothing.
+    needs_scipy: whether it solves its programmes with scipy, which is an extra.
     """
 
     paper: str
     decides: str
     oracle: str = ""
+    needs_scipy: bool = False
 
 
 class Policy(Protocol):

@@ -24,7 +24,8 @@ Tell = Callable[[str], None]
 
 COMPILES = "compiling kernels: once after an installation, then they are kept on disk"
 NO_COMPILER = (
-    "numba cannot be imported: without compiled kernels decisions take far longer"
+    "note: numba is not installed, so decisions take several times as long: "
+    "pip install 'coadapt[speed]'"
 )
 
 
@@ -75,7 +76,7 @@ def _cold_parts(name: str) -> list[str]:
     Those that are on disk are loaded by this.
     """
     create_policy(name)
-    if "numba" not in sys.modules:
+    if sys.modules.get("numba") is None:
         return []
     with suppress(_ColdError), _no_compiling():
         plan = _rehearse(name)

@@ -33,7 +33,7 @@ from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import InputError
 from coadapt.model.bounds import printable
 from coadapt.model.errors import StoreError
-from coadapt.policies import create_policy, policy_options
+from coadapt.policies import create_policy, policy_options, require_packages
 from coadapt.runtime.background_snapshots import BackgroundSnapshots
 from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
 from coadapt.runtime.index_writer import IndexWriter
@@ -96,6 +96,7 @@ def serve(settings: LiveSettings) -> None:
     Raises InputError before anything is changed.
     """
     policy_options(settings.policy)
+    require_packages(settings.policy)
     connect = prepare_executor(settings.executor, settings.executor_options)
     state_dir = settings.state_dir
     state_dir.prepare()
