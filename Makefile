@@ -45,8 +45,8 @@ engines-test: $(READY) ## install what the engines' tests need (as root; a build
 	COADAPT_ENGINES=$(ENGINES) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m engine \
 		$(DURATIONS) tests/demo tests/executors tests/cli/test_sbatch.py $(PYTEST_ARGS)
 
-bench: $(READY) ## run the benchmarks and write benchmarks/results/
-	$(BIN)/python -m benchmarks
+bench: $(READY) ## run the benchmarks, of one folder with ARGS=castor, and write benchmarks/results/
+	$(BIN)/python -m benchmarks $(ARGS)
 
 sim: $(READY) ## simulate all policies on the built-in workload (no download)
 	$(BIN)/coadapt simulate builtin --cluster 16x4 --policy fifo,srtf,tiresias,optimus,pollux $(SIM_ARGS)

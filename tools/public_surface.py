@@ -39,7 +39,7 @@ def lines() -> list[str]:
         _cli_flags,
         _http_routes,
         _job_file_keys,
-        _metric_names,
+        _metrics,
     )
     return [line for kind in kinds for line in sorted(set(kind()))]
 
@@ -131,13 +131,16 @@ def _job_file_keys() -> Iterator[str]:
         yield from (f"job-file {prefix}{name}" for name in section.model_fields)
 
 
-def _metric_names() -> Iterator[str]:
-    """Prometheus metrics, wherever they are declared."""
+def metric_names() -> Iterator[str]:
+    """Yield the Prometheus metrics, wherever the package declares them."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for name in re.findall(
+        yield from re.findall(
             r"\"(coadapt_[a-z0-9_]+)\"", path.read_text(encoding="utf-8")
-        ):
-            yield f"metric {name}"
+        )
+
+
+def _metrics() -> Iterator[str]:
+    return (f"metric {name}" for name in metric_names())
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class Verb:
 
 
 VERBS: Mapping[str, Verb] = {
-    "up": Verb(module="cluster.up", help="Run the scheduler."),
+    "up": Verb(module="up.up", help="Run the scheduler."),
     "submit": Verb(
         module="jobs.submit",
         help="Submit the jobs that files describe; print their ids.",
@@ -80,21 +80,21 @@ VERBS: Mapping[str, Verb] = {
         settings=SCRIPT_CONTEXT,
     ),
     "doctor": Verb(
-        module="cluster.doctor",
+        module="upkeep.doctor",
         help="Say what is wrong with the state directory or executor.",
     ),
     "prune": Verb(
-        module="cluster.prune", help="Forget jobs that ended long ago, with their logs."
+        module="upkeep.prune", help="Forget jobs that ended long ago, with their logs."
     ),
     "backup": Verb(
-        module="cluster.backup",
+        module="upkeep.backup",
         help="Copy the journal into a file, and check the copy.",
     ),
     "restore": Verb(
-        module="cluster.backup", help="Put a backup in place of the journal."
+        module="upkeep.backup", help="Put a backup in place of the journal."
     ),
     "rotate-token": Verb(
-        module="cluster.rotate_token", help="Make a new token for the API."
+        module="upkeep.rotate_token", help="Make a new token for the API."
     ),
     "tenant": Verb(
         module="cluster.tenant",

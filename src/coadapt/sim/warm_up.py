@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from coadapt.model import Plan
 from coadapt.policies import create_policy
+from coadapt.policies.base import SupportsWarmUp
 from coadapt.runtime.rehearsal import rehearse, rehearse_fit
 
 Tell = Callable[[str], None]
@@ -112,8 +113,9 @@ def _compile(part: str, beside: Sequence[str] = ()) -> None:
         config.LOOP_VECTORIZE = 0
     for name in beside:
         with suppress(Exception):
-            if some := getattr(create_policy(name), "rehearse_beside", None):
-                some()
+            policy = create_policy(name)
+            if isinstance(policy, SupportsWarmUp):
+                policy.warm_up()
     _rehearse(part)
 
 
