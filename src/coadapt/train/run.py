@@ -712,8 +712,13 @@ class Run:
         return self._rescaler.pause or Pause()
 
     def _keep(self, sample: StepSample) -> None:
-        builder = self._session.profiles.builder(self._session.gpu_type)
-        builder.add(sample.placement, sample.atomic, sample.compute_s, sample.step_s)
+        self._session.profiles.of(self._session.gpu_type).add(
+            sample.placement,
+            sample.atomic,
+            sample.compute_s,
+            sample.step_s,
+            sample.fetch_s,
+        )
         self._session.figures.computed_s = sample.compute_s
 
 

@@ -64,6 +64,8 @@ class StepLoop:
 
     def begin_pass(self, current: Pass) -> None:
         self._session.current = current
+        if self.timer.started:
+            self.timer.mark("fetched")
         measure = False
         if current.first:
             compares = current.synchronising and not self._session.group.distributed

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model.measured import NOT_FINITE as NOT_FINITE_STEP
-from coadapt.train.batch.tuning import take_snapshot, tune
+from coadapt.train.batch.tuning import fit, take_snapshot
 from coadapt.train.wrappers.script_check import BesideCheck, FiniteCheck
 from tests.train.bugs import train
 
@@ -135,7 +135,7 @@ def test_a_loss_that_is_not_finite_is_told_with_its_step_and_reported(
     assert caplog.messages == [
         "step 7: loss is nan: look at the data and the loss, lower the learning rate, or clip; training goes on"
     ]
-    report = tune(take_snapshot(run._session, 1, None)).report
+    report = fit(take_snapshot(run._session, 1, None)).report
     assert report.metrics[NOT_FINITE_STEP] == 7.0
 
 
