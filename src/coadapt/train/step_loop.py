@@ -19,6 +19,7 @@ from coadapt.train.rescale.rescaler import Rescaler
 from coadapt.train.samples.order import Pass
 from coadapt.train.samples.pace import MEASURE_PERIOD, Pace
 from coadapt.train.session import Session
+from coadapt.train.wrappers.finite import WHAT
 from coadapt.train.wrappers.timing import Timer
 from coadapt.train.wrappers.trained import TrainedPairs
 
@@ -294,13 +295,12 @@ class StepLoop:
         """
         figures, check = self._session.figures, self.trained.leading.gradients.check
         first = self._session.group.rank == 0
-        what = "gradients are infinite or not a number (NaN)"
         if self._session.loss_scaled:
             began = check.norms(self._measured_step, unusable=unusable)
             if began is not None:
-                figures.note_trouble(began, what, speaks=first)
+                figures.note_trouble(began, WHAT, speaks=first)
         elif unusable:
-            figures.note_trouble(self._measured_step, what, speaks=first)
+            figures.note_trouble(self._measured_step, WHAT, speaks=first)
 
     def _learn(self, norms: GradNorms) -> None:
         """Take in norms of gradients; log it once the normalisation layers' noise scale means something."""

@@ -25,7 +25,7 @@ UNWRAPPED = (
 )
 # Where nobody uses the noise scale, two steps in 64 are looked at.
 NOT_FINITE = (
-    "step 66: gradients are infinite or not a number (NaN): look at the data and the loss, lower the learning "
+    "step 12: gradients are infinite or not a number (NaN): look at the data and the loss, lower the learning "
     "rate, or clip; training goes on"
 )
 NO_BACKWARD = "50 steps without a backward through the model of run.prepare: "
