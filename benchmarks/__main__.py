@@ -1,4 +1,6 @@
-"""`make bench`: every benchmark of this folder in turn. Some need the public traces (COADAPT_TRACES)."""
+"""`make bench`: every benchmark of this folder in turn. Some need the public traces
+(COADAPT_TRACES).
+"""
 
 import subprocess
 import sys

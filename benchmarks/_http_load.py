@@ -1,4 +1,6 @@
-"""Requests to a live scheduler, and how long the answers took: the client's side of control_plane.py."""
+"""Requests to a live scheduler, and how long the answers took: the client's side of
+control_plane.py.
+"""
 
 import asyncio
 import json
@@ -36,7 +38,9 @@ class Service:
 
 @contextmanager
 def live_service(folder: Path) -> Iterator[tuple["Service", float]]:
-    """Serve the state directory `folder`; give the service, and how long it took to answer (s)."""
+    """Serve the state directory `folder`; give the service, and how long it took to
+    answer (s).
+    """
     begun = time.perf_counter()
     (folder / "connection.json").unlink(missing_ok=True)
     process = subprocess.Popen(
@@ -121,7 +125,8 @@ class Connection:
 async def _ask_all(
     url: str, token: str, requests: Sequence[Request], num_connections: int
 ) -> list[float]:
-    waiting, taken_s = iter(requests), list[float]()
+    waiting = iter(requests)
+    taken_s = list[float]()
 
     async def one_after_the_other(connection: Connection) -> None:
         for request in waiting:
@@ -140,16 +145,21 @@ async def _ask_all(
 def measure(
     service: Service, requests: Sequence[Request], num_connections: int = 1
 ) -> JsonObject:
-    """Return how long the answers took (ms), and how many came per second over all connections.
+    """Return how long the answers took (ms), and how many came per second over all
+    connections.
 
-    cpu_ms: of the scheduler's process per answer, its rounds of that time included; client_cpu_ms: of this
-    one, which shares the cores. On a machine that others use they tell more than the wall time does.
+    cpu_ms: of the scheduler's process per answer, its rounds of that time included;
+    client_cpu_ms: of this one, which shares the cores. On a machine that others use
+    they tell more than the wall time does.
     """
-    begun, cpu_s, own_cpu_s = time.perf_counter(), service.cpu_s(), time.process_time()
+    begun = time.perf_counter()
+    cpu_s = service.cpu_s()
+    own_cpu_s = time.process_time()
     taken_s = sorted(
         asyncio.run(_ask_all(service.url, service.token, requests, num_connections))
     )
-    cpu_s, own_cpu_s = service.cpu_s() - cpu_s, time.process_time() - own_cpu_s
+    cpu_s = service.cpu_s() - cpu_s
+    own_cpu_s = time.process_time() - own_cpu_s
     wall_s = time.perf_counter() - begun
     return {
         "num_requests": len(taken_s),
@@ -164,7 +174,9 @@ def measure(
 
 
 def verb(folder: Path, *arguments: str, times: int = 5) -> JsonObject:
-    """Return how long a verb takes as a process of its own, Python's start included (ms)."""
+    """Return how long a verb takes as a process of its own, Python's start included
+    (ms).
+    """
     taken_s = []
     environ = {**os.environ, "COADAPT_STATE": str(folder)}
     for _ in range(times):

@@ -1,8 +1,11 @@
-"""The scheduler service as it runs, in a process of its own, over an executor that only says yes.
+"""The scheduler service as it runs, in a process of its own, over an executor that only
+says yes.
 
-python -m benchmarks._live_service FOLDER    serves the state directory FOLDER until SIGTERM
+python -m benchmarks._live_service FOLDER    serves the state directory FOLDER until
+SIGTERM
 
-What `coadapt up` wires (cli/cluster/live.py), but for processes: replicas start and stop at once.
+What `coadapt up` wires (cli/cluster/live.py), but for processes: replicas start and
+stop at once.
 """
 
 import json
@@ -87,7 +90,9 @@ class YesExecutor:
         return LogPart(data=b"", next_offset=offset)
 
     def _answer(self, order: JobCommand) -> Event:
-        at, job, generation = self._clock.now(), order.job, order.generation
+        at = self._clock.now()
+        job = order.job
+        generation = order.generation
         if isinstance(order, Stop):
             return ReplicasExited(
                 at=at, job=job, generation=generation, outcome=Outcome.STOPPED
@@ -98,15 +103,16 @@ class YesExecutor:
 
 def serve(folder: Path) -> None:
     """Serve the state directory until SIGTERM."""
-    state_dir, clock = StateDir(folder), WallClock()
-    journal, index = Journal.at_path(state_dir.journal), JobIndex(state_dir.index)
-    writer, tally = IndexWriter(index, journal.whole, CONFIG), Tally()
+    state_dir = StateDir(folder)
+    clock = WallClock()
+    journal = Journal.at_path(state_dir.journal)
+    index = JobIndex(state_dir.index)
+    writer = IndexWriter(index, journal.whole, CONFIG)
+    tally = Tally()
     latencies = Latencies(tally.registry)
     store = BackgroundSnapshots(journal, latencies.commit)
-    executor, solver = (
-        YesExecutor(clock),
-        ProcessSolver(partial(create_policy, POLICY), clock.now),
-    )
+    executor = YesExecutor(clock)
+    solver = ProcessSolver(partial(create_policy, POLICY), clock.now)
     loop = LiveLoop(
         Scheduler(CONFIG),
         clock=clock,

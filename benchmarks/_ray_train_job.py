@@ -2,7 +2,8 @@
 
 python -m benchmarks._ray_train_job ADDRESS FOLDER MIN MAX
 
-From nothing at each start, without checkpoints: to its advantage. A group of MIN to MAX workers, a CPU each.
+From nothing at each start, without checkpoints: to its advantage. A group of MIN to MAX
+workers, a CPU each.
 """
 
 import os

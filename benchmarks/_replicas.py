@@ -1,4 +1,6 @@
-"""Runs a part of a benchmark on two replicas: processes of one thread each, connected by gloo."""
+"""Runs a part of a benchmark on two replicas: processes of one thread each, connected
+by gloo.
+"""
 
 import argparse
 import multiprocessing
@@ -16,7 +18,9 @@ T = TypeVar("T")
 def on_two_replicas(
     target: Callable[[argparse.Namespace], T], options: argparse.Namespace
 ) -> T:
-    """Return what `target(options)`, a function of a module, returns on the first of two replicas."""
+    """Return what `target(options)`, a function of a module, returns on the first of
+    two replicas.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,7 +1,9 @@
-"""The training script of benchmarks/rescale.py: 25 M parameters; each replica logs the end of each step.
+"""The training script of benchmarks/rescale.py: 25 M parameters; each replica logs the
+end of each step.
 
-`python _rescale_job.py LOG plain` is plain DDP that starts from nothing (no checkpoint: to its advantage);
-`python _rescale_job.py LOG coadapt` is the same under coadapt.train. Last comes the device: cpu, cuda.
+`python _rescale_job.py LOG plain` is plain DDP that starts from nothing (no checkpoint:
+to its advantage); `python _rescale_job.py LOG coadapt` is the same under coadapt.train.
+Last comes the device: cpu, cuda.
 """
 
 import dataclasses
@@ -16,7 +18,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-WIDTH, NUM_LAYERS = 2236, 5  # 25.0 M parameters
+# 25.0 M parameters
+WIDTH = 2236
+NUM_LAYERS = 5
 BATCH_SIZE = 12
 NUM_SAMPLES = 12_000
 NUM_EPOCHS = 10_000  # until it is ended
@@ -62,7 +66,9 @@ class Log:
 
 
 def device_of(name: str) -> torch.device:
-    """Return this replica's own GPU, or one that it shares where there are too few; else the CPU."""
+    """Return this replica's own GPU, or one that it shares where there are too few;
+    else the CPU.
+    """
     if name == "cpu":
         return torch.device("cpu")
     return torch.device(

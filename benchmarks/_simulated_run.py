@@ -1,8 +1,10 @@
-"""One simulated run, measured from within: `python _simulated_run.py POLICY WORKLOAD`, printed as JSON.
+"""One simulated run, measured from within: `python _simulated_run.py POLICY WORKLOAD`,
+printed as JSON.
 
-WORKLOAD is `builtin` (160 jobs on 64 GPUs), `rigid:JOBS` (a day of jobs that keep the GPUs which they asked
-for; 6,500 GPUs for 20,000 jobs), or `rigid:JOBS:SECONDS`, the same with so many seconds between a job's
-reports. The first two are run by the Python of another version's checkout, too.
+WORKLOAD is `builtin` (160 jobs on 64 GPUs), `rigid:JOBS` (a day of jobs that keep the
+GPUs which they asked for; 6,500 GPUs for 20,000 jobs), or `rigid:JOBS:SECONDS`, the
+same with so many seconds between a job's reports. The first two are run by the Python
+of another version's checkout, too.
 """
 
 import json
@@ -32,12 +34,15 @@ REQUESTS = (1, 1, 1, 1, 2, 4, 8)
 
 
 def rigid_workload(num_jobs: int) -> Workload:
-    """Return `num_jobs` jobs of about 40 minutes that are never rescaled, spread over a day."""
+    """Return `num_jobs` jobs of about 40 minutes that are never rescaled, spread over a
+    day.
+    """
     draw = random.Random(0)
     jobs = []
     for index in range(num_jobs):
         application = BUILTIN_APPLICATIONS[draw.choices(SMALL, weights=(6, 4))[0]]
-        gpus, known = draw.choice(REQUESTS), application.limits
+        gpus = draw.choice(REQUESTS)
+        known = application.limits
         batch = BatchLimits(
             initial=known.initial,
             requested=known.initial * gpus,
@@ -67,7 +72,8 @@ def main(policy: str, what: str) -> None:
         cluster = tuple(Node(id=f"node-{index:02}", num_gpus=4) for index in range(16))
     else:
         num_jobs = int(what.split(":")[1])
-        workload, applications = rigid_workload(num_jobs), dict(BUILTIN_APPLICATIONS)
+        workload = rigid_workload(num_jobs)
+        applications = dict(BUILTIN_APPLICATIONS)
         num_nodes = max(round(num_jobs / JOBS_PER_NODE), 1)
         cluster = tuple(
             Node(id=f"node-{index:03}", num_gpus=GPUS_PER_NODE)

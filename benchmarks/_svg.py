@@ -13,7 +13,10 @@ def text(x: float, y: float, words: str, **style: str) -> str:
 
 def picture(width: int, height: int, title: str, lines: Sequence[str]) -> str:
     """Return the whole picture; title: for those who cannot see it."""
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'role="img"'
+    )
     style = 'font-family="system-ui, sans-serif" font-size="13" fill="#222"'
     ground = '<rect width="100%" height="100%" fill="#fff"/>'
     return "\n".join(

@@ -1,9 +1,12 @@
-"""How long training takes to a validation accuracy: batch size chosen by `adaptive`, against every fixed one.
+"""How long training takes to a validation accuracy: batch size chosen by `adaptive`,
+against every fixed one.
 
-`python -m benchmarks.adaptive`: the image example (examples/train/classify.py) on two replicas, CPU and gloo,
-several seeds. Fixed batches run with the example's learning rate and with one scaled in proportion to the
-batch; the best of all is picked afterwards, which nobody can do beforehand. Arms take turns within a seed.
-Time is that of training, without validation. Results go to benchmarks/results/adaptive.json.
+`python -m benchmarks.adaptive`: the image example (examples/train/classify.py) on two
+replicas, CPU and gloo, several seeds. Fixed batches run with the example's learning
+rate and with one scaled in proportion to the batch; the best of all is picked
+afterwards, which nobody can do beforehand. Arms take turns within a seed.
+Time is that of training, without validation. Results go to
+benchmarks/results/adaptive.json.
 """
 
 import argparse
@@ -27,13 +30,19 @@ from benchmarks._replicas import on_two_replicas
 
 RESULTS = Path(__file__).parent / "results" / "adaptive.json"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "train" / "classify.py"
-INITIAL, LARGEST, RATE, MOMENTUM = 32, 256, 0.02, 0.9
-NUM_SAMPLES, MAX_EPOCHS = 4000, 30
+INITIAL = 32
+LARGEST = 256
+RATE = 0.02
+MOMENTUM = 0.9
+NUM_SAMPLES = 4000
+MAX_EPOCHS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One way to choose the batch; max_batch: up to where `adaptive` may go, None for a fixed batch."""
+    """One way to choose the batch; max_batch: up to where `adaptive` may go, None for a
+    fixed batch.
+    """
 
     name: str
     batch: int
@@ -59,7 +68,9 @@ def arms() -> list[Arm]:
 
 
 def train(arm: Arm, seed: int, target: float, example: ModuleType) -> dict[str, float]:
-    """Return seconds and epochs to the target (infinite if it is not met), and the batch in the end."""
+    """Return seconds and epochs to the target (infinite if it is not met), and the
+    batch in the end.
+    """
     torch.manual_seed(seed)
     contract = "fixed" if arm.max_batch is None else "adaptive"
     run = ct.init(contract=contract, seed=seed, report_every_s=1.0)
@@ -127,7 +138,10 @@ def main(argv: list[str] | None = None) -> None:
     fixed = {name: value for name, value in medians.items() if name != "adaptive"}
     best = min(fixed, key=fixed.__getitem__)
     result = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "machine": (
+            f"{platform.machine()}, {os.cpu_count()} cores, load "
+            f"{os.getloadavg()[0]:.1f}"
+        ),
         "torch": torch.__version__,
         "target_accuracy": options.target,
         "arms": {

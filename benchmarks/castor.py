@@ -1,8 +1,10 @@
-"""What castor is worth beside pollux, what its dials do, how true its predictions are, and what it costs.
+"""What castor is worth beside pollux, what its dials do, how true its predictions are,
+and what it costs.
 
-`python -m benchmarks.castor --traces DIR` (the folder with osdi21/; default: $COADAPT_TRACES) plays the
-OSDI'21 workloads 1, 2, 3 and 6, 6 of twice the load, and built-in ones on 16 x 4 GPUs. `--only SECTION` plays
-one part; what it gives replaces that part of benchmarks/results/castor.json.
+`python -m benchmarks.castor --traces DIR` (the folder with osdi21/; default:
+$COADAPT_TRACES) plays the OSDI'21 workloads 1, 2, 3 and 6, 6 of twice the load, and
+built-in ones on 16 x 4 GPUs. `--only SECTION` plays one part; what it gives replaces
+that part of benchmarks/results/castor.json.
 """
 
 import argparse
@@ -112,7 +114,9 @@ class Bench:
         return {name: round(value, 4) for name, value in run.items()}, history
 
     def ratios(self, names: tuple[str, ...], runs: list[Run]) -> Run:
-        """Return the means over workloads of the figures against those of pollux at 30 s."""
+        """Return the means over workloads of the figures against those of pollux at 30
+        s.
+        """
         rivals = [self.run(name, "pollux") for name in names]
         means = {
             figure: statistics.mean(
@@ -129,7 +133,9 @@ class Bench:
 
 
 def quality(bench: Bench) -> dict[str, object]:
-    """The named workloads: as castor is, by what the makespan weighs, in rounds alone, and in place."""
+    """The named workloads: as castor is, by what the makespan weighs, in rounds alone,
+    and in place.
+    """
     ways: dict[str, tuple[str, float, float | None]] = {
         "30 s": ("castor", 30.0, None),
         "30 s, makespan_jobs=1": ("castor(makespan_jobs=1.0)", 30.0, None),
@@ -174,10 +180,11 @@ def builtin(bench: Bench) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Misled:
-    """Castor that is told wrong things. wrong, fits, noise: by which factor at most, drawn by job.
+    """Castor that is told wrong things. wrong, fits, noise: by which factor at most,
+    drawn by job.
 
-    wrong: of lengths, taken away from a share `missing`; fits: of each step-time parameter; noise: of the
-    noise scale.
+    wrong: of lengths, taken away from a share `missing`; fits: of each step-time
+    parameter; noise: of the noise scale.
     """
 
     reaction_s: ClassVar[float] = Castor.reaction_s
@@ -198,13 +205,13 @@ class Misled:
         def factor(most: float) -> float:
             return float(np.exp(rng.uniform(-1.0, 1.0) * np.log(most)))
 
-        target, wrong, missing = (
-            job.measured.progress_target,
-            factor(self.wrong),
-            rng.random() < self.missing,
-        )
-        noise, times = factor(self.noise), [factor(self.fits) for _ in TIMES]
-        told, grad = job.measured, job.measured.grad
+        target = job.measured.progress_target
+        wrong = factor(self.wrong)
+        missing = rng.random() < self.missing
+        noise = factor(self.noise)
+        times = [factor(self.fits) for _ in TIMES]
+        told = job.measured
+        grad = job.measured.grad
         by_type = {
             name: replace(profile, params=_scaled(profile.params, times))
             for name, profile in told.by_type.items()
@@ -232,7 +239,9 @@ def _scaled(params: ThroughputParams, factors: list[float]) -> ThroughputParams:
 
 
 def lengths(bench: Bench) -> dict[str, object]:
-    """Declared lengths that are wrong or missing; fits and noise scales that are off."""
+    """Declared lengths that are wrong or missing; fits and noise scales that are
+    off.
+    """
     cases = {
         "wrong by up to 4": Misled(wrong=4.0),
         "missing for half": Misled(missing=0.5),
@@ -291,7 +300,9 @@ LEFT_S = (
 
 
 def predictions(bench: Bench) -> dict[str, object]:
-    """How many real ends lay within the interval that was told, over all rounds and over jobs alike."""
+    """How many real ends lay within the interval that was told, over all rounds and
+    over jobs alike.
+    """
     played = []
     for name in NAMED + TWICE + BUILTIN:
         policy = Recorded()
@@ -302,7 +313,8 @@ def predictions(bench: Bench) -> dict[str, object]:
 
 def told_truly(played: Iterable[tuple[Recorded, History]]) -> dict[str, object]:
     """Return how true what castor told in these runs was."""
-    shares, errors = [], []
+    shares = []
+    errors = []
     groups: dict[float, list[tuple[bool, float]]] = {bound: [] for bound in LEFT_S}
     starts: list[bool] = []
     for policy, history in played:
@@ -353,7 +365,9 @@ def _started(
 
 
 def _calibration(told: list[tuple[bool, float]]) -> dict[str, object]:
-    """Return the share within the interval, and percentiles of what was left over what was said."""
+    """Return the share within the interval, and percentiles of what was left over what
+    was said.
+    """
     low, middle, high = np.percentile([ratio for _, ratio in told], (5, 50, 95))
     return {
         "predictions": len(told),
@@ -364,14 +378,17 @@ def _calibration(told: list[tuple[bool, float]]) -> dict[str, object]:
     }
 
 
-KIN = "castor, kin"  # where all jobs have an application, and tell of another batch in each round
+# where all jobs have an application, and tell of another batch in each round
+KIN = "castor, kin"
 TYPES = (
     "castor, types"  # where GPUs are of three types, and all jobs were timed on each
 )
 
 
 def decisions(_: Bench) -> dict[str, object]:
-    """CPU time of one decision and the gap of the round's program, beside pollux where that is bearable."""
+    """CPU time of one decision and the gap of the round's program, beside pollux where
+    that is bearable.
+    """
     from benchmarks.castor_views import crowded_views
 
     found: dict[str, object] = {}
@@ -385,7 +402,9 @@ def decisions(_: Bench) -> dict[str, object]:
         if num_gpus <= 1024:
             makers["pollux"] = lambda: create_policy("pollux")
         for name, make in makers.items():
-            policy, spent, gaps = make(), [], []
+            policy = make()
+            spent = []
+            gaps = []
             views = crowded_views(
                 num_gpus,
                 num_jobs,
@@ -416,7 +435,9 @@ SECTIONS: dict[str, Callable[[Bench], dict[str, object]]] = {
 
 
 def known_runs(stored: Mapping[str, Run], resume: bool) -> dict[str, Run]:
-    """Return the stored runs that are not made again: of castor only to resume, of all others."""
+    """Return the stored runs that are not made again: of castor only to resume, of all
+    others.
+    """
     return {key: run for key, run in stored.items() if resume or OWN not in key}
 
 

@@ -1,9 +1,11 @@
-"""What no schedule of a workload can go below in mean completion time, whatever it knows: a bound by prices.
+"""What no schedule of a workload can go below in mean completion time, whatever it
+knows: a bound by prices.
 
-`python -m benchmarks.castor_bound --traces DIR` (the folder with osdi21/; or $COADAPT_TRACES) bounds the
-OSDI'21 workloads 1, 2, 3 and 6 on 16 x 4 GPUs, and tells the bounds over what pollux and castor reach there
-(benchmarks/results/castor.json); `--in-place`: with starts of 0.3 s, over castor that rescales in place. Some
-ten minutes. docs/policies/castor.md has the proof.
+`python -m benchmarks.castor_bound --traces DIR` (the folder with osdi21/; or
+$COADAPT_TRACES) bounds the OSDI'21 workloads 1, 2, 3 and 6 on 16 x 4 GPUs, and tells
+the bounds over what pollux and castor reach there (benchmarks/results/castor.json);
+`--in-place`: with starts of 0.3 s, over castor that rescales in place. Some ten
+minutes. docs/policies/castor.md has the proof.
 """
 
 import argparse
@@ -41,14 +43,18 @@ PHASES = 32  # of a job at most
 WIDTH_S = 120.0  # for which a price stays
 STEPS = 40  # of the search for prices
 MEAN_ALONE = 0.0, 0.0  # dials of the plan that is told beside: makespan_jobs, tail
-FIRST_PRICE, PRICE_MIN = 0.02, 1e-4  # of a GPU-second, in seconds of completion time
+# of a GPU-second, in seconds of completion time
+FIRST_PRICE = 0.02
+PRICE_MIN = 1e-4
 ROUNDING_S = (
     0.5  # by which an epoch may end sooner: a simulated one takes whole seconds
 )
 
 
 class Jobs(NamedTuple):
-    """starts_J: training begins no sooner, s. kind_J: which of `kinds` each is. A kind is its phases."""
+    """starts_J: training begins no sooner, s. kind_J: which of `kinds` each is. A kind
+    is its phases.
+    """
 
     starts_J: FloatArray
     kind_J: IntArray
@@ -58,12 +64,12 @@ class Jobs(NamedTuple):
 def in_parts(
     work_E: FloatArray, rate_EO: FloatArray, reference: int, num_parts: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the job in few parts: seconds of work on option `reference`, (parts,), and how many of them a
-    second on each option does, (parts, options).
+    """Return the job in few parts: seconds of work on option `reference`, (parts,), and
+    how many of them a second on each option does, (parts, options).
 
-    G being the goodput, G(e, o) <= G(e, ref) max_e' G(e', o) / G(e', ref), e' of the same part: a job that
-    does its seconds at that maximum is no slower than the true one. It is about as fast, as epochs of a part
-    scale about alike.
+    G being the goodput, G(e, o) <= G(e, ref) max_e' G(e', o) / G(e', ref), e' of the
+    same part: a job that does its seconds at that maximum is no slower than the true
+    one. It is about as fast, as epochs of a part scale about alike.
     """
     with np.errstate(divide="ignore"):
         rate_EO = work_E[:, None] / np.maximum(
@@ -85,7 +91,8 @@ def phases_of(work_E: FloatArray, rate_EK: FloatArray) -> list[Phase]:
     reference = int(
         may_K[min(int(np.searchsorted(may_K, REFERENCE - 1)), len(may_K) - 1)]
     )
-    found, gpus_K = [], np.arange(1.0, rate_EK.shape[1] + 1.0)
+    found = []
+    gpus_K = np.arange(1.0, rate_EK.shape[1] + 1.0)
     for seconds, rate_K in zip(
         *in_parts(work_E, rate_EK, reference, PHASES), strict=True
     ):
@@ -111,7 +118,8 @@ def jobs_of(
     """Return the jobs of a workload as the bound takes them."""
     kinds: dict[tuple[str, JobSpec], int] = {}
     phases: list[list[Phase]] = []
-    starts, kind_J = [], []
+    starts = []
+    kind_J = []
     for job in workload.jobs:
         key = job.application, alike(job.spec)
         if key not in kinds:
@@ -127,13 +135,13 @@ def jobs_of(
 
 
 class Dual:
-    """What all jobs cost at given prices, at least. horizon_s: until when there are prices."""
+    """What all jobs cost at given prices, at least. horizon_s: until when there are
+    prices.
+    """
 
     def __init__(self, jobs: Jobs, num_gpus: int, horizon_s: float) -> None:
-        self.num_gpus, self.num_intervals = (
-            num_gpus,
-            max(math.ceil(horizon_s / WIDTH_S), 1),
-        )
+        self.num_gpus = num_gpus
+        self.num_intervals = max(math.ceil(horizon_s / WIDTH_S), 1)
         self._start_J = [
             jobs.starts_J[jobs.kind_J == kind] for kind in range(len(jobs.kinds))
         ]
@@ -141,13 +149,12 @@ class Dual:
         self._rooms = [room_of(job, self.num_intervals) for job in self._kinds]
 
     def __call__(self, price_I: FloatArray) -> tuple[float, FloatArray]:
-        """Return what completion times from the starts on sum to at least, s, and about how many GPUs are
-        used. price_I: of a GPU-second in each interval, whatever it is, but >= 0; free beyond.
+        """Return what completion times from the starts on sum to at least, s, and about
+        how many GPUs are used. price_I: of a GPU-second in each interval, whatever it
+        is, but >= 0; free beyond.
         """
-        used_I, total = (
-            np.zeros(self.num_intervals),
-            -self.num_gpus * WIDTH_S * float(price_I.sum()),
-        )
+        used_I = np.zeros(self.num_intervals)
+        total = -self.num_gpus * WIDTH_S * float(price_I.sum())
         for job, start_J, room in zip(
             self._kinds, self._start_J, self._rooms, strict=True
         ):
@@ -158,19 +165,26 @@ class Dual:
 
 
 def search(dual: Dual, steps: int = STEPS) -> tuple[float, FloatArray]:
-    """Return the best bound found, and its prices: up where more GPUs are used than there are, else down."""
+    """Return the best bound found, and its prices: up where more GPUs are used than
+    there are, else down.
+    """
     price_I = np.full(dual.num_intervals, FIRST_PRICE)
-    best, best_I, mean_I = -math.inf, price_I, np.zeros_like(price_I)
+    best = -math.inf
+    best_I = price_I
+    mean_I = np.zeros_like(price_I)
     for step in range(steps):
         proven, used_I = dual(price_I)
-        tried_I, mean_I = price_I, 0.9 * mean_I + 0.1 * price_I
+        tried_I = price_I
+        mean_I = 0.9 * mean_I + 0.1 * price_I
         if step % 10 == 9:  # prices go to and fro: what they are in the mean is better
             again_I = mean_I / (1.0 - 0.9 ** (step + 1))
             again, _ = dual(again_I)
             if again > proven:
-                proven, tried_I = again, again_I
+                proven = again
+                tried_I = again_I
         if proven > best:
-            best, best_I = proven, tried_I
+            best = proven
+            best_I = tried_I
         pull_I = np.clip(used_I / dual.num_gpus - 1.0, -1.0, 1.5)
         price_I = np.maximum(
             price_I * np.exp(0.5 / (1.0 + step / 15) * pull_I), PRICE_MIN

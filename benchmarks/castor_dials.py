@@ -1,8 +1,11 @@
-"""Castor's dials as curves: the mean completion time against the makespan, and against who is late.
+"""Castor's dials as curves: the mean completion time against the makespan, and against
+who is late.
 
-`python -m benchmarks.castor_dials --traces DIR` (the folder with osdi21/; or $COADAPT_TRACES) plays drawn
-workloads of OSDI'21 at settings of `makespan_jobs` and of `rho_max`. The figures, over those of pollux, go
-into benchmarks/results/castor_dials.json and the picture into docs/policies/castor-dials.svg.
+`python -m benchmarks.castor_dials --traces DIR` (the folder with osdi21/; or
+$COADAPT_TRACES) plays drawn workloads of OSDI'21 at settings of `makespan_jobs` and of
+`rho_max`. The figures, over those of pollux, go into
+benchmarks/results/castor_dials.json and the picture into
+docs/policies/castor-dials.svg.
 """
 
 import statistics
@@ -42,7 +45,9 @@ def at(bench: Drawn, dial: str, value: float) -> Point:
 
 
 class Panel(NamedTuple):
-    """A curve, where it stands (px from the left), and what goes up: a figure, its name and its range."""
+    """A curve, where it stands (px from the left), and what goes up: a figure, its name
+    and its range.
+    """
 
     dial: str
     left: int
@@ -53,8 +58,15 @@ class Panel(NamedTuple):
     step: float
 
 
-WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 860, 420, 88, 54, 330  # px; SIDE: of a panel
-MEAN_LOW, MEAN_HIGH, MEAN_STEP = 0.80, 0.96, 0.04
+# px; SIDE: of a panel
+WIDTH = 860
+HEIGHT = 420
+TOP = 88
+BOTTOM = 54
+SIDE = 330
+MEAN_LOW = 0.80
+MEAN_HIGH = 0.96
+MEAN_STEP = 0.04
 PANELS = (
     Panel("makespan_jobs", 70, "makespan", "makespan over pollux", 0.90, 1.10, 0.05),
     Panel(
@@ -62,7 +74,8 @@ PANELS = (
     ),
 )
 COLOUR = "#0b6e4f"
-# Where the name of a value stands, px from its point, where left and below would be on the curve.
+# Where the name of a value stands, px from its point, where left and below would be on
+# the curve.
 SIDES = {
     ("rho_max", "0"): (12, -6),
     ("rho_max", "2"): (13, 5),
@@ -124,7 +137,8 @@ def _panel(panel: Panel, curve: Curve) -> list[str]:
         default = float(value) == DEFAULTS[panel.dial]
         if default:
             lines.append(
-                f'<circle cx="{left:.1f}" cy="{up:.1f}" r="8" fill="none" stroke="{COLOUR}"/>'
+                f'<circle cx="{left:.1f}" cy="{up:.1f}" r="8" fill="none" '
+                f'stroke="{COLOUR}"/>'
             )
         lines.append(f'<circle cx="{left:.1f}" cy="{up:.1f}" r="3.5" fill="{COLOUR}"/>')
         name = (

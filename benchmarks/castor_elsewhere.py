@@ -1,9 +1,11 @@
-"""Castor elsewhere than on 16 x 4 GPUs at 30 s: other clusters, rescales, rounds, reports; drawn workloads.
+"""Castor elsewhere than on 16 x 4 GPUs at 30 s: other clusters, rescales, rounds,
+reports; drawn workloads.
 
-`python -m benchmarks.castor_elsewhere --traces DIR` (the folder with osdi21/; or $COADAPT_TRACES) plays both,
-castor and pollux, in each place, with as many jobs per GPU. The figures over those of pollux there go into
-benchmarks/results/castor_elsewhere.json. Stored runs of pollux are not made again, nor with `--resume` those
-of castor. It takes about five minutes of a core.
+`python -m benchmarks.castor_elsewhere --traces DIR` (the folder with osdi21/; or
+$COADAPT_TRACES) plays both, castor and pollux, in each place, with as many jobs per
+GPU. The figures over those of pollux there go into
+benchmarks/results/castor_elsewhere.json. Stored runs of pollux are not made again, nor
+with `--resume` those of castor. It takes about five minutes of a core.
 """
 
 import json
@@ -49,7 +51,9 @@ PLACES = {
 
 
 def over_pollux(bench: Drawn, name: str, place: Place) -> dict[str, list[float]]:
-    """Return castor's figures over those of pollux, means over workloads and standard errors."""
+    """Return castor's figures over those of pollux, means over workloads and standard
+    errors.
+    """
     bench.cluster = place.cluster
     ratios = []
     for seed in SEEDS:

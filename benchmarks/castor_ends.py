@@ -1,10 +1,13 @@
-"""How soon all jobs could end, whatever is known: a bound of worst ρ at a makespan, by linear programs.
+"""How soon all jobs could end, whatever is known: a bound of worst ρ at a makespan, by
+linear programs.
 
-`python -m benchmarks.castor_ends --traces DIR` (the folder with sia/; default: $COADAPT_TRACES) plays castor
-on the workloads of Sia's artifact, and takes from the run when each job would have ended on its fair share
-(what ρ is told over). Then it asks which part of the GPUs any schedule needs at least in which all jobs end
-by that times ρ, and by the makespan; and below which ρ none does, at castor's own makespan and at 0.95 of it.
-What it finds goes into benchmarks/results/castor_ends.json; some minutes for each workload.
+`python -m benchmarks.castor_ends --traces DIR` (the folder with sia/; default:
+$COADAPT_TRACES) plays castor on the workloads of Sia's artifact, and takes from the run
+when each job would have ended on its fair share (what ρ is told over). Then it asks
+which part of the GPUs any schedule needs at least in which all jobs end by that times
+ρ, and by the makespan; and below which ρ none does, at castor's own makespan and at
+0.95 of it. What it finds goes into benchmarks/results/castor_ends.json; some minutes
+for each workload.
 """
 
 import argparse
@@ -40,8 +43,9 @@ NEAR = 0.01  # of ρ: how close to what is feasible the bound is sought
 
 
 class Options(NamedTuple):
-    """Where a job may train: on gpus_O GPUs of type type_O. seconds_P: what its parts take at the reference,
-    its first size; rate_PO: how many of these seconds a second there does, at most.
+    """Where a job may train: on gpus_O GPUs of type type_O. seconds_P: what its parts
+    take at the reference, its first size; rate_PO: how many of these seconds a second
+    there does, at most.
     """
 
     type_O: list[int]
@@ -53,9 +57,13 @@ class Options(NamedTuple):
 def options_of(
     application: Application, spec: JobSpec, cluster: Sequence[Node]
 ) -> Options:
-    """Return what no schedule of the job is faster than, as of in_parts; spec: as of alike."""
-    rates, work_E = [], np.empty(0)
-    types, gpus = list[int](), list[float]()
+    """Return what no schedule of the job is faster than, as of in_parts; spec: as of
+    alike.
+    """
+    rates = []
+    work_E = np.empty(0)
+    types = list[int]()
+    gpus = list[float]()
     for number, (gpu_type, count) in enumerate(gpus_by_type(cluster).items()):
         setting = Setting(
             num_gpus=count,
@@ -68,7 +76,8 @@ def options_of(
         types += [number] * len(may_K)
         gpus += (may_K + 1.0).tolist()
     seconds_P, rate_PO = in_parts(work_E, np.hstack(rates), 0, PARTS)
-    type_O, gpus_O = np.array(types), np.array(gpus)
+    type_O = np.array(types)
+    gpus_O = np.array(gpus)
     corner_O = np.zeros(len(gpus_O), dtype=np.bool_)
     for number in set(types):
         mine_O = type_O == number
@@ -103,8 +112,9 @@ class _Rows:
 def needed(
     jobs: Sequence[tuple[Options, float, float]], gpus_T: Sequence[int]
 ) -> float:
-    """Return the least part of all GPUs, of the type that is short most, on which these jobs can end in time;
-    infinity: a job cannot, even alone. jobs: options, when it may begin, by when it has to end, s.
+    """Return the least part of all GPUs, of the type that is short most, on which these
+    jobs can end in time; infinity: a job cannot, even alone. jobs: options, when it may
+    begin, by when it has to end, s.
     """
     rows = _Rows()
     num_intervals = math.ceil(max(end for _, _, end in jobs) / WIDTH_S)
@@ -144,7 +154,9 @@ def needed(
 
 
 class Bound(NamedTuple):
-    """Jobs by options, arrival, first instant of training, and time on the fair share, s."""
+    """Jobs by options, arrival, first instant of training, and time on the fair share,
+    s.
+    """
 
     options: list[Options]
     at_J: FloatArray
@@ -153,7 +165,9 @@ class Bound(NamedTuple):
     gpus_T: list[int]
 
     def needed(self, rho: float, makespan_s: float) -> float:
-        """Return what `needed` is where all end by ρ times their fair time, and by the makespan."""
+        """Return what `needed` is where all end by ρ times their fair time, and by the
+        makespan.
+        """
         end_J = np.minimum(self.at_J + rho * self.fair_s_J, makespan_s)
         if (end_J <= self.begin_J).any():
             return math.inf
@@ -161,7 +175,9 @@ class Bound(NamedTuple):
         return needed(list(jobs), self.gpus_T)
 
     def least_rho(self, above: float, makespan_s: float) -> float:
-        """Return a ρ at which more than all GPUs are needed, NEAR to one where not. above: such a one."""
+        """Return a ρ at which more than all GPUs are needed, NEAR to one where not.
+        above: such a one.
+        """
         below = 0.0
         while above - below > NEAR:
             middle = 0.5 * (below + above)
@@ -180,8 +196,8 @@ def bound_of(
     fair_s: Mapping[str, float],
     rescale_s: float,
 ) -> Bound:
-    """Return the bound of these jobs, whose times on their fair shares are fair_s. rescale_s: where they name
-    none.
+    """Return the bound of these jobs, whose times on their fair shares are fair_s.
+    rescale_s: where they name none.
     """
     kinds: dict[tuple[str, JobSpec], Options] = {}
     options = []
@@ -208,7 +224,8 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "sia").is_dir():
         parser.error("--traces or COADAPT_TRACES must name the folder that holds sia")
-    sia, cluster = Path(options.traces, "sia"), parse_cluster(SIA_CLUSTER)
+    sia = Path(options.traces, "sia")
+    cluster = parse_cluster(SIA_CLUSTER)
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     for name in options.only or SIA:
         source, number = name.split("/")
@@ -219,7 +236,8 @@ def main(argv: list[str] | None = None) -> None:
         run = simulate(workload, applications, cluster, "castor", config=config)
         fair_s = {job.id: job.jct_s / job.rho for job in run.jobs}
         bound = bound_of(workload.jobs, applications, cluster, fair_s, config.rescale_s)
-        rho, makespan_s = run.metrics.rho_max, run.metrics.makespan_s
+        rho = run.metrics.rho_max
+        makespan_s = run.metrics.makespan_s
         stored[name] = {
             "castor": {"rho": round(rho, 3), "makespan": makespan_s},
             "of all GPUs, as castor ends": round(bound.needed(rho, makespan_s), 3),

@@ -1,8 +1,10 @@
-"""castor where it was not tuned: families of drawn workloads, beside policies that know as much.
+"""castor where it was not tuned: families of drawn workloads, beside policies that know
+as much.
 
-`python -m benchmarks.castor_families` plays all families; `--only FAMILY` one of them, `--seeds N` so many
-draws of each. Prints castor's figures over those of each rival, and stores them in
-benchmarks/results/castor_families.json with geometric means and 95 % intervals over draws.
+`python -m benchmarks.castor_families` plays all families; `--only FAMILY` one of them,
+`--seeds N` so many draws of each. Prints castor's figures over those of each rival, and
+stores them in benchmarks/results/castor_families.json with geometric means and 95 %
+intervals over draws.
 """
 
 import argparse
@@ -33,9 +35,13 @@ TOLD = ("srsf", "srtf")
 REACTION_S = 2.0  # for all policies
 HOUR_S = 3_600.0
 
-# What policies know of lengths. `reports`: what jobs report, as in any simulation; `none`: nothing;
-# `declared`: the user's word alone, exact; `wrong`: likewise, off by a factor of 0.5 to 2.
-REPORTS, NONE, DECLARED, WRONG = "reports", "none", "declared", "wrong"
+# What policies know of lengths. `reports`: what jobs report, as in any simulation;
+# `none`: nothing; `declared`: the user's word alone, exact; `wrong`: likewise, off by a
+# factor of 0.5 to 2.
+REPORTS = "reports"
+NONE = "none"
+DECLARED = "declared"
+WRONG = "wrong"
 RIVALS = {REPORTS: UNTOLD, NONE: UNTOLD, DECLARED: TOLD, WRONG: TOLD}
 
 
@@ -83,7 +89,9 @@ def nodes(*gpus: int, kinds: Sequence[str] = ("gpu",)) -> tuple[Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rigid:
-    """How rigid jobs are drawn: their number, the most GPUs, and the load of the cluster."""
+    """How rigid jobs are drawn: their number, the most GPUs, and the load of the
+    cluster.
+    """
 
     num_jobs: int = 60
     most: int = 32
@@ -103,7 +111,9 @@ def width(rng: random.Random, most: int) -> int:
 def rigid_jobs(
     seed: str, how: Rigid
 ) -> tuple[list[TraceJob], dict[str, CurveApplication]]:
-    """Draw jobs of one size each, with log-normal lengths from half a minute to eleven hours."""
+    """Draw jobs of one size each, with log-normal lengths from half a minute to eleven
+    hours.
+    """
     rng = random.Random(seed)
     drawn = []
     for _ in range(how.num_jobs):
@@ -251,7 +261,9 @@ def one_application(seed: int) -> Drawn:
 
 
 def unlike_of_one_name(seed: int) -> Drawn:
-    """Adaptive jobs that share a name: speeds and links up to 2.5 times off, noise 4, lengths 2."""
+    """Adaptive jobs that share a name: speeds and links up to 2.5 times off, noise 4,
+    lengths 2.
+    """
     workload, _ = builtin_workload("default", 50, seed, num_gpus=32)
     rng = random.Random(f"unlike {seed}")
 
@@ -368,7 +380,10 @@ def shown(title: str, over: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     lines = [title]
     for rival, figures in over.items():
         cells = [
-            f"{figure} {values[0]:.3f} ({', '.join(f'{each:.3f}' for each in values[1:])})"
+            (
+                f"{figure} {values[0]:.3f} "
+                f"({', '.join(f'{each:.3f}' for each in values[1:])})"
+            )
             for figure, values in figures.items()
         ]
         lines.append(f"  over {rival:9}" + "  ".join(cells))

@@ -1,8 +1,10 @@
-"""Where castor's gap to a clairvoyant plan is: rescales, rounds, dials; on drawn workloads of OSDI'21.
+"""Where castor's gap to a clairvoyant plan is: rescales, rounds, dials; on drawn
+workloads of OSDI'21.
 
-`python -m benchmarks.castor_gap --traces DIR` (the folder with osdi21/; or $COADAPT_TRACES) plays castor with
-what holds it back taken away, and the fluid of all jobs with their true goodputs, noise and arrivals, which
-knows no rescale, no whole GPU and no place. What it finds goes into benchmarks/results/castor_gap.json.
+`python -m benchmarks.castor_gap --traces DIR` (the folder with osdi21/; or
+$COADAPT_TRACES) plays castor with what holds it back taken away, and the fluid of all
+jobs with their true goodputs, noise and arrivals, which knows no rescale, no whole GPU
+and no place. What it finds goes into benchmarks/results/castor_gap.json.
 Stored runs are not made again, but for those of castor without `--resume`.
 """
 
@@ -32,7 +34,9 @@ RESULTS = Path(__file__).parent / "results" / "castor_gap.json"
 NAMES = ("160/300", "160/301", "160/302", "160/303")
 NUM_GPUS = 64
 SIZES = np.array([1, 2, 3, *range(4, 65, 4)])  # that castor may give of 16 x 4 GPUs
-PHASES, PLAYS = 8, 60  # of a job; of the fixed point (tried: 600 plays, within 0.5 %)
+# of a job; of the fixed point (tried: 600 plays, within 0.5 %)
+PHASES = 8
+PLAYS = 60
 PRICES = (
     0.002,
     0.01,
@@ -53,7 +57,9 @@ DIALS = {
 
 
 class Phase(NamedTuple):
-    """A part of a job: progress to make, and how fast that goes on each of SIZES (0: it may not be there)."""
+    """A part of a job: progress to make, and how fast that goes on each of SIZES (0: it
+    may not be there).
+    """
 
     work: float
     goodput_K: FloatArray
@@ -74,7 +80,8 @@ def phases_of(application: Application, spec: JobSpec) -> list[Phase]:
     phase_E = np.minimum((middle_E * PHASES).astype(np.int64), PHASES - 1)
     found = []
     for phase in np.unique(phase_E):
-        work, rate = work_E[phase_E == phase], rate_EK[phase_E == phase][:, may_K]
+        work = work_E[phase_E == phase]
+        rate = rate_EK[phase_E == phase][:, may_K]
         goodput_K = np.zeros(len(SIZES))
         goodput_K[may_K] = work.sum() / (work[:, None] / rate).sum(axis=0)
         found.append(Phase(float(work.sum()), goodput_K))
@@ -99,7 +106,9 @@ def kinds_of(
 def crowd_of(
     phases: Sequence[Sequence[Phase]], arrives_J: FloatArray
 ) -> tuple[Crowd, list[tuple[int, int]]]:
-    """Return jobs of these phases as a crowd, and of each of its parts the job and which phase it is."""
+    """Return jobs of these phases as a crowd, and of each of its parts the job and
+    which phase it is.
+    """
     num_jobs = len(phases)
     parts = [(row, 0) for row in range(num_jobs)]
     parts += [
@@ -107,7 +116,8 @@ def crowd_of(
         for row, each in enumerate(phases)
         for number in range(1, len(each))
     ]
-    next_P, last = np.full(len(parts), -1, dtype=np.int64), list(range(num_jobs))
+    next_P = np.full(len(parts), -1, dtype=np.int64)
+    last = list(range(num_jobs))
     for place, (row, _) in enumerate(parts[num_jobs:], num_jobs):
         next_P[last[row]] = last[row] = place
     goodput_PK = np.array([phases[row][number].goodput_K for row, number in parts])
@@ -123,9 +133,12 @@ def clairvoyant(
     dials: tuple[float, float],
     usual_s: float,
 ) -> Run:
-    """Return the figures of the best plan found for the fluid. dials, usual_s: as in Goal."""
+    """Return the figures of the best plan found for the fluid. dials, usual_s: as in
+    Goal.
+    """
     kinds = kinds_of(workload, applications)
-    at_J, num_jobs = np.array([job.at for job in workload.jobs]), len(workload.jobs)
+    at_J = np.array([job.at for job in workload.jobs])
+    num_jobs = len(workload.jobs)
     crowd, _ = crowd_of([kinds[job.application] for job in workload.jobs], at_J)
     never_J = np.full(num_jobs, np.inf)
     goal = Goal(
@@ -168,7 +181,9 @@ def mean_and_error(values: Sequence[float]) -> list[float]:
 
 
 def bench_of(told: str | None, argv: list[str] | None, results: Path) -> Drawn:
-    """Return the bench of a command line that names the traces, with stored runs as of `known_runs`."""
+    """Return the bench of a command line that names the traces, with stored runs as of
+    `known_runs`.
+    """
     parser = argparse.ArgumentParser(description=(told or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
     parser.add_argument(

@@ -1,8 +1,10 @@
-"""The workloads that castor and pollux are compared on with intervals: drawn as those of OSDI'21 were.
+"""The workloads that castor and pollux are compared on with intervals: drawn as those
+of OSDI'21 were.
 
-`python -m benchmarks.castor_generated --traces DIR [--count N]`: loads 0.5 to 2, ten seeds each, 40 in all,
-as castor is and in rounds alone. Stored runs of pollux are not made again, nor with `--resume` those of
-castor, so it can be stopped and go on. All take about five minutes of a core.
+`python -m benchmarks.castor_generated --traces DIR [--count N]`: loads 0.5 to 2, ten
+seeds each, 40 in all, as castor is and in rounds alone. Stored runs of pollux are not
+made again, nor with `--resume` those of castor, so it can be stopped and go on. All
+take about five minutes of a core.
 """
 
 import argparse
@@ -38,7 +40,8 @@ class Drawn(Bench):
 
     def load(self, name: str) -> tuple[Workload, Mapping[str, Application]]:
         num_jobs, _, seed = name.partition("/")
-        profiles, folder = self.traces / "osdi21" / "traces", RESULTS.parent / ".drawn"
+        profiles = self.traces / "osdi21" / "traces"
+        folder = RESULTS.parent / ".drawn"
         path = folder / f"workload-{num_jobs}-{seed}.csv"
         if not path.exists():
             folder.mkdir(exist_ok=True)
@@ -74,10 +77,8 @@ def compared(bench: Bench, names: Sequence[str]) -> dict[str, object]:
     for way, reaction_s in WAYS.items():
         ratios: dict[str, Run] = {}
         for name in names:
-            castor, pollux = (
-                bench.run(name, "castor", reaction_s=reaction_s),
-                bench.run(name, "pollux"),
-            )
+            castor = bench.run(name, "castor", reaction_s=reaction_s)
+            pollux = bench.run(name, "pollux")
             ratios[name] = {
                 figure: castor[figure] / pollux[figure] for figure in FIGURES
             }

@@ -1,9 +1,11 @@
-"""What castor could come to if it knew its jobs: its rounds, over jobs whose truth is known.
+"""What castor could come to if it knew its jobs: its rounds, over jobs whose truth is
+known.
 
-`python -m benchmarks.castor_ideal --traces DIR` (the folder with osdi21/; or $COADAPT_TRACES) plays drawn
-workloads of OSDI'21 by castor's values, its program and its price of a change. Jobs have their true goodputs
-in eight phases, each at its best batch, and no places; who will come is not known. The figures over those of
-pollux go into benchmarks/results/castor_ideal.json.
+`python -m benchmarks.castor_ideal --traces DIR` (the folder with osdi21/; or
+$COADAPT_TRACES) plays drawn workloads of OSDI'21 by castor's values, its program and
+its price of a change. Jobs have their true goodputs in eight phases, each at its best
+batch, and no places; who will come is not known. The figures over those of pollux go
+into benchmarks/results/castor_ideal.json.
 """
 
 import math
@@ -47,7 +49,8 @@ DONE_S = 1e-6  # of a phase: less is rounding
 
 @dataclass(slots=True)
 class Job:
-    """One job. phases: what it has left, the present one first, each with goodput by SIZES; value: per phase.
+    """One job. phases: what it has left, the present one first, each with goodput by
+    SIZES; value: per phase.
 
     size: index into SIZES, -1: none; delay_s: of a change, still to pay.
     """
@@ -87,7 +90,8 @@ class Job:
 
 def ideal(jobs: Sequence[Job], dials: tuple[float, float], rescale_s: float) -> Run:
     """Play these jobs to their ends and return the figures. dials: as in Goal."""
-    now, next_round = 0.0, 0.0
+    now = 0.0
+    next_round = 0.0
     while left := [job for job in jobs if job.end == np.inf]:
         here = [job for job in left if job.at <= now]
         if now >= next_round:
@@ -115,7 +119,8 @@ def ideal(jobs: Sequence[Job], dials: tuple[float, float], rescale_s: float) -> 
 
 def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None:
     """Set the values of the jobs that are here."""
-    num_jobs, never_J = len(here), np.full(len(here), np.inf)
+    num_jobs = len(here)
+    never_J = np.full(len(here), np.inf)
     crowd, parts = crowd_of([job.phases for job in here], np.zeros(num_jobs))
     value_P = at_price(crowd.curves, np.ones(len(parts)), np.array([PRICES[1]]))
     for part, (row, number) in enumerate(parts):
@@ -141,8 +146,10 @@ def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None
 
 def _choose(here: Sequence[Job], rescale_s: float) -> None:
     """Set the sizes of the jobs that are here, by the worths of castor's round."""
-    every_J, size_J = np.arange(len(here)), np.array([job.size for job in here])
-    takes_s_JK, runs_J = np.array([job.takes_s() for job in here]), size_J >= 0
+    every_J = np.arange(len(here))
+    size_J = np.array([job.size for job in here])
+    takes_s_JK = np.array([job.takes_s() for job in here])
+    runs_J = size_J >= 0
     prospects = Prospects(
         np.array([job.phases[0].goodput_K for job in here]),
         np.array([job.rate for job in here]),
@@ -153,9 +160,11 @@ def _choose(here: Sequence[Job], rescale_s: float) -> None:
         calm_s=0.0,
     )
     worth_JO = worths(np.array([job.values[0] for job in here]), prospects)
-    worth_JK, keep_J = worth_JO[:, :-1].copy(), worth_JO[:, -1]
+    worth_JK = worth_JO[:, :-1].copy()
+    keep_J = worth_JO[:, -1]
     worth_JK[every_J[runs_J], size_J[runs_J]] = keep_J[runs_J]
-    sizes_JK, nobody_J = np.tile(SIZES, (len(here), 1)), np.full(len(here), -1)
+    sizes_JK = np.tile(SIZES, (len(here), 1))
+    nobody_J = np.full(len(here), -1)
     options = Options(
         worth_JK, sizes_JK, np.zeros_like(sizes_JK), nobody_J, np.array([NUM_GPUS]), 1
     )

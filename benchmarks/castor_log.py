@@ -1,9 +1,11 @@
-"""The whole log of Philly's clusters, or its first jobs, simulated under castor on 4,096 GPUs.
+"""The whole log of Philly's clusters, or its first jobs, simulated under castor on
+4,096 GPUs.
 
-`python -m benchmarks.castor_log --traces DIR [--skip N] [--jobs N]` (the folder with osdi21/; default:
-$COADAPT_TRACES): each of the log's 82,000 jobs comes when it came, and trains what the generator of OSDI'21
-draws for a job of its GPU-hours. A part of the log begins with its first arrival. A bar on stderr tells how
-far it is; `--profile` tells where the time goes. Figures go to benchmarks/results/castor_log.json.
+`python -m benchmarks.castor_log --traces DIR [--skip N] [--jobs N]` (the folder with
+osdi21/; default: $COADAPT_TRACES): each of the log's 82,000 jobs comes when it came,
+and trains what the generator of OSDI'21 draws for a job of its GPU-hours. A part of the
+log begins with its first arrival. A bar on stderr tells how far it is; `--profile`
+tells where the time goes. Figures go to benchmarks/results/castor_log.json.
 """
 
 import argparse
@@ -31,14 +33,18 @@ from coadapt.sim.traces.tuned_jobs import write_jobs
 from coadapt.sim.workload import Workload
 
 RESULTS = Path(__file__).parent / "results" / "castor_log.json"
-NODES, GPUS_PER_NODE = 1024, 4
-CPU_MAX_S, MEMORY_MAX_MB = 900.0, 4096.0
+NODES = 1024
+GPUS_PER_NODE = 4
+CPU_MAX_S = 900.0
+MEMORY_MAX_MB = 4096.0
 HORIZON_S = 200 * 86_400.0  # the log has 109 days, and what comes last has to end
 BAR = 40  # characters
 
 
 def load(traces: Path, part: slice) -> tuple[Workload, Mapping[str, Application]]:
-    """Return a part of the log with what was drawn for its jobs, the first of which comes at 0 s."""
+    """Return a part of the log with what was drawn for its jobs, the first of which
+    comes at 0 s.
+    """
     profiles = traces / "osdi21" / "traces"
     jobs = whole(
         list(read_log(profiles / "philly.csv")), requests_of(applications_in(profiles))
@@ -52,22 +58,31 @@ def load(traces: Path, part: slice) -> tuple[Workload, Mapping[str, Application]
 
 
 def draw_bar(now_s: float, ended: int, num_jobs: int, began_s: float) -> None:
-    """Write how far a run is: jobs that ended, days of the log, CPU seconds so far and to come."""
-    spent_s, share = time.process_time() - began_s, ended / num_jobs
+    """Write how far a run is: jobs that ended, days of the log, CPU seconds so far and
+    to come.
+    """
+    spent_s = time.process_time() - began_s
+    share = ended / num_jobs
     rest = f"{spent_s / share - spent_s:,.0f} s to go" if share > 0.01 else ""
     bar = "#" * round(BAR * share) + "." * (BAR - round(BAR * share))
-    line = f"\r{bar} {ended:,}/{num_jobs:,} jobs, day {now_s / 86_400:.1f}, {spent_s:,.0f} CPU s, {rest:20}"
+    line = (
+        f"\r{bar} {ended:,}/{num_jobs:,} jobs, day {now_s / 86_400:.1f}, "
+        f"{spent_s:,.0f} CPU s, {rest:20}"
+    )
     sys.stderr.write(line)
     sys.stderr.flush()
 
 
 def run(traces: Path, policy: str, part: slice, config: ExperimentConfig) -> RunResult:
-    """Simulate a part of the log, with a bar on a terminal and a line now and then elsewhere."""
+    """Simulate a part of the log, with a bar on a terminal and a line now and then
+    elsewhere.
+    """
     workload, applications = load(traces, part)
     cluster = tuple(
         Node(id=f"n{number:04}", num_gpus=GPUS_PER_NODE) for number in range(NODES)
     )
-    began_s, shown_s = time.process_time(), 0.0
+    began_s = time.process_time()
+    shown_s = 0.0
     every_s = 0.5 if sys.stderr.isatty() else 20.0
 
     def on_progress(now_s: float, ended: int) -> None:
@@ -85,7 +100,9 @@ def run(traces: Path, policy: str, part: slice, config: ExperimentConfig) -> Run
 
 
 def figures(result: RunResult) -> dict[str, object]:
-    """Return what a run gave and cost; CPU seconds of the run without its imports and the workload's."""
+    """Return what a run gave and cost; CPU seconds of the run without its imports and
+    the workload's.
+    """
     found = result.metrics
     return {
         "jobs": len(result.jobs),
@@ -106,7 +123,10 @@ def figures(result: RunResult) -> dict[str, object]:
         "applications": dict(
             sorted(Counter(each.application for each in result.jobs).items())
         ),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "machine": (
+            f"{platform.machine()}, {os.cpu_count()} cores, load "
+            f"{os.getloadavg()[0]:.1f}"
+        ),
     }
 
 

@@ -1,11 +1,15 @@
-"""Castor on the published setups of two rivals: Sia's cluster of three GPU types, and Shockwave's 120 jobs.
+"""Castor on the published setups of two rivals: Sia's cluster of three GPU types, and
+Shockwave's 120 jobs.
 
-`python -m benchmarks.castor_published --traces DIR` (the folder with sia/ and shockwave/; default:
-$COADAPT_TRACES) plays castor and the rival in each, with the rival's rounds and rescale times, and puts what
-they gave into benchmarks/results/castor_published.json. `--only NAME` plays one setup, `--policy` one policy.
-`--drawn N` plays N workloads drawn as Sia's were in place of all these (seeds 0 to N - 1), and stores means
-over `sia` with 95 % intervals; stored runs of `sia` are not made again. A run takes some 15 s.
-`--predictions N` stores how true what castor told on these N was (of ends: of each in each round).
+`python -m benchmarks.castor_published --traces DIR` (the folder with sia/ and
+shockwave/; default: $COADAPT_TRACES) plays castor and the rival in each, with the
+rival's rounds and rescale times, and puts what they gave into
+benchmarks/results/castor_published.json. `--only NAME` plays one setup, `--policy` one
+policy. `--drawn N` plays N workloads drawn as Sia's were in place of all these (seeds 0
+to N - 1), and stores means over `sia` with 95 % intervals; stored runs of `sia` are not
+made again. A run takes some 15 s.
+`--predictions N` stores how true what castor told on these N was (of ends: of each in
+each round).
 """
 
 import argparse
@@ -28,8 +32,10 @@ from coadapt.sim.traces.shockwave import load
 from coadapt.sim.traces.tuned_jobs import TunedJob, write_jobs
 
 RESULTS = Path(__file__).parent / "results" / "castor_published.json"
-SIA, SIA_CLUSTER = ("philly/1", "philly/2", "saturn/1"), "6x4:aws,2x8:dgx-ext,3x8:rtx"
-SHOCKWAVE, SHOCKWAVE_GPUS = "shockwave/120", 32
+SIA = ("philly/1", "philly/2", "saturn/1")
+SIA_CLUSTER = "6x4:aws,2x8:dgx-ext,3x8:rtx"
+SHOCKWAVE = "shockwave/120"
+SHOCKWAVE_GPUS = 32
 RIVALS = dict.fromkeys(SIA, "sia") | {SHOCKWAVE: "shockwave"}
 
 Stored = dict[str, Any]  # what RESULTS holds
@@ -44,7 +50,9 @@ def on_sias_cluster(traces: Path, name: str, policy: str) -> Run:
 
 
 def _as_sia(traces: Path, path: Path, policy: str) -> Run:
-    """Return the figures of a workload on Sia's cluster: rounds of 60 s, each model's own rescale time."""
+    """Return the figures of a workload on Sia's cluster: rounds of 60 s, each model's
+    own rescale time.
+    """
     workload, applications = load_trace(path, traces / "sia" / "traces")
     config = ExperimentConfig(figures_only=True)
     result = simulate(
@@ -54,7 +62,9 @@ def _as_sia(traces: Path, path: Path, policy: str) -> Run:
 
 
 def drawn(traces: Path, seed: int) -> Path:
-    """Return a workload of 160 jobs of Philly's log: as those of OSDI'21, but without `ncf`, as Sia's."""
+    """Return a workload of 160 jobs of Philly's log: as those of OSDI'21, but without
+    `ncf`, as Sia's.
+    """
     path = RESULTS.parent / ".drawn" / f"sia-{seed}.csv"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
@@ -75,7 +85,9 @@ def _without_ncf(job: TunedJob) -> TunedJob:
 
 
 def on_shockwaves_trace(traces: Path, _: str, policy: str) -> Run:
-    """Return the figures of the artifact of Shockwave: rounds of 120 s, 20 s per start, its own ρ."""
+    """Return the figures of the artifact of Shockwave: rounds of 120 s, 20 s per start,
+    its own ρ.
+    """
     folder = traces / "shockwave"
     workload, applications = load(folder / "120_jobs_32_gpus.trace", folder)
     config = ExperimentConfig(round_s=120.0, rescale_s=20.0, figures_only=True)
@@ -115,10 +127,8 @@ def play_published(
 ) -> None:
     """Play the setups of these names; no policies: castor and its rival."""
     for name in names:
-        play, rival = (
-            on_shockwaves_trace if name == SHOCKWAVE else on_sias_cluster,
-            RIVALS[name],
-        )
+        play = on_shockwaves_trace if name == SHOCKWAVE else on_sias_cluster
+        rival = RIVALS[name]
         runs = stored.setdefault("runs", {}).setdefault(name, {})
         for policy in policies or ("castor", rival):
             runs[policy] = play(traces, name, policy)
@@ -136,7 +146,9 @@ def play_published(
 def play_drawn(
     stored: Stored, traces: Path, count: int, policies: Sequence[str]
 ) -> None:
-    """Play `count` drawn workloads on Sia's cluster; stored runs of `sia` are not made again."""
+    """Play `count` drawn workloads on Sia's cluster; stored runs of `sia` are not made
+    again.
+    """
     runs = stored.setdefault("drawn runs", {})
     for seed in range(count):
         of_seed = runs.setdefault(str(seed), {})
@@ -175,7 +187,9 @@ def play_predictions(stored: Stored, traces: Path, count: int) -> None:
 
 
 def _over_sia(runs: Iterable[Mapping[str, Run]]) -> dict[str, object]:
-    """Return each policy's figures over those of `sia`, as means with 95 % intervals."""
+    """Return each policy's figures over those of `sia`, as means with 95 %
+    intervals.
+    """
     compared = [played for played in runs if "sia" in played]
     found: dict[str, object] = {}
     for policy in sorted(
@@ -219,13 +233,15 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.traces is None or not Path(options.traces, "sia").is_dir():
         parser.error(
-            "--traces or COADAPT_TRACES must name the folder that holds sia and shockwave"
+            "--traces or COADAPT_TRACES must name the folder that holds sia and "
+            "shockwave"
         )
     if (options.drawn or options.predictions) and not Path(
         options.traces, "osdi21"
     ).is_dir():
         parser.error(
-            "--drawn and --predictions draw from Philly's log, which is in the folder osdi21 of --traces"
+            "--drawn and --predictions draw from Philly's log, which is in the "
+            "folder osdi21 of --traces"
         )
     stored: Stored = (
         json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}

@@ -1,10 +1,13 @@
-"""CPU time of one decision against the size of the cluster: castor and four others, as a table and a picture.
+"""CPU time of one decision against the size of the cluster: castor and four others, as
+a table and a picture.
 
-`python -m benchmarks.castor_scale` times each policy on crowded clusters (castor_views.py) of growing size,
-until a decision takes longer than LIMIT_S. Of each decision the least CPU time over several replays counts:
-that is what it takes where no neighbour has part of the core. `--policy NAME` times one policy. What it finds
-goes to benchmarks/results/castor_scale.json and, drawn, to docs/policies/castor-scale.svg; `--draw` draws
-only.
+`python -m benchmarks.castor_scale` times each policy on crowded clusters
+(castor_views.py) of growing size,
+until a decision takes longer than LIMIT_S. Of each decision the least CPU time over
+several replays counts:
+that is what it takes where no neighbour has part of the core. `--policy NAME` times one
+policy. What it finds goes to benchmarks/results/castor_scale.json and, drawn, to
+docs/policies/castor-scale.svg; `--draw` draws only.
 """
 
 import argparse
@@ -32,12 +35,13 @@ SIZES = (
     (4096, 2000),
     (16384, 10000),
 )  # GPUs, jobs
-ROUNDS, FEW_ROUNDS, FEW_FROM = (
-    26,
-    4,
-    1_000,
-)  # fewer from so many jobs on; the first is not counted
-REPLAYS, REPLAYS_S = 20, 10.0  # of all rounds, until so much CPU time is spent
+# fewer from so many jobs on; the first is not counted
+ROUNDS = 26
+FEW_ROUNDS = 4
+FEW_FROM = 1_000
+# of all rounds, until so much CPU time is spent
+REPLAYS = 20
+REPLAYS_S = 10.0
 LIMIT_S = 2.0  # CPU seconds of a decision: larger clusters are left out after that
 COLOURS = {
     "castor": "#0b6e4f",
@@ -52,17 +56,19 @@ Timed = dict[str, float]
 
 
 def decision_ms(policy: str, num_gpus: int, num_jobs: int) -> float:
-    """Return the CPU time of a decision, ms: of each the least over replays, of these the median over rounds.
+    """Return the CPU time of a decision, ms: of each the least over replays, of these
+    the median over rounds.
 
-    A neighbour on the same core makes a decision up to twice as long, and never shorter. Where one takes
-    longer than the limit, return that.
+    A neighbour on the same core makes a decision up to twice as long, and never
+    shorter. Where one takes longer than the limit, return that.
     """
     views = list(
         crowded_views(
             num_gpus, num_jobs, FEW_ROUNDS if num_jobs >= FEW_FROM else ROUNDS
         )
     )
-    least_s, began_s = [math.inf] * len(views), time.process_time()
+    least_s = [math.inf] * len(views)
+    began_s = time.process_time()
     for _ in range(REPLAYS):
         chosen = create_policy(policy)
         for number, view in enumerate(views):
@@ -78,10 +84,13 @@ def decision_ms(policy: str, num_gpus: int, num_jobs: int) -> float:
 
 
 def loop_ms() -> float:
-    """Return the median CPU time of 300,000 turns of a loop in Python, ms: what this machine does now."""
+    """Return the median CPU time of 300,000 turns of a loop in Python, ms: what this
+    machine does now.
+    """
     spent_s = []
     for _ in range(9):
-        began_s, number = time.process_time(), 0
+        began_s = time.process_time()
+        number = 0
         for turn in range(300_000):
             number = (3 * number + turn) & 0xFFFF
         spent_s.append(time.process_time() - began_s)
@@ -89,7 +98,9 @@ def loop_ms() -> float:
 
 
 def measure(policy: str) -> Timed:
-    """Return the milliseconds of a decision by size, the smallest first, up to the first beyond the limit."""
+    """Return the milliseconds of a decision by size, the smallest first, up to the
+    first beyond the limit.
+    """
     found: Timed = {}
     decision_ms(policy, 16, 8)  # so that no compiling is timed
     for num_gpus, num_jobs in SIZES:
@@ -103,19 +114,27 @@ def measure(policy: str) -> Timed:
 
 
 # The picture: both axes logarithmic, each policy's name where its line ends.
-WIDTH, HEIGHT = 760, 460
-LEFT, RIGHT, TOP, BOTTOM = 70, 130, 44, 70  # px
-LOWEST_MS, HIGHEST_MS = 0.1, 100_000.0
+WIDTH = 760
+HEIGHT = 460
+# px
+LEFT = 70
+RIGHT = 130
+TOP = 44
+BOTTOM = 70
+LOWEST_MS = 0.1
+HIGHEST_MS = 100_000.0
 APART = 15  # px, between names
 
 
 def _x(num_gpus: float) -> float:
-    low, high = math.log(SIZES[0][0]), math.log(SIZES[-1][0])
+    low = math.log(SIZES[0][0])
+    high = math.log(SIZES[-1][0])
     return LEFT + (math.log(num_gpus) - low) / (high - low) * (WIDTH - LEFT - RIGHT)
 
 
 def _y(ms: float) -> float:
-    low, high = math.log(LOWEST_MS), math.log(HIGHEST_MS)
+    low = math.log(LOWEST_MS)
+    high = math.log(HIGHEST_MS)
     return (
         HEIGHT - BOTTOM - (math.log(ms) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
     )
@@ -123,7 +142,8 @@ def _y(ms: float) -> float:
 
 def _grid() -> list[str]:
     """Return the axes: sizes below, times at the left."""
-    lines, bottom = [], HEIGHT - BOTTOM
+    lines = []
+    bottom = HEIGHT - BOTTOM
     for num_gpus, num_jobs in SIZES:
         x = _x(num_gpus)
         lines.append(f'<path d="M{x:.0f} {TOP}V{bottom}" stroke="#e3e3e3"/>')
@@ -152,7 +172,8 @@ def _grid() -> list[str]:
 def _curve(policy: str, found: Timed) -> tuple[list[str], tuple[float, float]]:
     """Return the line of a policy, and where it ends."""
     points = [(_x(int(size.split()[0])), _y(ms)) for size, ms in found.items()]
-    path, colour = " ".join(f"{x:.1f},{y:.1f}" for x, y in points), COLOURS[policy]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    colour = COLOURS[policy]
     line = f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
     dots = [
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
@@ -165,9 +186,11 @@ def draw(timed: dict[str, Timed]) -> str:
     """Return the picture as SVG."""
     lines = _grid()
     for num_gpus, ms in GOALS_MS.items():
-        x, y = _x(num_gpus), _y(ms)
+        x = _x(num_gpus)
+        y = _y(ms)
         lines.append(
-            f'<path d="M{x - 9:.0f} {y:.0f}h18" stroke="{COLOURS["castor"]}" stroke-width="3"/>'
+            f'<path d="M{x - 9:.0f} {y:.0f}h18" stroke="{COLOURS["castor"]}" '
+            f'stroke-width="3"/>'
         )
     ends = []
     for policy, found in timed.items():
@@ -203,7 +226,8 @@ def main(argv: list[str] | None = None) -> None:
     for policy in () if options.draw else options.policy or COLOURS:
         stored["ms"][policy] = measure(policy)
         stored["machine"] = (
-            f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+            f"{platform.machine()}, {os.cpu_count()} cores, load "
+            f"{os.getloadavg()[0]:.1f}"
         )
         stored.setdefault("loop_ms", {})[policy] = loop_ms()
         RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,6 @@
-"""Crowded clusters for timing decisions: many timed jobs on nodes of 8 GPUs, and how they go on."""
+"""Crowded clusters for timing decisions: many timed jobs on nodes of 8 GPUs, and how
+they go on.
+"""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -35,15 +37,18 @@ FASTER = 0.9, 4.0  # a pass on the next GPU type: at the least and at the most
 def crowded_views(
     num_gpus: int, num_jobs: int, rounds: int, *, kin: bool = False, types: int = 1
 ) -> Iterator[ClusterView]:
-    """Yield views a minute apart: each follows castor's plan, one job in fifty is replaced by a new one.
+    """Yield views a minute apart: each follows castor's plan, one job in fifty is
+    replaced by a new one.
 
-    kin: each job is of one of ten applications, and where it trains it tells of another batch in each round.
-    Steps take what the application's model says of them, up to a fifth more or less. types: of GPUs, on each
-    of which every job was timed. Raises ValueError for both: kin tell of steps on one type.
+    kin: each job is of one of ten applications, and where it trains it tells of another
+    batch in each round. Steps take what the application's model says of them, up to a
+    fifth more or less. types: of GPUs, on each of which every job was timed. Raises
+    ValueError for both: kin tell of steps on one type.
     """
     if kin and types > 1:
         raise ValueError(f"kin are on GPUs of one type, got types={types}")
-    rng, guide = np.random.default_rng(0), Castor()
+    rng = np.random.default_rng(0)
+    guide = Castor()
     nodes = tuple(
         Node(id=f"n{number:05d}", num_gpus=8, gpu_type=GPU_TYPES[number % types])
         for number in range(num_gpus // 8)

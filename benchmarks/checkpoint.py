@@ -1,7 +1,8 @@
-"""How long the step loop stands still for a checkpoint: written beside training, and written at once.
+"""How long the step loop stands still for a checkpoint: written beside training, and
+written at once.
 
-`python -m benchmarks.checkpoint`: a model with AdamW on the CPU; the two ways take turns. Results go to
-benchmarks/results/checkpoint.json.
+`python -m benchmarks.checkpoint`: a model with AdamW on the CPU; the two ways take
+turns. Results go to benchmarks/results/checkpoint.json.
 """
 
 import argparse
@@ -20,7 +21,9 @@ from coadapt.train.checkpoint.store import CheckpointStore
 from coadapt.train.checkpoint.writer import BackgroundWriter
 
 RESULTS = Path(__file__).parent / "results" / "checkpoint.json"
-WIDTH, NUM_LAYERS = 2048, 6  # 25 million parameters
+# 25 million parameters
+WIDTH = 2048
+NUM_LAYERS = 6
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -45,7 +48,8 @@ def main(argv: list[str] | None = None) -> None:
         writer = BackgroundWriter(store)
         for _ in range(options.turns):
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            began_at, cpu_at = time.perf_counter(), time.thread_time()
+            began_at = time.perf_counter()
+            cpu_at = time.thread_time()
             writer.write(state)
             blocked.append(time.perf_counter() - began_at)
             blocked_cpu.append(time.thread_time() - cpu_at)
@@ -63,7 +67,10 @@ def main(argv: list[str] | None = None) -> None:
         "written_after_ms": round(statistics.median(written) * 1e3, 1),
         "at_once_ms": round(statistics.median(at_once) * 1e3, 1),
         "turns": options.turns,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "machine": (
+            f"{platform.machine()}, {os.cpu_count()} cores, load "
+            f"{os.getloadavg()[0]:.1f}"
+        ),
         "torch": torch.__version__,
     }
     if not options.no_store:

@@ -1,13 +1,15 @@
-"""What the control plane costs at 10,000 live jobs: events, snapshots, restart, lists, reports, replay.
+"""What the control plane costs at 10,000 live jobs: events, snapshots, restart, lists,
+reports, replay.
 
 python -m benchmarks.control_plane [--jobs N] [--reports N] [--sent N]
 
 It prints what it measures, and writes results/control_plane.json.
 
-First the parts, in this process: CPU seconds beside wall time, since a machine that others use stretches
-the latter. Then the service over HTTP and its verbs, a process of their own each: wall time only. The figures
-of before are those measured on commit d36d290 (2026-11-21, two shared cores, load 4 to 13; CPU where there
-was any), which drove the real service.
+First the parts, in this process: CPU seconds beside wall time, since a machine that
+others use stretches the latter. Then the service over HTTP and its verbs, a process of
+their own each: wall time only. The figures of before are those measured on commit
+d36d290 (2026-11-21, two shared cores, load 4 to 13; CPU where there was any), which
+drove the real service.
 """
 
 import argparse
@@ -74,12 +76,10 @@ NUM_TIMES = 50
 NUM_NODES = 5
 
 # What the review measured over HTTP (ms, answers per second), and the goals of issue 9.
-GOAL_OF_READS_MS, GOAL_OF_VERBS_MS, GOAL_OF_REPORTS_PER_S, GOAL_OF_RESTART_S = (
-    50.0,
-    1_000.0,
-    2_000.0,
-    3.0,
-)
+GOAL_OF_READS_MS = 50.0
+GOAL_OF_VERBS_MS = 1_000.0
+GOAL_OF_REPORTS_PER_S = 2_000.0
+GOAL_OF_RESTART_S = 3.0
 NUM_READS = 500  # of 100 the 99th percentile is the worst one
 
 # (figure of before in ms, goal in ms); None: not given.
@@ -142,7 +142,9 @@ class Bench:
         return self.scheduler.state
 
     def handle(self, event: Event) -> list[Command]:
-        """Let the core and the index take the event in: what an event costs beside its commit."""
+        """Let the core and the index take the event in: what an event costs beside its
+        commit.
+        """
         self.number += 1
         commands = self.scheduler.handle(event)
         self.writer.observe(self.number, event, commands, self.scheduler.state)
@@ -150,9 +152,11 @@ class Bench:
 
     @contextmanager
     def timed(self, what: str, calls: int = 1) -> Iterator[None]:
-        cpu, wall = time.process_time(), time.perf_counter()
+        cpu = time.process_time()
+        wall = time.perf_counter()
         yield
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        cpu = time.process_time() - cpu
+        wall = time.perf_counter() - wall
         before, goal = BEFORE_AND_GOAL[what]
         figure = Figure(
             what=what,
@@ -194,7 +198,9 @@ class Bench:
         self.handle(JobSubmitted(at=self.at, job=f"job-{index:06}", spec=spec))
 
     def _plan(self, num_running: int) -> None:
-        """Let a round start jobs, each of them train, and further rounds leave all as it is."""
+        """Let a round start jobs, each of them train, and further rounds leave all as
+        it is.
+        """
         plan = self._plan_for(num_running)
         self._round(60.0, plan, "round: plan taken in, 8,000 jobs start")
         running = [job.id for job in self.state.jobs.values() if job.ordered]
@@ -223,7 +229,8 @@ class Bench:
         with self.timed("round: timer fired, view made"):
             commands = self.handle(TimerFired(at=self.at))
         (view,) = (command.view for command in commands if isinstance(command, Solve))
-        # As it comes from the policy's process: equal to what jobs hold, and none of it the same object.
+        # As it comes from the policy's process: equal to what jobs hold, and none of it
+        # the same object.
         came: Plan = pickle.loads(pickle.dumps(plan))
         came = self.plan = came.made_of(standing_of(view), self.plan)
         with self.timed(what):
@@ -335,7 +342,9 @@ class Bench:
         assert len(again.state.jobs) == len(self.scheduler.state.jobs)
 
     def leave(self) -> None:
-        """Leave a state directory that a service can begin with: a snapshot at the journal's end."""
+        """Leave a state directory that a service can begin with: a snapshot at the
+        journal's end.
+        """
         last = self.journal.last_number
         self.journal.save_snapshot(self.state, last)
         self.writer.restored(self.state, last)
@@ -344,12 +353,14 @@ class Bench:
     def replay(self, num_reports: int) -> None:
         """Time reports from the journal through core and index, scaled to 1,000,000."""
         done = 0
-        cpu, wall = time.process_time(), time.perf_counter()
+        cpu = time.process_time()
+        wall = time.perf_counter()
         while done < num_reports:
             for event in self.journal.events():
                 self.handle(event)
                 done += 1
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        cpu = time.process_time() - cpu
+        wall = time.perf_counter() - wall
         what = "replay of 1,000,000 events"
         before, goal = BEFORE_AND_GOAL[what]
         scale = 1e3 * 1e6 / done
@@ -371,7 +382,9 @@ def _row(figure: Figure) -> str:
 
 
 def over_http(folder: Path, num_jobs: int, num_reports: int) -> JsonObject:
-    """Return what requests and verbs take at a service over the state directory that Bench left."""
+    """Return what requests and verbs take at a service over the state directory that
+    Bench left.
+    """
     ids = [f"job-{index:06}" for index in range(NUM_TIMES, num_jobs)]
     found: JsonObject = {}
     with live_service(folder) as (service, restart_s):
@@ -460,7 +473,8 @@ def main() -> None:
         "--sent", type=int, default=10_000, help="reports to send over HTTP"
     )
     given = parser.parse_args()
-    spare_readers()  # as `coadapt up` does: else a plan of 8,000 starts is half collector
+    # as `coadapt up` does: else a plan of 8,000 starts is half collector
+    spare_readers()
     print(f"{'milliseconds':48}{'CPU':>12}{'wall':>12}{'before':>10}{'goal':>10}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -473,7 +487,10 @@ def main() -> None:
         bench.leave()
         over = over_http(folder, given.jobs, given.sent)
     result = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "machine": (
+            f"{platform.machine()}, {os.cpu_count()} cores, load "
+            f"{os.getloadavg()[0]:.1f}"
+        ),
         "num_jobs": given.jobs,
         "figures": [asdict(figure) for figure in bench.figures],
         "http": over,

@@ -1,4 +1,6 @@
-"""What a job can do at best in each of its epochs, on each number of GPUs: as measured, whatever it knows."""
+"""What a job can do at best in each of its epochs, on each number of GPUs: as measured,
+whatever it knows.
+"""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from coadapt.policies.castor.arrays import FloatArray
 from coadapt.sim.agent import kept_batch, within_memory
 from coadapt.sim.applications import Application, UnmeasuredError, packed, step_s
 
-# Geometric batches; a batch between two of them counts as the larger, and as fast as the fastest.
+# Geometric batches; a batch between two of them counts as the larger, and as fast as
+# the fastest.
 TOTALS = 300
 REFERENCE = 8  # GPUs by whose speed epochs are made alike
 
@@ -29,7 +32,8 @@ class Setting:
 def epochs_of(
     application: Application, spec: JobSpec, setting: Setting
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the progress of each epoch, and the most progress per second in it, (epochs, GPUs from 1 on).
+    """Return the progress of each epoch, and the most progress per second in it,
+    (epochs, GPUs from 1 on).
 
     As measured, on as few nodes as can be, with any batch that the job may have.
     """
@@ -81,7 +85,9 @@ def _fastest(
     count: int,
     totals: FloatArray,
 ) -> FloatArray:
-    """Return the least seconds of a step between each two of `totals`, infinity where no batch is."""
+    """Return the least seconds of a step between each two of `totals`, infinity where
+    no batch is.
+    """
     where = packed(count, setting.node_gpus, setting.gpu_type)
     limits = within_memory(spec.batch, application, where)
     fastest_M = np.full(len(totals) - 1, np.inf)
@@ -94,10 +100,8 @@ def _fastest(
             1, (limits.max_total // (count * atomic) if limits.accumulation else 1) + 1
         )
         total_A = count * atomic * passes
-        passes, total_A = (
-            passes[total_A >= limits.initial],
-            total_A[total_A >= limits.initial],
-        )
+        passes = passes[total_A >= limits.initial]
+        total_A = total_A[total_A >= limits.initial]
         keep = total_A <= limits.max_total
         place_A = np.clip(
             np.searchsorted(totals, total_A[keep], side="right") - 1,

@@ -1,9 +1,11 @@
-"""What one fit of the step-time model costs and reaches, beside scipy's L-BFGS-B on the same profiles.
+"""What one fit of the step-time model costs and reaches, beside scipy's L-BFGS-B on the
+same profiles.
 
-`python -m benchmarks.fit` fits synthetic profiles, and measured ones with `--traces DIR` (the folder with
-osdi21/; default: $COADAPT_TRACES): by `fit_throughput`, and by L-BFGS-B from Pollux's start with analytic and
-with finite-difference gradients, of our compiled loss. CPU time of each fit but the first, which compiles;
-the ratio of losses is ours over scipy's.
+`python -m benchmarks.fit` fits synthetic profiles, and measured ones with `--traces
+DIR` (the folder with osdi21/; default: $COADAPT_TRACES): by `fit_throughput`, and by
+L-BFGS-B from Pollux's start with analytic and with finite-difference gradients, of our
+compiled loss. CPU time of each fit but the first, which compiles; the ratio of losses
+is ours over scipy's.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""The yardstick of the fit: Pollux's loss written out plainly, scipy's L-BFGS-B on it, profiles to fit."""
+"""The yardstick of the fit: Pollux's loss written out plainly, scipy's L-BFGS-B on it,
+profiles to fit.
+"""
 
 import csv
 import random
@@ -26,7 +28,9 @@ APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 
 @dataclass(frozen=True)
 class PolluxLoss:
-    """Pollux's loss of one profile as a function of the nine parameters; those not `free` are pinned."""
+    """Pollux's loss of one profile as a function of the nine parameters; those not
+    `free` are pinned.
+    """
 
     profile: Profile
 
@@ -46,7 +50,9 @@ class PolluxLoss:
 
     @cached_property
     def start(self) -> FloatArray:
-        """Where Pollux begins, with the parameters that the profile cannot tell at their pinned values."""
+        """Where Pollux begins, with the parameters that the profile cannot tell at
+        their pinned values.
+        """
         x = np.where(self.free, START, LOW)
         if not self.free[0]:
             x[0] = self.profile.compute_s.mean() / 2.0
@@ -54,9 +60,11 @@ class PolluxLoss:
 
     def __call__(self, x: FloatArray) -> float:
         """Return the loss at `x`, without the pinned links' constant penalties."""
-        profile, gamma = self.profile, x[8]
+        profile = self.profile
+        gamma = x[8]
         compute_s = x[0] + x[1] * profile.atomic
-        alphas, betas = np.array([LOW, *x[2:8:2]]), np.array([0.0, *x[3:8:2]])
+        alphas = np.array([LOW, *x[2:8:2]])
+        betas = np.array([0.0, *x[3:8:2]])
         extra = np.maximum(profile.num_replicas - 2.0, 0.0)
         sync_s = alphas[self.levels] + betas[self.levels] * extra
         log_step = (
@@ -71,18 +79,23 @@ class PolluxLoss:
         return float(sum(rmses) + 1e-3 * (gamma - 1.0) ** 2 + 1e-2 * np.sum(ratios**2))
 
     def of(self, params: ThroughputParams) -> float:
-        """Return the loss of fitted parameters; what was pinned while they were fitted is pinned here too."""
+        """Return the loss of fitted parameters; what was pinned while they were fitted
+        is pinned here too.
+        """
         x = np.array([getattr(params, name) for name in PARAM_NAMES])
         return self(np.where(self.free, x, self.start))
 
 
 def fit_with_scipy(profile: Profile, *, analytic: bool = True) -> FloatArray:
-    """Return what scipy's L-BFGS-B finds from Pollux's start with its default settings, an array (9,).
+    """Return what scipy's L-BFGS-B finds from Pollux's start with its default settings,
+    an array (9,).
 
-    It gets our compiled loss, so that its time is that of its search and not of slow equations.
+    It gets our compiled loss, so that its time is that of its search and not of slow
+    equations.
     """
     problem = fit_kernel.prepare(profile.columns())
-    grad, gram = np.empty(9), np.empty((9, 9))
+    grad = np.empty(9)
+    gram = np.empty((9, 9))
 
     def loss(x: FloatArray) -> float:
         return fit_kernel.evaluate(problem, x, fit_kernel.RMSE_MIN, grad, gram)
@@ -101,7 +114,9 @@ def fit_with_scipy(profile: Profile, *, analytic: bool = True) -> FloatArray:
 
 
 def synthetic_profiles(count: int, seed: int) -> Iterator[Profile]:
-    """Yield profiles of random parameters, sizes, placements and noise (0.01 % to 30 %)."""
+    """Yield profiles of random parameters, sizes, placements and noise (0.01 % to 30
+    %).
+    """
     rng = np.random.default_rng(seed)
     for _ in range(count):
         alphas = 10.0 ** rng.uniform(-3.0, 0.0, 4)
@@ -113,12 +128,11 @@ def synthetic_profiles(count: int, seed: int) -> Iterator[Profile]:
 
 
 def _observe(params: ThroughputParams, rng: np.random.Generator) -> Profile:
-    noise, builder = 10.0 ** rng.uniform(-4.0, -0.5), ProfileBuilder()
-    num_nodes_max, one_batch, one_rack = (
-        rng.integers(1, 7),
-        rng.random() < 0.1,
-        rng.random() < 0.6,
-    )
+    noise = 10.0 ** rng.uniform(-4.0, -0.5)
+    builder = ProfileBuilder()
+    num_nodes_max = rng.integers(1, 7)
+    one_batch = rng.random() < 0.1
+    one_rack = rng.random() < 0.6
     for _ in range(rng.integers(1, 60)):
         num_nodes = int(rng.integers(1, num_nodes_max + 1))
         replicas = tuple(int(count) for count in rng.integers(1, 5, num_nodes))
@@ -143,9 +157,11 @@ def _observe(params: ThroughputParams, rng: np.random.Generator) -> Profile:
 def measured_profiles(
     folder: Path, count: int, seed: int
 ) -> Iterator[tuple[str, Profile]]:
-    """Yield (application, profile) of steps in `folder`, Pollux's `traces`, as jobs that grow would see them.
+    """Yield (application, profile) of steps in `folder`, Pollux's `traces`, as jobs
+    that grow would see them.
 
-    Replica counts at most double beyond the largest one seen, as under Pollux's rule of growth.
+    Replica counts at most double beyond the largest one seen, as under Pollux's rule of
+    growth.
     """
     rng = random.Random(seed)
     tables = {
@@ -153,7 +169,8 @@ def measured_profiles(
         for application in APPLICATIONS
     }
     for _ in range(count):
-        application, builder = rng.choice(APPLICATIONS), ProfileBuilder()
+        application = rng.choice(APPLICATIONS)
+        builder = ProfileBuilder()
         size = rng.choice(PROFILE_SIZES)
         while len(builder.rows) < size:
             most = min(2 * builder.num_replicas_profiled, 16) or 1
@@ -167,7 +184,8 @@ def _placements(path: Path) -> dict[int, list[tuple[Placement, int, float, float
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             placement = Placement(tuple(int(digit) for digit in row["placement"]))
-            step_s, sync_s = float(row["step_time"]), float(row["sync_time"])
+            step_s = float(row["step_time"])
+            sync_s = float(row["sync_time"])
             observed = (placement, int(row["local_bsz"]), step_s - sync_s, step_s)
             steps.setdefault(placement.num_replicas, []).append(observed)
     return steps

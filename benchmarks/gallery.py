@@ -1,8 +1,10 @@
-"""Scripts in the style of public examples, plain and converted by the documented diff: what that keeps.
+"""Scripts in the style of public examples, plain and converted by the documented diff:
+what that keeps.
 
-`python -m benchmarks.gallery`: for each pair in examples/gallery, the lines that the diff adds and removes,
-how far the converted script alone ends from the plain one, and what `coadapt check` says of it. Results go to
-benchmarks/results/gallery.json, where those of scripts that were not named stay.
+`python -m benchmarks.gallery`: for each pair in examples/gallery, the lines that the
+diff adds and removes, how far the converted script alone ends from the plain one, and
+what `coadapt check` says of it. Results go to benchmarks/results/gallery.json, where
+those of scripts that were not named stay.
 """
 
 import argparse
@@ -44,7 +46,9 @@ def lines_changed(name: str) -> tuple[int, int]:
 
 
 def distance_alone(name: str) -> float:
-    """Return the relative distance of what the plain and the converted script save, each alone."""
+    """Return the relative distance of what the plain and the converted script save,
+    each alone.
+    """
     with tempfile.TemporaryDirectory() as folder:
         states = []
         for script in (f"{name}_plain.py", f"{name}.py"):
@@ -89,8 +93,10 @@ def table(rows: list[dict[str, object]]) -> str:
         changes = row["changes"]
         assert isinstance(changes, list)
         lines.append(
-            f"| {row['script']} | {row['lines']} | {'bit for bit' if not alone else f'{alone:.1e}'} "
-            f"| {'the same training' if row['check'] == 0 else 'DIFFERENT'}, {len(changes)} changes "
+            f"| {row['script']} | {row['lines']} | "
+            f"{'bit for bit' if not alone else f'{alone:.1e}'} "
+            f"| {'the same training' if row['check'] == 0 else 'DIFFERENT'}, "
+            f"{len(changes)} changes "
             f"| {str(row['parameters']).partition(';')[0]} |"
         )
     return "\n".join(lines)

@@ -1,7 +1,9 @@
-"""What choosing a batch costs: for one job on one placement, and for all jobs of a round at once.
+"""What choosing a batch costs: for one job on one placement, and for all jobs of a
+round at once.
 
-`python -m benchmarks.goodput` prints the median CPU time of `best_batch` and of `goodput_table` for jobs with
-the limits of Pollux's six applications and random step times (`own_limits`: each job has limits of its own).
+`python -m benchmarks.goodput` prints the median CPU time of `best_batch` and of
+`goodput_table` for jobs with the limits of Pollux's six applications and random step
+times (`own_limits`: each job has limits of its own).
 """
 
 import argparse
@@ -81,7 +83,9 @@ def measure_best_batch() -> float:
 
 
 def measure_table(num_gpus: int, num_jobs: int, own_limits: bool) -> float:
-    """Return milliseconds of one table: one node up to its GPUs, several nodes up to 100 configurations."""
+    """Return milliseconds of one table: one node up to its GPUs, several nodes up to
+    100 configurations.
+    """
     rng = random.Random(1)
     jobs = [_job(number, rng, own_limits) for number in range(num_jobs)]
     one_node = list(range(1, GPUS_PER_NODE + 1))

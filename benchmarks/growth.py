@@ -1,9 +1,11 @@
-"""CPU seconds of one replica to a validation loss: an adaptive batch against the batch that it begins with.
+"""CPU seconds of one replica to a validation loss: an adaptive batch against the batch
+that it begins with.
 
-`python -m benchmarks.growth`: an MLP 24-128-128-10 on 60,000 samples with 30 % wrong labels, SGD with
-momentum, a cosine and a constant learning rate, three seeds, five epochs. Validation does not count. The easy
-targets are those where a batch that grows in leaps came later than a fixed one; they are met within a second,
-so both ways take turns to the last of them, and medians over turns count. Results go to
+`python -m benchmarks.growth`: an MLP 24-128-128-10 on 60,000 samples with 30 % wrong
+labels, SGD with momentum, a cosine and a constant learning rate, three seeds, five
+epochs. Validation does not count. The easy targets are those where a batch that grows
+in leaps came later than a fixed one; they are met within a second, so both ways take
+turns to the last of them, and medians over turns count. Results go to
 benchmarks/results/growth.json.
 """
 
@@ -22,8 +24,13 @@ from torch.utils.data import Dataset
 import coadapt.train as ct
 
 RESULTS = Path(__file__).parent / "results" / "growth.json"
-INITIAL, LARGEST, RATE, MOMENTUM = 32, 1024, 0.005, 0.9
-NUM_SAMPLES, NUM_VALIDATION, NUM_EPOCHS = 60_000, 5_000, 5
+INITIAL = 32
+LARGEST = 1024
+RATE = 0.005
+MOMENTUM = 0.9
+NUM_SAMPLES = 60_000
+NUM_VALIDATION = 5_000
+NUM_EPOCHS = 5
 WRONG_SHARE = 0.3
 # Validation after so many samples.
 EVERY = 5_000
@@ -75,7 +82,9 @@ def same(item: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 def train(
     contract: str, batch: int, rate: str, seed: int, *, until: float = 0.0
 ) -> list[Point]:
-    """Return the points of one training run, which ends early once a loss of `until` is met."""
+    """Return the points of one training run, which ends early once a loss of `until` is
+    met.
+    """
     torch.manual_seed(seed)
     run = ct.init(contract=contract, seed=seed, report_every_s=1.0)
     model: nn.Module = nn.Sequential(
@@ -96,7 +105,9 @@ def train(
     loader = run.loader(
         data, batch_size=batch, max_batch_size=largest, shuffle=True, collate_fn=same
     )
-    points, spent, due = [], 0.0, EVERY
+    points = []
+    spent = 0.0
+    due = EVERY
     began = time.process_time()
     for _ in run.epochs(NUM_EPOCHS):
         for x, y in loader:
@@ -130,7 +141,9 @@ def train(
 
 
 def easy(rate: str, seed: int) -> dict[str, list[float | None]]:
-    """Return the median CPU seconds to each easy target, with a fixed and with an adaptive batch."""
+    """Return the median CPU seconds to each easy target, with a fixed and with an
+    adaptive batch.
+    """
     found: dict[str, list[list[Point]]] = {"fixed": [], "adaptive": []}
     for turn in range(TURNS):
         for contract in sorted(found, reverse=bool(turn % 2)):
@@ -159,7 +172,9 @@ def finite(seconds: float) -> float | None:
 
 
 def compare(rate: str, seed: int) -> dict[str, object]:
-    """Return what came of the three ways to choose the batch, with equal rates and data."""
+    """Return what came of the three ways to choose the batch, with equal rates and
+    data.
+    """
     arms = {
         "fixed": train("fixed", INITIAL, rate, seed),
         "adaptive": train("adaptive", INITIAL, rate, seed),

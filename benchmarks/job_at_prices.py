@@ -1,28 +1,35 @@
-"""What a job costs at given prices of a GPU, at least: a dynamic programme that errs on one side only.
+"""What a job costs at given prices of a GPU, at least: a dynamic programme that errs on
+one side only.
 
-Axes: B phases of a job, V corners of concave goodput, M places in its progress, Q moves of a step, C curves,
-I steps in time or intervals of one price.
+Axes: B phases of a job, V corners of concave goodput, M places in its progress, Q moves
+of a step, C curves, I steps in time or intervals of one price.
 """
 
 # From progress p at instant t on, a job costs
 #
-#     w(t, p) = min  integral from t to its end of (1 + price(s) k(s)) ds,    dp/ds = G(p, k(s)),
+#     w(t, p) = min  integral from t to its end of (1 + price(s) k(s)) ds
+#     where dp/ds = G(p, k(s)),
 #
-# G concave in k. Time goes in steps of h seconds, in each of which the price is one; progress goes over M
-# places. phi_i, a straight line between each two places, lies below w(t_i, .) everywhere. It is made from the
-# end backwards. In a step a job uses u GPUs in the mean and so, G being concave, moves on by y <= h G(u):
+# G concave in k. Time goes in steps of h seconds, in each of which the price is one;
+# progress goes over M places. phi_i, a straight line between each two places, lies
+# below w(t_i, .) everywhere. It is made from the end backwards. In a step a job uses u
+# GPUs in the mean and so, G being concave, moves on by y <= h G(u):
 #
-#     w(t_i, p) >= min over y of  phi_{i+1}(p + y) + h (1 + price u(y)),    u(y) being what moves it by y.
+#     w(t_i, p) >= min over y of  phi_{i+1}(p + y) + h (1 + price u(y)),    u(y) being
+#     what moves it by y.
 #
-# The sum is straight but where p + y is a place or u has a corner, so these y are all that need be tried.
-# That gives phi_i at the places. Between two of them w may lie below the line that joins them: moved on by y,
-# the line spans one place of phi_{i+1}, and over its kink there it is D a (1 - a) too high at most, D being
-# the second difference and a = y mod 1. So min(a, 1 - a, 1/4) D is taken off, and y where that has corners
-# are tried, too. Waiting (y = 0) is exact: else a long wait would cost nothing in the end. (To round progress
-# up to a place proves as much, but gives a job a place per step for nothing.)
+# The sum is straight but where p + y is a place or u has a corner, so these y are all
+# that need be tried.
+# That gives phi_i at the places. Between two of them w may lie below the line that
+# joins them: moved on by y, the line spans one place of phi_{i+1}, and over its kink
+# there it is D a (1 - a) too high at most, D being the second difference and a = y mod
+# 1. So min(a, 1 - a, 1/4) D is taken off, and y where that has corners are tried, too.
+# Waiting (y = 0) is exact: else a long wait would cost nothing in the end. (To round
+# progress up to a place proves as much, but gives a job a place per step for nothing.)
 #
-# Who ends within the step pays (M - p) min over u of (1 + price u) / G(u). Where phases differ, G is the
-# least concave curve above all that a step may touch from the places on both sides.
+# Who ends within the step pays (M - p) min over u of (1 + price u) / G(u). Where phases
+# differ, G is the least concave curve above all that a step may touch from the places
+# on both sides.
 
 from typing import NamedTuple
 
@@ -32,14 +39,20 @@ from coadapt.goodput.compiled import compiled, compiled_part
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.fluid.crowd import majorants
 
-# A job that has all GPUs takes so many steps, each of so many seconds at least (tried: 24, 48).
-STEPS_ALONE, STEP_MIN_S = 96.0, 5.0
-PLACES_PER_STEP, PLACES_MIN, PLACES_MAX = 8.0, 200, 1000
+# A job that has all GPUs takes so many steps, each of so many seconds at least (tried:
+# 24, 48).
+STEPS_ALONE = 96.0
+STEP_MIN_S = 5.0
+PLACES_PER_STEP = 8.0
+PLACES_MIN = 200
+PLACES_MAX = 1000
 KINK = 0.25  # of a second difference: how far a line over a kink is above it at most
 
 
 class Phase(NamedTuple):
-    """Part of a job: seconds of work, and corners of its concave goodput, both ascending."""
+    """Part of a job: seconds of work, and corners of its concave goodput, both
+    ascending.
+    """
 
     work: float
     gpus_V: FloatArray
@@ -47,11 +60,12 @@ class Phase(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """What a job may do in a step. curve_M: whose moves count at each place; first_C: where a curve's begin.
+    """What a job may do in a step. curve_M: whose moves count at each place; first_C:
+    where a curve's begin.
 
-    A move goes whole_Q places on and part_Q of the way to the next, on gpus_Q; loses_Q: of a second
-    difference. goodput_CV (places per second), gpus_CV: corners of curves; goodput 0 where a curve has fewer.
-    reach: places that a step may touch.
+    A move goes whole_Q places on and part_Q of the way to the next, on gpus_Q; loses_Q:
+    of a second difference. goodput_CV (places per second), gpus_CV: corners of curves;
+    goodput 0 where a curve has fewer. reach: places that a step may touch.
     """
 
     curve_M: IntArray
@@ -66,7 +80,9 @@ class Moves(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A kind of job. step_s: of a step, s; width_s: of one price; alone_M: what is left at least, s."""
+    """A kind of job. step_s: of a step, s; width_s: of one price; alone_M: what is left
+    at least, s.
+    """
 
     moves: Moves
     step_s: float
@@ -75,9 +91,11 @@ class Job(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What is worked out of a kind of job, by step and place. low_IM: what it costs from there on, s.
+    """What is worked out of a kind of job, by step and place. low_IM: what it costs
+    from there on, s.
 
-    by_IM: places that it goes on in the step (below 0: it ends, after so many seconds); gpus_IM: on what.
+    by_IM: places that it goes on in the step (below 0: it ends, after so many seconds);
+    gpus_IM: on what.
     """
 
     low_IM: FloatArray
@@ -86,7 +104,9 @@ class Room(NamedTuple):
 
 
 def job_of(phases: list[Phase], width_s: float) -> Job:
-    """Return a job as the programme takes it; steps divide intervals of `width_s` seconds."""
+    """Return a job as the programme takes it; steps divide intervals of `width_s`
+    seconds.
+    """
     alone_s = sum(phase.work / phase.goodput_V[-1] for phase in phases)
     step_s = float(width_s / np.ceil(width_s / max(alone_s / STEPS_ALONE, STEP_MIN_S)))
     num_places = int(
@@ -112,7 +132,8 @@ def job_of(phases: list[Phase], width_s: float) -> Job:
 
 def room_of(job: Job, num_intervals: int) -> Room:
     """Return room for a job at prices of so many intervals."""
-    steps, places = num_intervals * round(job.width_s / job.step_s), len(job.alone_M)
+    steps = num_intervals * round(job.width_s / job.step_s)
+    places = len(job.alone_M)
     return Room(np.empty((steps + 1, places)), *np.empty((2, steps, places)))
 
 
@@ -127,7 +148,9 @@ def _touched(edge_B: FloatArray, low_M: FloatArray, high_M: FloatArray) -> IntAr
 
 
 def _above(phases: list[Phase], place: float) -> tuple[FloatArray, FloatArray]:
-    """Return the corners of the least concave curve above those of phases: GPUs, and places per second."""
+    """Return the corners of the least concave curve above those of phases: GPUs, and
+    places per second.
+    """
     gpus_K = np.unique(np.concatenate([phase.gpus_V for phase in phases]))
     above_K = np.zeros(len(gpus_K))
     for phase in phases:
@@ -143,7 +166,9 @@ def _moves(
     step_s: float,
     reach: int,
 ) -> Moves:
-    first, by, gpus = [0], [], []
+    first = [0]
+    by = []
+    gpus = []
     corners = np.zeros((2, len(curves), max(len(each) for each, _ in curves)))
     for number, (gpus_V, goodput_V) in enumerate(curves):
         corners[:, number, : len(gpus_V)] = goodput_V, gpus_V
@@ -174,13 +199,17 @@ def _moves(
 
 @compiled_part
 def _ends(moves: Moves, c: int, price: float) -> tuple[float, int]:
-    """Return min_k (1 + price k) / G(k) of a curve, for a place, and at which corner."""
-    least, at = np.inf, 0
+    """Return min_k (1 + price k) / G(k) of a curve, for a place, and at which
+    corner.
+    """
+    least = np.inf
+    at = 0
     for v in range(moves.goodput_CV.shape[1]):
         if moves.goodput_CV[c, v] > 0.0:
             each = (1.0 + price * moves.gpus_CV[c, v]) / moves.goodput_CV[c, v]
             if each < least:
-                least, at = each, v
+                least = each
+                at = v
     return least, at
 
 
@@ -195,7 +224,9 @@ def _at(low_M: FloatArray, whole: int, part: float) -> float:
 
 @compiled_part
 def _kinks(low_M: FloatArray, kink_M: FloatArray) -> None:
-    """Write the larger second difference of each place and the next; beyond the end all is 0."""
+    """Write the larger second difference of each place and the next; beyond the end all
+    is 0.
+    """
     last = len(low_M) - 1
     kink_M[0] = kink_M[last] = before = 0.0
     for n in range(1, last + 1):
@@ -207,59 +238,77 @@ def _kinks(low_M: FloatArray, kink_M: FloatArray) -> None:
 
 @compiled
 def price_out(job: Job, price_I: FloatArray, room: Room) -> None:
-    """Write what a job costs from each step and place on. Beyond the last interval GPUs are free."""
+    """Write what a job costs from each step and place on. Beyond the last interval GPUs
+    are free.
+    """
     moves, step_s, width_s, alone_M = job
     low_IM, by_IM, gpus_IM = room
-    last, per = len(alone_M) - 1, round(width_s / step_s)
+    last = len(alone_M) - 1
+    per = round(width_s / step_s)
     kink_M = np.zeros(last + moves.reach + 1)
     low_IM[-1] = alone_M
     for i in range(len(by_IM) - 1, -1, -1):
-        price, next_M = price_I[i // per], low_IM[i + 1]
+        price = price_I[i // per]
+        next_M = low_IM[i + 1]
         low_IM[i, last] = by_IM[i, last] = gpus_IM[i, last] = 0.0
         _kinks(next_M, kink_M)
         for m in range(last):
-            c, least, by, gpus = moves.curve_M[m], step_s + next_M[m], 0.0, 0.0
+            c = moves.curve_M[m]
+            least = step_s + next_M[m]
+            by = 0.0
+            gpus = 0.0
             if m + moves.reach + 1 >= last:
                 each, v = _ends(moves, c, price)
                 if (last - m) * each < least:
-                    least, gpus = (last - m) * each, moves.gpus_CV[c, v]
+                    least = (last - m) * each
+                    gpus = moves.gpus_CV[c, v]
                     by = (m - last) / moves.goodput_CV[c, v]
             for q in range(moves.first_C[c], moves.first_C[c + 1]):
-                n, part = m + moves.whole_Q[q], moves.part_Q[q]
+                n = m + moves.whole_Q[q]
+                part = moves.part_Q[q]
                 cost = (
                     step_s * (1.0 + price * moves.gpus_Q[q])
                     - moves.loses_Q[q] * kink_M[n]
                 )
                 cost += _at(next_M, n, part)
                 if cost < least:
-                    least, by, gpus = cost, moves.whole_Q[q] + part, moves.gpus_Q[q]
-            low_IM[i, m], by_IM[i, m], gpus_IM[i, m] = least, by, gpus
+                    least = cost
+                    by = moves.whole_Q[q] + part
+                    gpus = moves.gpus_Q[q]
+            low_IM[i, m] = least
+            by_IM[i, m] = by
+            gpus_IM[i, m] = gpus
 
 
 @compiled
 def from_starts(
     job: Job, start_J: FloatArray, price_I: FloatArray, room: Room
 ) -> FloatArray:
-    """Return what jobs that may train from these instants on cost from there, at least, s."""
-    moves, step_s, low_IM = job.moves, job.step_s, room.low_IM
-    per, low_J, last = (
-        round(job.width_s / step_s),
-        np.empty(len(start_J)),
-        len(job.alone_M) - 1,
-    )
+    """Return what jobs that may train from these instants on cost from there, at least,
+    s.
+    """
+    moves = job.moves
+    step_s = job.step_s
+    low_IM = room.low_IM
+    per = round(job.width_s / step_s)
+    low_J = np.empty(len(start_J))
+    last = len(job.alone_M) - 1
     c = moves.curve_M[0]
     for j in range(len(start_J)):
         i = int(start_J[j] / step_s)
         if i >= len(low_IM) - 1:
             low_J[j] = low_IM[-1, 0]
             continue
-        # What is left of the step under way. It begins at a place: there is no line that could be above.
+        # What is left of the step under way. It begins at a place: there is no line
+        # that could be above.
         seconds = (i + 1) * step_s - start_J[j]
-        price, next_M = price_I[i // per], low_IM[i + 1]
+        price = price_I[i // per]
+        next_M = low_IM[i + 1]
         low = seconds + next_M[0]
         if moves.reach + 1 >= last:
             low = min(low, last * _ends(moves, c, price)[0])
-        by, gpus = 0.0, 0.0
+        by = 0.0
+        gpus = 0.0
         for q in range(moves.first_C[c], moves.first_C[c + 1]):
             next_by = (moves.whole_Q[q] + moves.part_Q[q]) * seconds / step_s
             slope = (moves.gpus_Q[q] - gpus) / (next_by - by)
@@ -268,7 +317,8 @@ def from_starts(
             ):  # places on the way from one move to the next
                 used = gpus + slope * (n - by)
                 low = min(low, seconds * (1.0 + price * used) + _at(next_M, n, 0.0))
-            by, gpus = next_by, moves.gpus_Q[q]
+            by = next_by
+            gpus = moves.gpus_Q[q]
             low = min(
                 low, seconds * (1.0 + price * gpus) + _at(next_M, int(by), by - int(by))
             )
@@ -278,16 +328,18 @@ def from_starts(
 
 @compiled
 def add_used(job: Job, start_J: FloatArray, room: Room, used_I: FloatArray) -> None:
-    """Add about how many GPUs these jobs use in each interval, each going the way that costs it least."""
-    last, per = len(job.alone_M) - 1, round(job.width_s / job.step_s)
+    """Add about how many GPUs these jobs use in each interval, each going the way that
+    costs it least.
+    """
+    last = len(job.alone_M) - 1
+    per = round(job.width_s / job.step_s)
     for j in range(len(start_J)):
-        i, at = int(np.ceil(start_J[j] / job.step_s)), 0.0
+        i = int(np.ceil(start_J[j] / job.step_s))
+        at = 0.0
         while i < len(room.by_IM) and at < last:
-            by, gpus, seconds = (
-                room.by_IM[i, int(at)],
-                room.gpus_IM[i, int(at)],
-                job.step_s,
-            )
+            by = room.by_IM[i, int(at)]
+            gpus = room.gpus_IM[i, int(at)]
+            seconds = job.step_s
             if by < 0.0:
                 by, seconds = float(last), min(-by, seconds)
             at += by

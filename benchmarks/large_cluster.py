@@ -1,14 +1,17 @@
-"""What the scheduler costs at 1,000 nodes, 8,000 GPUs and 2,000 live jobs, over an engine that says yes.
+"""What the scheduler costs at 1,000 nodes, 8,000 GPUs and 2,000 live jobs, over an
+engine that says yes.
 
 python -m benchmarks.large_cluster [--minutes N] [--policy NAME]
 
-Time is virtual: the minutes of the cluster pass as fast as the scheduler can. Its core, journal (on disk,
-synchronous) and index of jobs are the live ones, and events come to them in the groups in which the live
-loop takes them. The engine answers each order at once; each running job reports every 30 s what a trainer
-reports; a job that ends is followed by another. An event's time is from when its group is begun until it is
-durable and handled, on the wall; its CPU time is told beside, since a machine that others use stretches the
-former. Policies answer in a process of their own in life, so their time is told
-apart, as is the time of the two events of a round. Results go to benchmarks/results/large_cluster.json.
+Time is virtual: the minutes of the cluster pass as fast as the scheduler can. Its core,
+journal (on disk, synchronous) and index of jobs are the live ones, and events come to
+them in the groups in which the live loop takes them. The engine answers each order at
+once; each running job reports every 30 s what a trainer reports; a job that ends is
+followed by another. An event's time is from when its group is begun until it is durable
+and handled, on the wall; its CPU time is told beside, since a machine that others use
+stretches the former. Policies answer in a process of their own in life, so their time
+is told apart, as is the time of the two events of a round. Results go to
+benchmarks/results/large_cluster.json.
 """
 
 import argparse
@@ -58,7 +61,10 @@ from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
 
 RESULTS = Path(__file__).parent / "results" / "large_cluster.json"
-NODES, GPUS_PER_NODE, JOBS, REPLICAS_MAX = 1_000, 8, 2_000, 16
+NODES = 1_000
+GPUS_PER_NODE = 8
+JOBS = 2_000
+REPLICAS_MAX = 16
 REPORT_S = 30.0
 JOB_S = 3_600.0
 # How long the live loop waits for others that it can write with a report.
@@ -82,7 +88,9 @@ def _since(before: Times) -> Times:
 
 
 class Cluster:
-    """Scheduler, journal and index, and an engine that answers at once; `at` is the virtual instant."""
+    """Scheduler, journal and index, and an engine that answers at once; `at` is the
+    virtual instant.
+    """
 
     def __init__(self, folder: Path, policy: str, seed: int) -> None:
         config = SchedulerConfig(reaction_s=None)
@@ -113,7 +121,8 @@ class Cluster:
         """Let so much virtual time pass."""
         until = self.at + 60.0 * minutes
         while self._coming and self._coming[0][0] < until:
-            before, self.at = self.at, self._coming[0][0]
+            before = self.at
+            self.at = self._coming[0][0]
             running = sum(
                 bool(job.trains_on) for job in self.scheduler.state.jobs.values()
             )
@@ -121,7 +130,9 @@ class Cluster:
             self._take(self._group(), timed=True)
 
     def _group(self) -> list[Event]:
-        """Return what comes first, and with a report the reports that the live loop would wait for."""
+        """Return what comes first, and with a report the reports that the live loop
+        would wait for.
+        """
         first = heapq.heappop(self._coming)[2]
         group = [first]
         while isinstance(group[-1], TrainingReported) and self._coming:
@@ -182,7 +193,9 @@ class Cluster:
                     self._post(later, TrainingResumed(at=later, rescale_s=1.0, **about))
 
     def _follow(self, event: Event) -> None:
-        """Let what trains go on: reports of the newest generation, until the job is done."""
+        """Let what trains go on: reports of the newest generation, until the job is
+        done.
+        """
         if not isinstance(event, TrainingResumed | TrainingReported):
             if isinstance(event, ReplicasExited) and event.outcome is Outcome.SUCCEEDED:
                 self._post(self.at, self._submission())
@@ -190,21 +203,21 @@ class Cluster:
         job = self.scheduler.state.jobs.get(event.job)
         if job is None or job.running.generation != event.generation:
             return
-        at, about = (
-            self.at + REPORT_S,
-            {"job": event.job, "generation": event.generation},
-        )
+        at = self.at + REPORT_S
+        about = {"job": event.job, "generation": event.generation}
         if self._draw.random() < REPORT_S / JOB_S:
             self._post(at, ReplicasExited(at=at, outcome=Outcome.SUCCEEDED, **about))
         else:
             self._post(at, TrainingReported(at=at, report=self._report(job), **about))
 
     def _report(self, job: JobRecord) -> TrainingReport:
-        """Return what a trainer tells after half a minute, with figures of as many digits as real ones.
+        """Return what a trainer tells after half a minute, with figures of as many
+        digits as real ones.
 
         What a job is does not change from report to report, but for some noise.
         """
-        own, before = random.Random(job.id), job.measured.progress
+        own = random.Random(job.id)
+        before = job.measured.progress
         noise = [self._draw.uniform(0.99, 1.01) for _ in range(3)]
         params = ThroughputParams(
             alpha_c=own.uniform(0.02, 0.05) * noise[0],
@@ -309,7 +322,9 @@ def measure(folder: Path, minutes: float, policy: str, seed: int) -> dict[str, o
 
 
 def _journal_bytes(folder: Path) -> int:
-    """Return what the journal takes on disk, its log of writes not counted: that is of one size."""
+    """Return what the journal takes on disk, its log of writes not counted: that is of
+    one size.
+    """
     return (folder / "journal.sqlite").stat().st_size
 
 

@@ -1,4 +1,6 @@
-"""Models for the benchmarks, with nothing but torch: a small CNN, ResNet-50, and GPTs of two sizes."""
+"""Models for the benchmarks, with nothing but torch: a small CNN, ResNet-50, and GPTs
+of two sizes.
+"""
 
 import itertools
 from dataclasses import dataclass
@@ -13,7 +15,8 @@ class ConvNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        widths, layers = (3, 32, 64, 128, 128), []
+        widths = (3, 32, 64, 128, 128)
+        layers = []
         for inputs, outputs in itertools.pairwise(widths):
             layers += [
                 nn.Conv2d(inputs, outputs, 3, stride=2, padding=1),
@@ -55,7 +58,9 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """He et al. 2016, table 1: 25.6 million parameters, 224 x 224 images, 1,000 classes."""
+    """He et al. 2016, table 1: 25.6 million parameters, 224 x 224 images, 1,000
+    classes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +105,8 @@ class Block(nn.Module):
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.num_heads = size.num_heads
-        self.norm_1, self.norm_2 = nn.LayerNorm(size.width), nn.LayerNorm(size.width)
+        self.norm_1 = nn.LayerNorm(size.width)
+        self.norm_2 = nn.LayerNorm(size.width)
         self.qkv = nn.Linear(size.width, 3 * size.width)
         self.out = nn.Linear(size.width, size.width)
         self.mlp = nn.Sequential(

@@ -1,12 +1,14 @@
-"""How far the measured gradient noise scale is from the truth, and how often its stated interval covers it.
+"""How far the measured gradient noise scale is from the truth, and how often its stated
+interval covers it.
 
-`python -m benchmarks.noise_scale` trains with a learning rate of 0, so that the truth stays where it is: on a
-quadratic with known covariance, and on small models whose truth is found by brute force: the gradient of each
-sample. Those with normalisation layers are measured with `noise="norm-layers"` too, against the truth of the
-whole model; `layers_over_whole` says what their own parameters alone would give. Each trial is one run of
-`coadapt.train` on samples drawn anew; those "by formula" are without a run, fed with norms from the inner
-products of all samples' gradients: the same to 7 digits, but 2000 trials tell chance from fault. Results go
-to benchmarks/results/noise_scale.json.
+`python -m benchmarks.noise_scale` trains with a learning rate of 0, so that the truth
+stays where it is: on a quadratic with known covariance, and on small models whose truth
+is found by brute force: the gradient of each sample. Those with normalisation layers
+are measured with `noise="norm-layers"` too, against the truth of the whole model;
+`layers_over_whole` says what their own parameters alone would give. Each trial is one
+run of `coadapt.train` on samples drawn anew; those "by formula" are without a run, fed
+with norms from the inner products of all samples' gradients: the same to 7 digits, but
+2000 trials tell chance from fault. Results go to benchmarks/results/noise_scale.json.
 """
 
 import argparse
@@ -30,7 +32,9 @@ from coadapt.train.noise.noise_scale import GradNorms, NoiseScale
 from coadapt.train.samples.pace import measures
 
 RESULTS = Path(__file__).parent / "results" / "noise_scale.json"
-BATCH, DIM, POPULATION = 32, 10, 1024
+BATCH = 32
+DIM = 10
+POPULATION = 1024
 Z_90 = 1.645
 FORMULA_TRIALS = 2000
 BY_FORMULA = ("passes by formula", "norm_layers by formula")
@@ -46,11 +50,15 @@ ESTIMATORS = (
     "preconditioned",
     *WITH_LAYERS,
 )
-CONTEXT, VOCABULARY, WIDTH = 8, 16, 16
+CONTEXT = 8
+VOCABULARY = 16
+WIDTH = 16
 
 
 class Centre(nn.Module):
-    """Loss |w - x|^2 / 2 per sample: its gradient is w - x, so its covariance is that of the data."""
+    """Loss |w - x|^2 / 2 per sample: its gradient is w - x, so its covariance is that
+    of the data.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,10 +133,11 @@ class SmallTransformer(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A model at a fixed point, how to draw samples, and the mean and variances of one sample's gradient.
+    """A model at a fixed point, how to draw samples, and the mean and variances of one
+    sample's gradient.
 
-    in_norms: which coordinates are scales and shifts of normalisation layers. each: gradients of a population
-    (num_samples, num_parameters).
+    in_norms: which coordinates are scales and shifts of normalisation layers. each:
+    gradients of a population (num_samples, num_parameters).
     """
 
     model: nn.Module
@@ -143,7 +152,8 @@ class Problem:
 
         Preconditioned: each coordinate is divided by the root of its second moment.
         """
-        mean, var = self.mean, self.var
+        mean = self.mean
+        var = self.var
         metric = (
             mean.square() + var / BATCH
             if estimator == "preconditioned"
@@ -153,7 +163,9 @@ class Problem:
 
     @property
     def layers_over_whole(self) -> float:
-        """Return the noise scale of the normalisation layers' own parameters over that of all."""
+        """Return the noise scale of the normalisation layers' own parameters over that
+        of all.
+        """
         assert self.in_norms is not None
         of_layers = (
             self.var[self.in_norms].sum() / self.mean[self.in_norms].square().sum()
@@ -162,7 +174,8 @@ class Problem:
 
 
 def quadratic() -> Problem:
-    mean, spread = torch.linspace(0.05, 0.5, DIM), torch.linspace(1.5, 0.3, DIM)
+    mean = torch.linspace(0.05, 0.5, DIM)
+    spread = torch.linspace(1.5, 0.3, DIM)
 
     def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         return mean + spread * torch.randn(
@@ -193,7 +206,9 @@ def transformer() -> Problem:
 
 
 def by_brute_force(model: nn.Module, x: Tensor, y: Tensor) -> Problem:
-    """Take a few steps, so that `model` is at no special point; then the gradient of each sample."""
+    """Take a few steps, so that `model` is at no special point; then the gradient of
+    each sample.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     for _ in range(15):
         optimizer.zero_grad()
@@ -252,7 +267,9 @@ class Measured:
 
 
 def trial(problem: Problem, estimator: str, num_steps: int, seed: int) -> Measured:
-    """Run `num_steps` optimiser steps on fresh samples, as one epoch; return what was measured."""
+    """Run `num_steps` optimiser steps on fresh samples, as one epoch; return what was
+    measured.
+    """
     generator = torch.Generator().manual_seed(seed)
     data = problem.draw(num_steps * BATCH, generator)
     run = ct.init()
@@ -275,9 +292,12 @@ def trial(problem: Problem, estimator: str, num_steps: int, seed: int) -> Measur
 def trials_by_formula(
     problem: Problem, estimator: str, num_steps: int
 ) -> list[Measured]:
-    """Return what `trial` would with two passes per step, on draws from the population."""
+    """Return what `trial` would with two passes per step, on draws from the
+    population.
+    """
     assert problem.each is not None
-    wholes, rows = problem.each @ problem.each.T, None
+    wholes = problem.each @ problem.each.T
+    rows = None
     if estimator in WITH_LAYERS:
         own = problem.each[:, problem.in_norms]
         rows = own @ own.T
@@ -297,7 +317,9 @@ def trials_by_formula(
 
 
 def norms_of(products: Tensor, size: int) -> GradNorms:
-    """Return the norms of a step in passes of `size` samples from the inner products of their gradients."""
+    """Return the norms of a step in passes of `size` samples from the inner products of
+    their gradients.
+    """
     count = BATCH // size
     own = products.view(count, size, count, size).diagonal(dim1=0, dim2=2).sum()
     return GradNorms(

@@ -1,9 +1,11 @@
-"""The bandwidth of checkpoints in an object store, saved and loaded, beside that of a plain file.
+"""The bandwidth of checkpoints in an object store, saved and loaded, beside that of a
+plain file.
 
-`python -m benchmarks.object_store` (needs: pip install 'coadapt[objects]' 'moto[server]'): 25 million
-parameters in float32, in turns: a file on this disk, flushed; an S3 server on loopback in a process of its
-own (moto, in Python: the slowest part); and fsspec's store in this process's memory, which leaves our own
-work, serialising and checksums. Results go to benchmarks/results/object_store.json.
+`python -m benchmarks.object_store` (needs: pip install 'coadapt[objects]'
+'moto[server]'): 25 million parameters in float32, in turns: a file on this disk,
+flushed; an S3 server on loopback in a process of its own (moto, in Python: the slowest
+part); and fsspec's store in this process's memory, which leaves our own work,
+serialising and checksums. Results go to benchmarks/results/object_store.json.
 """
 
 import argparse
@@ -29,7 +31,9 @@ from coadapt.train.checkpoint.object_store import ObjectStore
 from coadapt.train.checkpoint.store import CheckpointStore
 
 RESULTS = Path(__file__).parent / "results" / "object_store.json"
-NUM_TENSORS, WIDTH = 6, 2048  # 25 million numbers
+# 25 million numbers
+NUM_TENSORS = 6
+WIDTH = 2048
 START_S = 120.0
 KEYS = {
     "AWS_ACCESS_KEY_ID": "somebody",
@@ -40,7 +44,9 @@ KEYS = {
 
 @contextmanager
 def s3_bucket() -> Iterator[str]:
-    """Run a server that speaks S3, let this process find it, and give the URL of a bucket in it."""
+    """Run a server that speaks S3, let this process find it, and give the URL of a
+    bucket in it.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -78,10 +84,14 @@ def _wait_for(url: str) -> None:
 def once(
     store: CheckpointStore | ObjectStore, state: dict[str, object]
 ) -> dict[str, float]:
-    """Save `state` and load it; return the seconds of each, and those of this process's processor."""
-    began, cpu = time.perf_counter(), time.process_time()
+    """Save `state` and load it; return the seconds of each, and those of this process's
+    processor.
+    """
+    began = time.perf_counter()
+    cpu = time.process_time()
     store.save(state)
-    saved, saved_cpu = time.perf_counter(), time.process_time()
+    saved = time.perf_counter()
+    saved_cpu = time.process_time()
     name = store.newest()
     assert name is not None
     with store.reading(name) as reading:

@@ -1,9 +1,11 @@
-"""Step time of `coadapt.train`, noise scale on, over that of plain DistributedDataParallel.
+"""Step time of `coadapt.train`, noise scale on, over that of plain
+DistributedDataParallel.
 
-`python -m benchmarks.overhead`: two replicas on the CPU (gloo), a CNN and a small GPT. `--device cuda`: one
-GPU, bfloat16, a ResNet-50 and a GPT of 124 million parameters. Three ways take turns, 16 steps each, in the
-same processes: plain, coadapt, and the noise scale by one hook per parameter, as AdaptDL measures it. Results
-(medians of each turn's ratio to its plain steps) go to benchmarks/results/overhead-<device>.json.
+`python -m benchmarks.overhead`: two replicas on the CPU (gloo), a CNN and a small GPT.
+`--device cuda`: one GPU, bfloat16, a ResNet-50 and a GPT of 124 million parameters.
+Three ways take turns, 16 steps each, in the same processes: plain, coadapt, and the
+noise scale by one hook per parameter, as AdaptDL measures it. Results (medians of each
+turn's ratio to its plain steps) go to benchmarks/results/overhead-<device>.json.
 """
 
 import argparse
@@ -37,7 +39,9 @@ WAYS = ("plain", "coadapt", "hooks")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A model and its input. num_classes: labels per sample, or per token where `tokens` is not 0."""
+    """A model and its input. num_classes: labels per sample, or per token where
+    `tokens` is not 0.
+    """
 
     name: str
     make: Callable[[], nn.Module]
@@ -91,7 +95,8 @@ CASES = {
 
 
 class Made(Dataset[int]):
-    """The same few random samples again and again, kept where the model is: loading them hides nothing.
+    """The same few random samples again and again, kept where the model is: loading
+    them hides nothing.
 
     An item is the index of a sample; `batch` returns the samples.
     """
@@ -108,7 +113,8 @@ class Made(Dataset[int]):
         else:
             x = torch.randn(distinct, *case.shape, generator=generator)
             y = torch.randint(case.num_classes, (distinct,), generator=generator)
-        self._x, self._y = x.to(device), y.to(device)
+        self._x = x.to(device)
+        self._y = y.to(device)
 
     def __len__(self) -> int:
         return self._num_samples
@@ -122,7 +128,9 @@ class Made(Dataset[int]):
 
 
 class HookedNorms:
-    """AdaptDL's way: a hook per parameter takes its local gradient's norm; then those of the mean."""
+    """AdaptDL's way: a hook per parameter takes its local gradient's norm; then those
+    of the mean.
+    """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._parameters = list(model.parameters())
@@ -176,8 +184,11 @@ def optimizer_for(case: Case, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def ways_of(case: Case, run: ct.Run, num_steps: int) -> dict[str, Iterator[None]]:
-    """Return iterators that make one step each time they are advanced; data loading is part of it."""
-    device, total = run.device, case.batch_per_replica * run.num_replicas
+    """Return iterators that make one step each time they are advanced; data loading is
+    part of it.
+    """
+    device = run.device
+    total = case.batch_per_replica * run.num_replicas
     data = Made(case, total * (num_steps + 1), device)
 
     def plain(*, hooks: bool) -> Iterator[None]:
@@ -216,7 +227,8 @@ def measure(case: Case, run: ct.Run, num_turns: int) -> dict[str, object]:
         for offset in range(len(WAYS)):
             way = WAYS[(turn + offset) % len(WAYS)]
             _wait(run)
-            wall_at, cpu_at = time.perf_counter(), time.process_time()
+            wall_at = time.perf_counter()
+            cpu_at = time.process_time()
             for _ in range(TURN_STEPS):
                 next(ways[way])
             _wait(run)
@@ -242,7 +254,9 @@ def _wait(run: ct.Run) -> None:
 
 
 def _ratios(seconds: dict[str, list[float]], way: str) -> dict[str, float]:
-    """Return the median of the turns' ratios to plain with its 90 % interval, and the ratio of medians."""
+    """Return the median of the turns' ratios to plain with its 90 % interval, and the
+    ratio of medians.
+    """
     ratios = sorted(
         one / plain for one, plain in zip(seconds[way], seconds["plain"], strict=True)
     )
@@ -285,7 +299,10 @@ def main(argv: list[str] | None = None) -> None:
         "device": torch.cuda.get_device_name()
         if options.device == "cuda"
         else "cpu, 2 replicas, gloo",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "machine": (
+            f"{platform.machine()}, {os.cpu_count()} cores, load "
+            f"{os.getloadavg()[0]:.1f}"
+        ),
         "torch": torch.__version__,
         "turns": options.turns,
         "step_time_over_plain": run_cases(options)

@@ -1,8 +1,10 @@
-"""Step time of `coadapt.train` on one replica over that of plain PyTorch, for a tiny model and a small one.
+"""Step time of `coadapt.train` on one replica over that of plain PyTorch, for a tiny
+model and a small one.
 
-`python -m benchmarks.overhead_alone`: a step of the tiny model takes well below a millisecond, so whatever
-the library does by itself shows. Plain and coadapt take turns of 64 steps in one process; the result is the
-median over turns of the ratio of CPU seconds (which other load changes little), with quartiles.
+`python -m benchmarks.overhead_alone`: a step of the tiny model takes well below a
+millisecond, so whatever the library does by itself shows. Plain and coadapt take turns
+of 64 steps in one process; the result is the median over turns of the ratio of CPU
+seconds (which other load changes little), with quartiles.
 Results go to benchmarks/results/overhead_alone.json.
 """
 
@@ -98,7 +100,9 @@ def cpu_s(steps: Iterator[None], num_steps: int) -> float:
 
 
 def measure(name: str, num_turns: int) -> dict[str, float]:
-    """Return the ratio of coadapt's steps to plain ones: median and quartiles over turns; ms per step."""
+    """Return the ratio of coadapt's steps to plain ones: median and quartiles over
+    turns; ms per step.
+    """
     ways = {"plain": plain(CASES[name]), "coadapt": ours(CASES[name])}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(WARMUP_TURNS + num_turns):

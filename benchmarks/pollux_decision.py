@@ -1,8 +1,11 @@
-"""What one decision of `pollux` costs and how far it is from the proven bound, beside the published search.
+"""What one decision of `pollux` costs and how far it is from the proven bound, beside
+the published search.
 
-`python -m benchmarks.pollux_decision` decides rounds of seeded clusters: one with every job waiting, then one
-with the first plan in force a minute later. CPU time of this process on one thread, compiled code warm.
-The artifact's cost is that of REFERENCES, measured on two cores. Results go to benchmarks/results/.
+`python -m benchmarks.pollux_decision` decides rounds of seeded clusters: one with every
+job waiting, then one with the first plan in force a minute later. CPU time of this
+process on one thread, compiled code warm.
+The artifact's cost is that of REFERENCES, measured on two cores. Results go to
+benchmarks/results/.
 """
 
 import argparse
@@ -39,13 +42,16 @@ from coadapt.sim.library.builtin import builtin_workload
 RESULTS = Path(__file__).parent / "results" / "pollux_decision.json"
 NUM_SEEDS = 5
 NOW_S = 40_000.0
-# CPU seconds of one cold decision of the Pollux artifact at this size; the last one is extrapolated.
+# CPU seconds of one cold decision of the Pollux artifact at this size; the last one is
+# extrapolated.
 REFERENCES = {(64, 26): 1.8, (256, 102): 16.7, (1024, 400): 457.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A cluster of 4-GPU nodes. ms_max: what a decision may take; searched: whether the search runs too."""
+    """A cluster of 4-GPU nodes. ms_max: what a decision may take; searched: whether the
+    search runs too.
+    """
 
     num_gpus: int
     num_jobs: int
@@ -86,7 +92,8 @@ def measure(size: Size) -> dict[str, float | int | None]:
     ratios: list[float] = []
     for seed in range(NUM_SEEDS):
         view = cluster(size, seed)
-        policy, search = Pollux(), PolluxGenetic(seed=seed)
+        policy = Pollux()
+        search = PolluxGenetic(seed=seed)
         for _ in range(2):
             plan, ms = decide(view, policy)
             took_ms.append(ms)
@@ -125,7 +132,9 @@ def decide(view: ClusterView, policy: Pollux | PolluxGenetic) -> tuple[Plan, flo
 
 
 def cluster(size: Size, seed: int) -> ClusterView:
-    """Return a round in which all jobs ran before and wait now; applications are the built-in ones."""
+    """Return a round in which all jobs ran before and wait now; applications are the
+    built-in ones.
+    """
     rng = np.random.default_rng(seed)
     workload, applications = builtin_workload(num_jobs=size.num_jobs, seed=seed)
     nodes = tuple(
@@ -144,7 +153,9 @@ def cluster(size: Size, seed: int) -> ClusterView:
 def trained(
     name: str, spec: JobSpec, params: object, grad: GradStats, rng: np.random.Generator
 ) -> JobView:
-    """Return a job that has run for a while, with step times up to 20 % off its application's."""
+    """Return a job that has run for a while, with step times up to 20 % off its
+    application's.
+    """
     age_s = float(rng.exponential(3000.0)) + 120.0
     scale = float(rng.lognormal(0.0, 0.2))
     slower = {

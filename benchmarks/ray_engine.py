@@ -1,16 +1,19 @@
-"""On Ray, beside Ray Train in the same run: the pause of a change over nodes, and from submit to first step.
+"""On Ray, beside Ray Train in the same run: the pause of a change over nodes, and from
+submit to first step.
 
 python -m benchmarks.ray_engine [--rounds N]        (needs: pip install 'ray[train]')
 
-A Ray cluster whose three nodes of one CPU are this machine. 25 M parameters, momentum SGD, gloo, 2 -> 3 -> 2
-replicas on as many nodes: with Coadapt in place, and with Ray Train elastic (`num_workers=(2, 3)`), which
-restarts its workers when a node came, and when one was lost, its only way to shrink. A pause lasts from the
-end of the last step before to the end of the first one after, read from the logs of the replicas.
+A Ray cluster whose three nodes of one CPU are this machine. 25 M parameters, momentum
+SGD, gloo, 2 -> 3 -> 2 replicas on as many nodes: with Coadapt in place, and with Ray
+Train elastic (`num_workers=(2, 3)`), which restarts its workers when a node came, and
+when one was lost, its only way to shrink. A pause lasts from the end of the last step
+before to the end of the first one after, read from the logs of the replicas.
 
-Then a start: from the user's command (`coadapt submit`; a script that calls `TorchTrainer.fit`) to the end of
-the first step of two replicas on two nodes. Results go to benchmarks/results/ray_engine.json. With
-`--before FOLDER/src` only the pauses are measured, by turns with the package of another checkout, and
-go to ray_engine_turns.json.
+Then a start: from the user's command (`coadapt submit`; a script that calls
+`TorchTrainer.fit`) to the end of the first step of two replicas on two nodes. Results
+go to benchmarks/results/ray_engine.json. With `--before FOLDER/src` only the pauses are
+measured, by turns with the package of another checkout, and go to
+ray_engine_turns.json.
 """
 
 import argparse
@@ -40,7 +43,9 @@ from demo.processes import LiveScheduler
 
 RESULTS = Path(__file__).parent / "results" / "ray_engine.json"
 TURNS = RESULTS.with_name("ray_engine_turns.json")
-PAUSE_GOAL_S, RATIO_GOAL, LATER_GOAL_S = 0.7, 10.0, 1.0
+PAUSE_GOAL_S = 0.7
+RATIO_GOAL = 10.0
+LATER_GOAL_S = 1.0
 NODES = ("node-0", "node-1", "node-2")
 ENVS = {
     "OMP_NUM_THREADS": "1",
@@ -73,7 +78,10 @@ class RayNodes:
 
 def command_of(folder: Path) -> str:
     """Return the job's command: each replica has a log of its own."""
-    return f"exec {sys.executable} {JOB} {folder}/steps-$COADAPT_GENERATION-$RANK-$$.jsonl coadapt cpu"
+    return (
+        f"exec {sys.executable} {JOB} "
+        f"{folder}/steps-$COADAPT_GENERATION-$RANK-$$.jsonl coadapt cpu"
+    )
 
 
 class CoadaptOnRay(Way):
@@ -175,8 +183,11 @@ def pauses(
 
 
 def starts(rounds: int) -> dict[str, object]:
-    """Return the seconds from a user's command to the first step, turn by turn with Coadapt and Ray Train."""
-    ray, found = RayNodes(2), {"coadapt": [], "ray_train": []}  # type: dict[str, list[float]]
+    """Return the seconds from a user's command to the first step, turn by turn with
+    Coadapt and Ray Train.
+    """
+    ray = RayNodes(2)
+    found = {"coadapt": [], "ray_train": []}
     try:
         with folder_of("ray-starts-") as place:
             options = [
@@ -237,7 +248,8 @@ def _start_of_theirs(ray: RayNodes, folder: Path) -> float:
 
 def _first_step(folder: Path) -> float:
     """Return when both replicas had done a step."""
-    run, deadline = Way(folder, "cpu"), time.monotonic() + WAIT_MAX_S
+    run = Way(folder, "cpu")
+    deadline = time.monotonic() + WAIT_MAX_S
     while len({row["rank"] for row in run.rows()}) < 2:
         if time.monotonic() > deadline:
             raise TimeoutError(f"no first step within {WAIT_MAX_S:g} s")
@@ -250,7 +262,9 @@ def _first_step(folder: Path) -> float:
 
 
 def turns(src: str, count: int, rounds: int) -> dict[str, object]:
-    """Return the pauses of replicas with the package that is in `src`, and with this one, by turns."""
+    """Return the pauses of replicas with the package that is in `src`, and with this
+    one, by turns.
+    """
 
     def before(folder: Path, ray: RayNodes) -> CoadaptOnRay:
         return CoadaptOnRay(folder, ray, src)

@@ -1,11 +1,14 @@
-"""How long training stands still when its replicas change 2 -> 3 -> 2, in three ways, in the same run.
+"""How long training stands still when its replicas change 2 -> 3 -> 2, in three ways,
+in the same run.
 
-`python -m benchmarks.rescale`: in place (coadapt.train), by checkpoint and restart (coadapt.train), and by
-`torchrun` elastic restarting its workers. 25 M parameters, momentum SGD, CPU, gloo. A pause lasts from the
-end of the old replicas' last step to the end of the new ones' first, read from the log of each replica, the
-same way for all three. Results go to benchmarks/results/rescale.json.
+`python -m benchmarks.rescale`: in place (coadapt.train), by checkpoint and restart
+(coadapt.train), and by `torchrun` elastic restarting its workers. 25 M parameters,
+momentum SGD, CPU, gloo. A pause lasts from the end of the old replicas' last step to
+the end of the new ones' first, read from the log of each replica, the same way for all
+three. Results go to benchmarks/results/rescale.json.
 
-`--device cuda`: on GPUs, by NCCL; rescale-cuda.json. Replicas share GPUs where there are fewer than three.
+`--device cuda`: on GPUs, by NCCL; rescale-cuda.json. Replicas share GPUs where there
+are fewer than three.
 """
 
 import argparse
@@ -40,10 +43,12 @@ RESULTS = Path(__file__).parent / "results"
 JOB = Path(__file__).with_name("_rescale_job.py")
 PAUSE_MAX_S = 0.5
 RATIO_MIN = 15.0
-# Steps at an unchanged size between two changes, so that each begins from steady training.
+# Steps at an unchanged size between two changes, so that each begins from steady
+# training.
 STEADY_STEPS = 8
 WAIT_MAX_S = 240.0
-# NCCL refuses two replicas of one host on one GPU, so each counts as a host, connected through the loopback.
+# NCCL refuses two replicas of one host on one GPU, so each counts as a host, connected
+# through the loopback.
 APART = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
@@ -91,7 +96,8 @@ def main(argv: list[str] | None = None) -> None:
 class Way:
     """Trains on `device` in one of the ways that are compared; `folder` is its own."""
 
-    # Whether a step goes on counting where those before it ended; torchrun begins anew, without a checkpoint.
+    # Whether a step goes on counting where those before it ended; torchrun begins anew,
+    # without a checkpoint.
     counts_steps = True
 
     def __init__(self, folder: Path, device: str) -> None:
@@ -130,7 +136,9 @@ class Way:
         )
 
     def rows(self) -> list[dict[str, object]]:
-        """Return what all replicas logged, in order of time; a line still being written is left out."""
+        """Return what all replicas logged, in order of time; a line still being written
+        is left out.
+        """
         rows = []
         for path in self.folder.glob("steps-*.jsonl"):
             rows += [
@@ -196,7 +204,8 @@ class CheckpointRestart(Way):
         self._begin(num_replicas)
 
     def _begin(self, world: int) -> None:
-        port, count = str(free_port()), len(self.processes)
+        port = str(free_port())
+        count = len(self.processes)
         for rank in range(world):
             envs = {
                 "MASTER_PORT": port,
@@ -206,7 +215,9 @@ class CheckpointRestart(Way):
 
 
 class Torchrun(Way):
-    """One agent per replica. The variable and the options work around torch 2.13's own joining bug."""
+    """One agent per replica. The variable and the options work around torch 2.13's own
+    joining bug.
+    """
 
     counts_steps = False
 
@@ -273,7 +284,8 @@ def folder_of(name: str) -> Iterator[Path]:
 
 
 def measure(run: Way, rounds: int) -> dict[str, object]:
-    """Return the pauses of `rounds` changes 2 -> 3 -> 2, and where they went if the way can tell.
+    """Return the pauses of `rounds` changes 2 -> 3 -> 2, and where they went if the way
+    can tell.
 
     Starts `run`, and closes it.
     """
@@ -329,7 +341,9 @@ def median_step_s(rows: list[dict[str, object]], num_replicas: int) -> float:
 def around(
     rows: list[dict[str, object]], num_replicas: int, asked_at: float
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the last row of the replicas before and the first row of those after a change."""
+    """Return the last row of the replicas before and the first row of those after a
+    change.
+    """
     index = next(
         index
         for index, row in enumerate(rows)
@@ -376,7 +390,8 @@ def table(result: dict[str, object]) -> str:
     for name, way in ways.items():
         pauses = " ".join(f"{pause:.2f}" for pause in (*way["to_3_s"], *way["to_2_s"]))
         lines.append(
-            f"{name:<20}{way['median_s']:>7.3f} s  {pauses} (a step: {way['median_step_s']['2']:.3f} s)"
+            f"{name:<20}{way['median_s']:>7.3f} s  {pauses} (a step: "
+            f"{way['median_step_s']['2']:.3f} s)"
         )
     for number in (3, 2):
         parts = ways["in_place"][f"to_{number}_median_parts_s"].items()
@@ -384,10 +399,12 @@ def table(result: dict[str, object]) -> str:
         lines.append(f"in place to {number} replicas, medians: {told}")
     lines.append(f"steps lost in place: {result['ways']['in_place']['steps_lost']}")
     lines.append(
-        f"{result['times_shorter_than_torchrun']:.0f} x shorter than torchrun (goal {RATIO_MIN:g})"
+        f"{result['times_shorter_than_torchrun']:.0f} x shorter than torchrun (goal "
+        f"{RATIO_MIN:g})"
     )
     lines.append(
-        f"{result['times_shorter_than_restart']:.0f} x shorter than checkpoint and restart"
+        f"{result['times_shorter_than_restart']:.0f} x shorter than checkpoint and "
+        f"restart"
     )
     lines.append(f"goal of the pause: {PAUSE_MAX_S} s")
     return "\n".join(lines)

@@ -1,9 +1,12 @@
-"""A day of 20,000 jobs that nobody rescales, on 6,500 GPUs: what it costs to replay such a log.
+"""A day of 20,000 jobs that nobody rescales, on 6,500 GPUs: what it costs to replay
+such a log.
 
-`python -m benchmarks.rigid` runs `fifo` and `srtf` with a round each minute, once with jobs that report each
-round, as by default, and once every ten minutes (`coadapt simulate --reports 600`), each in a process of its
-own. Results go to benchmarks/results/rigid.json; beside them stands what the README of Alibaba's simulator
-(alibaba/clusterdata, cluster-trace-gpu-v2020) tells of 20,000 jobs on 6,500 GPUs under its FIFO and SJF.
+`python -m benchmarks.rigid` runs `fifo` and `srtf` with a round each minute, once with
+jobs that report each round, as by default, and once every ten minutes (`coadapt
+simulate --reports 600`), each in a process of its own. Results go to
+benchmarks/results/rigid.json; beside them stands what the README of Alibaba's simulator
+(alibaba/clusterdata, cluster-trace-gpu-v2020) tells of 20,000 jobs on 6,500 GPUs under
+its FIFO and SJF.
 """
 
 import json
@@ -22,7 +25,9 @@ PUBLISHED_S = (51, 110)
 
 
 def main() -> None:
-    """Run, print and store the figures: CPU seconds of the run alone, without imports."""
+    """Run, print and store the figures: CPU seconds of the run alone, without
+    imports.
+    """
     rows = []
     for policy in ("fifo", "srtf"):
         for workload in (f"rigid:{NUM_JOBS}:{REPORTS_S}", f"rigid:{NUM_JOBS}"):

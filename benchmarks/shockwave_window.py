@@ -1,8 +1,9 @@
-"""Which window Shockwave should plan, on generated workloads: python -m benchmarks.shockwave_window TABLE
+"""Which window Shockwave should plan, on generated workloads: python -m
+benchmarks.shockwave_window TABLE
 
-TABLE is the artifact's throughput table (scheduler/tacc_throughputs.json of uw-mad-dash/shockwave). Workloads
-are drawn with the shares of the artifact's generator; none of its traces is used, so that the default is not
-fitted to what it is judged by.
+TABLE is the artifact's throughput table (scheduler/tacc_throughputs.json of
+uw-mad-dash/shockwave). Workloads are drawn with the shares of the artifact's generator;
+none of its traces is used, so that the default is not fitted to what it is judged by.
 """
 
 import argparse
@@ -22,10 +23,13 @@ from coadapt.sim.metrics import UNFAIR_ABOVE
 from coadapt.sim.static_fairness import static_fairness
 from coadapt.sim.traces.shockwave import DATASET, load, read_throughputs
 
-NUM_JOBS, NUM_GPUS = 120, 32
+NUM_JOBS = 120
+NUM_GPUS = 32
 MEAN_GAP_S = 42.0
-SHORTEST_S, LONGEST_S = 720.0, 18_000.0
-WIDTHS, WIDTH_SHARES = (1, 2, 4), (0.65, 0.28, 0.07)
+SHORTEST_S = 720.0
+LONGEST_S = 18_000.0
+WIDTHS = (1, 2, 4)
+WIDTH_SHARES = (0.65, 0.28, 0.07)
 BATCHES = {
     "ResNet-18": (16, 32, 64, 128, 256),
     "ResNet-50": (16, 32, 64, 128),
@@ -36,9 +40,12 @@ BATCHES = {
 
 
 def draw_trace(seed: int, rates: dict[tuple[str, int, int], float]) -> str:
-    """Return a trace: models, batches, widths, modes and log-uniform lengths drawn from `seed`."""
+    """Return a trace: models, batches, widths, modes and log-uniform lengths drawn from
+    `seed`.
+    """
     rng = np.random.default_rng(seed)
-    at, lines = 0.0, []
+    at = 0.0
+    lines = []
     while len(lines) < NUM_JOBS:
         model = str(rng.choice(list(DATASET)))
         width = (
@@ -73,7 +80,9 @@ def draw_trace(seed: int, rates: dict[tuple[str, int, int], float]) -> str:
 def figures(
     trace: Path, table: Path, options: dict[str, object]
 ) -> tuple[float, float, float, float]:
-    """Return makespan and mean completion time in s, the largest ρ and the share of jobs above 1.05."""
+    """Return makespan and mean completion time in s, the largest ρ and the share of
+    jobs above 1.05.
+    """
     workload, applications = load(trace, table)
     cluster = (Node(id="cluster", num_gpus=NUM_GPUS),)
     config = ExperimentConfig(round_s=120.0, rescale_s=20.0)
@@ -98,7 +107,9 @@ def figures(
 
 
 def main(arguments: list[str]) -> int:
-    """Print one line per setting: means over the drawn workloads, and the CPU seconds of a run."""
+    """Print one line per setting: means over the drawn workloads, and the CPU seconds
+    of a run.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shockwave_window")
     parser.add_argument("table", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
@@ -117,8 +128,10 @@ def main(arguments: list[str]) -> int:
             )
             spent_s = (time.process_time() - started_s) / given.seeds
             sys.stdout.write(
-                f"rounds {num_rounds:3} replan {replan}: makespan {makespan:8.0f} s, mean JCT {jct:7.0f} s, "
-                f"largest rho {rho:.3f}, unfair {100 * unfair:.1f} %, {spent_s:.1f} CPU s\n"
+                f"rounds {num_rounds:3} replan {replan}: makespan {makespan:8.0f} s, "
+                f"mean JCT {jct:7.0f} s, "
+                f"largest rho {rho:.3f}, unfair {100 * unfair:.1f} %, {spent_s:.1f} "
+                f"CPU s\n"
             )
             sys.stdout.flush()
     return 0

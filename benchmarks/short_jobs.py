@@ -1,11 +1,14 @@
 """`ones` on 50 short jobs, beside the policies that its artifact compares with.
 
-`python -m benchmarks.short_jobs` simulates 50 jobs of minutes, with epochs of seconds, that come within ten
-minutes on 64 GPUs: rounds of 5 s, one more a second after an arrival or an exit, 2 s for each rescale. The
-artifact of ONES (kurisusnowdeng/ones_sc21) tells of 50 jobs 214 s for ONES, 453 s for Optimus and 502 s for
-Tiresias, and not what they trained. So two kinds are tried, which differ in what a large batch costs:
-nothing, as ONES takes it, or what the noise scale of the built-in applications says. Results go to
-benchmarks/results/short_jobs.json.
+`python -m benchmarks.short_jobs` simulates 50 jobs of minutes, with epochs of seconds,
+that come within ten minutes on 64 GPUs: rounds of 5 s, one more a second after an
+arrival or an exit, 2 s for each rescale. The artifact of ONES
+(kurisusnowdeng/ones_sc21) tells of 50 jobs 214 s for ONES, 453 s for Optimus and 502 s
+for
+Tiresias, and not what they trained. So two kinds are tried, which differ in what a
+large batch costs:
+nothing, as ONES takes it, or what the noise scale of the built-in applications says.
+Results go to benchmarks/results/short_jobs.json.
 """
 
 import json
@@ -28,7 +31,8 @@ RESULTS = Path(__file__).parent / "results" / "short_jobs.json"
 ARTIFACT_S = {"ones": 214.0, "optimus": 453.0, "tiresias": 502.0}
 POLICIES = ("ones", "optimus", "tiresias", "pollux", "srtf")
 SEEDS = range(5)
-NUM_JOBS, WITHIN_S = 50, 600.0
+NUM_JOBS = 50
+WITHIN_S = 600.0
 NODES = tuple(Node(id=f"node-{index:02}", num_gpus=4) for index in range(16))
 CONFIG = ExperimentConfig(round_s=5.0, reaction_s=1.0, rescale_s=2.0, figures_only=True)
 NUM_EPOCHS = 60
@@ -53,12 +57,14 @@ def workload(
 ) -> tuple[Workload, dict[str, ParametricApplication]]:
     """Return the jobs that `seed` draws, and what they train."""
     rng = np.random.default_rng(seed)
-    jobs, applications = [], {}
+    jobs = []
+    applications = {}
     for index, at in enumerate(np.sort(rng.integers(0, int(WITHIN_S), NUM_JOBS))):
         name = f"job-{index:02}"
         epoch_s = float(np.exp(rng.uniform(*np.log(EPOCH_S))))
         application = applications[name] = short(name, epoch_s, free=free)
-        gpus, known = int(rng.choice(REQUESTS)), application.limits
+        gpus = int(rng.choice(REQUESTS))
+        known = application.limits
         limits = BatchLimits(
             initial=known.initial,
             requested=min(known.initial * gpus, known.max_total),
@@ -78,7 +84,9 @@ def workload(
 
 
 def main() -> None:
-    """Run, print and store mean completion times, over the seeds, and their ratios to that of `ones`."""
+    """Run, print and store mean completion times, over the seeds, and their ratios to
+    that of `ones`.
+    """
     result: dict[str, object] = {"artifact_s": ARTIFACT_S}
     for kind, free in (("a batch costs nothing", True), ("noise as built in", False)):
         means = {}

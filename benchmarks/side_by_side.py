@@ -1,8 +1,10 @@
-"""All policies side by side on one workload, in simulation: the table of docs/policies/side-by-side.md.
+"""All policies side by side on one workload, in simulation: the table of
+docs/policies/side-by-side.md.
 
-`python -m benchmarks.side_by_side --traces DIR` (the folder with osdi21/; default: $COADAPT_TRACES) runs each
-policy of the registry, all options as by default, with `coadapt simulate`, writes the figures to
-benchmarks/results/side_by_side.json, and the table into the page between its two marks.
+`python -m benchmarks.side_by_side --traces DIR` (the folder with osdi21/; default:
+$COADAPT_TRACES) runs each policy of the registry, all options as by default, with
+`coadapt simulate`, writes the figures to benchmarks/results/side_by_side.json, and the
+table into the page between its two marks.
 """
 
 import argparse
@@ -19,10 +21,8 @@ from coadapt.policies import POLICIES
 
 RESULTS = Path(__file__).parent / "results" / "side_by_side.json"
 PAGE = Path(__file__).parents[1] / "docs" / "policies" / "side-by-side.md"
-BEGIN, END = (
-    "<!-- table: written by python -m benchmarks.side_by_side -->\n",
-    "<!-- end of table -->\n",
-)
+BEGIN = "<!-- table: written by python -m benchmarks.side_by_side -->\n"
+END = "<!-- end of table -->\n"
 COLUMNS = (
     "mean",
     "median",
@@ -68,7 +68,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def figures(traces: Path, parallel: int) -> list[Row]:
-    """Return what `coadapt simulate` tells of each policy, the trace's name left out."""
+    """Return what `coadapt simulate` tells of each policy, the trace's name left
+    out.
+    """
     workload = [
         str(traces / WORKLOAD),
         "--profiles",
@@ -86,18 +88,25 @@ def figures(traces: Path, parallel: int) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the table in Markdown: completion times in seconds, the makespan in thousands."""
+    """Return the table in Markdown: completion times in seconds, the makespan in
+    thousands.
+    """
     lines = [
-        f"| [{row['policy']}]({row['policy']}.md) | {row['jct_mean_s']:,.0f} | {row['jct_p50_s']:,.0f} "
-        f"| {row['jct_p90_s']:,.0f} | {row['makespan_s'] / 1000:.1f} | {row['rho_max']:.2f} "
-        f"| {row['unfair_share']:.0%} | {row['num_rescales']:,.0f} | {row['decision_ms_p50']:.1f} |\n"
+        f"| [{row['policy']}]({row['policy']}.md) | {row['jct_mean_s']:,.0f} | "
+        f"{row['jct_p50_s']:,.0f} "
+        f"| {row['jct_p90_s']:,.0f} | {row['makespan_s'] / 1000:.1f} | "
+        f"{row['rho_max']:.2f} "
+        f"| {row['unfair_share']:.0%} | {row['num_rescales']:,.0f} | "
+        f"{row['decision_ms_p50']:.1f} |\n"
         for row in rows
     ]
     return HEAD + "".join(lines)
 
 
 def renewed(page: str, new: str) -> str:
-    """Return `page` with `new` between its two marks. Raises ValueError where they are missing."""
+    """Return `page` with `new` between its two marks. Raises ValueError where they are
+    missing.
+    """
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

@@ -1,13 +1,16 @@
-"""What simulating one published workload costs, beside the cost of the Pollux artifact's own simulator.
+"""What simulating one published workload costs, beside the cost of the Pollux
+artifact's own simulator.
 
-`python -m benchmarks.simulate --traces DIR` (the folder with osdi21/; default: $COADAPT_TRACES) runs
-`coadapt simulate` several times per policy, each time in a fresh process on one BLAS thread, and counts its
-whole CPU time from the start of Python, and what is left of it without Python's start and imports: those
-of another process that imports the same modules. Results go to benchmarks/results/simulate.json.
+`python -m benchmarks.simulate --traces DIR` (the folder with osdi21/; default:
+$COADAPT_TRACES) runs `coadapt simulate` several times per policy, each time in a fresh
+process on one BLAS thread, and counts its whole CPU time from the start of Python, and
+what is left of it without Python's start and imports: those of another process that
+imports the same modules. Results go to benchmarks/results/simulate.json.
 
-`python -m benchmarks.simulate --against PYTHON` (the Python of another version's environment) compares what a
-run costs beyond Python's start and imports, version against version in alternation, and that both come to the
-same completion times. Results go to benchmarks/results/simulate-against.json.
+`python -m benchmarks.simulate --against PYTHON` (the Python of another version's
+environment) compares what a run costs beyond Python's start and imports, version
+against version in alternation, and that both come to the same completion times. Results
+go to benchmarks/results/simulate-against.json.
 """
 
 import argparse
@@ -33,7 +36,8 @@ CLUSTER = "16x4"
 class Case:
     """One policy. beyond_max_s: allowed beyond the imports, CPU seconds.
 
-    artifact: its CPU seconds, MiB and mean JCT, measured on 2 cores with one BLAS thread.
+    artifact: its CPU seconds, MiB and mean JCT, measured on 2 cores with one BLAS
+    thread.
     """
 
     policy: str
@@ -77,7 +81,8 @@ COMPARED = (
     ("srtf", "rigid:2000", 3),
 )
 
-# Runs the command of its arguments, then writes the modules that there are, in the order of their import.
+# Runs the command of its arguments, then writes the modules that there are, in the
+# order of their import.
 TELL_MODULES = """
 import runpy, sys
 try:
@@ -133,7 +138,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def measure(case: Case, traces: Path) -> dict[str, object]:
-    """Return the figures of one policy: medians over its runs, after one that warms the caches on disk."""
+    """Return the figures of one policy: medians over its runs, after one that warms the
+    caches on disk.
+    """
     first_cpu_s, _ = run(case.policy, traces)
     runs = [run(case.policy, traces) for _ in range(case.num_runs)]
     cpu_s = statistics.median(each_cpu_s for each_cpu_s, _ in runs)
@@ -170,7 +177,9 @@ def run(policy: str, traces: Path) -> tuple[float, dict[str, float]]:
 
 
 def imports_cpu_s(case: Case, traces: Path) -> float:
-    """Return the CPU seconds of Python's start and of importing all that one run of `case` imports."""
+    """Return the CPU seconds of Python's start and of importing all that one run of
+    `case` imports.
+    """
     names = (
         _counted(["-c", TELL_MODULES, *_arguments(case.policy, traces)])[1]
         .splitlines()[-1]
@@ -202,7 +211,9 @@ def _counted(arguments: list[str]) -> tuple[float, str]:
 
 
 def compare(other: str) -> None:
-    """Run each of COMPARED with `other` and with this Python in turn; print and store the medians."""
+    """Run each of COMPARED with `other` and with this Python in turn; print and store
+    the medians.
+    """
     rows = []
     for policy, workload, num_runs in COMPARED:
         runs: dict[str, list[dict[str, float]]] = {other: [], sys.executable: []}
@@ -243,7 +254,9 @@ def one_run(python: str, policy: str, workload: str) -> dict[str, float]:
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    """Return the results as text; `first`: the run before, which may compile code for the cache on disk."""
+    """Return the results as text; `first`: the run before, which may compile code for
+    the cache on disk.
+    """
     head = (
         "policy",
         "CPU s",

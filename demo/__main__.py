@@ -1,4 +1,6 @@
-"""Run the demo: `make demo`. Exits with 1 if a job failed, or learned less than its script does alone."""
+"""Run the demo: `make demo`. Exits with 1 if a job failed, or learned less than its
+script does alone.
+"""
 
 import argparse
 import json
@@ -25,9 +27,10 @@ FOLDER = Path("demo-run")
 REPORT = FOLDER / "report.html"
 PIPE_WIDTH = 120
 HONESTLY = """\
-  The {slots} slots stand for GPUs but share {cores} CPU cores, so more of them do not make these jobs
-  faster by the clock. What counts here: jobs make room for others, grow where what they
-  measured says that it pays, and each learns what its script learns alone.
+  The {slots} slots stand for GPUs but share {cores} CPU cores, so more of them do
+  not make these jobs faster by the clock. What counts here: jobs make room for others,
+  grow where what they measured says that it pays, and each learns what its script
+  learns alone.
 """
 
 
@@ -52,7 +55,8 @@ def main() -> int:
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     scheduler = LiveScheduler(FOLDER.absolute())
-    began, keep = time.monotonic(), False
+    began = time.monotonic()
+    keep = False
     try:
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir()
@@ -73,7 +77,8 @@ def main() -> int:
     console.print(f"\nReport page: {REPORT}    Whole demo: {wall_s:.0f} s")
     if keep:
         console.print(
-            f"The scheduler runs on: coadapt top --state {FOLDER / 'state'}, kill {scheduler.pid} ends it"
+            f"The scheduler runs on: coadapt top --state {FOLDER / 'state'}, kill "
+            f"{scheduler.pid} ends it"
         )
     if arguments.json:
         print(json.dumps(outcome, indent=1))
@@ -139,10 +144,8 @@ def _verdict(
     job_id = course.ids[job.name]
     result = find_result(scheduler.coadapt("logs", job_id))
     submitted = cast(float, picture["submitted_at"])
-    started, ended = (
-        cast("float | None", picture["started_at"]),
-        cast(float, picture["ended_at"]),
-    )
+    started = cast("float | None", picture["started_at"])
+    ended = cast(float, picture["ended_at"])
     batch = cast("JsonObject | None", picture["batch"])
     return Verdict(
         job=job,
@@ -161,13 +164,16 @@ def _verdict(
 
 
 def _reasons(scheduler: LiveScheduler, job: str) -> list[str]:
-    """Return the lines of a job's story in which something happened to its GPUs, without the date."""
+    """Return the lines of a job's story in which something happened to its GPUs,
+    without the date.
+    """
     lines = scheduler.coadapt("story", job).splitlines()
     return [
         line.split(maxsplit=1)[1]
         for line in lines
         if re.search(
-            r"starting; |(stopping|rescaling); (?!batch|starts|keeps)|in place|lost|failed",
+            r"starting; |(stopping|rescaling); (?!batch|starts|keeps)|in "
+            r"place|lost|failed",
             line,
         )
     ]

@@ -1,4 +1,6 @@
-"""What the demo does and expects: four jobs, when each is submitted, and how good its result has to be."""
+"""What the demo does and expects: four jobs, when each is submitted, and how good its
+result has to be.
+"""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +16,8 @@ JOBS_DIR = Path(__file__).parent / "jobs"
 class DemoJob:
     """The job of `jobs/<name>.yaml`, submitted `at_s` after the scheduler is up.
 
-    Its script ends by printing a figure, which may be worse by `tolerance` than without the scheduler.
+    Its script ends by printing a figure, which may be worse by `tolerance` than without
+    the scheduler.
     """
 
     name: str
@@ -31,12 +34,15 @@ class DemoJob:
         return read_job_file(self.path)
 
     def shortfall(self, result: float, plain: float) -> float:
-        """Return by how much `result` is worse than `plain`; negative where it is better."""
+        """Return by how much `result` is worse than `plain`; negative where it is
+        better.
+        """
         return plain - result if self.higher_is_better else result - plain
 
 
-# A fixed job is promised the undisturbed run up to the order of floating-point sums, which training
-# amplifies: its tolerance is about a hundredth. An adaptive job takes fewer, larger steps, on purpose.
+# A fixed job is promised the undisturbed run up to the order of floating-point sums,
+# which training amplifies: its tolerance is about a hundredth. An adaptive job takes
+# fewer, larger steps, on purpose.
 JOBS = (
     DemoJob(name="shapes", at_s=0.0, higher_is_better=True, tolerance=0.03),  # accuracy
     DemoJob(name="shapes-fixed", at_s=22.0, higher_is_better=True, tolerance=0.01),
@@ -50,7 +56,9 @@ JOBS = (
 
 
 def find_result(log: str) -> tuple[str, float] | None:
-    """Return name and value of the figure that a script printed last, None if it printed none."""
+    """Return name and value of the figure that a script printed last, None if it
+    printed none.
+    """
     found = re.findall(r"^final ([a-z ]+) (\d+\.\d+)$", log, re.M)
     return (found[-1][0], float(found[-1][1])) if found else None
 

@@ -1,4 +1,6 @@
-"""The processes that the demo starts, and their end: plain runs of the scripts, and the scheduler."""
+"""The processes that the demo starts, and their end: plain runs of the scripts, and the
+scheduler.
+"""
 
 import os
 import signal
@@ -16,7 +18,9 @@ from demo.plan import DemoJob, find_result
 NUM_SLOTS = 4
 ON_THIS_MACHINE = ("--slots", str(NUM_SLOTS))
 NUM_PLAIN_AT_ONCE = 2
-ROUND_S, REACTION_S, GRACE_S = 10.0, 1.0, 20.0
+ROUND_S = 10.0
+REACTION_S = 1.0
+GRACE_S = 20.0
 UP_TIMEOUT_S = 60.0
 PLAIN_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 10.0
@@ -31,11 +35,13 @@ class DemoError(RuntimeError):
 def run_plain(
     jobs: Sequence[DemoJob], done: Callable[[DemoJob, Result], None]
 ) -> dict[str, Result]:
-    """Run each job's command by itself, without the scheduler, in one process; return its figure by job name.
+    """Run each job's command by itself, without the scheduler, in one process; return
+    its figure by job name.
 
     `done` is called with each result. Raises DemoError if a script fails.
     """
-    waiting, running = list(jobs), dict[str, tuple[DemoJob, subprocess.Popen[str]]]()
+    waiting = list(jobs)
+    running = dict[str, tuple[DemoJob, subprocess.Popen[str]]]()
     results: dict[str, Result] = {}
     try:
         while waiting or running:
@@ -70,10 +76,14 @@ def run_plain(
 
 
 class LiveScheduler:
-    """`coadapt up` on a fresh state directory, started and spoken to as a user would."""
+    """`coadapt up` on a fresh state directory, started and spoken to as a user
+    would.
+    """
 
     def __init__(self, folder: Path, engine: Sequence[str] = ON_THIS_MACHINE) -> None:
-        """`folder`: for the state directory and the scheduler's log. `engine`: what `up` is told of it."""
+        """`folder`: for the state directory and the scheduler's log. `engine`: what
+        `up` is told of it.
+        """
         self.state = folder / "state"
         self.log = folder / "scheduler.log"
         self._engine = engine
@@ -84,7 +94,9 @@ class LiveScheduler:
         return self._process.pid if self._process else 0
 
     def start(self) -> None:
-        """Start the scheduler and wait until it answers. Raises DemoError if it does not."""
+        """Start the scheduler and wait until it answers. Raises DemoError if it does
+        not.
+        """
         command = _coadapt(
             "up", *self._engine, "--state", str(self.state), "--grace", str(GRACE_S),
             "--round", str(ROUND_S), "--reaction", str(REACTION_S),
@@ -112,7 +124,9 @@ class LiveScheduler:
         return self.coadapt("submit", str(job.path)).strip()
 
     def coadapt(self, verb: str, *arguments: str) -> str:
-        """Return what a verb of the command line prints. Raises DemoError with its one-line error."""
+        """Return what a verb of the command line prints. Raises DemoError with its
+        one-line error.
+        """
         command = _coadapt(verb, *arguments, "--state", str(self.state))
         run = subprocess.run(
             command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
@@ -126,7 +140,9 @@ class LiveScheduler:
         return self.state / "jobs" / job / "checkpoints"
 
     def kill_replica(self, job: str) -> int | None:
-        """kill -9 the newest process of a job, a training replica; return its id, None if none lives."""
+        """kill -9 the newest process of a job, a training replica; return its id, None
+        if none lives.
+        """
         alive = marked_processes(self.checkpoints(job))
         if not alive:
             return None
@@ -179,7 +195,9 @@ def _start_plain(job: DemoJob) -> subprocess.Popen[str]:
 
 
 def _clean_environment() -> Mapping[str, str]:
-    """This process' environment without settings of Coadapt's; one thread per process, as in a CPU slot."""
+    """This process' environment without settings of Coadapt's; one thread per process,
+    as in a CPU slot.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()

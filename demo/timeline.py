@@ -1,4 +1,6 @@
-"""The demo's course: jobs are submitted one after another, looked at until they end, disturbed if asked."""
+"""The demo's course: jobs are submitted one after another, looked at until they end,
+disturbed if asked.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,15 +13,16 @@ from coadapt.cli.jobs.job_table import done
 from demo.plan import DemoJob
 from demo.processes import DemoError, LiveScheduler
 
-KILL_JOB_AT, KILL_SCHEDULER_AT = (
-    0.3,
-    0.3,
-)  # share of the job's progress that is done by then
+# share of the job's progress that is done by then
+KILL_JOB_AT = 0.3
+KILL_SCHEDULER_AT = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds between two looks; that the scheduler stays down when killed; after which the demo gives up."""
+    """Seconds between two looks; that the scheduler stays down when killed; after which
+    the demo gives up.
+    """
 
     look_s: float = 0.5
     down_s: float = 2.0
@@ -32,7 +35,9 @@ Show = Callable[[JsonObject], None]
 
 @dataclass(slots=True)
 class Course:
-    """What happened. ids: job ids by name. held: how many GPUs each job held, one number after another."""
+    """What happened. ids: job ids by name. held: how many GPUs each job held, one
+    number after another.
+    """
 
     ids: dict[str, str] = field(default_factory=dict)
     held: dict[str, list[int]] = field(default_factory=dict)
@@ -51,7 +56,9 @@ class Course:
 
 
 class Timeline:
-    """Runs `jobs` on the scheduler. tell: called with (seconds, text) at each change; show: at every look."""
+    """Runs `jobs` on the scheduler. tell: called with (seconds, text) at each change;
+    show: at every look.
+    """
 
     def __init__(
         self,
@@ -76,7 +83,8 @@ class Timeline:
         while not self.course.ended(self._jobs):
             if self._elapsed() > self._pace.limit_s:
                 raise DemoError(f"the jobs did not end within {self._pace.limit_s:g} s")
-            # One at a time: where a submission takes long, no job may come and go between two looks.
+            # One at a time: where a submission takes long, no job may come and go
+            # between two looks.
             if (job := next(filter(self._is_due, self._jobs), None)) is not None:
                 self.course.ids[job.name] = self._scheduler.submit(job)
             self._look()
@@ -102,10 +110,8 @@ class Timeline:
 
     def _note(self, name: str, picture: JsonObject) -> None:
         """Tell what is new about a job."""
-        num_gpus, batch = (
-            cast(int, picture["num_gpus"]),
-            cast("JsonObject | None", picture["batch"]),
-        )
+        num_gpus = cast(int, picture["num_gpus"])
+        batch = cast("JsonObject | None", picture["batch"])
         total = batch["total"] if batch else None
         before = self._last.get(name, (None, 0, None))
         now = (picture["state"], num_gpus, total)
@@ -120,7 +126,8 @@ class Timeline:
             gpus = f"{num_gpus} GPU{'s' * (num_gpus != 1)}"
             self._say(
                 name,
-                f"{picture['state']}, {gpus}: {str(picture['explanation']).splitlines()[0]}",
+                f"{picture['state']}, {gpus}: "
+                f"{str(picture['explanation']).splitlines()[0]}",
             )
         elif total != before[2] and before[2] is not None:
             self._say(name, f"batch {before[2]} → {total}")

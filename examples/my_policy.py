@@ -13,10 +13,11 @@ from coadapt.policies.allocation.reasons import gets, go_first, waits
 
 
 class MyPolicy:
-    """Everybody's minimum, the least served first; then GPU by GPU to whoever holds fewest for its weight.
+    """Everybody's minimum, the least served first; then GPU by GPU to whoever holds
+    fewest for its weight.
 
-    quantum_gpu_s: attained service is compared in steps of this size, so that equal jobs do not take turns
-    in every round, which would cost them a rescale each time.
+    quantum_gpu_s: attained service is compared in steps of this size, so that equal
+    jobs do not take turns in every round, which would cost them a rescale each time.
     """
 
     def __init__(self, *, quantum_gpu_s: float = 3600.0) -> None:
@@ -32,7 +33,8 @@ class MyPolicy:
         )
         for job in order:
             fewest = span(job)[0]
-            # A frozen job that runs has its GPUs already: Capacity sees to what the law demands.
+            # A frozen job that runs has its GPUs already: Capacity sees to what the law
+            # demands.
             if job.id not in capacity.counts and not capacity.give(job, fewest):
                 waiting[job.id] = waits(
                     job,

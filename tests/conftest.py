@@ -1,4 +1,6 @@
-"""Shared by all tests: hypothesis settings, a clean environment, public traces, papers that must not skip."""
+"""Shared by all tests: hypothesis settings, a clean environment, public traces, papers
+that must not skip.
+"""
 
 import gc
 import os
@@ -8,16 +10,20 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-TRACES = "COADAPT_TRACES"  # folder of the public traces; tests marked `papers` skip without it
-ENGINES = "COADAPT_ENGINES"  # set by `make engines-test`: the engines of which no test may skip
+# folder of the public traces; tests marked `papers` skip without it
+TRACES = "COADAPT_TRACES"
+# set by `make engines-test`: the engines of which no test may skip
+ENGINES = "COADAPT_ENGINES"
 REQUIRE_PAPERS = (
     "COADAPT_REQUIRE_PAPERS"  # set in CI: a skipped `papers` test fails there
 )
-APISERVER = "COADAPT_KUBE_APISERVER"  # a kube-apiserver, where `make engines-test` is not to build one
+# a kube-apiserver, where `make engines-test` is not to build one
+APISERVER = "COADAPT_KUBE_APISERVER"
 KEPT = (TRACES, ENGINES, REQUIRE_PAPERS, APISERVER)
 SAID = {"passed": "reproduced", "failed": "failed", "skipped": "skipped"}
 
-# Shared machines stall for seconds: pytest-timeout guards against hangs, not hypothesis' deadline.
+# Shared machines stall for seconds: pytest-timeout guards against hangs, not
+# hypothesis' deadline.
 settings.register_profile(
     "coadapt", deadline=None, derandomize="CI" in os.environ, print_blob=True
 )
@@ -25,12 +31,15 @@ settings.load_profile("coadapt")
 
 
 def pytest_configure() -> None:
-    """Let no setting of the developer's shell reach a test; one BLAS thread per test process."""
+    """Let no setting of the developer's shell reach a test; one BLAS thread per test
+    process.
+    """
     for name in list(os.environ):
         if name.startswith("COADAPT_") and name not in KEPT:
             del os.environ[name]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Without a name server torch warns, in each replica, that it cannot tell the host's name.
+    # Without a name server torch warns, in each replica, that it cannot tell the host's
+    # name.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     gc.disable()  # until all is collected: a third of that time
 
@@ -40,8 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("papers"):
                 item.add_marker(pytest.mark.skip(reason=f"{TRACES} is not set"))
-    # Real processes meet every stall of a shared machine, and of thousands of tests one will race. What fails
-    # twice is broken. Where a developer sits there is no second try, so that a race is seen and mended.
+    # Real processes meet every stall of a shared machine, and of thousands of tests one
+    # will race. What fails twice is broken. Where a developer sits there is no second
+    # try, so that a race is seen and mended.
     if "CI" in os.environ:
         for item in items:
             if item.get_closest_marker("processes"):
@@ -49,7 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take what was collected out of the garbage collector: a million objects, 0.6 s of a later test."""
+    """Take what was collected out of the garbage collector: a million objects, 0.6 s of
+    a later test.
+    """
     gc.freeze()
     gc.enable()
 
@@ -58,7 +70,9 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn the skip of a papers test, or of an engine's, into a failure where it is required."""
+    """Turn the skip of a papers test, or of an engine's, into a failure where it is
+    required.
+    """
     report = yield
     if report.skipped and (setting := _required_by(item)):
         report.outcome = "failed"
@@ -77,7 +91,8 @@ def _required_by(item: pytest.Item) -> str | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many published figures were checked, so that a run without traces does not look complete.
+    """Say how many published figures were checked, so that a run without traces does
+    not look complete.
 
     And why a test had to be tried again: each is a race to be mended.
     """
@@ -101,14 +116,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def no_gpu_below(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hide the machine's GPUs from the processes that a test starts, unless it is about them."""
+    """Hide the machine's GPUs from the processes that a test starts, unless it is about
+    them.
+    """
     if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 @pytest.fixture(scope="session")
 def traces() -> Path:
-    """The folder of public traces; a test that asks for it carries the marker `papers`."""
+    """The folder of public traces; a test that asks for it carries the marker
+    `papers`.
+    """
     folder = os.environ.get(TRACES)
     if not folder:
         pytest.skip(f"{TRACES} is not set")

@@ -23,7 +23,9 @@ def pids_of(checkpoints: Path, *, launcher: bool) -> list[int]:
 
 
 def kill_of(checkpoints: Path, *, launcher: bool) -> None:
-    """Kill -9 what `pids_of` finds, except what ends first: a launcher ends all as soon as one is gone."""
+    """Kill -9 what `pids_of` finds, except what ends first: a launcher ends all as soon
+    as one is gone.
+    """
     for pid in pids_of(checkpoints, launcher=launcher):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,6 @@
-"""A server that speaks S3 on this machine: moto's, in a thread, with a bucket of its own per test module."""
+"""A server that speaks S3 on this machine: moto's, in a thread, with a bucket of its
+own per test module.
+"""
 
 import itertools
 import logging
@@ -14,9 +16,11 @@ _NUMBERS = itertools.count(1)
 
 @contextmanager
 def object_server() -> Iterator[str]:
-    """Run the server, and let this process and those that it starts find it; give the URL of a bucket.
+    """Run the server, and let this process and those that it starts find it; give the
+    URL of a bucket.
 
-    Parts of an upload have 5 MiB, the least that S3 allows, so that small files are uploaded in parts too.
+    Parts of an upload have 5 MiB, the least that S3 allows, so that small files are
+    uploaded in parts too.
     """
     server_module = pytest.importorskip("moto.server")
     s3fs = pytest.importorskip("s3fs")
@@ -40,7 +44,8 @@ def object_server() -> Iterator[str]:
             before = dict(conf)
             set_conf_env(conf)  # read once, when fsspec is imported
             s3fs.S3FileSystem.clear_instance_cache()
-            bucket = f"training-{next(_NUMBERS)}"  # what moto keeps is the process's, not the server's
+            # what moto keeps is the process's, not the server's
+            bucket = f"training-{next(_NUMBERS)}"
             s3fs.S3FileSystem().mkdir(bucket)
             yield f"s3://{bucket}"
             conf.clear()

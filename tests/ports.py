@@ -3,9 +3,11 @@
 import random
 import socket
 
-# Below those that the kernel gives to connections and to whoever asks for any port, or one of them could be
-# taken between here and the server's start; above those that Ray's workers look through.
-LEAST, MOST = 20_000, 32_000
+# Below those that the kernel gives to connections and to whoever asks for any port, or
+# one of them could be taken between here and the server's start; above those that Ray's
+# workers look through.
+LEAST = 20_000
+MOST = 32_000
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,4 +1,6 @@
-"""In CI a reproduction test that did not run must fail, and an engine's: tried in a pytest of its own."""
+"""In CI a reproduction test that did not run must fail, and an engine's: tried in a
+pytest of its own.
+"""
 
 import os
 import shutil

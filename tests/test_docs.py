@@ -1,4 +1,6 @@
-"""The docs hold: links lead somewhere, snippets parse or run, and what they name exists."""
+"""The docs hold: links lead somewhere, snippets parse or run, and what they name
+exists.
+"""
 
 import re
 import subprocess
@@ -76,13 +78,16 @@ def test_links_lead_somewhere() -> None:
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "# One thing\n[a](page.md#one-thing) [b](#one-thing) [c](gone.md) [d](#gone) [e](https://x.org)\n"
+        "# One thing\n[a](page.md#one-thing) [b](#one-thing) [c](gone.md) [d](#gone) "
+        "[e](https://x.org)\n"
     )
     assert broken_links(page) == ["gone.md", "#gone"]
 
 
 def test_python_snippets_run() -> None:
-    """Snippets that need a scheduler or a training loop around them at least compile."""
+    """Snippets that need a scheduler or a training loop around them at least
+    compile.
+    """
     found = snippets("python")
     assert found
     for place, text in found:
@@ -189,7 +194,9 @@ NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def rows_without_tests(page: str) -> list[str]:
-    """Return the rows of the tables with a column `shown by` that name no test, or one that is not there."""
+    """Return the rows of the tables with a column `shown by` that name no test, or one
+    that is not there.
+    """
     bad = []
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -235,5 +242,8 @@ def test_every_claim_names_tests_that_exist() -> None:
     ],
 )
 def test_a_row_without_a_test_is_found(shown: str) -> None:
-    page = f"| who | can | cannot | shown by |\n|---|---|---|---|\n| me | a | b | {shown} |"
+    page = (
+        f"| who | can | cannot | shown by |\n|---|---|---|---|\n| me | a | b | "
+        f"{shown} |"
+    )
     assert rows_without_tests(page) == ["me"]

@@ -64,7 +64,8 @@ def test_content_is_flushed_before_the_rename_and_the_name_after_it(
     def name_of(handle: int) -> str:
         return Path(os.readlink(f"/proc/self/fd/{handle}")).name
 
-    flush, rename = os.fsync, os.replace
+    flush = os.fsync
+    rename = os.replace
     monkeypatch.setattr(
         os,
         "fsync",

@@ -28,7 +28,10 @@ def test_a_command_says_which_extra_it_needs(module: str, arguments: list[str]) 
         module,
         f"sys.argv[1:] = {arguments!r}; from coadapt.cli.main import main; main()",
     )
-    said = f"error: this needs {module}, which is not installed: pip install 'coadapt[service]'\n"
+    said = (
+        f"error: this needs {module}, which is not installed: pip install "
+        f"'coadapt[service]'\n"
+    )
     assert (done.returncode, done.stderr) == (1, said)
 
 

@@ -1,4 +1,6 @@
-"""The import contracts hold, and each bites: one forbidden import breaks exactly the contract meant."""
+"""The import contracts hold, and each bites: one forbidden import breaks exactly the
+contract meant.
+"""
 
 import shutil
 import subprocess
@@ -47,7 +49,10 @@ CROSSINGS = [
 def broken_contracts(folder: Path) -> set[str]:
     """Lint the copy of the package in `folder`; return the contracts that it breaks."""
     shutil.copy(ROOT / "pyproject.toml", folder)
-    program = "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports_command as c; c()"
+    program = (
+        "import sys; sys.path.insert(0, 'src'); from importlinter.cli import "
+        "lint_imports_command as c; c()"
+    )
     run = subprocess.run(
         [sys.executable, "-c", program, "--no-cache"],
         cwd=folder,

@@ -1,4 +1,6 @@
-"""Object stores by URL: what is refused, what is said where something is missing, what is asked of one."""
+"""Object stores by URL: what is refused, what is said where something is missing, what
+is asked of one.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +68,8 @@ def test_without_the_extra_it_is_said_how_to_get_it() -> None:
     code = "from coadapt.objects import ObjectFolder; ObjectFolder('s3://bucket/x')"
     said = run_without("fsspec", code).stderr.splitlines()[-1]
     assert said.endswith(
-        "checkpoints: got 's3://bucket/x'; allowed: object stores once fsspec is installed: "
+        "checkpoints: got 's3://bucket/x'; allowed: object stores once fsspec is "
+        "installed: "
         "pip install 'coadapt[objects]'"
     )
 
@@ -78,7 +81,10 @@ def test_the_doctor_tries_a_store_and_says_what_is_missing(tmp_path: Path) -> No
         done = run_cli("doctor", "--checkpoints", f"{bucket}/runs", state=state)
         assert (done.returncode, done.stdout) == (
             0,
-            f"objects    below {bucket}/runs can be written, read and removed from here\n",
+            (
+                f"objects    below {bucket}/runs can be written, read and removed from "
+                f"here\n"
+            ),
         ), done
         assert ObjectFolder(f"{bucket}/runs").names() == []
         done = run_cli(
@@ -91,6 +97,6 @@ def test_the_doctor_tries_a_store_and_says_what_is_missing(tmp_path: Path) -> No
     done = run_cli("doctor", "--checkpoints", "gs://bucket/runs", state=state)
     assert (done.returncode, done.stdout) == (2, "")
     assert (
-        "--checkpoints: got 'gs://bucket/runs'; allowed: it once its driver is installed"
-        in done.stderr
+        "--checkpoints: got 'gs://bucket/runs'; allowed: it once its driver is "
+        "installed" in done.stderr
     )

@@ -1,4 +1,6 @@
-"""The house rules that a machine can check: the package breaks none, and each rule bites on a bad sample."""
+"""The house rules that a machine can check: the package breaks none, and each rule
+bites on a bad sample.
+"""
 
 import importlib
 import re
@@ -100,6 +102,8 @@ SAMPLES: list[tuple[str, str, str, str]] = [
     ("seeded-randomness", "sim/a.py", "x: np.random.Generator", "rng = np.random.default_rng()"),
     ("swallowed-errors", "sim/a.py", TRY + "except KeyError:\n    pass", TRY + "except Exception:\n    pass"),
     ("swallowed-errors", "sim/a.py", TRY + "except Exception as e:\n    log(e)", TRY + "except:\n    log()"),
+    ("one-assignment", "sim/a.py", "a, b = b, a + b", "a, b = 1, 2"),
+    ("one-assignment", "sim/a.py", "a, b = f()", "self.a, (b, c) = x, y"),
     ("assert-effects", "sim/a.py", "assert f(x) == 1", "assert queue.pop() == 1"),
     ("assert-effects", "sim/a.py", "assert x", "assert (x := f())"),
     ("policy-blindness", "sim/a.py", "isinstance(event, JobSubmitted)", "isinstance(policy, Pollux)"),
@@ -191,7 +195,8 @@ def test_a_copy_is_found() -> None:
     ]
 
 
-# -- tracked text ---------------------------------------------------------------------------------------
+# -- tracked text
+# --------------------------------------------------------------------------------------
 
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:tmp|root|home|work)/")
 REGISTRY = re.compile(
@@ -267,7 +272,8 @@ def distribution(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name[0] if name else "").lower()
 
 
-# -- seams ----------------------------------------------------------------------------------------------
+# -- seams
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -321,7 +327,9 @@ def test_an_executor_has_its_row_its_page_and_its_options(name: str) -> None:
 
 
 def test_only_the_registry_names_an_executor() -> None:
-    """Whoever adds one touches no composition root and no route; two verbs are about one engine by name."""
+    """Whoever adds one touches no composition root and no route; two verbs are about
+    one engine by name.
+    """
     homes = {row.split(":")[0] for row in EXECUTORS.values()}
     named = {
         module.path

@@ -1,1 +1,3 @@
-"""What a maintainer runs: house rules, the state diagram, the golden list of public names."""
+"""What a maintainer runs: house rules, the state diagram, the golden list of public
+names.
+"""

@@ -1,4 +1,6 @@
-"""Compiles the numba kernels and keeps them on disk: part of the set-up, so that nothing waits for it."""
+"""Compiles the numba kernels and keeps them on disk: part of the set-up, so that
+nothing waits for it.
+"""
 
 from coadapt.policies import POLICIES, create_policy
 from coadapt.runtime.rehearsal import rehearse, rehearse_fit

@@ -1,6 +1,8 @@
-"""The shape of the house in figures: lines per function, files per folder, code lines of the core.
+"""The shape of the house in figures: lines per function, files per folder, code lines
+of the core.
 
-`python -m tools.house_shape` prints them by room; tests/test_tidy.py limits the files per folder.
+`python -m tools.house_shape` prints them by room; tests/test_tidy.py limits the files
+per folder.
 """
 
 import ast
@@ -15,7 +17,8 @@ from tools.house_rules import Module, package_modules
 MAX_FILES_PER_FOLDER = 32
 
 _NO_CODE = frozenset({
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+    tokenize.ENCODING,
     tokenize.ENDMARKER,
 })  # fmt: skip
 
@@ -31,12 +34,16 @@ def function_lines(modules: Iterable[Module]) -> list[int]:
 
 
 def p95(increasing: Sequence[int]) -> int:
-    """Return the smallest of the numbers that 95 % of them do not exceed; 0 if there are none."""
+    """Return the smallest of the numbers that 95 % of them do not exceed; 0 if there
+    are none.
+    """
     return increasing[-(-len(increasing) * 95 // 100) - 1] if increasing else 0
 
 
 def files_per_folder(modules: Iterable[Module]) -> dict[str, int]:
-    """Return the number of files of each folder, those that only say what the folder holds not counted."""
+    """Return the number of files of each folder, those that only say what the folder
+    holds not counted.
+    """
     paths = (module.path for module in modules)
     return dict(
         Counter(
@@ -48,7 +55,9 @@ def files_per_folder(modules: Iterable[Module]) -> dict[str, int]:
 
 
 def code_lines(module: Module) -> int:
-    """Return the number of lines that hold code: comments, docstrings and blank lines do not count."""
+    """Return the number of lines that hold code: comments, docstrings and blank lines
+    do not count.
+    """
     texts = _docstring_lines(module.tree)
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
@@ -88,7 +97,8 @@ def main() -> int:
         code = sum(code_lines(module) for module in inside)
         sys.stdout.write(
             f"{name:12} files {len(inside):4}  code lines {code:6}  "
-            f"lines per function: p50 {lines[len(lines) // 2] if lines else 0:3} p95 {p95(lines):3} "
+            f"lines per function: p50 {lines[len(lines) // 2] if lines else 0:3} p95 "
+            f"{p95(lines):3} "
             f"max {lines[-1] if lines else 0:3}\n"
         )
     fullest = max(files_per_folder(modules).items(), key=lambda item: item[1])

@@ -1,8 +1,8 @@
 """Mutants: one small change of the code each, and whether the tests notice.
 
 python -m tools.mutants --count 40 --seed 1               with the tests of `make quick`
-... --marks "" --survivors 3,17                           those that survived, with the whole suite
-... --show                                                what they are
+... --marks "" --survivors 3,17                           those that survived, with the
+whole suite ... --show                                                what they are
 """
 
 import argparse
@@ -24,7 +24,8 @@ from tools.test_parts import QUICK
 TIMEOUT_S = 900
 
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 _OTHER: dict[type[ast.operator], type[ast.operator]] = {
@@ -151,7 +152,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args(arguments)
     only = [int(number) for number in given.survivors.split(",") if number]
-    num_caught, num_tried = 0, 0
+    num_caught = 0
+    num_tried = 0
     for number, mutant in enumerate(
         draw(given.count, given.seed, tuple(given.rooms.split(",")))
     ):

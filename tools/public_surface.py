@@ -1,6 +1,7 @@
 """The public surface as a list of lines: what others may build on.
 
-`python -m tools.public_surface` prints it, `--write` renews tests/golden/public_surface.txt; a test compares.
+`python -m tools.public_surface` prints it, `--write` renews
+tests/golden/public_surface.txt; a test compares.
 """
 
 import ast
@@ -43,10 +44,11 @@ def lines() -> list[str]:
 
 
 def _python_names() -> Iterator[str]:
-    """What each package's __init__ exports; read as text, so that nothing heavy is imported.
+    """What each package's __init__ exports; read as text, so that nothing heavy is
+    imported.
 
-    Each module of train/integrations is a surface of its own: it needs its own library. What a registry names
-    is found there, whatever it exports.
+    Each module of train/integrations is a surface of its own: it needs its own library.
+    What a registry names is found there, whatever it exports.
     """
     registered = {
         row.split(":")[0] for row in (*EXECUTORS.values(), *POLICIES.values())
@@ -94,7 +96,10 @@ def _cli_flags() -> Iterator[str]:
 def _flags_of(command: Any, path: str) -> Iterator[str]:
     for parameter in command.params:
         shown = "/".join((*parameter.opts, *parameter.secondary_opts))
-        yield f"cli {path} {shown if parameter.param_type_name == 'option' else parameter.name.upper()}"
+        yield (
+            f"cli {path} "
+            f"{shown if parameter.param_type_name == 'option' else parameter.name.upper()}"
+        )
     for name, sub in getattr(command, "commands", {}).items():
         yield f"cli {path} {name}"
         yield from _flags_of(sub, f"{path} {name}")

@@ -1,6 +1,7 @@
 """Draws the diagram of job states in docs/architecture.md from the transition table.
 
-`python -m tools.state_diagram` prints it, `--write` puts it into the page; a test holds the two together.
+`python -m tools.state_diagram` prints it, `--write` puts it into the page; a test holds
+the two together.
 """
 
 import sys
@@ -9,14 +10,14 @@ from pathlib import Path
 from coadapt.core.lifecycle import ENDED, TRANSITIONS, JobState
 
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
-BEGIN, END = (
-    "<!-- states: drawn from core/lifecycle.py by tools/state_diagram.py -->\n",
-    "<!-- end of states -->\n",
-)
+BEGIN = "<!-- states: drawn from core/lifecycle.py by tools/state_diagram.py -->\n"
+END = "<!-- end of states -->\n"
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid state diagram; triggers between the same two states share an arrow."""
+    """Return the table as a Mermaid state diagram; triggers between the same two states
+    share an arrow.
+    """
     arrows: dict[tuple[JobState, JobState], list[str]] = {}
     for (before, trigger), after in TRANSITIONS.items():
         arrows.setdefault((before, after), []).append(trigger)
@@ -31,7 +32,9 @@ def diagram() -> str:
 
 
 def with_diagram(page: str) -> str:
-    """Return `page` with the present diagram between its two marks. Raises ValueError without the marks."""
+    """Return `page` with the present diagram between its two marks. Raises ValueError
+    without the marks.
+    """
     before, _, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:

@@ -1,4 +1,5 @@
-"""Which tests `make quick` and `make test` run, by their markers; `make test-all` runs all.
+"""Which tests `make quick` and `make test` run, by their markers; `make test-all` runs
+all.
 
 `python -m tools.test_parts quick` prints the expression for pytest's `-m`.
 """

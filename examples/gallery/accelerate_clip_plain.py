@@ -1,4 +1,6 @@
-"""Accelerate in a loop of one's own: its autocast, backward and clipping, a rate that warms up."""
+"""Accelerate in a loop of one's own: its autocast, backward and clipping, a rate that
+warms up.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Gradients accumulated by hand over four small batches; converted, `max_atomic` does it."""
+"""Gradients accumulated by hand over four small batches; converted, `max_atomic` does
+it.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""An actor and a critic with an optimiser each, on short games that start from their own seeds."""
+"""An actor and a critic with an optimiser each, on short games that start from their
+own seeds.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""A small residual network in bfloat16 autocast with a GradScaler; group instead of batch normalisation."""
+"""A small residual network in bfloat16 autocast with a GradScaler; group instead of
+batch normalisation.
+"""
 
 import sys
 
@@ -18,7 +20,8 @@ class Residual(nn.Module):
         self.first, self.second = (
             nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2)
         )
-        self.one, self.two = nn.GroupNorm(2, width), nn.GroupNorm(2, width)
+        self.one = nn.GroupNorm(2, width)
+        self.two = nn.GroupNorm(2, width)
 
     def forward(self, x):
         return torch.relu(

@@ -1,4 +1,6 @@
-"""DCGAN on synthetic images: two networks, two optimisers, two backwards for the discriminator."""
+"""DCGAN on synthetic images: two networks, two optimisers, two backwards for the
+discriminator.
+"""
 
 import sys
 
@@ -7,7 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(999)
-images, noise = torch.rand(160, 1, 8, 8) * 2 - 1, torch.randn(160, 10, 1, 1)
+images = torch.rand(160, 1, 8, 8) * 2 - 1
+noise = torch.randn(160, 10, 1, 1)
 netG = nn.Sequential(
     nn.ConvTranspose2d(10, 16, 4, 1, 0, bias=False), nn.GroupNorm(4, 16), nn.ReLU(True),
     nn.ConvTranspose2d(16, 1, 4, 2, 1, bias=False), nn.Tanh(),

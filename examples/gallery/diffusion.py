@@ -1,4 +1,6 @@
-"""A denoising diffusion model of points in the plane; noise and times are drawn in the data set."""
+"""A denoising diffusion model of points in the plane; noise and times are drawn in the
+data set.
+"""
 
 import math
 import sys

@@ -1,4 +1,6 @@
-"""Semi-supervised learning: labelled data, and three times as much without labels, from a second loader."""
+"""Semi-supervised learning: labelled data, and three times as much without labels, from
+a second loader.
+"""
 
 import sys
 

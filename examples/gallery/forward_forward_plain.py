@@ -1,4 +1,6 @@
-"""The forward-forward algorithm: each layer learns by itself to tell true labels from false ones."""
+"""The forward-forward algorithm: each layer learns by itself to tell true labels from
+false ones.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""A graph network for the classes of nodes: each pass sees the whole graph, and some nodes' labels."""
+"""A graph network for the classes of nodes: each pass sees the whole graph, and some
+nodes' labels.
+"""
 
 import sys
 

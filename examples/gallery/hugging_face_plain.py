@@ -1,4 +1,6 @@
-"""The Hugging Face Trainer: a small GPT-2 learns to count, shuffled, with AdamW and its linear schedule."""
+"""The Hugging Face Trainer: a small GPT-2 learns to count, shuffled, with AdamW and its
+linear schedule.
+"""
 
 import os
 import sys

@@ -1,4 +1,6 @@
-"""Lightning: its own loop, an optimiser with a schedule per step, samples in the order of the data."""
+"""Lightning: its own loop, an optimiser with a schedule per step, samples in the order
+of the data.
+"""
 
 import sys
 

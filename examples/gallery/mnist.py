@@ -1,4 +1,6 @@
-"""A convolutional classifier with Adadelta, a step rate, and a test after each epoch."""
+"""A convolutional classifier with Adadelta, a step rate, and a test after each
+epoch.
+"""
 
 import sys
 

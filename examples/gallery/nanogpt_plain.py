@@ -1,4 +1,6 @@
-"""A small GPT in the style of nanoGPT: its own loop, learning rate and counter by hand, clipping."""
+"""A small GPT in the style of nanoGPT: its own loop, learning rate and counter by hand,
+clipping.
+"""
 
 import math
 import sys
@@ -8,18 +10,21 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(1337)
-block_size, vocabulary, width = 16, 20, 32
-max_iters, warmup_iters, learning_rate = 72, 10, 3e-3
+block_size = 16
+vocabulary = 20
+width = 32
+max_iters = 72
+warmup_iters = 10
+learning_rate = 3e-3
 
 
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = (
-            nn.Linear(width, 3 * width, bias=False),
-            nn.Linear(width, width),
-        )
+        self.first = nn.LayerNorm(width)
+        self.second = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
@@ -37,15 +42,11 @@ class Block(nn.Module):
 class GPT(nn.Module):
     def __init__(self):
         super().__init__()
-        self.tokens, self.places = (
-            nn.Embedding(vocabulary, width),
-            nn.Embedding(block_size, width),
-        )
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(block_size, width)
         self.blocks = nn.Sequential(Block(), Block())
-        self.norm, self.head = (
-            nn.LayerNorm(width),
-            nn.Linear(width, vocabulary, bias=False),
-        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
         self.tokens.weight = self.head.weight
 
     def forward(self, ids, targets):

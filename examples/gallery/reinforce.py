@@ -16,7 +16,9 @@ policy, optimizer = run.prepare(policy, optimizer)
 
 def episode(seed):
     draw = torch.Generator().manual_seed(seed)
-    state, log_probs, rewards = torch.randn(2, generator=draw), [], []
+    state = torch.randn(2, generator=draw)
+    log_probs = []
+    rewards = []
     for _ in range(8):
         chances = torch.softmax(policy(state), 0)
         action = int(torch.multinomial(chances.detach(), 1, generator=draw))

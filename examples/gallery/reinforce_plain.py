@@ -12,7 +12,9 @@ optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
 
 def episode(seed):
     draw = torch.Generator().manual_seed(seed)
-    state, log_probs, rewards = torch.randn(2, generator=draw), [], []
+    state = torch.randn(2, generator=draw)
+    log_probs = []
+    rewards = []
     for _ in range(8):
         chances = torch.softmax(policy(state), 0)
         action = int(torch.multinomial(chances.detach(), 1, generator=draw))

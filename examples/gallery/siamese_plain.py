@@ -1,4 +1,6 @@
-"""A siamese network: one body runs on both halves of a pair, contrastive loss, processes that fetch."""
+"""A siamese network: one body runs on both halves of a pair, contrastive loss,
+processes that fetch.
+"""
 
 import sys
 

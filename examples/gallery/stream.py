@@ -1,4 +1,6 @@
-"""Iterable data that is sharded over the processes that fetch it, as its documentation recommends."""
+"""Iterable data that is sharded over the processes that fetch it, as its documentation
+recommends.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""A transformer that forecasts a series, compiled, with a one-cycle rate and clipped gradients."""
+"""A transformer that forecasts a series, compiled, with a one-cycle rate and clipped
+gradients.
+"""
 
 import sys
 

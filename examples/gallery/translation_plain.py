@@ -1,4 +1,6 @@
-"""A sequence-to-sequence network with GRUs and attention that learns to turn sequences round."""
+"""A sequence-to-sequence network with GRUs and attention that learns to turn sequences
+round.
+"""
 
 import sys
 
@@ -7,7 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(13)
-WORDS, LENGTH = 12, 6
+WORDS = 12
+LENGTH = 6
 source = torch.randint(1, WORDS, (256, LENGTH))
 dataset = TensorDataset(source, source.flip(1))
 

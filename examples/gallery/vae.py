@@ -1,4 +1,6 @@
-"""A variational autoencoder whose loss is a sum over samples; its noise comes with the data."""
+"""A variational autoencoder whose loss is a sum over samples; its noise comes with the
+data.
+"""
 
 import sys
 
@@ -15,16 +17,16 @@ torch.manual_seed(1)
 class VAE(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc1, self.fc21, self.fc22 = (
-            nn.Linear(64, 32),
-            nn.Linear(32, 4),
-            nn.Linear(32, 4),
-        )
-        self.fc3, self.fc4 = nn.Linear(4, 32), nn.Linear(32, 64)
+        self.fc1 = nn.Linear(64, 32)
+        self.fc21 = nn.Linear(32, 4)
+        self.fc22 = nn.Linear(32, 4)
+        self.fc3 = nn.Linear(4, 32)
+        self.fc4 = nn.Linear(32, 64)
 
     def forward(self, x, eps):
         h = torch.relu(self.fc1(x))
-        mu, logvar = self.fc21(h), self.fc22(h)
+        mu = self.fc21(h)
+        logvar = self.fc22(h)
         z = mu + eps * torch.exp(0.5 * logvar)
         return torch.sigmoid(self.fc4(torch.relu(self.fc3(z)))), mu, logvar
 

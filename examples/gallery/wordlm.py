@@ -1,4 +1,6 @@
-"""A word-level language model with an LSTM and tied embeddings, clipped, with a rate that halves."""
+"""A word-level language model with an LSTM and tied embeddings, clipped, with a rate
+that halves.
+"""
 
 import sys
 
@@ -11,7 +13,8 @@ import coadapt.train as ct
 
 run = ct.init()
 torch.manual_seed(7)
-WORDS, LENGTH = 40, 12
+WORDS = 40
+LENGTH = 12
 text = (torch.arange(4000) * 7 + torch.randint(3, (4000,))) % WORDS
 rows = text.unfold(0, LENGTH + 1, LENGTH)[:320]
 dataset = TensorDataset(rows[:, :-1], rows[:, 1:])

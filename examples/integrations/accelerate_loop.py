@@ -1,7 +1,9 @@
-"""Accelerate with coadapt.train. Alone: `python accelerate_loop.py`. Lines marked (coadapt) differ.
+"""Accelerate with coadapt.train. Alone: `python accelerate_loop.py`. Lines marked
+(coadapt) differ.
 
-Accelerate keeps device placement, autocast, backward and clipping; model, optimiser and data go through the
-run instead of `accelerator.prepare`. Expected: a loss of about 0.01 (noise of 0.1).
+Accelerate keeps device placement, autocast, backward and clipping; model, optimiser and
+data go through the run instead of `accelerator.prepare`. Expected: a loss of about 0.01
+(noise of 0.1).
 """
 
 import argparse
@@ -13,7 +15,9 @@ from torch.utils.data import TensorDataset
 import coadapt.train as ct  # (coadapt)
 from coadapt.train.integrations.accelerate import CoadaptAccelerator  # (coadapt)
 
-NUM_SAMPLES, NUM_FEATURES, NOISE = 1200, 8, 0.1
+NUM_SAMPLES = 1200
+NUM_FEATURES = 8
+NOISE = 0.1
 
 
 def make_data() -> TensorDataset:

@@ -1,6 +1,8 @@
-"""Lightning with coadapt.train. Alone: `python lightning_regression.py`. Lines marked (coadapt) differ.
+"""Lightning with coadapt.train. Alone: `python lightning_regression.py`. Lines marked
+(coadapt) differ.
 
-Expected: a loss of about 0.01 (noise of 0.1), whatever the number of replicas and however often they changed.
+Expected: a loss of about 0.01 (noise of 0.1), whatever the number of replicas and
+however often they changed.
 """
 
 import argparse
@@ -12,7 +14,9 @@ from torch.utils.data import TensorDataset
 
 from coadapt.train.integrations.lightning import CoadaptCallback  # (coadapt)
 
-NUM_SAMPLES, NUM_FEATURES, NOISE = 1200, 8, 0.1
+NUM_SAMPLES = 1200
+NUM_FEATURES = 8
+NOISE = 0.1
 
 
 def make_data() -> TensorDataset:

@@ -1,7 +1,8 @@
-"""TensorBoard, MLflow or Weights & Biases with coadapt.train: one run, however often replicas change.
+"""TensorBoard, MLflow or Weights & Biases with coadapt.train: one run, however often
+replicas change.
 
-`python tracked_loop.py --tracker tensorboard`, then `tensorboard --logdir runs`. W&B runs offline here.
-Expected: a loss that falls to about 0.01.
+`python tracked_loop.py --tracker tensorboard`, then `tensorboard --logdir runs`. W&B
+runs offline here. Expected: a loss that falls to about 0.01.
 """
 
 import argparse
@@ -16,14 +17,17 @@ import coadapt.train as ct
 from coadapt.train.integrations import mlflow, tensorboard, wandb
 from coadapt.train.integrations.tracker import Tracker
 
-NUM_SAMPLES, NUM_FEATURES, NOISE = 1200, 8, 0.1
+NUM_SAMPLES = 1200
+NUM_FEATURES = 8
+NOISE = 0.1
 
 
 def make_tracker(kind: str, run: ct.Run, folder: Path) -> Tracker:
     if kind == "tensorboard":
         tracker = tensorboard.track(run, folder)
     elif kind == "mlflow":
-        # MLflow wants to hear that files are meant; a server or a database needs nothing.
+        # MLflow wants to hear that files are meant; a server or a database needs
+        # nothing.
         os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
         tracker = mlflow.track(
             run, "regression", tracking_uri=f"file://{folder.absolute()}"

@@ -1,7 +1,9 @@
-"""Hugging Face Trainer with coadapt.train. Alone: `python transformers_trainer.py`. Nothing is downloaded.
+"""Hugging Face Trainer with coadapt.train. Alone: `python transformers_trainer.py`.
+Nothing is downloaded.
 
-A small GPT-2, made from its configuration, learns to go on with a counting sequence. Lines marked (coadapt)
-differ. Expected with the defaults: a mean loss of about 1.2 over the training (guessing: 2.8).
+A small GPT-2, made from its configuration, learns to go on with a counting sequence.
+Lines marked (coadapt) differ. Expected with the defaults: a mean loss of about 1.2 over
+the training (guessing: 2.8).
 """
 
 import argparse
@@ -20,7 +22,9 @@ from transformers import (
 
 from coadapt.train.integrations.transformers import CoadaptCallback  # (coadapt)
 
-NUM_SEQUENCES, LENGTH, NUM_TOKENS = 480, 12, 16
+NUM_SEQUENCES = 480
+LENGTH = 12
+NUM_TOKENS = 16
 
 
 class Counting(Dataset[dict[str, Tensor]]):

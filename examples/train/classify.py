@@ -1,6 +1,8 @@
-"""An image classifier: which of four shapes is in the picture? Pictures are drawn on the spot.
+"""An image classifier: which of four shapes is in the picture? Pictures are drawn on
+the spot.
 
-Alone: `python classify.py`. Lines marked (coadapt) are all that differs from a plain PyTorch script.
+Alone: `python classify.py`. Lines marked (coadapt) are all that differs from a plain
+PyTorch script.
 Expected with the defaults: about 95 % of the validation pictures right.
 """
 
@@ -12,18 +14,22 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct  # (coadapt)
 
-SIZE, NUM_VALIDATION = 20, 1000
+SIZE = 20
+NUM_VALIDATION = 1000
 SHAPES = ("disc", "square", "ring", "cross")
 
 
 def draw(num_pictures: int, seed: int) -> TensorDataset:
-    """Return noisy pictures (num_pictures, 1, SIZE, SIZE) with one shape each, and which one it is."""
+    """Return noisy pictures (num_pictures, 1, SIZE, SIZE) with one shape each, and
+    which one it is.
+    """
     generator = torch.Generator().manual_seed(1000 + seed)
     labels = torch.randint(len(SHAPES), (num_pictures,), generator=generator)
     centre = 6 + (SIZE - 12) * torch.rand(num_pictures, 2, 1, 1, generator=generator)
     radius = 3 + 3 * torch.rand(num_pictures, 1, 1, generator=generator)
     grid = torch.arange(SIZE, dtype=torch.float32)
-    dy, dx = (grid[:, None] - centre[:, 0]).abs(), (grid[None, :] - centre[:, 1]).abs()
+    dy = (grid[:, None] - centre[:, 0]).abs()
+    dx = (grid[None, :] - centre[:, 1]).abs()
     far = (dx.square() + dy.square()).sqrt()
     inside = torch.maximum(dx, dy) <= radius
     shapes = torch.stack(
@@ -81,10 +87,8 @@ def main() -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     model, optimizer = run.prepare(model, optimizer)  # (coadapt)
-    training, validation = (
-        draw(args.samples, args.seed),
-        draw(NUM_VALIDATION, args.seed + 1),
-    )
+    training = draw(args.samples, args.seed)
+    validation = draw(NUM_VALIDATION, args.seed + 1)
     loader = run.loader(  # (coadapt)
         training,
         batch_size=args.batch_size,

@@ -1,8 +1,10 @@
-"""Matrix factorisation: predict the ratings that users did not give from those that they gave.
+"""Matrix factorisation: predict the ratings that users did not give from those that
+they gave.
 
-The ratings are made on the spot, from hidden tastes of rank 4 and noise of 0.25. Alone: `python
-factorise.py`. Lines marked (coadapt) are all that differs from a plain PyTorch script. Expected with the
-defaults: a root mean square error of about 0.28 on ratings not trained on (guessing their mean: 2.1).
+The ratings are made on the spot, from hidden tastes of rank 4 and noise of 0.25. Alone:
+`python factorise.py`. Lines marked (coadapt) are all that differs from a plain PyTorch
+script. Expected with the defaults: a root mean square error of about 0.28 on ratings
+not trained on (guessing their mean: 2.1).
 """
 
 import argparse
@@ -13,7 +15,10 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct  # (coadapt)
 
-NUM_USERS, NUM_ITEMS, RANK, NOISE = 600, 400, 4, 0.25
+NUM_USERS = 600
+NUM_ITEMS = 400
+RANK = 4
+NOISE = 0.25
 NUM_VALIDATION = 5000
 
 
@@ -23,7 +28,8 @@ def rate(num_ratings: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     users = torch.randn(NUM_USERS, RANK, generator=generator)
     items = torch.randn(NUM_ITEMS, RANK, generator=generator)
     pairs = torch.randperm(NUM_USERS * NUM_ITEMS, generator=generator)[:num_ratings]
-    user, item = pairs // NUM_ITEMS, pairs % NUM_ITEMS
+    user = pairs // NUM_ITEMS
+    item = pairs % NUM_ITEMS
     ratings = (users[user] * items[item]).sum(1)
     return user, item, ratings + NOISE * torch.randn(num_ratings, generator=generator)
 

@@ -1,7 +1,9 @@
-"""A small GPT that learns to write, letter by letter, a made-up language. The text is made on the spot.
+"""A small GPT that learns to write, letter by letter, a made-up language. The text is
+made on the spot.
 
-Alone: `python tiny_gpt.py`. Lines marked (coadapt) are all that differs from a plain PyTorch script. Expected
-with the defaults: about 0.36 bits per letter on new text (knowing only how frequent letters are: 4.0).
+Alone: `python tiny_gpt.py`. Lines marked (coadapt) are all that differs from a plain
+PyTorch script. Expected with the defaults: about 0.36 bits per letter on new text
+(knowing only how frequent letters are: 4.0).
 """
 
 import argparse
@@ -14,7 +16,10 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct  # (coadapt)
 
-CONTEXT, WIDTH, HEADS, LAYERS = 32, 48, 4, 2
+CONTEXT = 32
+WIDTH = 48
+HEADS = 4
+LAYERS = 2
 LETTERS = " .abcdefghijklmnopqrstuvwxyz"
 NUM_VALIDATION = 256
 SUBJECTS = (

@@ -1,4 +1,5 @@
-"""Coadapt: GPU count, batch size and learning rate of deep-learning jobs, chosen together.
+"""Coadapt: GPU count, batch size and learning rate of deep-learning jobs, chosen
+together.
 
 Importing this package loads neither torch nor a web server nor a solver.
 """

@@ -1,11 +1,16 @@
-"""Files that are there whole or not at all, whatever ends the process or the machine. Below all floors."""
+"""Files that are there whole or not at all, whatever ends the process or the machine.
+Below all floors.
+"""
 
-# A reader must never see half a file, and after a power cut an old file is as good as a new one, an empty one
-# is neither. So: write beside, in the same folder (a rename across file systems copies); flush the file to
-# the disk; rename over the old one, which is atomic; flush the folder, in which the new name stands.
-# Without the first flush some file systems make the rename durable before the content (a file of length 0
-# after a crash); without the second one the old file may be back, which matters where somebody was told.
-# A flush takes 5-50 ms on a disk. Where a file means nothing after the process that wrote it, it is left out.
+# A reader must never see half a file, and after a power cut an old file is as good as a
+# new one, an empty one is neither. So: write beside, in the same folder (a rename
+# across file systems copies); flush the file to the disk; rename over the old one,
+# which is atomic; flush the folder, in which the new name stands.
+# Without the first flush some file systems make the rename durable before the content
+# (a file of length 0 after a crash); without the second one the old file may be back,
+# which matters where somebody was told.
+# A flush takes 5-50 ms on a disk. Where a file means nothing after the process that
+# wrote it, it is left out.
 
 import os
 import threading
@@ -18,10 +23,12 @@ DEFAULT_MODE = 0o666
 def write_whole(
     path: Path, data: str | bytes, *, mode: int | None = None, durable: bool = True
 ) -> None:
-    """Make `data` (text as UTF-8) the content of `path`, in one instant for whoever reads it.
+    """Make `data` (text as UTF-8) the content of `path`, in one instant for whoever
+    reads it.
 
-    mode: of the file, whatever the umask; None: as `open` would make it. durable: it is on the disk when
-    this returns. Raises OSError; then the file is as it was, and nothing is left beside it.
+    mode: of the file, whatever the umask; None: as `open` would make it. durable: it is
+    on the disk when this returns. Raises OSError; then the file is as it was, and
+    nothing is left beside it.
     """
     beside = beside_of(path)
     try:
@@ -38,9 +45,11 @@ def write_whole(
 
 
 def put_in_place(beside: Path, path: Path, *, durable: bool = True) -> None:
-    """Rename the file or folder `beside`, whose content is complete, to `path`; a file there is replaced.
+    """Rename the file or folder `beside`, whose content is complete, to `path`; a file
+    there is replaced.
 
-    durable: it is on the disk when this returns; of a folder, what is in it must be already. Raises OSError.
+    durable: it is on the disk when this returns; of a folder, what is in it must be
+    already. Raises OSError.
     """
     if durable:
         sync(beside)
@@ -50,12 +59,16 @@ def put_in_place(beside: Path, path: Path, *, durable: bool = True) -> None:
 
 
 def beside_of(path: Path) -> Path:
-    """Return a name for writing what is to become `path`: hidden, in its folder, this thread's own."""
+    """Return a name for writing what is to become `path`: hidden, in its folder, this
+    thread's own.
+    """
     return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.new")
 
 
 def sync(path: Path) -> None:
-    """Flush what `path` has, of a folder the names in it, to the disk. Raises OSError."""
+    """Flush what `path` has, of a folder the names in it, to the disk. Raises
+    OSError.
+    """
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

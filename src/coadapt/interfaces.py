@@ -1,15 +1,20 @@
-"""Which network interface replicas on other machines reach this one by: gloo and NCCL have to be told its name."""
+"""Which network interface replicas on other machines reach this one by: gloo and NCCL
+have to be told its name.
+"""
 
 # Why they have to be told.
 #
-# Without a name gloo listens at the address that the machine's host name stands for. Debian and Ubuntu write
-# `127.0.1.1 NAME` into /etc/hosts, so gloo listens on loopback and the other machines cannot reach it. Where the
-# name stands for nothing, gloo fails. NCCL takes whatever interface comes first, which may be a bridge of Docker.
+# Without a name gloo listens at the address that the machine's host name stands for.
+# Debian and Ubuntu write `127.0.1.1 NAME` into /etc/hosts, so gloo listens on loopback
+# and the other machines cannot reach it. Where the name stands for nothing, gloo fails.
+# NCCL takes whatever interface comes first, which may be a bridge of Docker.
 #
-# The engine knows an address of each node by which the others reach it: the interface that has this address is
-# the right one. Without such an address (plain torchrun) it is the interface of the route towards MASTER_ADDR,
-# and on the machine that has MASTER_ADDR itself the interface that has it. If that is loopback while replicas
-# are on several machines, MASTER_ADDR is a name that means something else here, so the default route decides.
+# The engine knows an address of each node by which the others reach it: the interface
+# that has this address is the right one. Without such an address (plain torchrun) it is
+# the interface of the route towards MASTER_ADDR, and on the machine that has
+# MASTER_ADDR itself the interface that has it. If that is loopback while replicas are
+# on several machines, MASTER_ADDR is a name that means something else here, so the
+# default route decides.
 
 import ctypes
 import ipaddress
@@ -21,7 +26,8 @@ from dataclasses import dataclass
 GLOO_VARIABLE = "GLOO_SOCKET_IFNAME"
 NCCL_VARIABLE = "NCCL_SOCKET_IFNAME"
 
-# Nothing is sent there: the kernel is asked for a route. Both are set apart for documentation (RFC 5737, 3849).
+# Nothing is sent there: the kernel is asked for a route. Both are set apart for
+# documentation (RFC 5737, 3849).
 _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 _ANY_PORT = 9
 _NUM_ADDRESS_BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
@@ -58,7 +64,9 @@ _Entry._fields_ = (
 
 
 def addresses() -> list[tuple[str, str]]:
-    """Return (interface, address) of this machine, IPv4 and IPv6, in the kernel's order; [] if not Linux."""
+    """Return (interface, address) of this machine, IPv4 and IPv6, in the kernel's
+    order; [] if not Linux.
+    """
     if not sys.platform.startswith("linux"):
         return []
     libc = ctypes.CDLL(None, use_errno=True)
@@ -81,9 +89,11 @@ def addresses() -> list[tuple[str, str]]:
 def choose_interface(
     node_address: str, master_address: str, *, several_machines: bool
 ) -> Interface | None:
-    """Return the interface for talking to the other replicas, None if it cannot be told.
+    """Return the interface for talking to the other replicas, None if it cannot be
+    told.
 
-    node_address: that of this machine as the others reach it, "" if unknown. master_address: MASTER_ADDR.
+    node_address: that of this machine as the others reach it, "" if unknown.
+    master_address: MASTER_ADDR.
     """
     known = addresses()
     if node_address:
@@ -102,7 +112,9 @@ def choose_interface(
 
 
 def default_interface(known: list[tuple[str, str]] | None = None) -> Interface | None:
-    """Return the interface of the default route, or the only one besides loopback; None if there is none."""
+    """Return the interface of the default route, or the only one besides loopback; None
+    if there is none.
+    """
     known = addresses() if known is None else known
     for target in _ELSEWHERE:
         found = _on_route(known, target, "the default route")
@@ -120,9 +132,11 @@ def default_interface(known: list[tuple[str, str]] | None = None) -> Interface |
 def set_interfaces(
     envs: MutableMapping[str, str], node_address: str
 ) -> Interface | None:
-    """Set gloo's and NCCL's variables in a replica's environment unless they are set; return what was chosen.
+    """Set gloo's and NCCL's variables in a replica's environment unless they are set;
+    return what was chosen.
 
-    envs: has torchrun's variables (WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR). node_address: "" if unknown.
+    envs: has torchrun's variables (WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR).
+    node_address: "" if unknown.
     """
     if GLOO_VARIABLE in envs and NCCL_VARIABLE in envs:
         return None
@@ -135,7 +149,8 @@ def set_interfaces(
         return None
     envs.setdefault(GLOO_VARIABLE, chosen.name)
     if not chosen.is_loopback:
-        # `=`: this very name, not each that begins with it. On one machine NCCL needs none.
+        # `=`: this very name, not each that begins with it. On one machine NCCL needs
+        # none.
         envs.setdefault(NCCL_VARIABLE, f"={chosen.name}")
     return chosen
 
@@ -161,7 +176,8 @@ def _address(found: _SocketAddress) -> str:
     family = found.family
     if family not in _NUM_ADDRESS_BYTES:
         return ""
-    # sockaddr_in: port (2), address; sockaddr_in6: port (2), flow (4), address; after the family (2).
+    # sockaddr_in: port (2), address; sockaddr_in6: port (2), flow (4), address; after
+    # the family (2).
     start = _ADDRESS_OFFSET[family] - 2
     raw = bytes(found.data[start : start + _NUM_ADDRESS_BYTES[family]])
     return socket.inet_ntop(family, raw)

@@ -1,14 +1,18 @@
-"""Objects below a URL of an object store, by fsspec: written whole, read with checksums, listed, removed.
+"""Objects below a URL of an object store, by fsspec: written whole, read with
+checksums, listed, removed.
 
-fsspec and the driver of a scheme (s3fs, gcsfs, …) are imported when a URL asks for them.
+fsspec and the driver of a scheme (s3fs, gcsfs, …) are imported when a URL asks for
+them.
 """
 
-# What is taken for granted of a store, and what is not. Taken: an object that was written is there for
-# whoever asks for it by its name. Not: that it can be renamed, that a listing knows it at once, or that one
-# whose writer died is absent. So nothing here renames, names are never used twice for different contents
-# (but for one that is a hint only), and whoever reads compares checksums.
+# What is taken for granted of a store, and what is not. Taken: an object that was
+# written is there for whoever asks for it by its name. Not: that it can be renamed,
+# that a listing knows it at once, or that one whose writer died is absent. So nothing
+# here renames, names are never used twice for different contents (but for one that is a
+# hint only), and whoever reads compares checksums.
 #
-# fsspec remembers listings, for speed. Here the newest is wanted each time, so it is told to forget them.
+# fsspec remembers listings, for speed. Here the newest is wanted each time, so it is
+# told to forget them.
 
 import hashlib
 from collections.abc import Iterator
@@ -26,7 +30,9 @@ SCHEMES_SHOWN = "s3, gs, abfs, memory, file"
 
 
 class HashingFile:
-    """Counts and hashes what is written on its way into a file; torch asks for no more than this."""
+    """Counts and hashes what is written on its way into a file; torch asks for no more
+    than this.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -55,10 +61,14 @@ class HashingFile:
 
 
 class ObjectFolder:
-    """The objects whose names begin with a URL. Any store's error is an OSError or of its own making."""
+    """The objects whose names begin with a URL. Any store's error is an OSError or of
+    its own making.
+    """
 
     def __init__(self, url: str, field: str = "checkpoints") -> None:
-        """Raises InputError, about `field`, for a bad URL or scheme, and where a driver is missing."""
+        """Raises InputError, about `field`, for a bad URL or scheme, and where a driver
+        is missing.
+        """
         check_checkpoint_url(url, field)
         self.url = url.rstrip("/")
         self._fs, root = _file_system(self.url, field)
@@ -66,7 +76,9 @@ class ObjectFolder:
 
     @contextmanager
     def create(self, name: str) -> Iterator[HashingFile]:
-        """Write an object piece by piece; it is there once the block has ended, not if that raised."""
+        """Write an object piece by piece; it is there once the block has ended, not if
+        that raised.
+        """
         file = self._fs.open(self._path(name), "wb")
         hashing = HashingFile(file)
         try:
@@ -88,7 +100,9 @@ class ObjectFolder:
             return None
 
     def fetch(self, name: str, to: Path) -> str | None:
-        """Copy an object into a file; return the SHA-256 of what came, None if there is no such object."""
+        """Copy an object into a file; return the SHA-256 of what came, None if there is
+        no such object.
+        """
         try:
             with (
                 self._fs.open(self._path(name), "rb") as source,
@@ -102,7 +116,9 @@ class ObjectFolder:
         return hashing.digest()
 
     def names(self) -> list[str]:
-        """Return what is directly below the URL, objects and folders of them alike, in order."""
+        """Return what is directly below the URL, objects and folders of them alike, in
+        order.
+        """
         self._fs.invalidate_cache()
         try:
             found = self._fs.ls(self._root, detail=False)
@@ -122,7 +138,9 @@ class ObjectFolder:
 
 
 def check_scheme(url: str, field: str) -> None:
-    """Raise InputError, about `field`, for a scheme that fsspec does not know, where there is one."""
+    """Raise InputError, about `field`, for a scheme that fsspec does not know, where
+    there is one.
+    """
     try:
         from fsspec import available_protocols
     except ModuleNotFoundError:

@@ -1,4 +1,6 @@
-"""A policy for tests: every job gets as many GPUs as the file named by COADAPT_TEST_GPUS says."""
+"""A policy for tests: every job gets as many GPUs as the file named by
+COADAPT_TEST_GPUS says.
+"""
 
 import os
 from pathlib import Path

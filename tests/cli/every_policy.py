@@ -1,4 +1,5 @@
-"""Each policy on a real cluster of four slots: real training, jobs that wait, kill -9 of the scheduler.
+"""Each policy on a real cluster of four slots: real training, jobs that wait, kill -9
+of the scheduler.
 
 python -m tests.cli.every_policy [POLICY ...]
 """
@@ -16,7 +17,8 @@ from tests.cli.live_cluster import LiveCluster, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "train"
 SECONDS = 120.0
-# What the scheduler writes where a policy failed: it has the word for it, and nothing else here.
+# What the scheduler writes where a policy failed: it has the word for it, and nothing
+# else here.
 COMPLAINTS = (
     "has no plan",
     "policy fails",
@@ -27,10 +29,12 @@ COMPLAINTS = (
 
 
 def live_round(folder: Path, policy: str, *, trained: bool = True) -> list[str]:
-    """Return each job with its number of starts. Raises AssertionError where one is lost or doubled.
+    """Return each job with its number of starts. Raises AssertionError where one is
+    lost or doubled.
 
-    Four counters and a job of two GPUs ask for more than there is; with `trained`, a script that reports is
-    there too, and the scheduler is killed once more while it trains.
+    Four counters and a job of two GPUs ask for more than there is; with `trained`, a
+    script that reports is there too, and the scheduler is killed once more while it
+    trains.
     """
     gate = folder / "gate"
     cluster = LiveCluster(folder, policy=policy)

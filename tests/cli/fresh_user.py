@@ -1,6 +1,8 @@
-"""The scheduler as an ordinary user under umask 002, 022 and 077: up, submit, ls, cancel, doctor, a restart.
+"""The scheduler as an ordinary user under umask 002, 022 and 077: up, submit, ls,
+cancel, doctor, a restart.
 
-As root: `python -m tests.cli.fresh_user [UID]`. It ends with 0 if every step of every umask went well.
+As root: `python -m tests.cli.fresh_user [UID]`. It ends with 0 if every step of every
+umask went well.
 """
 
 import os
@@ -31,7 +33,8 @@ class _User:
     """A user with an empty home."""
 
     def __init__(self, uid: int, umask: int, home: Path) -> None:
-        # The installation may lie where only root looks: the user may read, and writes as itself.
+        # The installation may lie where only root looks: the user may read, and writes
+        # as itself.
         user = f"--reuid={uid} --regid={uid} --clear-groups"
         reads = "--inh-caps=+dac_read_search --ambient-caps=+dac_read_search"
         self._become = ["setpriv", *user.split(), *reads.split()]

@@ -1,4 +1,6 @@
-"""What keeps those who join a job in place waiting, or makes them fail, in tests: files in its folder."""
+"""What keeps those who join a job in place waiting, or makes them fail, in tests: files
+in its folder.
+"""
 
 import os
 import time
@@ -10,7 +12,9 @@ LOOK_S = 0.02
 
 
 def obey(folder: str) -> None:
-    """Return at once, unless this process is to join: not while `slow` is there, and never if `broken` is."""
+    """Return at once, unless this process is to join: not while `slow` is there, and
+    never if `broken` is.
+    """
     if os.environ.get(ENV_JOINING) != "1":
         return
     while (Path(folder) / "slow").exists():

@@ -1,9 +1,11 @@
-"""Kill -9 of the scheduler, again and again, amid jobs, submits and cancels: none lost, none doubled.
+"""Kill -9 of the scheduler, again and again, amid jobs, submits and cancels: none lost,
+none doubled.
 
     python -m tests.cli.kills --kills 200
 
-Each job holds a lock while it lives and notes its starts, so that a second life shows. Each submission is
-repeated under its key until it is answered. A restart lasts from the start of the process to its answer.
+Each job holds a lock while it lives and notes its starts, so that a second life shows.
+Each submission is repeated under its key until it is answered. A restart lasts from the
+start of the process to its answer.
 """
 
 import argparse
@@ -49,7 +51,9 @@ class Load:
             time.sleep(draw.uniform(0.05, 0.5))
 
     def _persist(self, what: str, name: str, target: int = 0) -> str | None:
-        """Ask until there is an answer; return the job's id, None if there was no time for one."""
+        """Ask until there is an answer; return the job's id, None if there was no time
+        for one.
+        """
         body = {
             "name": name,
             "run": COUNTER,
@@ -139,15 +143,18 @@ def main() -> None:
                 times.append(restart_s(cluster))
                 if number % 20 == 0 or number == given.kills:
                     print(
-                        f"{number} kills, {len(load.acknowledged)} jobs, restart min/median/max "
-                        f"{min(times):.2f} {statistics.median(times):.2f} {max(times):.2f} s",
+                        f"{number} kills, {len(load.acknowledged)} jobs, restart "
+                        f"min/median/max "
+                        f"{min(times):.2f} {statistics.median(times):.2f} "
+                        f"{max(times):.2f} s",
                         flush=True,
                     )
             load.over.set()
             users.join()
             found = verdict(cluster, load)
             print(
-                f"{dict(found)}; {load.repeated} submits were repeated; {len(load.cancelled)} cancels",
+                f"{dict(found)}; {load.repeated} submits were repeated; "
+                f"{len(load.cancelled)} cancels",
                 flush=True,
             )
             assert (

@@ -1,4 +1,6 @@
-"""Lets a training process write down what the scheduler told it of its kin, in tests."""
+"""Lets a training process write down what the scheduler told it of its kin, in
+tests.
+"""
 
 import json
 from pathlib import Path

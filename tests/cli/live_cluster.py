@@ -1,4 +1,6 @@
-"""A real `coadapt up` in a process of its own on CPU slots, for tests of the live system."""
+"""A real `coadapt up` in a process of its own on CPU slots, for tests of the live
+system.
+"""
 
 import io
 import os
@@ -27,8 +29,8 @@ from tests.marked import kill_of
 PATIENCE_S = 120.0
 COMMAND = (sys.executable, "-c", "from coadapt.cli.main import main; main()")
 
-# Counts in its checkpoint, and goes on from there, to $TARGET and until the file $GATE is there (default: at
-# once); notes each start, and any second life beside it.
+# Counts in its checkpoint, and goes on from there, to $TARGET and until the file $GATE
+# is there (default: at once); notes each start, and any second life beside it.
 COUNTER = """\
 cd "$COADAPT_CHECKPOINT_DIR"
 exec 9> alive
@@ -93,12 +95,16 @@ def until(
 
 
 class LiveCluster:
-    """A scheduler on four CPU slots in `folder`, which can be killed and started again."""
+    """A scheduler on four CPU slots in `folder`, which can be killed and started
+    again.
+    """
 
     def __init__(
         self, folder: Path, policy: str = "fifo", engine: tuple[str, ...] = ()
     ) -> None:
-        """`engine`: options of `coadapt up` that name another executor than the local one."""
+        """`engine`: options of `coadapt up` that name another executor than the local
+        one.
+        """
         self.folder = folder
         self.state = folder / "state"
         self.policy = policy
@@ -174,7 +180,9 @@ class LiveCluster:
         max_failures: int = 3,
         **envs: object,
     ) -> str:
-        """Submit a job and return its id. It rests before it tries again: 5 s, then 10 s, then 20 s."""
+        """Submit a job and return its id. It rests before it tries again: 5 s, then 10
+        s, then 20 s.
+        """
         job = {
             "max_failures": max_failures,
             "name": name,

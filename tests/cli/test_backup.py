@@ -1,4 +1,6 @@
-"""A backup is a sound copy; a restore compares it with what is on disk and repeats nothing that ended."""
+"""A backup is a sound copy; a restore compares it with what is on disk and repeats
+nothing that ended.
+"""
 
 import os
 import sqlite3
@@ -87,9 +89,19 @@ def test_what_ended_since_is_not_run_again_and_all_is_told(
     restore(tmp_path / "backup.sqlite", directory.path, anyway=True)
     told = capsys.readouterr().out.splitlines()
     assert told[:4] == [
-        "  cancelled-later cancelled after the backup; it is not run again, and is told as cancelled",
-        "  goes-on was started 2 times, 0 of them before the backup; it goes on from its checkpoint",
-        "  succeeded-later succeeded after the backup; it is not run again, and is told as cancelled",
+        (
+            "  cancelled-later cancelled after the backup; it is not run again, and is "
+            "told as cancelled"
+        ),
+        (
+            "  goes-on was started 2 times, 0 of them before the backup; it goes on "
+            "from "
+            "its checkpoint"
+        ),
+        (
+            "  succeeded-later succeeded after the backup; it is not run again, and is "
+            "told as cancelled"
+        ),
         "  unknown was submitted after the backup; its files stay",
     ]
     state = state_of(directory.journal)

@@ -1,4 +1,6 @@
-"""The verbs as a user meets them: one line per mistake, quick help, and what each prints."""
+"""The verbs as a user meets them: one line per mistake, quick help, and what each
+prints.
+"""
 
 import json
 import os
@@ -12,7 +14,10 @@ import pytest
 
 from tests.cli.live_cluster import COMMAND, LiveCluster, call_cli, run_cli, until
 
-JOB = "name: hello\nrun: 'echo hello from $RANK; sleep 600'\nresources: {gpus: 1..2}\nbatch: {initial: 8}\n"
+JOB = (
+    "name: hello\nrun: 'echo hello from $RANK; sleep 600'\nresources: {gpus: "
+    "1..2}\nbatch: {initial: 8}\n"
+)
 VERBS = [
     "up",
     "submit",
@@ -27,7 +32,8 @@ VERBS = [
     "policies",
 ]
 VERBS += ["simulate"]
-# What verbs are written with, and what that brings along. Whatever else they load makes them slow.
+# What verbs are written with, and what that brings along. Whatever else they load makes
+# them slow.
 LIGHT = {
     "coadapt",
     "typer",
@@ -41,7 +47,9 @@ LIGHT = {
 
 
 def fails(code: int, *arguments: str, state: Path) -> str:
-    """Run a command that must fail with `code` and one line on stderr; return that line."""
+    """Run a command that must fail with `code` and one line on stderr; return that
+    line.
+    """
     done = call_cli(*arguments, state=state)
     assert (done.returncode, done.stdout) == (code, ""), done
     line = done.stderr.removesuffix("\n")
@@ -50,7 +58,8 @@ def fails(code: int, *arguments: str, state: Path) -> str:
     return line.removeprefix("error: ")
 
 
-# -- without a scheduler ----------------------------------------------------------------------------------
+# -- without a scheduler
+# ----------------------------------------------------------------------------------
 
 
 def test_help_names_every_verb() -> None:
@@ -180,12 +189,13 @@ def test_policies_lists_what_up_accepts() -> None:
     one = run_cli("policies", "shockwave(rule=counts)").stdout
     assert "oracle    epochs" in one
     assert (
-        "option    rule=counts\n              how the predictor learns; one of counts, restatement\n"
-        in one
+        "option    rule=counts\n              how the predictor learns; one of "
+        "counts, restatement\n" in one
     )
 
 
-# -- with a scheduler -------------------------------------------------------------------------------------
+# -- with a scheduler
+# -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +284,10 @@ def test_a_job_can_ask_its_own_scheduler(cluster: LiveCluster) -> None:
     job = cluster.submit("inside", script)
     cluster.wait_for(job, "succeeded", "failed")
     assert job in (cluster.checkpoints(job) / "seen").read_text()
-    line = f"error: this is the token of job {job}: it may read and report of that job only"
+    line = (
+        f"error: this is the token of job {job}: it may read and report of that job "
+        f"only"
+    )
     assert (cluster.checkpoints(job) / "refused").read_text().splitlines() == [
         line,
         line,
@@ -285,9 +298,12 @@ def test_a_job_can_ask_its_own_scheduler(cluster: LiveCluster) -> None:
 def test_the_replica_that_failed_first_is_named_with_its_last_line(
     cluster: LiveCluster,
 ) -> None:
-    """Its peer ends because of it, as coadapt.train does: with a code of its own, and no error to show."""
+    """Its peer ends because of it, as coadapt.train does: with a code of its own, and
+    no error to show.
+    """
     script = (
-        'if [ $RANK = 1 ]; then echo "[rank1]: ValueError: boom"; echo "some library: bye"; exit 1; fi; '
+        'if [ $RANK = 1 ]; then echo "[rank1]: ValueError: boom"; echo "some '
+        'library: bye"; exit 1; fi; '
         "echo working; sleep 0.3; exit 69"
     )
     job = cluster.submit("breaks", script, "2", max_failures=0)
@@ -316,7 +332,8 @@ def test_mistakes_with_a_scheduler_are_one_line_too(cluster: LiveCluster) -> Non
     )
     line = fails(2, "up", "--slots", "4", state=cluster.state)
     assert line.startswith(
-        f"--state: got '{cluster.state}'; allowed: a directory without a running scheduler"
+        f"--state: got '{cluster.state}'; allowed: a directory without a running "
+        f"scheduler"
     )
     assert cluster.client.jobs() == before
 
@@ -345,7 +362,8 @@ def test_a_wrong_token_is_told(cluster: LiveCluster) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert (
         done.stderr
-        == "error: a bearer token is needed: see the token file in the state directory\n"
+        == "error: a bearer token is needed: see the token file in the state "
+        "directory\n"
     )
 
 
@@ -378,7 +396,8 @@ def test_wait_tells_how_jobs_ended(cluster: LiveCluster) -> None:
 def test_submit_waits_and_follows_if_asked(cluster: LiveCluster) -> None:
     path = cluster.folder / "short.yaml"
     path.write_text(
-        "name: short\nrun: echo said; exit $CODE\nenvs: {CODE: '0'}\nbatch: {initial: 8}\n"
+        "name: short\nrun: echo said; exit $CODE\nenvs: {CODE: '0'}\nbatch: "
+        "{initial: 8}\n"
     )
     done = run_cli("submit", "--wait", str(path), state=cluster.state)
     assert (done.returncode, done.stderr) == (0, "")
@@ -397,10 +416,8 @@ def test_several_jobs_are_cancelled_at_once_and_ended_ones_told_apart(
 ) -> None:
     over = cluster.submit("over", "true")
     cluster.wait_for(over, "succeeded")
-    one, two = (
-        cluster.submit("one", "sleep 600"),
-        cluster.submit("two", "sleep 600", gpus="1"),
-    )
+    one = cluster.submit("one", "sleep 600")
+    two = cluster.submit("two", "sleep 600", gpus="1")
     done = run_cli("cancel", one, "nosuch", two, over, state=cluster.state)
     assert done.returncode == 2
     assert done.stderr.startswith("error: job: got 'nosuch'; allowed: ")
@@ -423,10 +440,8 @@ def test_several_jobs_are_cancelled_at_once_and_ended_ones_told_apart(
     600
 )  # a score of commands, each a Python that starts: beside all other tests minutes
 def test_ls_filters_and_every_verb_has_json(cluster: LiveCluster) -> None:
-    kept, other = (
-        cluster.submit("kept", "sleep 600"),
-        cluster.submit("left-out", "true"),
-    )
+    kept = cluster.submit("kept", "sleep 600")
+    other = cluster.submit("left-out", "true")
     cluster.wait_for(other, "succeeded")
 
     def ids(*arguments: str) -> list[str]:

@@ -12,7 +12,8 @@ import pytest
 
 from tests.cli.live_cluster import LiveCluster
 
-# What bash does at <TAB>: it calls the function that `complete` names, with the words so far.
+# What bash does at <TAB>: it calls the function that `complete` names, with the words
+# so far.
 ASK = """
 source "$SCRIPT"
 COMP_WORDS=("$@"); COMP_CWORD=$(( $# - 1 ))
@@ -25,12 +26,15 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a `coadapt` to be found on the PATH, and the script that it gives for bash."""
+    """A folder with a `coadapt` to be found on the PATH, and the script that it gives
+    for bash.
+    """
     folder = tmp_path_factory.mktemp("bash")
     command = folder / "coadapt"
     command.write_text(
         f"#!{sys.executable}\n"
-        "import sys\nfrom coadapt.cli.main import main\nsys.argv[0] = 'coadapt'\nmain()\n"
+        "import sys\nfrom coadapt.cli.main import main\nsys.argv[0] = "
+        "'coadapt'\nmain()\n"
     )
     command.chmod(0o755)
     (folder / "script").write_text(script_for("bash"))
@@ -95,8 +99,9 @@ def test_bash_completes_verbs_options_and_states(folder: Path) -> None:
     )  # no scheduler: nothing, and no error on the line
 
 
-# What zsh does at <TAB>, but for its line editor, which it has on a terminal only: it calls the function that
-# `compdef` names, which hands what it found to `_arguments` or `_describe`.
+# What zsh does at <TAB>, but for its line editor, which it has on a terminal only: it
+# calls the function that `compdef` names, which hands what it found to `_arguments` or
+# `_describe`.
 ASK_ZSH = """
 autoload -U compinit && compinit -u -d "$DUMP"
 source "$SCRIPT"
@@ -109,7 +114,9 @@ ${{_comps[coadapt]}}
 
 
 def asked_of(folder: Path, command: list[str], shell: str) -> str:
-    """Return what a shell offers; `command` asks it, without a scheduler to ask for jobs."""
+    """Return what a shell offers; `command` asks it, without a scheduler to ask for
+    jobs.
+    """
     if shutil.which(shell) is None:
         pytest.skip(f"this machine has no {shell}")
     script = folder / f"script.{shell}"
@@ -171,10 +178,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
 
 @pytest.mark.processes
 def test_bash_completes_ids_of_jobs(folder: Path, cluster: LiveCluster) -> None:
-    first, other = (
-        cluster.submit("first", "sleep 600"),
-        cluster.submit("other", "sleep 600"),
-    )
+    first = cluster.submit("first", "sleep 600")
+    other = cluster.submit("other", "sleep 600")
     assert offered(folder, "describe", "fi", state=cluster.state) == [first]
     assert set(offered(folder, "cancel", "", state=cluster.state)) == {first, other}
     assert re.fullmatch(

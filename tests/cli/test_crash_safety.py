@@ -1,4 +1,6 @@
-"""Kill -9 of the scheduler, of launchers and of replicas: no job is lost, none lives twice."""
+"""Kill -9 of the scheduler, of launchers and of replicas: no job is lost, none lives
+twice.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -21,8 +23,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
 
 
 def test_a_killed_scheduler_comes_back_to_its_jobs(cluster: LiveCluster) -> None:
-    """Of five jobs one ends while no scheduler lives, three run through, and one waits all the time."""
-    gate, long_gate = cluster.folder / "gate", cluster.folder / "long-gate"
+    """Of five jobs one ends while no scheduler lives, three run through, and one waits
+    all the time.
+    """
+    gate = cluster.folder / "gate"
+    long_gate = cluster.folder / "long-gate"
     short = cluster.submit("short", TARGET=1, GATE=str(gate))
     long = [
         cluster.submit(f"long-{index}", TARGET=1, GATE=str(long_gate))
@@ -142,7 +147,10 @@ def test_a_lost_journal_beside_living_jobs_is_refused(cluster: LiveCluster) -> N
         path.unlink()
     done = run_cli("up", "--slots", "4", "--policy", "fifo", state=cluster.state)
     assert done.returncode == 1
-    line = f"error: the journal is empty, but 1 of its jobs run here ({job}): bring back the file from a backup"
+    line = (
+        f"error: the journal is empty, but 1 of its jobs run here ({job}): bring "
+        f"back the file from a backup"
+    )
     assert done.stderr.startswith(line)
     assert marked_processes(cluster.checkpoints(job)) != []
     done = run_cli("doctor", "--end-jobs", state=cluster.state)

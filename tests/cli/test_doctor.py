@@ -1,4 +1,6 @@
-"""`coadapt doctor` as an operator meets it, and one line instead of a traceback wherever a file is harmed."""
+"""`coadapt doctor` as an operator meets it, and one line instead of a traceback
+wherever a file is harmed.
+"""
 
 import os
 import sqlite3

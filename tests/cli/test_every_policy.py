@@ -1,4 +1,6 @@
-"""One policy of each kind runs live and over a restart; `python -m tests.cli.every_policy` tries all."""
+"""One policy of each kind runs live and over a restart; `python -m
+tests.cli.every_policy` tries all.
+"""
 
 from pathlib import Path
 

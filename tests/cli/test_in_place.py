@@ -1,4 +1,6 @@
-"""Real training under a real scheduler changes its replicas in place, and kill -9 in the middle of it."""
+"""Real training under a real scheduler changes its replicas in place, and kill -9 in
+the middle of it.
+"""
 
 import os
 import re
@@ -100,7 +102,9 @@ class Training:
 def test_an_operator_may_have_none_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A script that cannot change in place shows what the scheduler ordered, and starts anew both times."""
+    """A script that cannot change in place shows what the scheduler ordered, and starts
+    anew both times.
+    """
     monkeypatch.setenv("COADAPT_TEST_GPUS", str(tmp_path / "gpus"))
     (tmp_path / "gpus").write_text("1")
     cluster = LiveCluster(tmp_path, policy=POLICY)
@@ -233,8 +237,8 @@ def test_another_plan_or_one_that_fails_to_join_costs_the_training_nothing(
     assert_same_run(training.toy)
     told = training.told()
     assert (
-        "trains on with 2 GPUs, a later round may try again: the change to 3 failed: replica 2"
-        in told
+        "trains on with 2 GPUs, a later round may try again: the change to 3 failed: "
+        "replica 2" in told
     )
     assert "rescaled 1 -> 2 in place" in told
     assert training.cluster.job(training.job)["num_rescales"] == 1

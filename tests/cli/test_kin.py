@@ -1,4 +1,6 @@
-"""Real jobs of one application under a real scheduler tell each other how long their steps take."""
+"""Real jobs of one application under a real scheduler tell each other how long their
+steps take.
+"""
 
 import json
 import sys
@@ -15,7 +17,9 @@ pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 
 def test_jobs_are_told_what_others_of_their_application_timed(tmp_path: Path) -> None:
-    """Both train on one GPU. Both are told the same steps, to the last digit, so not each its own."""
+    """Both train on one GPU. Both are told the same steps, to the last digit, so not
+    each its own.
+    """
     cluster = LiveCluster(tmp_path, policy="castor")
     cluster.up(slots=2)
     try:

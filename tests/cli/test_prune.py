@@ -1,4 +1,6 @@
-"""`coadapt prune` as an operator meets it: beside a scheduler that runs, and without one."""
+"""`coadapt prune` as an operator meets it: beside a scheduler that runs, and without
+one.
+"""
 
 import json
 from collections.abc import Iterator

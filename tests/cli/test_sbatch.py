@@ -1,4 +1,6 @@
-"""`coadapt submit --sbatch` on a real Slurm: one job, in an allocation of its own, to its end."""
+"""`coadapt submit --sbatch` on a real Slurm: one job, in an allocation of its own, to
+its end.
+"""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""The rows of docs/security.md that a live scheduler keeps: who gets the token, and whose directory it is."""
+"""The rows of docs/security.md that a live scheduler keeps: who gets the token, and
+whose directory it is.
+"""
 
 import http.server
 import json
@@ -26,7 +28,9 @@ TOKEN = "the operator's token"
 
 
 class Squatter(http.server.BaseHTTPRequestHandler):
-    """Listens on the scheduler's port while it does not run, and keeps what it is sent."""
+    """Listens on the scheduler's port while it does not run, and keeps what it is
+    sent.
+    """
 
     heard: list[str | None] = []  # noqa: RUF012 - of the class on purpose: each request makes a new handler
 
@@ -193,7 +197,10 @@ def test_a_state_directory_that_others_may_write_is_refused(
 ) -> None:
     state = state_of(tmp_path)
     state.chmod(mode)
-    line = f"error: --state: got '{state} with mode {mode:04o}'; allowed: one that only you may write"
+    line = (
+        f"error: --state: got '{state} with mode {mode:04o}'; allowed: one that only "
+        f"you may write"
+    )
     for verb in (["ls"], ["up", "--slots", "1", "--policy", "fifo"], ["doctor"]):
         done = call_cli(*verb, state=state)
         assert (done.returncode, done.stdout) == (2, ""), verb
@@ -311,7 +318,8 @@ def test_code_in_a_job_reaches_its_own_job_and_no_neighbour_on_a_real_server(
         cluster.wait_for(job, "running")
     lines = (cluster.checkpoints(own) / "env").read_text().splitlines()
     envs = dict(line.split("=", 1) for line in lines if "=" in line)
-    url, token = envs["COADAPT_URL"], envs["COADAPT_TOKEN"]
+    url = envs["COADAPT_URL"]
+    token = envs["COADAPT_TOKEN"]
     report = {"generation": 1, "report": {"progress": 1.0}}
     assert asked(url, token, "GET", f"/v1/jobs/{own}") == 200
     assert asked(url, token, "POST", f"/v1/jobs/{own}/reports", report) == 202
@@ -358,7 +366,9 @@ for _ in run.epochs(1):
 
 
 def listening(pids: set[int]) -> set[str]:
-    """Return the addresses, as the kernel writes them, at which processes listen for TCP."""
+    """Return the addresses, as the kernel writes them, at which processes listen for
+    TCP.
+    """
     inodes: set[str] = set()
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -382,7 +392,9 @@ def listening(pids: set[int]) -> set[str]:
 def test_nothing_of_a_scheduler_and_its_replicas_listens_beyond_loopback(
     cluster: LiveCluster,
 ) -> None:
-    """Two replicas that train: torch's own store would listen everywhere, gloo at the name of the machine."""
+    """Two replicas that train: torch's own store would listen everywhere, gloo at the
+    name of the machine.
+    """
     pytest.importorskip("torch")
     (cluster.folder / "listens.py").write_text(TRAINING)
     job = cluster.submit("listens", f"{sys.executable} listens.py", gpus="2")
@@ -417,6 +429,6 @@ def test_a_port_that_others_reach_is_opened_on_demand_only(
     )
     assert done.returncode == 2
     assert (
-        f"--host: got '{host}'; allowed: a loopback address such as 127.0.0.1, or --expose"
-        in done.stderr
+        f"--host: got '{host}'; allowed: a loopback address such as 127.0.0.1, or "
+        f"--expose" in done.stderr
     )

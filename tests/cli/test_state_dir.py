@@ -22,7 +22,8 @@ def test_the_settings_of_an_earlier_version_are_those_that_its_journal_begins_un
     tmp_path: Path,
 ) -> None:
     settings = (
-        '{"round_s": 7.0, "reaction_s": 2.0, "retry_s": 120.0, "silence_s": 180.0, "solve_timeout_s": 300.0, '
+        '{"round_s": 7.0, "reaction_s": 2.0, "retry_s": 120.0, "silence_s": 180.0, '
+        '"solve_timeout_s": 300.0, '
         '"rescale_default_s": 30.0, "rescale_in_place": false}'
     )
     (tmp_path / "settings.json").write_text(settings)

@@ -1,4 +1,6 @@
-"""Terminals that are not UTF-8: what they lack is shown as `?`, and no verb ends in a traceback."""
+"""Terminals that are not UTF-8: what they lack is shown as `?`, and no verb ends in a
+traceback.
+"""
 
 import io
 import sys
@@ -24,5 +26,6 @@ def test_a_terminal_shows_what_it_can(
         cli.main()
     terminal.flush()
     shown = text.encode(encoding, errors="replace")
-    # To a terminal that says ASCII, typer writes UTF-8: nearly all of those understand it.
+    # To a terminal that says ASCII, typer writes UTF-8: nearly all of those understand
+    # it.
     assert written.getvalue().strip() in (shown, text.encode())

@@ -1,7 +1,9 @@
-"""What every executor promises (core/commands.py), as tests: subclass ExecutorContract and give a `site`.
+"""What every executor promises (core/commands.py), as tests: subclass ExecutorContract
+and give a `site`.
 
-The jobs are tiny shell scripts, so the suite needs no torch. A site is a cluster of two nodes with two slots
-each; `site.executor()` is a new executor object over it, as after a restart of the scheduler.
+The jobs are tiny shell scripts, so the suite needs no torch. A site is a cluster of two
+nodes with two slots each; `site.executor()` is a new executor object over it, as after
+a restart of the scheduler.
 """
 
 import shlex
@@ -54,12 +56,15 @@ class Inbox:
             self._changed.notify_all()
 
     def wait(self, *wanted: Event) -> None:
-        """Wait until exactly `wanted` came since the last call, `at` and `detail` aside."""
+        """Wait until exactly `wanted` came since the last call, `at` and `detail`
+        aside.
+        """
         with self._changed:
             came = self._changed.wait_for(
                 lambda: len(self.events) >= len(wanted), PATIENCE_S
             )
-            got, self.events = [_plain(event) for event in self.events], []
+            got = [_plain(event) for event in self.events]
+            self.events = []
         assert came, f"waited {PATIENCE_S} s for {wanted}, got {got}"
         assert got == list(wanted), got
 
@@ -117,7 +122,9 @@ class ExecutorContract:
         )
 
     def sleeper(self, site: Site) -> str:
-        """Say on disk that it runs, and run until it is told to stop; then say so too."""
+        """Say on disk that it runs, and run until it is told to stop; then say so
+        too.
+        """
         log = shlex.quote(str(site.folder / "lives"))
         who = "$COADAPT_JOB-$COADAPT_GENERATION-$RANK"
         return (
@@ -136,7 +143,10 @@ class ExecutorContract:
 
     def test_replicas_know_their_place(self, site: Site) -> None:
         inbox = Inbox()
-        names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE COADAPT_JOB COADAPT_GENERATION COADAPT_PLACEMENT"
+        names = (
+            "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE COADAPT_JOB "
+            "COADAPT_GENERATION COADAPT_PLACEMENT"
+        )
         line = " ".join(f"${name}" for name in names.split())
         run = (
             f'echo "{line} ${{MASTER_ADDR:+addr}} ${{MASTER_PORT:+port}}" > place-$RANK'
@@ -164,7 +174,8 @@ class ExecutorContract:
         assert self.lives(site) in ([], ["+a-1-0", "-a-1-0"])
 
     def test_stop_lets_replicas_save_and_says_stopped(self, site: Site) -> None:
-        inbox, executor = Inbox(), site.executor()
+        inbox = Inbox()
+        executor = site.executor()
         executor.execute(self.start(site, self.sleeper(site), 1, 1), inbox.post)
         inbox.wait(started("a", 1))
         until(lambda: len(self.lives(site)) == 2)
@@ -183,7 +194,8 @@ class ExecutorContract:
     def test_repeated_orders_get_the_present_fate_and_start_nothing(
         self, site: Site
     ) -> None:
-        inbox, executor = Inbox(), site.executor()
+        inbox = Inbox()
+        executor = site.executor()
         order = self.start(site, self.sleeper(site))
         for _ in range(3):
             executor.execute(order, inbox.post)
@@ -201,7 +213,8 @@ class ExecutorContract:
         assert self.lives(site) == ["+a-1-0", "-a-1-0"]
 
     def test_an_older_generation_is_ignored(self, site: Site) -> None:
-        inbox, executor = Inbox(), site.executor()
+        inbox = Inbox()
+        executor = site.executor()
         executor.execute(self.start(site, self.sleeper(site), generation=2), inbox.post)
         inbox.wait(started("a", 2))
         executor.execute(self.start(site, self.sleeper(site), generation=1), inbox.post)
@@ -211,7 +224,8 @@ class ExecutorContract:
         inbox.wait(exited("a", 2, Outcome.STOPPED))
 
     def test_a_stop_that_overtakes_its_start_wins(self, site: Site) -> None:
-        inbox, executor = Inbox(), site.executor()
+        inbox = Inbox()
+        executor = site.executor()
         executor.execute(Stop(job="a", generation=1), inbox.post)
         executor.execute(self.start(site, self.sleeper(site)), inbox.post)
         assert _plain(inbox.one()) == exited("a", 1, Outcome.STOPPED)
@@ -224,7 +238,8 @@ class ExecutorContract:
     def test_a_newer_generation_waits_until_the_older_one_is_gone(
         self, site: Site
     ) -> None:
-        inbox, executor = Inbox(), site.executor()
+        inbox = Inbox()
+        executor = site.executor()
         executor.execute(self.start(site, self.sleeper(site)), inbox.post)
         inbox.wait(started("a", 1))
         until(lambda: len(self.lives(site)) == 1)
@@ -238,7 +253,8 @@ class ExecutorContract:
     def test_a_retraction_keeps_what_runs_and_forbids_its_order(
         self, site: Site
     ) -> None:
-        inbox, executor = Inbox(), site.executor()
+        inbox = Inbox()
+        executor = site.executor()
         order = self.start(site, self.sleeper(site))
         executor.execute(order, inbox.post)
         inbox.wait(started("a", 1))
@@ -271,7 +287,8 @@ class ExecutorContract:
         inbox.wait(exited("a", 1, Outcome.FAILED))
 
     def test_setup_runs_once_and_before_the_replicas(self, site: Site) -> None:
-        inbox, executor = Inbox(), site.executor()
+        inbox = Inbox()
+        executor = site.executor()
         for generation in (1, 2):
             order = self.start(
                 site, "cat trace > seen-$COADAPT_GENERATION", generation=generation
@@ -300,7 +317,8 @@ class ExecutorContract:
         assert not (site.folder / "ran").exists()
 
     def test_a_new_executor_finds_what_runs(self, site: Site) -> None:
-        before, inbox = Inbox(), Inbox()
+        before = Inbox()
+        inbox = Inbox()
         order = self.start(site, self.sleeper(site), 2, 1)
         site.executor().execute(order, before.post)
         before.wait(started("a", 1))
@@ -313,7 +331,8 @@ class ExecutorContract:
         assert len(self.lives(site)) == 6
 
     def test_a_new_executor_knows_what_ended_meanwhile(self, site: Site) -> None:
-        before, inbox = Inbox(), Inbox()
+        before = Inbox()
+        inbox = Inbox()
         order = self.start(site, "true")
         site.executor().execute(order, before.post)
         before.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
@@ -321,7 +340,8 @@ class ExecutorContract:
         inbox.wait(exited("a", 1, Outcome.SUCCEEDED))
 
     def test_a_new_executor_ignores_older_generations_too(self, site: Site) -> None:
-        before, inbox = Inbox(), Inbox()
+        before = Inbox()
+        inbox = Inbox()
         site.executor().execute(self.start(site, "true", generation=2), before.post)
         before.wait(started("a", 2), exited("a", 2, Outcome.SUCCEEDED))
         site.executor().execute(
@@ -331,7 +351,8 @@ class ExecutorContract:
         assert self.lives(site) == []
 
     def test_jobs_run_side_by_side_and_end_apart(self, site: Site) -> None:
-        inbox, executor = Inbox(), site.executor()
+        inbox = Inbox()
+        executor = site.executor()
         executor.execute(self.start(site, self.sleeper(site), job="a"), inbox.post)
         inbox.wait(started("a", 1))
         executor.execute(self.start(site, "true", job="b"), inbox.post)
@@ -340,7 +361,8 @@ class ExecutorContract:
         inbox.wait(exited("a", 1, Outcome.STOPPED))
 
     def test_no_slot_is_ever_shared(self, site: Site) -> None:
-        inbox, executor = Inbox(), site.executor()
+        inbox = Inbox()
+        executor = site.executor()
         executor.execute(self.start(site, self.sleeper(site), 2, job="a"), inbox.post)
         inbox.wait(started("a", 1))
         until(lambda: len(self.lives(site)) == 2)

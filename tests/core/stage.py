@@ -1,4 +1,6 @@
-"""A stage for core stories: short words for events, and every command kept as it came out."""
+"""A stage for core stories: short words for events, and every command kept as it came
+out.
+"""
 
 from dataclasses import replace
 
@@ -65,7 +67,9 @@ class Stage:
         *,
         settle_s: float = 0.0,
     ) -> None:
-        """Plans change jobs that have not taken a step yet, unless `settle_s` says otherwise."""
+        """Plans change jobs that have not taken a step yet, unless `settle_s` says
+        otherwise.
+        """
         self.scheduler = Scheduler()
         self.at = 0.0
         self.journal: list[Event] = []
@@ -114,7 +118,9 @@ class Stage:
     def round(
         self, at: float, allocations: dict[str, Allocation], **plan: object
     ) -> list[Command]:
-        """Let the timer fire and answer the Solve; return what follows from the plan."""
+        """Let the timer fire and answer the Solve; return what follows from the
+        plan.
+        """
         assert any(isinstance(command, Solve) for command in self.timer(at))
         return self.plan(allocations, **plan)  # type: ignore[arg-type]
 

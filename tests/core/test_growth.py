@@ -1,4 +1,6 @@
-"""A growth that fails costs nothing: the job goes back, the size is set aside, its other failures count as ever."""
+"""A growth that fails costs nothing: the job goes back, the size is set aside, its
+other failures count as ever.
+"""
 
 import random
 from dataclasses import replace
@@ -44,7 +46,9 @@ def trains_on_one(stage: Stage, max_failures: int = 3) -> None:
 
 
 def grows_and_fails(stage: Stage, at: float, allocation: Allocation) -> list:
-    """Order the growth in the round at `at`; its replicas end with an error before their first step."""
+    """Order the growth in the round at `at`; its replicas end with an error before
+    their first step.
+    """
     (order,) = stage.round(at, {"a": allocation})
     assert isinstance(order, Rescale)
     return stage.exited(Outcome.FAILED, generation=order.generation, detail=BROKEN)
@@ -271,7 +275,9 @@ def test_a_journal_of_before_is_replayed_as_it_was_decided() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_job_that_works_on_few_gpus_only_is_never_given_up(seed: int) -> None:
-    """Plans are drawn at random; the job breaks above a size, in a change or in a start, at once or a step late."""
+    """Plans are drawn at random; the job breaks above a size, in a change or in a
+    start, at once or a step late.
+    """
     rng = random.Random(seed)
     works = Size(num_replicas=rng.randint(1, 6), num_nodes=rng.randint(1, 2))
     stage = Stage()

@@ -1,4 +1,6 @@
-"""A job that reported and falls silent is started again; one that never reports is let be."""
+"""A job that reported and falls silent is started again; one that never reports is let
+be.
+"""
 
 from dataclasses import replace
 
@@ -13,7 +15,9 @@ from tests.core.stage import Stage, on, spec
 
 
 def training(hang_timeout_s: float | None = 600.0, *, reports: bool = True) -> Stage:
-    """Return a stage with job a on two GPUs since 60 s, which reported last at 70 s, if at all."""
+    """Return a stage with job a on two GPUs since 60 s, which reported last at 70 s, if
+    at all.
+    """
     stage = Stage()
     launch = Launch(run="python train.py", hang_timeout_s=hang_timeout_s)
     stage.submit("a", replace(spec(max_failures=1), launch=launch))
@@ -36,7 +40,8 @@ def test_a_silent_job_is_stopped_and_starts_again_at_once() -> None:
     job = stage.job()
     assert (job.state, job.reason) == (JobState.STOPPING, Reason.HUNG)
     assert job.explanation == (
-        "is being stopped, to start again: it has not reported for 11 min, its hang_timeout is 10 min"
+        "is being stopped, to start again: it has not reported for 11 min, its "
+        "hang_timeout is 10 min"
     )
     (start,) = (
         command

@@ -10,7 +10,8 @@ from coadapt.core.heartbeats import HeartbeatTimeouts
 @pytest.mark.parametrize("seed", range(20))
 def test_it_finds_whom_a_look_at_everybody_finds(seed: int) -> None:
     random_ = random.Random(seed)
-    heartbeats, heard = HeartbeatTimeouts(), dict[str, tuple[float, float]]()
+    heartbeats = HeartbeatTimeouts()
+    heard = dict[str, tuple[float, float]]()
     at = 0.0
     for _ in range(300):
         at += random_.choice((0.0, 0.3, 7.0))
@@ -35,7 +36,8 @@ def test_it_finds_whom_a_look_at_everybody_finds(seed: int) -> None:
 
 
 def test_nobody_behind_the_first_who_may_be_silent_is_looked_at() -> None:
-    heartbeats, looks = HeartbeatTimeouts(), 0
+    heartbeats = HeartbeatTimeouts()
+    looks = 0
 
     class Instant(float):
         def __rsub__(self, other: float) -> float:

@@ -1,4 +1,6 @@
-"""The next multiple of a period is later than now, and the first one, whatever the digits."""
+"""The next multiple of a period is later than now, and the first one, whatever the
+digits.
+"""
 
 import math
 from fractions import Fraction

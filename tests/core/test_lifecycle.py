@@ -14,9 +14,11 @@ from coadapt.core.lifecycle import (
     advance,
 )
 
-S, T = JobState, Trigger
+S = JobState
+T = Trigger
 
-# Written out by hand, on purpose: a change of the table must be made twice, and thought about twice.
+# Written out by hand, on purpose: a change of the table must be made twice, and thought
+# about twice.
 LEGAL = {
     S.PENDING: {T.ALLOCATED: S.STARTING, T.CANCELLED: S.CANCELLED},
     S.STARTING: {
@@ -112,7 +114,8 @@ def test_no_sequence_of_triggers_leaves_the_table_or_brings_back_the_dead(
         except IllegalTransitionError:
             continue
         assert state not in ENDED
-        # A job that holds GPUs goes back to PENDING or ends only because its replicas ended.
+        # A job that holds GPUs goes back to PENDING or ends only because its replicas
+        # ended.
         if state in HOLDING and following not in HOLDING:
             assert trigger in {T.SUCCEEDED, T.GAVE_UP, T.RELEASED, T.CANCELLED}
         state = following

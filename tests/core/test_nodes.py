@@ -43,15 +43,15 @@ def test_a_job_that_waits_says_what_the_cluster_has_now_though_the_plan_says_the
             stage.handle(event)
         stage.round(at, {})
         told.append(stage.job().explanation)
-    waits, impossible = (
-        "waits: the policy gave it no GPU this round",
-        "waits: needs at least 6 GPUs",
-    )
+    waits = "waits: the policy gave it no GPU this round"
+    impossible = "waits: needs at least 6 GPUs"
     assert [told[0], told[1][: len(impossible)], told[2]] == [waits, impossible, waits]
 
 
 def test_a_node_that_comes_back_is_full_of_those_who_have_not_ended_there() -> None:
-    """Its agent was gone for a moment: who holds what is known, whoever was to be stopped may still live."""
+    """Its agent was gone for a moment: who holds what is known, whoever was to be
+    stopped may still live.
+    """
     stage = Stage()
     stage.running(allocation=on(n0=3))
     stage.lose("n0")

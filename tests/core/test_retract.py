@@ -1,4 +1,6 @@
-"""Stories of a change in place that is taken back, or fails, while the replicas of before train on."""
+"""Stories of a change in place that is taken back, or fails, while the replicas of
+before train on.
+"""
 
 import pytest
 
@@ -107,7 +109,8 @@ def test_what_the_order_held_counts_until_it_was_taken_back(stage: Stage) -> Non
 def test_a_dictated_batch_goes_back_with_its_order() -> None:
     stage = Stage()
     stage.submit()
-    first, second = BatchConfig(total=16, atomic=8), BatchConfig(total=32, atomic=16)
+    first = BatchConfig(total=16, atomic=8)
+    second = BatchConfig(total=32, atomic=16)
     stage.round(60.0, {"a": on(n0=2)}, batches={"a": first})
     stage.started()
     assert stage.round(120.0, {"a": on(n0=2)}, batches={"a": second}) == [
@@ -173,7 +176,8 @@ def test_a_change_that_failed_is_let_be_until_another_plan_asks(stage: Stage) ->
         on(n0=2),
     )
     assert job.explanation == (
-        f"trains on with 2 GPUs, a later round may try again: the change to 4 failed: {FAILURE}"
+        f"trains on with 2 GPUs, a later round may try again: the change to 4 "
+        f"failed: {FAILURE}"
     )
     assert stage.cancel("b") == []
     assert stage.timer(180.0)[0] == Solve(round=3, view=stage.scheduler.view())

@@ -150,7 +150,8 @@ def test_a_change_of_mind_waits_until_the_start_was_answered() -> None:
 def test_a_dictated_batch_goes_with_the_order_and_its_change_is_a_rescale() -> None:
     stage = Stage()
     stage.submit()
-    first, second = BatchConfig(total=16, atomic=8), BatchConfig(total=32, atomic=16)
+    first = BatchConfig(total=16, atomic=8)
+    second = BatchConfig(total=32, atomic=16)
     (start,) = stage.round(60.0, {"a": on(n0=2)}, batches={"a": first})
     assert isinstance(start, Start)
     assert start.batch == first

@@ -1,4 +1,6 @@
-"""Stories of tenants: what they are granted may change at any time, and counts from the next round on."""
+"""Stories of tenants: what they are granted may change at any time, and counts from the
+next round on.
+"""
 
 import pytest
 

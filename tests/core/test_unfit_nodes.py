@@ -1,4 +1,6 @@
-"""A node that lacks something of one job: the job goes on elsewhere, is not blamed, and others keep the node."""
+"""A node that lacks something of one job: the job goes on elsewhere, is not blamed, and
+others keep the node.
+"""
 
 from coadapt.core.commands import Command, Start
 from coadapt.core.events import Outcome, ReplicasExited

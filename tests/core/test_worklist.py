@@ -1,4 +1,6 @@
-"""What the core keeps, and what a look at all records gives: after every event of random runs."""
+"""What the core keeps, and what a look at all records gives: after every event of
+random runs.
+"""
 
 import sys
 from collections.abc import Callable
@@ -29,7 +31,9 @@ from tests.core.stage import Stage, on
 
 
 class Checked(Scheduler):
-    """Compares what it keeps up to date with what it would find if it looked at everything."""
+    """Compares what it keeps up to date with what it would find if it looked at
+    everything.
+    """
 
     def handle(self, event: Event) -> list[Command]:
         anew = Scheduler(self.config, deepcopy(self.state))
@@ -61,10 +65,8 @@ class Checked(Scheduler):
         assert [job.id for job in self.state.active] == in_order, event
         fresh = Scheduler(self.config, self.state).view()
         assert self.view() == fresh, event
-        kept, summed = (
-            standing_of(self.view()),
-            standing_of(ClusterView(at=0.0, nodes=fresh.nodes, jobs=fresh.jobs)),
-        )
+        kept = standing_of(self.view())
+        summed = standing_of(ClusterView(at=0.0, nodes=fresh.nodes, jobs=fresh.jobs))
         assert (kept.allocations, kept.batches, kept.jobs) == (
             summed.allocations,
             summed.batches,
@@ -83,7 +85,8 @@ def test_what_is_kept_is_what_a_sum_over_all_jobs_gives(seed: int) -> None:
 
 
 def three_that_train() -> tuple[Stage, dict[str, Allocation]]:
-    stage, plan = Stage(), {name: on(n0=1) for name in "abc"}
+    stage = Stage()
+    plan = {name: on(n0=1) for name in "abc"}
     for name in plan:
         stage.submit(name)
     stage.round(60.0, plan)
@@ -97,7 +100,8 @@ def test_of_a_plan_only_what_it_says_anew_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage, plan = three_that_train()
-    looked, set_target = list[str](), stage.scheduler._set_target
+    looked = list[str]()
+    set_target = stage.scheduler._set_target
 
     def note(job: JobRecord, *rest: object) -> None:
         looked.append(job.id)
@@ -173,7 +177,8 @@ def test_of_ended_jobs_the_last_ids_are_kept() -> None:
 
 def lines_of(happen: Callable[[], object]) -> int:
     """Return how many lines of Python are run, each turn of a loop anew."""
-    count, before = 0, sys.gettrace()
+    count = 0
+    before = sys.gettrace()
 
     def trace(_: FrameType, what: str, __: object) -> object:
         nonlocal count
@@ -203,7 +208,8 @@ def costs_among(num_jobs: int) -> dict[str, int]:
     )
     for name in names[4::2]:
         stage.started(name)
-    # What a plan left to be done is done with the next event, once: not part of what each costs.
+    # What a plan left to be done is done with the next event, once: not part of what
+    # each costs.
     events_of(stage, "new", "j0", "j1")
     return events_of(stage, "newer", "j2", "j3")
 
@@ -226,6 +232,9 @@ def events_of(stage: Stage, new: str, runs: str, waits: str) -> dict[str, int]:
 
 
 def test_an_event_of_one_job_costs_the_same_among_many() -> None:
-    """It looked at all: 39 ms per alarm and 4 ms per start among 2,000 to 10,000 jobs."""
-    few, many = costs_among(20), costs_among(640)
+    """It looked at all: 39 ms per alarm and 4 ms per start among 2,000 to 10,000
+    jobs.
+    """
+    few = costs_among(20)
+    many = costs_among(640)
     assert {kind: cost for kind, cost in many.items() if cost > 1.5 * few[kind]} == {}

@@ -1,4 +1,6 @@
-"""Jobs of the demo and one of eight replicas over several nodes, from the same files, on each engine."""
+"""Jobs of the demo and one of eight replicas over several nodes, from the same files,
+on each engine.
+"""
 
 import os
 

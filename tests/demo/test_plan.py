@@ -1,4 +1,6 @@
-"""What the demo expects: lawful job files, results read right, and verdicts that can be bad."""
+"""What the demo expects: lawful job files, results read right, and verdicts that can be
+bad.
+"""
 
 from dataclasses import replace
 
@@ -42,7 +44,10 @@ def test_the_job_files_show_what_the_demo_promises() -> None:
 
 
 def test_the_last_figure_counts() -> None:
-    log = "epoch 0: loss 0.5\nfinal accuracy 0.2500\nepoch 1: loss 0.4\nfinal bits per letter 0.3558\n"
+    log = (
+        "epoch 0: loss 0.5\nfinal accuracy 0.2500\nepoch 1: loss 0.4\nfinal bits per "
+        "letter 0.3558\n"
+    )
     assert find_result(log) == ("bits per letter", 0.3558)
     assert find_result("epoch 0: loss 0.5\nthe final accuracy 0.9\n") is None
 
@@ -67,7 +72,8 @@ def test_a_result_may_be_better_but_hardly_worse(
 
 
 def test_the_outcome_is_good_if_every_job_is() -> None:
-    good, bad = verdict(ACCURACY, 0.9), verdict(ERROR, 0.99)
+    good = verdict(ACCURACY, 0.9)
+    bad = verdict(ERROR, 0.99)
     assert as_json([good], 60.0, "r.html")["good"] is True
     assert as_json([good, bad], 60.0, "r.html") == {
         "good": False,

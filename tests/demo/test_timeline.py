@@ -1,4 +1,6 @@
-"""The demo's course, with a fake scheduler that answers at once: what is told, and that trouble is made."""
+"""The demo's course, with a fake scheduler that answers at once: what is told, and that
+trouble is made.
+"""
 
 from typing import cast
 

@@ -1,4 +1,5 @@
-"""Random orders to one job of the local executor, each answered in one way only, whatever comes in between.
+"""Random orders to one job of the local executor, each answered in one way only,
+whatever comes in between.
 
 python -m tests.executors.changes --seeds 20    goes through more than the suite does
 """
@@ -26,7 +27,9 @@ COUNTS = ((1, 0), (2, 0), (1, 1), (0, 1), (2, 1), (0, 2))
 
 
 class RandomOrders:
-    """One job under random orders; executors come and go, and events of all of them come together."""
+    """One job under random orders; executors come and go, and events of all of them
+    come together.
+    """
 
     def __init__(self, site: Stage, seed: int) -> None:
         self._site = site
@@ -46,7 +49,8 @@ class RandomOrders:
         return self.told
 
     def _order(self, generation: int) -> None:
-        rng, site = self._random, self._site
+        rng = self._random
+        site = self._site
         flags = [flag for flag in ("slow", "stuck") if rng.random() < 0.5]
         for flag in flags:
             site.set(flag)
@@ -81,7 +85,9 @@ class RandomOrders:
             self._executor.execute(order, self._inbox.post)
 
     def _answer(self, generation: int) -> type | None:
-        """Return how the order of that generation was answered; every order is in one way only."""
+        """Return how the order of that generation was answered; every order is in one
+        way only.
+        """
         for event in list(self._inbox.events):
             assert isinstance(event, ReplicasStarted | ReplicasKept), event
             assert self._answers.setdefault(event.generation, type(event)) is type(

@@ -1,4 +1,6 @@
-"""The script of `jobs/eight.yaml`: a training of which every sample and every parameter can be looked at."""
+"""The script of `jobs/eight.yaml`: a training of which every sample and every parameter
+can be looked at.
+"""
 
 import os
 from pathlib import Path
@@ -16,10 +18,11 @@ def the_toy(folder: Path) -> Toy:
 
 
 def distance(folder: Path) -> float:
-    """Return how far the parameters in `folder` are from a plain loop's, relative to the largest of each.
+    """Return how far the parameters in `folder` are from a plain loop's, relative to
+    the largest of each.
 
-    Raises AssertionError where that is more than the tests of training allow, or where a step did not have
-    its samples, each once and in order.
+    Raises AssertionError where that is more than the tests of training allow, or where
+    a step did not have its samples, each once and in order.
     """
     toy = the_toy(folder)
     assert_same_run(toy)

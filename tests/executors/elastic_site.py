@@ -1,4 +1,6 @@
-"""A stage for changes in place under the local executor: one job of a script without training."""
+"""A stage for changes in place under the local executor: one job of a script without
+training.
+"""
 
 import os
 import sys
@@ -23,7 +25,8 @@ class Stage(LocalSite):
     """One job of the fake trainer, and who lives in it."""
 
     def start(self, *counts: int, generation: int = 1) -> tuple[ProcessExecutor, Inbox]:
-        executor, inbox = self.executor(), Inbox()
+        executor = self.executor()
+        inbox = Inbox()
         executor.execute(Start(**self.terms(generation, counts)), inbox.post)
         inbox.wait(started("a", generation))
         until((self.job().generation(generation).control_dir / CAPABLE_FILE).exists)

@@ -1,12 +1,15 @@
-"""The demo's four jobs and one of eight replicas, from the same files, on an engine that is this machine.
+"""The demo's four jobs and one of eight replicas, from the same files, on an engine
+that is this machine.
 
-    python -m tests.executors.every_engine --engine ray --engine slurm --engine kubernetes [--short]
+    python -m tests.executors.every_engine --engine ray --engine slurm --engine
+    kubernetes [--short]
 
-Ray has three nodes, Slurm four, Kubernetes three (a real API server, a test kubelet). The demo's jobs have to
-end as well as their scripts do alone (demo/plan.py has the tolerances); the job of eight replicas, over two
-nodes at least, with the parameters of a plain loop in one process and every sample used once, in order.
-With `--short` two of the demo's jobs, one of each contract, train for a part of their files' epochs, alone
-and on the engine, beside the job of eight.
+Ray has three nodes, Slurm four, Kubernetes three (a real API server, a test kubelet).
+The demo's jobs have to end as well as their scripts do alone (demo/plan.py has the
+tolerances); the job of eight replicas, over two nodes at least, with the parameters of
+a plain loop in one process and every sample used once, in order.
+With `--short` two of the demo's jobs, one of each contract, train for a part of their
+files' epochs, alone and on the engine, beside the job of eight.
 """
 
 import argparse
@@ -31,9 +34,9 @@ from tests.executors.eight import distance
 from tests.executors.ray_nodes import start_ray
 
 LIMIT_S = 1500.0
-# The part of their epochs after which the tolerances hold as well: shapes is at 0.95 to 0.98 then, and at
-# 0.948 alone. Of the others tiny-gpt is rigid, like the job of eight, and factorise takes larger steps, as
-# shapes does.
+# The part of their epochs after which the tolerances hold as well: shapes is at 0.95 to
+# 0.98 then, and at 0.948 alone. Of the others tiny-gpt is rigid, like the job of eight,
+# and factorise takes larger steps, as shapes does.
 SHORT = {"shapes": 1 / 5, "shapes-fixed": 1 / 3}
 PASS_ENV = "--executor-option=pass_env=OMP_NUM_THREADS"
 
@@ -50,7 +53,9 @@ EIGHT = Eight(name="eight", at_s=0.0, higher_is_better=False, tolerance=0.0)
 
 
 def shortened_jobs(folder: Path) -> list[DemoJob]:
-    """Return the demo's jobs that are in SHORT, with files in `folder`, sooner after one another."""
+    """Return the demo's jobs that are in SHORT, with files in `folder`, sooner after
+    one another.
+    """
     return [
         _shortened(job, folder, SHORT[job.name]) for job in JOBS if job.name in SHORT
     ]
@@ -58,7 +63,9 @@ def shortened_jobs(folder: Path) -> list[DemoJob]:
 
 @dataclass(frozen=True, kw_only=True)
 class Shortened(DemoJob):
-    """A job of the demo whose file, in `folder`, says all that its own does, but for the epochs."""
+    """A job of the demo whose file, in `folder`, says all that its own does, but for
+    the epochs.
+    """
 
     folder: Path
 
@@ -88,7 +95,9 @@ def _shortened(job: DemoJob, folder: Path, share: float) -> DemoJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A cluster that is up. `options`: of `coadapt up`, whose state directory is in `folder`."""
+    """A cluster that is up. `options`: of `coadapt up`, whose state directory is in
+    `folder`.
+    """
 
     folder: Path
     options: Sequence[str]
@@ -169,29 +178,29 @@ def _options(executor: str, **options: object) -> list[str]:
 
 @dataclass(slots=True)
 class Watch:
-    """Which nodes each job held at some moment, by name; all of them at once at the most."""
+    """Which nodes each job held at some moment, by name; all of them at once at the
+    most.
+    """
 
     nodes: dict[str, int] = field(default_factory=dict)
 
     def look(self, cluster: JsonObject) -> None:
         for job in cast("list[JsonObject]", cluster["jobs"]):
-            name, held = (
-                str(job["name"]),
-                len(cast("list[object]", job["allocation"] or [])),
-            )
+            name = str(job["name"])
+            held = len(cast("list[object]", job["allocation"] or []))
             self.nodes[name] = max(self.nodes.get(name, 0), held)
 
 
 def run_on(
     name: str, demo_jobs: Sequence[DemoJob], plain: dict[str, Result]
 ) -> JsonObject:
-    """Return what became of all jobs on the engine `name`. plain: what the demo's came to alone."""
+    """Return what became of all jobs on the engine `name`. plain: what the demo's came
+    to alone.
+    """
     with tempfile.TemporaryDirectory() as place, ENGINES[name](Path(place)) as engine:
-        scheduler, watch, began = (
-            LiveScheduler(engine.folder, engine.options),
-            Watch(),
-            time.monotonic(),
-        )
+        scheduler = LiveScheduler(engine.folder, engine.options)
+        watch = Watch()
+        began = time.monotonic()
         try:
             scheduler.start()
             jobs = (EIGHT, *demo_jobs)
@@ -223,7 +232,8 @@ def _row(
     job: DemoJob,
     plain: Result | None,
 ) -> dict[str, object]:
-    picture, job_id = course.job(job.name), course.ids[job.name]
+    picture = course.job(job.name)
+    job_id = course.ids[job.name]
     assert picture is not None
     row: dict[str, object] = {
         "job": job.name,

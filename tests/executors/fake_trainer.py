@@ -1,9 +1,11 @@
-"""A training script without training: by the notes of model/rescale.py it rescales as coadapt.train does.
+"""A training script without training: by the notes of model/rescale.py it rescales as
+coadapt.train does.
 
-It leaves `+name`, `=name generation rank` and `-name code` in the file `lives`. Files in its folder steer it:
-`finish` ends the training, `slow` keeps those who join from being ready, `broken` makes them fail then, and
-`deaf` has them ignore what they are told; `stuck` keeps a change from being done, `linger` those who leave
-from ending, and `incapable` keeps it from changing at all.
+It leaves `+name`, `=name generation rank` and `-name code` in the file `lives`. Files
+in its folder steer it: `finish` ends the training, `slow` keeps those who join from
+being ready, `broken` makes them fail then, and `deaf` has them ignore what they are
+told; `stuck` keeps a change from being done, `linger` those who leave from ending, and
+`incapable` keeps it from changing at all.
 """
 
 import json
@@ -43,7 +45,8 @@ PATIENCE_S = 10.0  # as long as ControlClient has it
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as it asks, too
 
 folder = Path()
-generation, rank = int(os.environ[ENV_GENERATION]), int(os.environ["RANK"])
+generation = int(os.environ[ENV_GENERATION])
+rank = int(os.environ["RANK"])
 me = member_name(generation, rank)
 told_to_stop = threading.Event()
 
@@ -139,8 +142,9 @@ def leave(code: int) -> None:
 
 
 def enter(new: RescaleOrder) -> None:
-    global generation, rank
-    generation, rank = new.generation, new.members.index(me)
+    global generation, rank  # noqa: PLW0603  # the state of this small script
+    generation = new.generation
+    rank = new.members.index(me)
     while (folder / "stuck").exists():
         if told_to_stop.is_set() and os.environ.get(ENV_JOINING) == "1":
             leave(0)

@@ -1,7 +1,8 @@
-"""Counting jobs on an engine, shot at at random moments: nothing lost, nothing doubled, every job ends.
+"""Counting jobs on an engine, shot at at random moments: nothing lost, nothing doubled,
+every job ends.
 
-Each job holds a lock while it lives and notes its starts, so that a second life shows. Told are the times
-until the scheduler knew, and until the job that was hit went on.
+Each job holds a lock while it lives and notes its starts, so that a second life shows.
+Told are the times until the scheduler knew, and until the job that was hit went on.
 """
 
 import argparse
@@ -53,7 +54,9 @@ class Range(ABC):
 
     @abstractmethod
     def told(self) -> str:
-        """Return what the engine knows of its nodes, for whoever looks for what went wrong."""
+        """Return what the engine knows of its nodes, for whoever looks for what went
+        wrong.
+        """
 
     @abstractmethod
     def start(self) -> None:
@@ -72,15 +75,19 @@ class Range(ABC):
         )
 
     def shoot(self, kind: str) -> tuple[float, float]:
-        """Return the seconds until it was noticed, and until the job that was hit trained again."""
+        """Return the seconds until it was noticed, and until the job that was hit
+        trained again.
+        """
         job = self._draw.choice(self.jobs)
         node = str(self._nodes_of(job)[0])
-        before, known = self.starts(job), self._generation(job)
+        before = self.starts(job)
+        known = self._generation(job)
         began = time.monotonic()
         restore = self.kill(kind, job, node)
         if kind in self.harmless:
             restore()
-            answered, count = time.monotonic() - began, self.cluster.count(job)
+            answered = time.monotonic() - began
+            count = self.cluster.count(job)
             self._until(
                 lambda: self.cluster.count(job) > count, f"{kind}: {job} trains on"
             )
@@ -147,7 +154,9 @@ class Range(ABC):
         return False
 
     def _trains(self, job: str) -> bool:
-        """A replica counts as started before its script has begun: shot then, it would not be hit."""
+        """A replica counts as started before its script has begun: shot then, it would
+        not be hit.
+        """
         picture = self.cluster.job(job)
         begun = f"generation {picture['generation']} starts at "
         return picture["state"] == "running" and any(
@@ -166,7 +175,9 @@ class Range(ABC):
 def shoot_many(
     make: Callable[[Path, int], Range], kinds: Sequence[str], description: str | None
 ) -> None:
-    """Shoot as often as the command line says, each kind in its turn; print what became of it."""
+    """Shoot as often as the command line says, each kind in its turn; print what became
+    of it.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -204,7 +215,9 @@ def shoot_many(
 
 
 def _told(times: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Return median and worst of the seconds until it was noticed, and until training again."""
+    """Return median and worst of the seconds until it was noticed, and until training
+    again.
+    """
     row: dict[str, float] = {"times": len(times)}
     for name, each in zip(("noticed", "again"), zip(*times, strict=True), strict=True):
         row |= {

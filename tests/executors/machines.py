@@ -1,6 +1,8 @@
-"""Machines apart on this one: a network name space, an address, a host name and an /etc/hosts each, on a bridge.
+"""Machines apart on this one: a network name space, an address, a host name and an
+/etc/hosts each, on a bridge.
 
-Needs root and `ip`. What loopback, a shared host name or one file system hides between processes shows here.
+Needs root and `ip`. What loopback, a shared host name or one file system hides between
+processes shows here.
 """
 
 import itertools
@@ -12,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-PREFIX4, PREFIX6 = "10.83", "fd83"
+PREFIX4 = "10.83"
+PREFIX6 = "fd83"
 NEEDED = ("ip", "nsenter", "unshare")
 _numbers = itertools.count()
 
@@ -28,9 +31,11 @@ def missing() -> str:
 
 
 class Machines:
-    """`count` machines. names: what an /etc/hosts says of the own name: `debian` (127.0.1.1) or `unknown`.
+    """`count` machines. names: what an /etc/hosts says of the own name: `debian`
+    (127.0.1.1) or `unknown`.
 
-    ipv6: addresses are IPv6 only. decoy: each has a first interface that leads nowhere, as Docker's bridge.
+    ipv6: addresses are IPv6 only. decoy: each has a first interface that leads nowhere,
+    as Docker's bridge.
     """
 
     def __init__(
@@ -58,7 +63,8 @@ class Machines:
         _ip("link", "add", self._tag, "type", "bridge")
         _ip("link", "set", self._tag, "up")
         for index in range(count):
-            space, cable = f"{self._tag}-{index}", f"{self._tag}v{index}"
+            space = f"{self._tag}-{index}"
+            cable = f"{self._tag}v{index}"
             _ip("netns", "add", space)
             if decoy:
                 _ip("-n", space, "link", "add", "adocker0", "type", "bridge")
@@ -81,7 +87,8 @@ class Machines:
     ) -> "subprocess.Popen[str]":
         """Start a command on a machine."""
         script = (
-            f"mount --bind {self._folder}/hosts{index} /etc/hosts; hostname gpu{index}; "
+            f"mount --bind {self._folder}/hosts{index} /etc/hosts; hostname "
+            f"gpu{index}; "
             'exec "$@"'
         )
         inside = ["nsenter", f"--net=/run/netns/{self._tag}-{index}", "unshare", "--uts", "--mount"]  # fmt: skip

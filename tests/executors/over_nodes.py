@@ -1,4 +1,6 @@
-"""Replicas that join and leave in place on two nodes, without a disk by which they could hear of it."""
+"""Replicas that join and leave in place on two nodes, without a disk by which they
+could hear of it.
+"""
 
 import os
 import sys
@@ -27,8 +29,11 @@ class Site(Protocol):
 def changes_in_place_over_nodes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """They hear of it over the network, from a launcher that is on neither node."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    executor, inbox = site.executor(), Inbox()
-    here, both, there = ((1,), (1, 1), (0, 1))
+    executor = site.executor()
+    inbox = Inbox()
+    here = (1,)
+    both = (1, 1)
+    there = (0, 1)
     for generation, counts in ((1, here), (2, both), (3, there)):
         slots = tuple(
             (node, count) for node, count in zip(NODES, counts, strict=False) if count

@@ -1,4 +1,6 @@
-"""A job over two nodes, its checkpoints in an object store: killed, it goes on from there on one of them."""
+"""A job over two nodes, its checkpoints in an object store: killed, it goes on from
+there on one of them.
+"""
 
 import json
 import os
@@ -20,7 +22,8 @@ from tests.contracts.executor_contract import NODES, Inbox, exited, spec, starte
 from tests.train.rescale.test_elastic import assert_same_parameters
 from tests.train.toy import Toy
 
-# What a driver of S3 looks for; on a real cluster the operator lets them through, or nodes have them.
+# What a driver of S3 looks for; on a real cluster the operator lets them through, or
+# nodes have them.
 ENVS = (
     "AWS_ENDPOINT_URL",
     "AWS_ACCESS_KEY_ID",
@@ -36,7 +39,8 @@ run_toy(Toy(checkpoints=os.environ['COADAPT_CHECKPOINT_URL'], **{options!r}))
 
 only_with_engines = pytest.mark.skipif(
     "COADAPT_ENGINES" not in os.environ,
-    reason="takes long, and shows more of the engine than of us: `make engines-test` runs it",
+    reason="takes long, and shows more of the engine than of us: `make engines-test` "
+    "runs it",
 )
 
 
@@ -49,8 +53,11 @@ class Site(Protocol):
 
 
 def goes_on_from_an_object_store(site: Site, bucket: str) -> None:
-    """The state directory holds no checkpoint at any time; the parameters end as in a plain loop."""
-    # Long enough to be killed on the way, however busy the machine is: `fast` ends the waiting.
+    """The state directory holds no checkpoint at any time; the parameters end as in a
+    plain loop.
+    """
+    # Long enough to be killed on the way, however busy the machine is: `fast` ends the
+    # waiting.
     toy = Toy(
         folder=str(site.folder), num_epochs=6, pace_s=0.5, checkpoint_every_s=1e-9
     )
@@ -69,7 +76,9 @@ def goes_on_from_an_object_store(site: Site, bucket: str) -> None:
     launch = replace(given.launch, envs=tuple(envs.items()), checkpoints=bucket)
     batch = BatchLimits(initial=toy.batch_size)
     terms = {"job": "a", "spec": replace(given, launch=launch, batch=batch)}
-    executor, inbox, stored = site.executor(), Inbox(), ObjectFolder(below(bucket, "a"))
+    executor = site.executor()
+    inbox = Inbox()
+    stored = ObjectFolder(below(bucket, "a"))
     both = Allocation(slots=tuple((node, 1) for node in NODES))
     executor.execute(Start(generation=1, allocation=both, **terms), inbox.post)
     inbox.wait(started("a", 1))
@@ -82,7 +91,8 @@ def goes_on_from_an_object_store(site: Site, bucket: str) -> None:
     executor.execute(Start(generation=2, allocation=there, **terms), inbox.post)
     inbox.wait(started("a", 2), exited("a", 2, Outcome.SUCCEEDED))
     assert_same_parameters(toy)
-    # The last life is the one whose process began last; its first step is not the first of all.
+    # The last life is the one whose process began last; its first step is not the first
+    # of all.
     lives = sorted(
         site.folder.glob("ids-0-*.jsonl"), key=lambda path: path.stat().st_ctime
     )

@@ -1,7 +1,10 @@
-"""A Ray cluster on this machine whose own autoscaler starts and ends nodes: Ray's provider for tests."""
+"""A Ray cluster on this machine whose own autoscaler starts and ends nodes: Ray's
+provider for tests.
+"""
 
-# Ray's AutoscalingCluster begins with `ray stop --force`, which ends every Ray process of the machine, those
-# of other tests among them. So the head is started here, and ended by its session.
+# Ray's AutoscalingCluster begins with `ray stop --force`, which ends every Ray process
+# of the machine, those of other tests among them. So the head is started here, and
+# ended by its session.
 
 import json
 import os

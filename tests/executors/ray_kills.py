@@ -1,9 +1,11 @@
-"""Shots at random moments on a Ray cluster of three nodes: nothing lost, nothing doubled, every job ends.
+"""Shots at random moments on a Ray cluster of three nodes: nothing lost, nothing
+doubled, every job ends.
 
     python -m tests.executors.ray_kills --kills 20
 
-Of a replica, a launcher, all processes of a job at once, a node with its daemon and workers, the scheduler; a
-node is stopped in order. The head holds no jobs: with it Ray's own books would be gone.
+Of a replica, a launcher, all processes of a job at once, a node with its daemon and
+workers, the scheduler; a node is stopped in order. The head holds no jobs: with it
+Ray's own books would be gone.
 """
 
 from collections.abc import Callable

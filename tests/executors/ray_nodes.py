@@ -7,9 +7,11 @@ TRIES = 3
 
 
 def start_ray(*nodes: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """Return a cluster of Ray's own for tests, and its nodes, each started with the options that it has here.
+    """Return a cluster of Ray's own for tests, and its nodes, each started with the
+    options that it has here.
 
-    Ray gives a node 30 s to start, and a busy machine may take longer: then all is done again.
+    Ray gives a node 30 s to start, and a busy machine may take longer: then all is done
+    again.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster

@@ -1,4 +1,6 @@
-"""Replicas that change in place under the local executor: real processes of a script without training."""
+"""Replicas that change in place under the local executor: real processes of a script
+without training.
+"""
 
 import os
 import signal
@@ -120,7 +122,8 @@ def test_a_run_that_ends_while_its_change_waits_for_slots_is_not_started_anew(
 
 def test_a_script_that_cannot_change_yet_is_stopped_and_started(site: Stage) -> None:
     site.set("incapable")
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     executor.execute(Start(**site.terms(1, (1,))), inbox.post)
     inbox.wait(started("a", 1))
     until(lambda: site.alive() == {"1-0"})
@@ -149,7 +152,8 @@ def test_a_run_that_has_ended_when_its_change_is_ordered_tells_its_end(
     until(lambda: site.job().generation(1).exit_record() is not None)
     before = site.job().generation(1).path / "exit.json"
     fate = before.read_text()
-    before.unlink()  # as if it ended in the instant between the order and the launcher's next look
+    # as if it ended in the instant between the order and the launcher's next look
+    before.unlink()
     executor = site.executor()
     with site.job().lock():
         executor.execute(site.rescale(2), inbox.post)
@@ -219,7 +223,9 @@ def test_all_may_be_replaced_at_once(site: Stage) -> None:
 
 
 def test_a_stop_while_all_are_replaced_is_no_success(site: Stage) -> None:
-    """The old ones have left with code 0, and the new ones, told to stop, end in the same way."""
+    """The old ones have left with code 0, and the new ones, told to stop, end in the
+    same way.
+    """
     executor, inbox = site.start(1)
     site.set("stuck")
     executor.execute(site.rescale(0, 1), inbox.post)
@@ -246,7 +252,8 @@ def test_a_new_executor_takes_a_change_over(site: Stage) -> None:
     site.set("slow")
     executor.execute(site.rescale(2), before.post)
     until(lambda: "+2-1" in site.lives())
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     assert executor.adopted() == [("a", 2)]
     executor.execute(site.rescale(2), inbox.post)
     inbox.stays_empty()

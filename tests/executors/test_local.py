@@ -1,4 +1,6 @@
-"""The local executor keeps the executor contract, and what is particular to processes on one machine."""
+"""The local executor keeps the executor contract, and what is particular to processes
+on one machine.
+"""
 
 import os
 import signal
@@ -133,7 +135,9 @@ def test_a_start_is_told_of_what_ended_between_two_looks(
 
 
 class TestLocalContractOverTheNetwork(ExecutorContract):
-    """The same where replicas hear of rescales from their launcher's server, by no file."""
+    """The same where replicas hear of rescales from their launcher's server, by no
+    file.
+    """
 
     @pytest.fixture
     def site(self, site: LocalSite) -> LocalSite:
@@ -174,7 +178,8 @@ def test_a_killed_launcher_takes_its_replicas_with_it(site: LocalSite) -> None:
 def test_a_launcher_killed_while_no_scheduler_watched_is_found_out(
     site: LocalSite,
 ) -> None:
-    before, inbox = Inbox(), Inbox()
+    before = Inbox()
+    inbox = Inbox()
     start = order(site, "while true; do sleep 0.05; done", 2)
     site.executor().execute(start, before.post)
     before.wait(started("a", 1))
@@ -187,7 +192,8 @@ def test_a_launcher_killed_while_no_scheduler_watched_is_found_out(
 
 
 def test_an_order_whose_launcher_never_came_up_is_lost(site: LocalSite) -> None:
-    before, inbox = Inbox(), Inbox()
+    before = Inbox()
+    inbox = Inbox()
     start = order(site, "true")
     site.executor().execute(start, before.post)
     before.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
@@ -197,7 +203,9 @@ def test_an_order_whose_launcher_never_came_up_is_lost(site: LocalSite) -> None:
 
 
 def test_a_launcher_that_comes_too_late_starts_nothing(tmp_path: Path) -> None:
-    """Its generation was written off meanwhile, or another launcher of the job lives."""
+    """Its generation was written off meanwhile, or another launcher of the job
+    lives.
+    """
     directory = JobDir(tmp_path / "jobs" / "a").generation(1)
     directory.make()
     replica = ReplicaOrder(log=str(directory.job.logs / "1-0.log"), envs={})
@@ -219,7 +227,8 @@ def test_a_launcher_that_comes_too_late_starts_nothing(tmp_path: Path) -> None:
 def test_replicas_that_ignore_the_stop_are_killed_after_the_grace(
     site: LocalSite,
 ) -> None:
-    inbox, executor = Inbox(), site.executor(stop_grace_s=0.5)
+    inbox = Inbox()
+    executor = site.executor(stop_grace_s=0.5)
     executor.execute(
         order(site, "trap '' TERM; touch up; while true; do sleep 0.05; done"),
         inbox.post,
@@ -234,12 +243,16 @@ def test_replicas_that_ignore_the_stop_are_killed_after_the_grace(
 def test_a_shell_that_dies_at_once_leaves_its_script_time_to_save(
     site: LocalSite,
 ) -> None:
-    """The shell of a compound command ends at SIGTERM; the script below it is still writing."""
+    """The shell of a compound command ends at SIGTERM; the script below it is still
+    writing.
+    """
     script = site.folder / "train.sh"
     script.write_text(
-        "trap 'sleep 0.5; touch saved; exit 75' TERM; touch up; while true; do sleep 0.05; done"
+        "trap 'sleep 0.5; touch saved; exit 75' TERM; touch up; while true; do sleep "
+        "0.05; done"
     )
-    inbox, executor = Inbox(), site.executor()
+    inbox = Inbox()
+    executor = site.executor()
     executor.execute(order(site, f"true; bash {script}; true"), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
@@ -251,7 +264,9 @@ def test_a_shell_that_dies_at_once_leaves_its_script_time_to_save(
 def test_a_stop_reaches_the_script_but_not_the_helpers_below_it(
     site: LocalSite,
 ) -> None:
-    """As with a data loader: its workers must live until the training process has saved its state."""
+    """As with a data loader: its workers must live until the training process has saved
+    its state.
+    """
     script = site.folder / "train.py"
     script.write_text(
         "import pathlib, signal, subprocess, sys, time\n"
@@ -264,7 +279,8 @@ def test_a_stop_reaches_the_script_but_not_the_helpers_below_it(
         "pathlib.Path('up').touch()\n"
         "signal.pause()\n"
     )
-    inbox, executor = Inbox(), site.executor()
+    inbox = Inbox()
+    executor = site.executor()
     executor.execute(order(site, "true; python train.py; true"), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
@@ -309,7 +325,8 @@ def test_what_leaves_its_session_and_clears_its_environment_ends_too(
 
 
 def test_orphans_that_end_by_themselves_are_reaped(site: LocalSite) -> None:
-    inbox, executor = Inbox(), site.executor()
+    inbox = Inbox()
+    executor = site.executor()
     run = "for i in $(seq 1 20); do (sleep 0.01 &) ; done; touch up; sleep 600"
     executor.execute(order(site, run), inbox.post)
     inbox.wait(started("a", 1))
@@ -365,7 +382,8 @@ def test_a_missing_workdir_is_named(site: LocalSite) -> None:
 
 
 def test_replicas_find_the_whole_contract_in_their_environment(site: LocalSite) -> None:
-    inbox, executor = Inbox(), site.executor(devices={NODES[0]: ("GPU-x", "GPU-y")})
+    inbox = Inbox()
+    executor = site.executor(devices={NODES[0]: ("GPU-x", "GPU-y")})
     start = order(site, "env > env-$RANK", 2)
     batch = BatchConfig(total=64, atomic=32)
     executor.execute(
@@ -406,10 +424,8 @@ def test_a_job_sees_nothing_of_the_scheduler_s_environment_that_is_not_named(
     for name in ("MY_SECRET", "HF_TOKEN", "COADAPT_STATE"):
         monkeypatch.setenv(name, f"the {name}")
     monkeypatch.setenv("LC_TIME", "C")
-    inbox, executor = (
-        Inbox(),
-        site.executor(options=ProcessOptions(pass_env=frozenset({"HF_TOKEN"}))),
-    )
+    inbox = Inbox()
+    executor = site.executor(options=ProcessOptions(pass_env=frozenset({"HF_TOKEN"})))
     executor.execute(order(site, "env > env-0"), inbox.post)
     inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
     found = dict(
@@ -433,14 +449,16 @@ def test_nothing_of_a_job_is_readable_by_others_and_no_file_holds_the_token(
 
 
 def test_logs_of_all_generations_are_read_in_order(site: LocalSite) -> None:
-    inbox, executor = Inbox(), site.executor()
+    inbox = Inbox()
+    executor = site.executor()
     for generation in (1, 2, 10):
         executor.execute(
             order(site, "echo hello $COADAPT_GENERATION", generation=generation),
             inbox.post,
         )
         inbox.wait(started("a", generation), exited("a", generation, Outcome.SUCCEEDED))
-    parts, offset = [], 0
+    parts = []
+    offset = 0
     while (part := executor.log("a", 0, offset)).data:
         parts.append(part.data)
         offset = part.next_offset

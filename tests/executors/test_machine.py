@@ -13,7 +13,9 @@ HOST = socket.gethostname()
 
 
 def fake_nvml(*devices: tuple[str, str], driver: bool = True) -> ModuleType:
-    """Return a module that answers as pynvml does on a machine with these (UUID, name)."""
+    """Return a module that answers as pynvml does on a machine with these (UUID,
+    name).
+    """
     nvml = ModuleType("pynvml")
 
     class NVMLError(Exception):

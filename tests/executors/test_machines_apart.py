@@ -1,4 +1,6 @@
-"""A job over two machines trains whatever their host names mean: on network name spaces, with real replicas."""
+"""A job over two machines trains whatever their host names mean: on network name
+spaces, with real replicas.
+"""
 
 import sys
 from pathlib import Path

@@ -142,11 +142,14 @@ def test_one_that_is_taken_back_begins_anew_and_the_list_outlives_the_scheduler(
 
 @pytest.mark.processes
 def test_the_scheduler_hears_of_it_and_of_its_return(tmp_path: Path) -> None:
-    """Two jobs run on node-1 for a minute by the clock, and fail on node-0 three times."""
+    """Two jobs run on node-1 for a minute by the clock, and fail on node-0 three
+    times.
+    """
     at = [1_000.0]
     site = LocalSite(tmp_path)
     site.now = lambda: at[0]
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     try:
         for job in ("a", "b"):
             executor.execute(_start(site, job, 1, "sleep 600", "node-1"), inbox.post)

@@ -1,4 +1,6 @@
-"""The Ray executor keeps the executor contract on a real cluster of two nodes, which are this machine."""
+"""The Ray executor keeps the executor contract on a real cluster of two nodes, which
+are this machine.
+"""
 
 import json
 import os
@@ -128,7 +130,8 @@ def free_cpus() -> object:
 
 
 def test_nodes_of_ray_are_announced_under_their_names(site: RaySite) -> None:
-    # What the test before held may not be back yet: to this scheduler it is held by others.
+    # What the test before held may not be back yet: to this scheduler it is held by
+    # others.
     site.executor()
     until(lambda: free_cpus() == ALL_SLOTS)
     site.node_events.clear()
@@ -141,7 +144,8 @@ def test_nodes_of_ray_are_announced_under_their_names(site: RaySite) -> None:
 
 
 def test_ray_accounts_for_what_a_replica_holds(site: RaySite) -> None:
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     # What the test before held may not be back yet.
     until(lambda: free_cpus() == ALL_SLOTS)
     executor.execute(order(site, "touch up; sleep 60", NODES[1]), inbox.post)
@@ -156,7 +160,8 @@ def test_ray_accounts_for_what_a_replica_holds(site: RaySite) -> None:
 def test_a_restarted_scheduler_keeps_the_nodes_that_its_own_replicas_fill(
     site: RaySite,
 ) -> None:
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     until(lambda: free_cpus() == ALL_SLOTS)
     full = Allocation(slots=tuple((node, SLOTS_PER_NODE) for node in NODES))
     command = order(site, "echo >> up; sleep 60", NODES[0], share=full)
@@ -175,7 +180,9 @@ def test_a_restarted_scheduler_keeps_the_nodes_that_its_own_replicas_fill(
 
 
 def test_what_jobs_lack_is_asked_of_ray_until_they_have_it(site: RaySite) -> None:
-    """Read where Ray keeps it for its autoscaler; what one does with it is in test_ray_autoscaling.py."""
+    """Read where Ray keeps it for its autoscaler; what one does with it is in
+    test_ray_autoscaling.py.
+    """
     from ray.experimental.internal_kv import _internal_kv_get
 
     def asked() -> object:
@@ -193,7 +200,8 @@ def test_what_jobs_lack_is_asked_of_ray_until_they_have_it(site: RaySite) -> Non
 def test_a_replica_sees_the_gpu_that_ray_gave_it(site: RaySite) -> None:
     """The GPUs are Ray's word only: nothing here opens one."""
     site.options = {}
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     two = Allocation(slots=((NODES[0], 2),))
     run = "echo $CUDA_VISIBLE_DEVICES $LOCAL_RANK > gpu-$RANK; sleep 3"
     executor.execute(order(site, run, NODES[0], share=two), inbox.post)
@@ -209,9 +217,11 @@ def test_ray_brings_a_jobs_directory_and_setup_runs_there_once(site: RaySite) ->
     code = site.folder / "code"
     code.mkdir()
     (code / "data.txt").write_text("the data")
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     given = spec(
-        f"cat data.txt > {site.folder}/$RANK; pwd >> {site.folder}/$RANK; cat made >> there",
+        f"cat data.txt > {site.folder}/$RANK; pwd >> {site.folder}/$RANK; cat made "
+        f">> there",
         code,
     )
     assert given.launch is not None
@@ -235,7 +245,8 @@ def test_a_node_that_dies_is_lost_with_what_ran_on_it(
     site: RaySite, cluster: object
 ) -> None:
     node = cluster.add_node(node_name="node-2", num_cpus=1)  # type: ignore[attr-defined]  # Ray's has one
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     assert "node-2" in [
         event.node.id for event in site.node_events if isinstance(event, NodeJoined)
     ]
@@ -258,7 +269,8 @@ def test_a_node_that_dies_is_lost_with_what_ran_on_it(
 def test_an_address_without_a_cluster_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         InputError,
-        match=r"executor ray, option address: got '127\.0\.0\.1:1'; allowed: the address",
+        match=r"executor ray, option address: got '127\.0\.0\.1:1'; allowed: the "
+        r"address",
     ):
         prepare_executor("ray", {"address": "127.0.0.1:1"})
 
@@ -276,8 +288,8 @@ def test_a_job_over_two_nodes_goes_on_from_an_object_store(site: RaySite) -> Non
 
 
 def test_a_cluster_is_started_where_none_runs_and_joined_the_next_time() -> None:
-    """In processes of their own, which do not find the other tests' clusters by looking at the machine's
-    processes. Ray's sockets want a short path.
+    """In processes of their own, which do not find the other tests' clusters by looking
+    at the machine's processes. Ray's sockets want a short path.
     """
     code = (
         "import functools, ray, ray._private.services as services\n"

@@ -1,4 +1,6 @@
-"""What is asked of Ray's autoscaler, and that a real one gives and takes nodes for it."""
+"""What is asked of Ray's autoscaler, and that a real one gives and takes nodes for
+it.
+"""
 
 import os
 import threading
@@ -41,7 +43,8 @@ def test_all_slots_are_asked_for_while_jobs_wait_and_none_once_nobody_has_for_a_
     None
 ):
     asked: list[list[Bundle]] = []
-    there, lacking = 2, 3
+    there = 2
+    lacking = 3
     demand = RayDemand(
         num_slots=lambda: there,
         wanted_slots=lambda: lacking,
@@ -52,7 +55,9 @@ def test_all_slots_are_asked_for_while_jobs_wait_and_none_once_nobody_has_for_a_
     demand.look(0.0)
     demand.look(1.0)
     assert asked == [[{"GPU": 1.0}] * 5]
-    there, lacking = 4, 1  # two have come
+    # two have come
+    there = 4
+    lacking = 1
     demand.look(2.0)
     assert len(asked) == 1
     demand.look(REPEAT_S + 1.0)
@@ -93,7 +98,9 @@ def test_a_node_comes_while_a_job_waits_and_goes_once_it_is_idle(
     tmp_path: Path,
 ) -> None:
     """Of a cluster that has no slot at all to begin with."""
-    state, wanted, events = tmp_path / "state", 0, list[Event]()
+    state = tmp_path / "state"
+    wanted = 0
+    events = list[Event]()
     state.mkdir()
 
     def lost(node: NodeId) -> bool:
@@ -118,10 +125,12 @@ def test_a_node_comes_while_a_job_waits_and_goes_once_it_is_idle(
             until(
                 lambda: any(isinstance(event, NodeJoined) for event in events), events
             )
-            # The first one. Another may come and go, as two slots are wanted beside those that it has.
+            # The first one. Another may come and go, as two slots are wanted beside
+            # those that it has.
             node = next(event.node for event in events if isinstance(event, NodeJoined))
             assert node.num_gpus == 2
-            inbox, allocation = Inbox(), Allocation(slots=((node.id, 1),))
+            inbox = Inbox()
+            allocation = Allocation(slots=((node.id, 1),))
             order = Start(
                 job="a",
                 generation=1,
@@ -130,7 +139,8 @@ def test_a_node_comes_while_a_job_waits_and_goes_once_it_is_idle(
             )
             executor.execute(order, inbox.post)
             inbox.wait(started("a", 1))
-            wanted = 0  # not before: until something runs there, the request alone keeps the node
+            # not before: until something runs there, the request alone keeps the node
+            wanted = 0
             idle_s = 6.0  # twice what Ray lets a node be idle
             time.sleep(
                 LINGER_S + idle_s

@@ -1,4 +1,6 @@
-"""The death of a Ray cluster's head ends neither the scheduler nor its jobs: with a real head and `coadapt up`."""
+"""The death of a Ray cluster's head ends neither the scheduler nor its jobs: with a
+real head and `coadapt up`.
+"""
 
 import os
 import signal

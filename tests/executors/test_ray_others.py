@@ -1,4 +1,6 @@
-"""What others hold of a Ray cluster is not offered: from answers in the shape of Ray 2.60's."""
+"""What others hold of a Ray cluster is not offered: from answers in the shape of Ray
+2.60's.
+"""
 
 from pathlib import Path
 
@@ -49,7 +51,9 @@ def test_what_ours_hold_or_are_about_to_is_theirs() -> None:
 
 
 def test_answers_of_different_instants_take_nothing_away() -> None:
-    """A daemon tells that a GPU is taken before the actor is known, or after it is gone."""
+    """A daemon tells that a GPU is taken before the actor is known, or after it is
+    gone.
+    """
     seen = others()
     seen.take(NODES, {"a": {"GPU": 2.0}, "b": {}}, [], 0.0)
     seen.take(NODES, {"a": {"GPU": 1.0}, "b": {}}, [], 2.0)

@@ -140,7 +140,8 @@ def test_without_ray_its_executor_says_how_to_get_it(
 
 
 def test_the_core_hears_only_of_differences() -> None:
-    here, there = Node(id="here", num_gpus=2), Node(id="there", num_gpus=2)
+    here = Node(id="here", num_gpus=2)
+    there = Node(id="there", num_gpus=2)
     assert node_events({"here": here}, [here], 1.0) == []
     assert node_events({"here": there, "old": there}, [here, there], 1.0) == [
         NodeLost(at=1.0, node="old"),

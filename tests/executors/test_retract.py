@@ -1,4 +1,6 @@
-"""Changes in place that are taken back, or fail, under the local executor: those who train train on."""
+"""Changes in place that are taken back, or fail, under the local executor: those who
+train train on.
+"""
 
 import os
 import signal
@@ -174,7 +176,8 @@ def test_a_stop_beats_a_retraction(site: Stage) -> None:
 
 def test_a_change_that_became_a_restart_is_not_taken_back(site: Stage) -> None:
     site.set("incapable")
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     executor.execute(Start(**site.terms(1, (1,))), inbox.post)
     inbox.wait(started("a", 1))
     until(lambda: site.alive() == {"1-0"})
@@ -206,12 +209,14 @@ def test_a_new_executor_finds_what_was_taken_back(site: Stage) -> None:
     executor, before = preparing(site, 2)
     executor.execute(RETRACT, before.post)
     until(site.job().generation(2).retract_file.exists)
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     assert executor.adopted() == [("a", 2)]
     until(lambda: site.job().generation(2).kept() is not None)
     executor.execute(RETRACT, inbox.post)
     inbox.wait(kept())
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     assert executor.adopted() == [("a", 2)]
     (site.folder / "slow").unlink()
     executor.execute(site.rescale(1, 1, generation=3), inbox.post)
@@ -219,7 +224,8 @@ def test_a_new_executor_finds_what_was_taken_back(site: Stage) -> None:
     assert site.alive() == {"1-0", "3-1"}
     executor.execute(RetractRescale(job="a", generation=4), inbox.post)
     inbox.wait(kept(4))
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     assert executor.adopted() == [("a", 4)]
     executor.execute(site.rescale(1, generation=5), inbox.post)
     inbox.wait(started("a", 5))
@@ -227,13 +233,16 @@ def test_a_new_executor_finds_what_was_taken_back(site: Stage) -> None:
 
 
 def test_a_new_executor_passes_over_what_was_taken_back_before(site: Stage) -> None:
-    """A later order is under way when it comes, and is taken back as well: the first one's slots are held."""
+    """A later order is under way when it comes, and is taken back as well: the first
+    one's slots are held.
+    """
     executor, before = preparing(site, 2, 1)
     executor.execute(RETRACT, before.post)
     before.wait(kept())
     executor.execute(site.rescale(1, 1, generation=3), before.post)
     until(lambda: "+3-1" in site.lives())
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     assert executor.adopted() == [("a", 3)]
     executor.execute(RetractRescale(job="a", generation=3), inbox.post)
     inbox.wait(kept(3))
@@ -264,7 +273,9 @@ def test_after_an_order_was_taken_back_replicas_have_the_ranks_of_before(
 def test_an_order_kept_before_its_launcher_heard_of_it_is_handed_over_again(
     site: Stage,
 ) -> None:
-    """The executor died before it could tell the launcher under which number the replicas go on."""
+    """The executor died before it could tell the launcher under which number the
+    replicas go on.
+    """
     executor, inbox = site.start(1)
     (launcher,) = site.pids("launcher")
     os.kill(launcher, signal.SIGSTOP)

@@ -1,4 +1,6 @@
-"""Jobs that share a GPU: real processes on one slot, which keeps its label over a restart."""
+"""Jobs that share a GPU: real processes on one slot, which keeps its label over a
+restart.
+"""
 
 from pathlib import Path
 
@@ -15,7 +17,10 @@ __all__ = ["site"]
 pytestmark = pytest.mark.processes
 
 DEVICES = {NODES[0]: ("GPU-x", "GPU-y")}
-SAYS_WHERE = "echo $CUDA_VISIBLE_DEVICES > on-$COADAPT_JOB.new; mv on-$COADAPT_JOB.new on-$COADAPT_JOB; sleep 600"
+SAYS_WHERE = (
+    "echo $CUDA_VISIBLE_DEVICES > on-$COADAPT_JOB.new; mv on-$COADAPT_JOB.new "
+    "on-$COADAPT_JOB; sleep 600"
+)
 
 
 def shared(site: LocalSite, job: str, label: int, sharers: int = 2) -> Start:
@@ -40,7 +45,8 @@ def device(folder: Path, job: str) -> str:
 
 
 def test_two_jobs_really_run_on_one_slot(site: LocalSite) -> None:
-    executor, inbox = site.executor(devices=DEVICES), Inbox()
+    executor = site.executor(devices=DEVICES)
+    inbox = Inbox()
     for job, label in (("a", 7), ("b", 7), ("c", 3)):
         executor.execute(shared(site, job, label), inbox.post)
         inbox.wait(started(job, 1))
@@ -60,15 +66,18 @@ def test_two_jobs_really_run_on_one_slot(site: LocalSite) -> None:
 
 
 def test_a_label_keeps_its_slot_over_a_restart(site: LocalSite) -> None:
-    executor, inbox = site.executor(devices=DEVICES), Inbox()
+    executor = site.executor(devices=DEVICES)
+    inbox = Inbox()
     for job, label in (("z", 1), ("a", 7)):
         executor.execute(shared(site, job, label), inbox.post)
         inbox.wait(started(job, 1))
     executor.execute(Stop(job="z", generation=1), inbox.post)
     inbox.wait(exited("z", 1, Outcome.STOPPED))
-    executor, later = site.executor(devices=DEVICES), Inbox()
+    executor = site.executor(devices=DEVICES)
+    later = Inbox()
     assert executor.adopted() == [("a", 1)]
     executor.execute(shared(site, "b", 7), later.post)
     later.wait(started("b", 1))
-    # The first free slot is another one: only who knows what runs puts it beside its partner.
+    # The first free slot is another one: only who knows what runs puts it beside its
+    # partner.
     assert [device(site.folder, job) for job in "ab"] == ["GPU-y", "GPU-y"]

@@ -1,16 +1,19 @@
-"""Golden digests: whole simulated runs, each in one number. A refactor leaves them as they are.
+"""Golden digests: whole simulated runs, each in one number. A refactor leaves them as
+they are.
 
-python -m tests.golden.digests            prints what the runs give now, and which differ from the file
-python -m tests.golden.digests --write    renews the file, where behaviour is meant to change
+python -m tests.golden.digests            prints what the runs give now, and which
+differ from the file python -m tests.golden.digests --write    renews the file, where
+behaviour is meant to change
 
-A digest is taken over what was decided and what came of it: spans, reports, rescales, rounds, capacity.
-Sentences are for people and may be reworded; they are left out.
+A digest is taken over what was decided and what came of it: spans, reports, rescales,
+rounds, capacity. Sentences are for people and may be reworded; they are left out.
 
-A case has several digests where processors differ: a genetic search that chooses among what is nearly alike
-turns on last digits. One run of `pollux-genetic` goes another way on a processor without AVX-512, by the same
-code; where its last digit comes from was not found (other kernels of BLAS, and numpy without AVX2, change
-nothing there). `--write` takes the place of all digests of a case that differs; who sees the other processor
-adds its own.
+A case has several digests where processors differ: a genetic search that chooses among
+what is nearly alike turns on last digits. One run of `pollux-genetic` goes another way
+on a processor without AVX-512, by the same code; where its last digit comes from was
+not found (other kernels of BLAS, and numpy without AVX2, change nothing there).
+`--write` takes the place of all digests of a case that differs; who sees the other
+processor adds its own.
 """
 
 import argparse
@@ -34,10 +37,12 @@ SHAPES = {"4x4": (4, 4), "2x8": (2, 8)}
 FAULT_SEEDS = 60
 NUM_JOBS = 16
 SEED = 3
-# Last digits of sums may differ between processors; decisions that differ show in the first ones.
+# Last digits of sums may differ between processors; decisions that differ show in the
+# first ones.
 NUM_DECIMALS = 6
 
-# How replicas change: by a restart that costs 30 s, or in place; each with one cluster shape.
+# How replicas change: by a restart that costs 30 s, or in place; each with one cluster
+# shape.
 WAYS = {
     "restart": ExperimentConfig(rescale_s=30.0, rescales_in_place=False),
     "in-place": ExperimentConfig(

@@ -1,4 +1,6 @@
-"""Runs whose every decision is on file: whatever is moved or renamed, they stay as they are."""
+"""Runs whose every decision is on file: whatever is moved or renamed, they stay as they
+are.
+"""
 
 import pytest
 

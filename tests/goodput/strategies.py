@@ -1,4 +1,6 @@
-"""Generated limits, parameters and placements of jobs, within what real jobs may have."""
+"""Generated limits, parameters and placements of jobs, within what real jobs may
+have.
+"""
 
 from hypothesis import strategies as st
 

@@ -1,4 +1,6 @@
-"""How totals are split, and which batches an adaptive job may choose from (docs/goodput.md)."""
+"""How totals are split, and which batches an adaptive job may choose from
+(docs/goodput.md).
+"""
 
 import math
 
@@ -135,7 +137,9 @@ def test_candidates_are_those_of_the_artifact(
 def _artifact_candidates(
     limits: BatchLimits, num_replicas: int
 ) -> list[tuple[int, int]]:
-    """Pollux's artifact, one candidate at a time; its simulator cuts to max_total afterwards."""
+    """Pollux's artifact, one candidate at a time; its simulator cuts to max_total
+    afterwards.
+    """
     smallest = max(limits.initial, limits.min_atomic * num_replicas)
     if smallest > limits.max_total:
         return []

@@ -1,4 +1,6 @@
-"""Kernels are kept on disk: what an earlier version of the code kept is no hindrance."""
+"""Kernels are kept on disk: what an earlier version of the code kept is no
+hindrance.
+"""
 
 import os
 import subprocess
@@ -14,7 +16,8 @@ pytestmark = [
     pytest.mark.skipif(not HAS_COMPILER, reason="numba is not installed"),
 ]
 
-# Under another name, or of another size, the class and the kernel stand in the same lines.
+# Under another name, or of another size, the class and the kernel stand in the same
+# lines.
 KERNEL = """from typing import NamedTuple
 import numpy as np
 from coadapt.goodput.compiled import compiled_lean
@@ -28,7 +31,9 @@ print(total({name}(np.arange(4.0))), len(total._cache_hits), len(total._cache_mi
 
 
 def run(folder: Path, name: str, factor: float) -> list[str]:
-    """Write the kernel there, import it in a process of its own; return its result, hits and misses."""
+    """Write the kernel there, import it in a process of its own; return its result,
+    hits and misses.
+    """
     module = folder / "kernel.py"
     module.write_text(KERNEL.format(name=name, factor=factor))
     env = os.environ | {"NUMBA_CACHE_DIR": str(folder / "kept")}

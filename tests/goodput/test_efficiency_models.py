@@ -1,4 +1,6 @@
-"""Efficiency as a port: Pollux's model gives the same bits through it, and each model keeps its interval."""
+"""Efficiency as a port: Pollux's model gives the same bits through it, and each model
+keeps its interval.
+"""
 
 from dataclasses import replace
 
@@ -109,7 +111,8 @@ def test_the_table_gives_the_same_bits_as_before_and_as_the_port(
         efficiency(total, float(limits.initial), grad.sqr, grad.var),
         model_of_job(view)(total).expected,
     ):
-        # Where a count has no batch its total is 0, and so is its goodput, whatever the gain.
+        # Where a count has no batch its total is 0, and so is its goodput, whatever the
+        # gain.
         goodput = np.where(total > 0.0, gains, 0.0) * total / step_s
         np.testing.assert_array_equal(table.goodput_JC[0], goodput.max(axis=1))
 
@@ -180,7 +183,8 @@ def test_a_curve_goes_over_progress_and_over_the_batch_and_may_pass_1() -> None:
     )
     view = replace(view, spec=replace(view.spec, efficiency=spec))
     halfway = model_of_job(view)(np.array([128.0, 256.0, 512.0, 2048.0])).expected
-    # Beyond the largest measured batch nothing is gained: a quarter of it at four times the batch.
+    # Beyond the largest measured batch nothing is gained: a quarter of it at four times
+    # the batch.
     assert halfway == pytest.approx([1.0, 0.9, 0.8, 0.2])
     later = replace(view, measured=replace(view.measured, progress=5000.0))
     assert model_of_job(later)(np.array([256.0])).expected == pytest.approx([1.2])

@@ -107,7 +107,8 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     rng = np.random.default_rng(2)
     for profile in synthetic_profiles(50, seed=2):
         problem = fit_kernel.prepare(profile.columns())
-        grad, gram = np.empty(9), np.empty((9, 9))
+        grad = np.empty(9)
+        gram = np.empty((9, 9))
         x = np.where(problem.free, _random_point(rng), PolluxLoss(profile).start)
         fit_kernel.evaluate(problem, x, fit_kernel.RMSE_MIN, grad, gram)
         differences = [
@@ -122,7 +123,8 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 def test_the_rounded_loss_has_its_gradient_too() -> None:
     profile = observe(PLACEMENTS)
     problem = fit_kernel.prepare(profile.columns())
-    grad, gram = np.empty(9), np.empty((9, 9))
+    grad = np.empty(9)
+    gram = np.empty((9, 9))
     x = np.array([*values(TRUTH).values()]) * 1.001
     floor = 0.1  # far above both errors
 
@@ -166,10 +168,8 @@ def test_no_loss_is_worse_than_scipy_s_on_measured_profiles(traces: Path) -> Non
 
 def _assert_no_worse_than_scipy(profile: Profile, name: str) -> None:
     loss = PolluxLoss(profile)
-    reached, scipy_reached = (
-        loss.of(fit_throughput(profile)),
-        loss(fit_with_scipy(profile)),
-    )
+    reached = loss.of(fit_throughput(profile))
+    scipy_reached = loss(fit_with_scipy(profile))
     assert reached <= WORSE * scipy_reached + PERFECT, name
 
 
@@ -269,7 +269,8 @@ def test_one_starting_point_is_not_enough() -> None:
 def test_a_step_to_a_bound_ends_on_it_in_spite_of_rounding(
     gamma: float, alpha: float
 ) -> None:
-    x, moved = np.array([alpha] * 8 + [gamma]), np.empty(9)
+    x = np.array([alpha] * 8 + [gamma])
+    moved = np.empty(9)
     for bound in (1.0, 10.0):
         fit_kernel._move(x, np.append(1e-8 - x[:8], bound - gamma), moved)
         assert (moved[:8] >= 1e-8).all()
@@ -288,7 +289,9 @@ def test_an_empty_profile_is_an_error() -> None:
 
 @pytest.mark.parametrize(("num_rows", "most_s"), [(20, 5e-3), (600, 5e-2)])
 def test_a_fit_is_quick(num_rows: int, most_s: float) -> None:
-    """The median of 15; 0.06 ms and 1 ms are usual, so the bounds leave room for slow machines."""
+    """The median of 15; 0.06 ms and 1 ms are usual, so the bounds leave room for slow
+    machines.
+    """
     profile = next(each for each in synthetic_profiles(200, seed=3) if len(each) >= 20)
     index = np.resize(np.arange(20), num_rows)
     profile = Profile(
@@ -304,5 +307,8 @@ def test_a_fit_is_quick(num_rows: int, most_s: float) -> None:
 
 
 def test_nothing_compiles_before_the_first_fit() -> None:
-    code = "import coadapt.goodput.fit, coadapt.goodput.table, sys; assert 'numba' not in sys.modules"
+    code = (
+        "import coadapt.goodput.fit, coadapt.goodput.table, sys; assert 'numba' not "
+        "in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

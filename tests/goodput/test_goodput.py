@@ -1,4 +1,6 @@
-"""The best batch of one job on one placement, and the table of all, which must agree."""
+"""The best batch of one job on one placement, and the table of all, which must
+agree.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -212,7 +214,9 @@ def test_no_jobs_and_no_configurations_are_an_empty_table() -> None:
 
 @dataclass(frozen=True)
 class Amdahl:
-    """Another step-time model: each further replica costs a share of the compute time."""
+    """Another step-time model: each further replica costs a share of the compute
+    time.
+    """
 
     serial_share: float
 

@@ -1,4 +1,6 @@
-"""Batches chosen by what kin timed: the best of all, where they timed enough; and what was not tried is."""
+"""Batches chosen by what kin timed: the best of all, where they timed enough; and what
+was not tried is.
+"""
 
 import math
 
@@ -83,16 +85,20 @@ def test_what_was_timed_is_believed(
     times = optimistic_step_times(kin_of({(atomic, accumulation)}, factor))
     told = float(times(PARAMS, PLACEMENT, atomic, accumulation))
     measured = factor * truth(atomic, accumulation)
-    # Less by the hope for what a measurement may be off by, and by its part in the error against the model.
+    # Less by the hope for what a measurement may be off by, and by its part in the
+    # error against the model.
     assert abs(math.log(told / measured)) < HOPE * MEASURED + 0.1 * abs(
         math.log(measured / float(step_time(PARAMS, PLACEMENT, atomic, accumulation)))
     )
 
 
 def test_what_it_remembers_is_of_the_batches_that_it_is_asked_for() -> None:
-    """Candidates are the same arrays each time, and cannot change; what can is worked out each time."""
+    """Candidates are the same arrays each time, and cannot change; what can is worked
+    out each time.
+    """
     times = optimistic_step_times(kin_of({(64, 0)}))
-    one, other = candidates(LIMITS, 4), candidates(LIMITS, 2)
+    one = candidates(LIMITS, 4)
+    other = candidates(LIMITS, 2)
     asked = [
         times(PARAMS, PLACEMENT, each.atomic, each.accumulation)
         for each in (one, one, other, one)
@@ -105,7 +111,8 @@ def test_what_it_remembers_is_of_the_batches_that_it_is_asked_for() -> None:
     ]
     assert all(np.array_equal(was, is_) for was, is_ in zip(asked, fresh, strict=True))
     assert asked[0] is asked[1]
-    atomic_B, passes_B = np.array([64.0, 96.0]), np.zeros(2)
+    atomic_B = np.array([64.0, 96.0])
+    passes_B = np.zeros(2)
     before_B = np.array(times(PARAMS, PLACEMENT, atomic_B, passes_B))
     passes_B[:] = 1.0
     assert (np.asarray(times(PARAMS, PLACEMENT, atomic_B, passes_B)) > before_B).all()

@@ -19,7 +19,8 @@ from coadapt.model import Placement, ThroughputParams
 from tests.goodput.strategies import placements, throughput_params
 
 ROUNDING = 1e-12
-atomics, accumulations = st.integers(1, 4096), st.integers(0, 8)
+atomics = st.integers(1, 4096)
+accumulations = st.integers(0, 8)
 
 PARAMS = ThroughputParams(
     alpha_c=0.1,

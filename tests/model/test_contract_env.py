@@ -1,4 +1,6 @@
-"""What of the scheduler's environment a job gets, and what its own `envs` may not set."""
+"""What of the scheduler's environment a job gets, and what its own `envs` may not
+set.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""GPUs are counted device by device: what may be held together, and what a job holds while it changes."""
+"""GPUs are counted device by device: what may be held together, and what a job holds
+while it changes.
+"""
 
 import pytest
 from hypothesis import given
@@ -46,7 +48,8 @@ def test_a_job_that_changes_holds_what_it_had_and_what_it_gets() -> None:
     assert holding(whole("a", 2), whole("a", 1)).whole == {"a": 2}
     both = holding(part("a", 4, 0, 1), part("a", 2, 1))
     assert both.parts == {("a", 0): PARTS // 4, ("a", 1): PARTS // 2}
-    # Nobody says which of its whole GPUs would become the shared one: it needs one more.
+    # Nobody says which of its whole GPUs would become the shared one: it needs one
+    # more.
     mixed = holding(whole("a", 1), part("a", 2, 0))
     assert mixed.num_gpus == 1.5
     assert mixed.by_node == {"a": 1.5}
@@ -111,7 +114,8 @@ PLACES = (
 def test_what_is_kept_while_nodes_come_and_go_is_what_a_count_gives(
     changes: list[Node | tuple[str, Allocation]],
 ) -> None:
-    there, holds = CLUSTER, dict[str, Holding]()
+    there = CLUSTER
+    holds = dict[str, Holding]()
     kept = Holdings(there)
     for change in changes:
         if isinstance(change, Node):

@@ -1,4 +1,6 @@
-"""What was measured and used only grows: laws over any reports, and the few figures that are worked out."""
+"""What was measured and used only grows: laws over any reports, and the few figures
+that are worked out.
+"""
 
 from dataclasses import replace
 from functools import reduce
@@ -83,7 +85,8 @@ def test_what_a_report_says_is_what_is_known(
 ) -> None:
     known = Measured().after(first, 1.0).after(second, 2.0)
     assert known.batch == (second.batch or first.batch)
-    # Of a batch that comes without a step time, none was timed yet: the last one's would be of another.
+    # Of a batch that comes without a step time, none was timed yet: the last one's
+    # would be of another.
     latest = (
         second if second.batch is not None or second.step_time_s is not None else first
     )
@@ -177,7 +180,9 @@ def test_an_open_batch_is_satisfied_by_any(
 
 
 def test_a_report_of_the_profiles_that_are_known_leaves_them_the_same_object() -> None:
-    """What follows from them is kept by what they are: most reports tell the same ones again."""
+    """What follows from them is kept by what they are: most reports tell the same ones
+    again.
+    """
     profile = TypeProfile(params=PARAMS)
     told = TrainingReport(progress=1.0, by_type={"a100": profile})
     known = Measured().after(told, 0.0)
@@ -192,7 +197,9 @@ def test_a_report_of_the_profiles_that_are_known_leaves_them_the_same_object() -
 def test_profiles_that_tell_nothing_new_leave_those_that_are_known(
     told: list[TypeProfile],
 ) -> None:
-    """Also where reports before knew more, and where they come over a wire: an equal profile is another."""
+    """Also where reports before knew more, and where they come over a wire: an equal
+    profile is another.
+    """
     known = Measured()
     for each in told:
         known = known.after(TrainingReport(progress=1.0, by_type={"a100": each}), 0.0)

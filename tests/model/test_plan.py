@@ -1,4 +1,6 @@
-"""check_plan: the guard between any policy and the core. A lawful plan passes, each broken law is named."""
+"""check_plan: the guard between any policy and the core. A lawful plan passes, each
+broken law is named.
+"""
 
 import pickle
 from collections.abc import Mapping
@@ -69,11 +71,9 @@ def plan(
 
 
 TWO_ON_A = Grant(allocation=on(("a", 2)))
-FROZEN, SELF, FIXED = (
-    RescaleContract.FROZEN,
-    RescaleContract.SELF,
-    RescaleContract.FIXED,
-)
+FROZEN = RescaleContract.FROZEN
+SELF = RescaleContract.SELF
+FIXED = RescaleContract.FIXED
 NO_ACCUMULATION = BatchLimits(
     initial=32, requested=64, max_total=256, accumulation=False
 )

@@ -36,7 +36,8 @@ class Pair:
 
 
 def test_it_sets_what_the_dataclass_sets() -> None:
-    plain, quick = _values(lambda kind: kind), _values(quick_init)
+    plain = _values(lambda kind: kind)
+    quick = _values(quick_init)
     for given in ({"name": "a"}, {"name": "b", "size": 3, "parts": {"x": 1}}):
         assert (
             repr(quick(**given)).rpartition(".")[2]

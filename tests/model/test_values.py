@@ -1,4 +1,6 @@
-"""The frozen values of floor 0: what they compute, and which illegal values cannot be built."""
+"""The frozen values of floor 0: what they compute, and which illegal values cannot be
+built.
+"""
 
 import math
 import pickle

@@ -1,4 +1,6 @@
-"""Views that are made one after another from what changed, against what each says by itself."""
+"""Views that are made one after another from what changed, against what each says by
+itself.
+"""
 
 import random
 
@@ -30,7 +32,9 @@ def _changed(rng: random.Random, each: JobView) -> JobView:
 
 
 def test_what_is_kept_from_view_to_view_is_what_a_view_sums_up_itself() -> None:
-    rng, there, present = random.Random(3), CLUSTER, dict[str, JobView]()
+    rng = random.Random(3)
+    there = CLUSTER
+    present = dict[str, JobView]()
     kept = JobViews(there)
     for number in range(200):
         if rng.random() < 0.4:

@@ -1,4 +1,6 @@
-"""The wire codec: every value of floor 0 survives the trip, and what is wrong is named by its path."""
+"""The wire codec: every value of floor 0 survives the trip, and what is wrong is named
+by its path.
+"""
 
 import json
 import math

@@ -1,5 +1,6 @@
-"""The published figures of the Pollux artifact (OSDI'21), simulated anew: 16 nodes of 4 GPUs, rounds of 60 s,
-30 s per rescale. Figures are from the artifact's result files; those with three decimals from runs of it.
+"""The published figures of the Pollux artifact (OSDI'21), simulated anew: 16 nodes of 4
+GPUs, rounds of 60 s, 30 s per rescale. Figures are from the artifact's result files;
+those with three decimals from runs of it.
 """
 
 import random
@@ -95,7 +96,8 @@ def test_requests_of_generated_workloads_are_the_artifact_s(folder: Path) -> Non
 
 @pytest.mark.slow
 def test_pollux_genetic_is_within_five_percent(folder: Path) -> None:
-    # One seed: a run takes half a minute, and three seeds were within 0.5 % of each other.
+    # One seed: a run takes half a minute, and three seeds were within 0.5 % of each
+    # other.
     result = play(folder, "workloads/workload-6", "pollux-genetic")
     assert result.metrics.jct_mean_s == pytest.approx(GENETIC[6], rel=0.05)
 
@@ -105,7 +107,8 @@ def test_pollux_genetic_is_within_five_percent(folder: Path) -> None:
 def test_pollux_is_no_worse_than_the_published_search(
     folder: Path, number: int
 ) -> None:
-    # Two runs of the artifact differ by 1 % (2446.1 and 2471.1 on workload 6): its seed is not set.
+    # Two runs of the artifact differ by 1 % (2446.1 and 2471.1 on workload 6): its seed
+    # is not set.
     assert (
         play(folder, f"workloads/workload-{number}", "pollux").metrics.jct_mean_s
         <= 1.01 * GENETIC[number]
@@ -121,7 +124,8 @@ def test_interpolation_equals_scipy_s(folder: Path, name: str) -> None:
     placements: dict[str, list[tuple[float, ...]]] = {}
     alike: dict[tuple[int, int, int], list[tuple[float, ...]]] = {}
     for row in rows:
-        digits, atomic = row.text("placement"), row.integer("local_bsz", 1)
+        digits = row.text("placement")
+        atomic = row.integer("local_bsz", 1)
         times = (row.number("step_time"), row.number("sync_time"))
         placements.setdefault(digits, []).append((atomic, *times))
         alike.setdefault((len(digits), sum(map(int, digits)), atomic), []).append(times)

@@ -1,7 +1,9 @@
-"""The published figures of the Shockwave artifact (NSDI'23), simulated anew: 120 jobs, 32 GPUs, rounds of
-120 s, 20 s per start. The run is chaotic: means over seeds of 0.1 % noise on predictions are held to bands.
+"""The published figures of the Shockwave artifact (NSDI'23), simulated anew: 120 jobs,
+32 GPUs, rounds of 120 s, 20 s per start. The run is chaotic: means over seeds of 0.1 %
+noise on predictions are held to bands.
 
-As published it is played in the artifact's own loop of rounds, the default in our simulator.
+As published it is played in the artifact's own loop of rounds, the default in our
+simulator.
 """
 
 import time
@@ -23,7 +25,9 @@ from coadapt.sim.traces.shockwave import load
 
 pytestmark = [pytest.mark.papers, pytest.mark.timeout(900)]
 
-NUM_GPUS, SEEDS, NOISE = 32, range(5), 1e-3
+NUM_GPUS = 32
+SEEDS = range(5)
+NOISE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,9 @@ def means(runs: Sequence[Figures]) -> Figures:
 
 
 def test_the_work_of_the_trace_is_that_of_the_artifact(traces: Path) -> None:
-    """Utilisation times makespan of five published runs: 631.7 to 632.6 thousand GPU-seconds."""
+    """Utilisation times makespan of five published runs: 631.7 to 632.6 thousand
+    GPU-seconds.
+    """
     folder = traces / "shockwave"
     workload, applications = load(folder / "120_jobs_32_gpus.trace", folder)
     work = sum(
@@ -105,7 +111,9 @@ def test_the_work_of_the_trace_is_that_of_the_artifact(traces: Path) -> None:
 
 
 def test_as_published_it_is_where_the_published_run_is(traces: Path) -> None:
-    """Published: makespan 24,197 s, mean completion time 9,958 s, largest ρ 1.784, 5.0 % unfair."""
+    """Published: makespan 24,197 s, mean completion time 9,958 s, largest ρ 1.784, 5.0
+    % unfair.
+    """
     found = means([play_in_rounds(traces, seed) for seed in SEEDS])
     assert 24_000.0 <= found.makespan_s <= 25_000.0
     assert 9_850.0 <= found.jct_s <= 10_050.0

@@ -1,7 +1,9 @@
-"""The baselines of the Shockwave artifact (NSDI'23), anew: 120 jobs, 32 GPUs, in its own loop of rounds.
+"""The baselines of the Shockwave artifact (NSDI'23), anew: 120 jobs, 32 GPUs, in its
+own loop of rounds.
 
-All, with a table: `coadapt compare 120_jobs_32_gpus.trace --profiles tacc_throughputs.json --as-published
---policy gavel,gandiva-fair,mst,themis,allox,ossp,shockwave --seeds 5 --out tables`.
+All, with a table: `coadapt compare 120_jobs_32_gpus.trace --profiles
+tacc_throughputs.json --as-published --policy
+gavel,gandiva-fair,mst,themis,allox,ossp,shockwave --seeds 5 --out tables`.
 """
 
 from pathlib import Path
@@ -38,7 +40,8 @@ def simulated(traces: Path, policy: str) -> Metrics:
 
 @pytest.mark.parametrize("policy", ["gandiva-fair"])
 def test_a_baseline_is_where_the_artifact_has_it(traces: Path, policy: str) -> None:
-    found, published = simulated(traces, policy), PUBLISHED["shockwave"][TRACE, policy]
+    found = simulated(traces, policy)
+    published = PUBLISHED["shockwave"][TRACE, policy]
     # Not exact to the last job: what is left is 0.1 % of the mean completion time.
     assert found.makespan_s == pytest.approx(published["makespan_s"], abs=1.0)
     assert found.jct_mean_s == pytest.approx(published["jct_mean_s"], rel=0.002)
@@ -53,8 +56,11 @@ def test_a_baseline_is_where_the_artifact_has_it(traces: Path, policy: str) -> N
 
 @pytest.mark.parametrize("policy", BASELINES)
 def test_every_baseline_is_near_the_artifact(traces: Path, policy: str) -> None:
-    """Of their programmes' many optima the kind of solver decides (policies/solvers/central.py)."""
-    found, published = simulated(traces, policy), PUBLISHED["shockwave"][TRACE, policy]
+    """Of their programmes' many optima the kind of solver decides
+    (policies/solvers/central.py).
+    """
+    found = simulated(traces, policy)
+    published = PUBLISHED["shockwave"][TRACE, policy]
     assert found.makespan_s == pytest.approx(published["makespan_s"], rel=0.02)
     assert found.jct_mean_s == pytest.approx(published["jct_mean_s"], rel=0.02)
     assert found.rho_isolated_max == pytest.approx(

@@ -1,6 +1,6 @@
-"""The figures of the Sia artifact (SOSP'23), simulated anew: its heterogeneous cluster of 64 GPUs, rounds of
-60 s (its Gavel: 360 s), each model's own rescale time. Bounds are 5 % above what a run of the artifact gave;
-ours may be better.
+"""The figures of the Sia artifact (SOSP'23), simulated anew: its heterogeneous cluster
+of 64 GPUs, rounds of 60 s (its Gavel: 360 s), each model's own rescale time. Bounds are
+5 % above what a run of the artifact gave; ours may be better.
 """
 
 from pathlib import Path
@@ -17,7 +17,8 @@ CLUSTER = parse_cluster("6x4:aws,2x8:dgx-ext,3x8:rtx")
 TOLERANCE = 1.05
 
 
-# The artifact's Gavel: its objective, rounds of 360 s, and a solver that ends in the most central optimum.
+# The artifact's Gavel: its objective, rounds of 360 s, and a solver that ends in the
+# most central optimum.
 GAVEL = "mst(raw=true, central=true)"
 
 
@@ -41,7 +42,8 @@ def play(traces: Path, workload: str, policy: str, round_s: float = 60.0) -> Run
         ),
         ("philly/workload-1", GAVEL, 360.0, 1.671),
         ("saturn/workload-1", GAVEL, 360.0, 1.798),
-        # Its turns last 360 s in the scheduler's shorter rounds too, else jobs only change places.
+        # Its turns last 360 s in the scheduler's shorter rounds too, else jobs only
+        # change places.
         ("philly/workload-1", GAVEL, 60.0, 1.671),
     ],
 )

@@ -50,7 +50,9 @@ def job(
     deadline: float | None = None,
     application: str = "",
 ) -> JobView:
-    """Return a job. gpus: (low, high), or one number for a rigid job. steps: of the forecast, if any."""
+    """Return a job. gpus: (low, high), or one number for a rigid job. steps: of the
+    forecast, if any.
+    """
     low, high = (gpus, gpus) if isinstance(gpus, int) else gpus
     return JobView(
         id=name,

@@ -16,7 +16,9 @@ def half(label: int = 0, count: int = 1, node: str = "n0") -> Allocation:
 
 
 def after(seen: ClusterView, plan: Plan, slowdown: float) -> ClusterView:
-    """Return the view a round later: steps of a second, longer by `slowdown` for jobs in company."""
+    """Return the view a round later: steps of a second, longer by `slowdown` for jobs
+    in company.
+    """
     crowds = [gpu for held in plan.allocations.values() for gpu in held.shared_gpus()]
     jobs = []
     for one in seen.jobs:

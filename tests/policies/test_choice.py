@@ -1,4 +1,6 @@
-"""What a user writes to choose policies: names, options, and every way to write them wrong."""
+"""What a user writes to choose policies: names, options, and every way to write them
+wrong.
+"""
 
 import contextlib
 import keyword

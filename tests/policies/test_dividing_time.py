@@ -1,4 +1,6 @@
-"""Policies that divide time: gavel, themis, ossp, mst, allox, gandiva-fair; what is particular to each."""
+"""Policies that divide time: gavel, themis, ossp, mst, allox, gandiva-fair; what is
+particular to each.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,8 +79,11 @@ def test_parts_of_the_time_become_rounds() -> None:
 
 
 def test_a_turn_is_longer_than_the_scheduler_s_round() -> None:
-    """Within 360 s those that run stay, and who came takes what is free; then others have their turn."""
-    policy, cluster = Gavel(), nodes(1, 1)
+    """Within 360 s those that run stay, and who came takes what is free; then others
+    have their turn.
+    """
+    policy = Gavel()
+    cluster = nodes(1, 1)
     runs: list[dict[str, int]] = []
     held = {"a": on(), "b": on()}
     for index in range(13):
@@ -94,7 +99,8 @@ def test_a_turn_is_longer_than_the_scheduler_s_round() -> None:
         plan = policy.allocate(view(cluster, *jobs, at=60.0 * index))
         held = dict(plan.allocations)
         runs.append(counts(plan))
-    alone, first = {"a": 1}, runs[2]
+    alone = {"a": 1}
+    first = runs[2]
     assert runs[:2] == [alone] * 2
     assert (
         first.keys() > alone.keys()
@@ -121,9 +127,11 @@ def test_gpus_of_a_job_without_a_part_yet_are_held_back_where_that_is_asked_for(
 def test_max_min_shares_gpu_time_and_heeds_tenants_weights() -> None:
     wide = view(nodes(4), job("four", 4), *(job(f"one{i}") for i in range(4)))
     ran = play(Gavel(), wide, 100)
-    # 5 jobs on 4 GPUs: 0.8 GPUs each, so the wide one runs a fifth of the time, and then nobody else does.
+    # 5 jobs on 4 GPUs: 0.8 GPUs each, so the wide one runs a fifth of the time, and
+    # then nobody else does.
     assert ran["four"] == pytest.approx(20, abs=2)
-    rich, poor = job("r", tenant="rich"), job("p", tenant="poor")
+    rich = job("r", tenant="rich")
+    poor = job("p", tenant="poor")
     weighted = replace(
         view(nodes(1), rich, poor), tenants={"rich": Tenant(id="rich", weight=3.0)}
     )
@@ -131,7 +139,9 @@ def test_max_min_shares_gpu_time_and_heeds_tenants_weights() -> None:
 
 
 def test_a_fast_type_goes_to_whom_it_helps_most() -> None:
-    """Two jobs, one GPU of each type: what each was seen to do there decides who has which for good."""
+    """Two jobs, one GPU of each type: what each was seen to do there decides who has
+    which for good.
+    """
     cluster = nodes(1, kind="fast", name="f") + nodes(1, kind="slow", name="s")
     policy = Gavel()
     step_s = {
@@ -161,7 +171,8 @@ def test_a_fast_type_goes_to_whom_it_helps_most() -> None:
                     usage=replace(one.usage, attained_service_gpu_s=service),
                 )
             )
-        # Another rack has parts decided anew each round, so that what was learned counts.
+        # Another rack has parts decided anew each round, so that what was learned
+        # counts.
         racked = tuple(replace(node, rack=f"r{index}") for node in cluster)
         plan = policy.allocate(replace(view(racked, *seen), at=60.0 * (index + 1)))
         given = {name: each.slots[0][0] for name, each in plan.allocations.items()}
@@ -177,7 +188,8 @@ def test_a_fast_type_goes_to_whom_it_helps_most() -> None:
 
 
 def test_ossp_runs_all_so_that_they_end_together() -> None:
-    long, short = job("long", steps=3000.0), job("short", steps=1000.0)
+    long = job("long", steps=3000.0)
+    short = job("short", steps=1000.0)
     ran = play(Ossp(), view(nodes(1), long, short), 100)
     assert ran == {"long": pytest.approx(75, abs=1), "short": pytest.approx(25, abs=1)}
     # Between 5 % above the least makespan and itself.
@@ -186,8 +198,11 @@ def test_ossp_runs_all_so_that_they_end_together() -> None:
 
 
 def test_themis_lets_nobody_fall_behind_its_own_part() -> None:
-    """Two jobs on one GPU, alike but for their age: the older one is the worse off, so it has more time."""
-    old, young = job("old", steps=1000.0), job("young", steps=1000.0, at=900.0)
+    """Two jobs on one GPU, alike but for their age: the older one is the worse off, so
+    it has more time.
+    """
+    old = job("old", steps=1000.0)
+    young = job("young", steps=1000.0, at=900.0)
     ran = play(Themis(), view(nodes(1), old, young, at=1000.0), 60)
     assert ran["old"] > ran["young"] > 5
 
@@ -201,7 +216,8 @@ def test_mst_counts_passes_only_where_it_is_told_to() -> None:
 
 
 def test_allox_runs_short_jobs_first_and_leaves_them_to_their_end() -> None:
-    long, short = job("long", steps=1000.0), job("short", steps=10.0)
+    long = job("long", steps=1000.0)
+    short = job("short", steps=10.0)
     policy = Allox()
     first = policy.allocate(view(nodes(1), long, short))
     assert counts(first) == {"short": 1}
@@ -250,13 +266,12 @@ def test_both_gain_by_trade_and_no_gpu_is_lost() -> None:
     after_UT = traded(owned_UT, rate_UT)
     assert after_UT.sum(axis=0) == pytest.approx(owned_UT.sum(axis=0))
     assert (after_UT >= -1e-9).all()
-    before_U, after_U = (
-        (owned_UT * rate_UT).sum(axis=1),
-        (after_UT * rate_UT).sum(axis=1),
-    )
+    before_U = (owned_UT * rate_UT).sum(axis=1)
+    after_U = (after_UT * rate_UT).sum(axis=1)
     assert (after_U >= before_U - 1e-9).all()
     assert after_U.sum() > before_U.sum() + 0.5
-    # The first trade is at the price 2, of the second bidder; the next between the two that are left.
+    # The first trade is at the price 2, of the second bidder; the next between the two
+    # that are left.
     left = 2.0 - np.sqrt(2.0 * 1.25)
     assert after_UT == pytest.approx(
         np.array([[3.0, 0.0], [3.0, left], [0.0, 6.0 - left]])
@@ -268,7 +283,8 @@ def test_both_gain_by_trade_and_no_gpu_is_lost() -> None:
 
 
 def test_a_job_of_unknown_length_is_told_what_it_counts_as() -> None:
-    known, unknown = job("known", steps=100.0), job("unknown")
+    known = job("known", steps=100.0)
+    unknown = job("unknown")
     for name in ("ossp", "themis", "allox", "gavel(objective=makespan)"):
         reasons = create_policy(name).allocate(view(nodes(1), known, unknown)).reasons
         assert "its length is not known: it counts as half done" in reasons["unknown"]

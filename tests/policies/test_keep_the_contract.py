@@ -1,5 +1,5 @@
-"""Classic and elastic policies keep the contract. Few views here; `python -m coadapt.policies.checks.contract
-NAME` tries more."""
+"""Classic and elastic policies keep the contract. Few views here; `python -m
+coadapt.policies.checks.contract NAME` tries more."""
 
 import time
 from collections.abc import Callable

@@ -8,7 +8,9 @@ HALVING = (8.0, 4.0, 2.0, 1.0)
 
 
 def test_each_gpu_goes_to_the_largest_decrease_of_remaining_time() -> None:
-    """First gains: a saves 4 s x 10, b saves 4 s x 11; then b saves 22 s more, a still 40 s."""
+    """First gains: a saves 4 s x 10, b saves 4 s x 11; then b saves 22 s more, a still
+    40 s.
+    """
     a, b = (
         job(name, (1, 4), steps=steps, times=HALVING)
         for name, steps in (("a", 10.0), ("b", 11.0))

@@ -20,7 +20,9 @@ MakePolicy = Callable[[], Policy]
 def told(
     one: JobView, samples: float, loss: float | None, held: Allocation | None = None
 ) -> JobView:
-    """Return `one` after so many samples, its last loss, and steps of a second's work over its replicas."""
+    """Return `one` after so many samples, its last loss, and steps of a second's work
+    over its replicas.
+    """
     held = one.allocation if held is None else held
     metrics = {} if loss is None else {"loss": loss}
     step_s = 1.0 / held.num_replicas if held else None
@@ -33,7 +35,9 @@ def told(
 def learn(
     policy: Policy, one: JobView, losses: list[float], cluster: int = 1
 ) -> tuple[Plan, ClusterView]:
-    """Return the last plan and view of rounds in which `one` logs `losses`, an epoch of 640 samples each."""
+    """Return the last plan and view of rounds in which `one` logs `losses`, an epoch of
+    640 samples each.
+    """
     for index, loss in enumerate(losses, 1):
         seen = view(
             nodes(cluster), told(one, 640.0 * index, loss, on(n0=1)), at=60.0 * index
@@ -43,12 +47,14 @@ def learn(
 
 
 def test_the_end_is_where_the_curve_is_level() -> None:
-    learning, one = Learning(), job("a")
+    learning = Learning()
+    one = job("a")
     losses = [1.0 / (0.5 * k + 0.5) for k in range(1, 13)]
     for index, loss in enumerate(losses, 1):
         learning.observe(view(nodes(1), told(one, 640.0 * index, loss, on(n0=1))))
     samples, how = left_samples(told(one, 7680.0, losses[-1]), learning)
-    # The losses span 0.846: 1/(0.5 (e - 10) + 0.5) - 1/(0.5 e + 0.5) <= 0.05 * 0.846 from e = 26.3 on.
+    # The losses span 0.846: 1/(0.5 (e - 10) + 0.5) - 1/(0.5 e + 0.5) <= 0.05 * 0.846
+    # from e = 26.3 on.
     assert how == "by its loss curve"
     assert samples / 640.0 == pytest.approx(27 - 12, abs=2)
 
@@ -88,7 +94,8 @@ def test_optimus_decides_once_a_period_and_lets_new_jobs_in_between() -> None:
     policy = OptimusOnline(period_s=600.0)
     first = policy.allocate(view(nodes(4), job("a", (1, 4))))
     assert counts(first) == {"a": 4}
-    a, b = job("a", (1, 4), held=on(n0=3)), job("b", (1, 4), at=50.0)
+    a = job("a", (1, 4), held=on(n0=3))
+    b = job("b", (1, 4), at=50.0)
     plan = policy.allocate(view(nodes(4), a, b, at=120.0))
     assert counts(plan) == {"a": 3, "b": 1}
     c = job("c", at=55.0)

@@ -72,7 +72,8 @@ def test_an_installed_distribution_adds_policies(
         "Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n"
     )
     (metadata / "entry_points.txt").write_text(
-        "[coadapt.policies]\ntheirs = coadapt.policies.srtf:Srtf\nfifo = coadapt.policies.srtf:Srtf\n"
+        "[coadapt.policies]\ntheirs = coadapt.policies.srtf:Srtf\nfifo = "
+        "coadapt.policies.srtf:Srtf\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert policy_names() == (*POLICIES, "theirs")
@@ -83,12 +84,15 @@ def test_an_installed_distribution_adds_policies(
 @pytest.mark.processes
 def test_listing_the_policies_loads_none_of_them() -> None:
     code = (
-        "import sys, coadapt.policies as p; p.policy_names(); heavy = ('numpy', 'numba', 'scipy')\n"
-        "print([m for m in sys.modules if m.startswith('coadapt.policies.') or m in heavy])"
+        "import sys, coadapt.policies as p; p.policy_names(); heavy = ('numpy', "
+        "'numba', 'scipy')\n"
+        "print([m for m in sys.modules if m.startswith('coadapt.policies.') or m in "
+        "heavy])"
     )
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert run.stdout.strip() == (
-        "['coadapt.policies.base', 'coadapt.policies.choice', 'coadapt.policies.option_texts']"
+        "['coadapt.policies.base', 'coadapt.policies.choice', "
+        "'coadapt.policies.option_texts']"
     )

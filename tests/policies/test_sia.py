@@ -1,4 +1,6 @@
-"""What is particular to Sia: types weighed by bootstrapped goodput, damped changes, and whole nodes."""
+"""What is particular to Sia: types weighed by bootstrapped goodput, damped changes, and
+whole nodes.
+"""
 
 from dataclasses import replace
 
@@ -21,13 +23,16 @@ from coadapt.policies.sia.objective import configurations, rescale_factor
 from coadapt.policies.sia.policy import Sia
 from tests.policies.stage import counts, job, nodes, on, view
 
-SMALL, LARGE = nodes(4, 4, kind="t4", name="s"), nodes(8, kind="a100", name="l")
+SMALL = nodes(4, 4, kind="t4", name="s")
+LARGE = nodes(8, kind="a100", name="l")
 
 
 def profile(
     speed: float, num_replicas: int, sync_s: float = 0.0, max_atomic: int | None = None
 ) -> TypeProfile:
-    """Return a model of 1 ms per sample over `speed`, and `sync_s` whenever replicas synchronise."""
+    """Return a model of 1 ms per sample over `speed`, and `sync_s` whenever replicas
+    synchronise.
+    """
     params = ThroughputParams(
         alpha_c=0.0, beta_c=0.001 / speed, alpha_r=sync_s, alpha_n=sync_s
     )
@@ -86,7 +91,8 @@ def test_the_faster_type_goes_to_the_job_that_gains_most() -> None:
 
 
 def test_an_unseen_type_is_taken_to_scale_as_the_seen_one() -> None:
-    # On t4 four GPUs are no faster than one; on a100 only one was timed, at twice the speed.
+    # On t4 four GPUs are no faster than one; on a100 only one was timed, at twice the
+    # speed.
     slow_link = profile(1.0, 4, sync_s=10.0)
     timed = trained(job("a", (1, 8)), t4=slow_link, a100=profile(2.0, 1))
     plan = decide(SMALL + LARGE, timed)
@@ -129,7 +135,9 @@ def test_a_job_that_waits_need_not_earn_its_start() -> None:
 def test_parts_of_nodes_make_room_for_a_whole_one() -> None:
     # a and b hold one GPU on each node: who grows to a whole node moves one of them.
     fixed = {"contract": RescaleContract.FIXED, "batch": BatchLimits(initial=1)}
-    a, b = job("a", held=on(s0=1), **fixed), job("b", held=on(s1=1), **fixed)  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    a = job("a", held=on(s0=1), **fixed)
+    b = job("b", held=on(s1=1), **fixed)
     whole = job("c", 4, contract=RescaleContract.FIXED)
     plan = decide(SMALL, *(trained(each, t4=profile(1.0, 4)) for each in (a, b)), whole)
     assert counts(plan) == {"a": 1, "b": 1, "c": 4}

@@ -5,7 +5,9 @@ from tests.policies.stage import counts, job, nodes, on, view
 
 
 def test_the_shortest_remaining_time_on_the_requested_gpus_goes_first() -> None:
-    """On one GPU `short` would take longer; what counts is the time on the two that it requested."""
+    """On one GPU `short` would take longer; what counts is the time on the two that it
+    requested.
+    """
     long = job("a", 2, held=on(n0=2), steps=100.0, times=(9.0, 2.0))
     short = job("b", 2, steps=150.0, times=(10.0, 1.0), at=1.0)
     plan = Srtf().allocate(view(nodes(2), long, short))
@@ -35,9 +37,12 @@ def test_jobs_without_a_forecast_come_behind_by_attained_service() -> None:
 
 
 def test_of_jobs_without_a_forecast_those_that_run_stay_for_their_turn() -> None:
-    """Two equal jobs on one GPU would change places in each round, and neither would ever train."""
+    """Two equal jobs on one GPU would change places in each round, and neither would
+    ever train.
+    """
     policy = Srtf(turn_s=300.0)
-    runs, waits = job("runs", held=on(n0=1), service=50.0), job("waits", service=40.0)
+    runs = job("runs", held=on(n0=1), service=50.0)
+    waits = job("waits", service=40.0)
     waits = replace(waits, usage=replace(waits.usage, started_at=1.0))
     kept = [
         counts(policy.allocate(view(nodes(1), runs, waits, at=at)))
@@ -49,7 +54,8 @@ def test_of_jobs_without_a_forecast_those_that_run_stay_for_their_turn() -> None
 def test_a_forecast_takes_the_gpu_of_a_job_without_one_in_the_midst_of_its_turn() -> (
     None
 ):
-    policy, unknown = Srtf(), job("unknown", held=on(n0=1), service=50.0)
+    policy = Srtf()
+    unknown = job("unknown", held=on(n0=1), service=50.0)
     policy.allocate(view(nodes(1), unknown))
     assert counts(
         policy.allocate(view(nodes(1), unknown, job("known", steps=1e9), at=60.0))

@@ -28,7 +28,8 @@ def test_a_job_falls_when_its_gpu_seconds_reach_the_threshold() -> None:
 
 def test_inside_a_queue_the_first_to_enter_it_goes_first() -> None:
     """`b` fell before `a` did, though it came later."""
-    a, b = job("a"), job("b", at=1.0)
+    a = job("a")
+    b = job("b", at=1.0)
     policy = Tiresias()
     policy.allocate(one_gpu(a, used(b, THRESHOLD)))
     fallen = one_gpu(used(a, 2 * THRESHOLD), used(b, THRESHOLD))
@@ -38,7 +39,8 @@ def test_inside_a_queue_the_first_to_enter_it_goes_first() -> None:
 
 def test_jobs_that_fall_at_once_keep_the_order_of_arrival() -> None:
     policy = Tiresias()
-    a, b = job("a", at=2.0), job("b", at=1.0)
+    a = job("a", at=2.0)
+    b = job("b", at=1.0)
     policy.allocate(one_gpu(a, b))
     both = [used(each, THRESHOLD) for each in (a, b)]
     assert counts(policy.allocate(one_gpu(*both))) == {"b": 1}
@@ -51,10 +53,8 @@ def test_within_a_queue_more_service_is_no_handicap() -> None:
 
 
 def test_a_wide_job_is_passed_over_and_preempted() -> None:
-    wide, narrow = (
-        job("wide", 2, held=on(n0=2), service=THRESHOLD),
-        job("narrow", 1, at=1.0),
-    )
+    wide = job("wide", 2, held=on(n0=2), service=THRESHOLD)
+    narrow = job("narrow", 1, at=1.0)
     other = job("other", 1, service=THRESHOLD, at=2.0)
     plan = Tiresias().allocate(view(nodes(2), wide, narrow, other))
     assert counts(plan) == {"narrow": 1, "other": 1}
@@ -65,7 +65,9 @@ def test_a_wide_job_is_passed_over_and_preempted() -> None:
 
 
 def test_jobs_are_placed_in_queue_order() -> None:
-    """Not the smaller first, as Optimus does: the artifact's averages come out only so."""
+    """Not the smaller first, as Optimus does: the artifact's averages come out only
+    so.
+    """
     seen = view(nodes(4, 4), job("a", 5), job("b", 3))
     assert Tiresias().allocate(seen).allocations == {"a": on(n0=4, n1=1), "b": on(n1=3)}
 
@@ -92,7 +94,9 @@ def test_an_ended_job_is_forgotten() -> None:
 
 
 def starving(policy: Tiresias, at: float) -> ClusterView:
-    """Return a view at `at`: `new` runs, before `old` in the lower queue; `old` ran 100 s and waits."""
+    """Return a view at `at`: `new` runs, before `old` in the lower queue; `old` ran 100
+    s and waits.
+    """
     new = job("new", at=50.0, service=60.0, held=on(n0=1))
     policy.allocate(one_gpu(job("old"), new, at=120.0))
     policy.allocate(one_gpu(job("old", service=100.0), new, at=240.0))
@@ -155,7 +159,9 @@ PAST = (100.0,) * 8 + (1000.0,) * 4
 
 
 def test_gittins_puts_first_who_is_likely_to_end_soon() -> None:
-    """One that has had 90 ends within 10 more by two chances in three; a new one needs 100 for that."""
+    """One that has had 90 ends within 10 more by two chances in three; a new one needs
+    100 for that.
+    """
     seen = one_gpu(job("new"), job("old", at=1.0, service=90.0))
     assert counts(Tiresias(form="gittins", history_gpu_s=PAST).allocate(seen)) == {
         "old": 1
@@ -187,7 +193,9 @@ def test_gittins_waits_until_it_has_seen_enough() -> None:
 
 
 def test_skewed_models_are_packed_and_others_take_fragments() -> None:
-    """ResNet-18 (skew 0.21) fills the fragments; VGG-16 (0.74) and an unknown one get a node of their own."""
+    """ResNet-18 (skew 0.21) fills the fragments; VGG-16 (0.74) and an unknown one get a
+    node of their own.
+    """
     busy = job("busy", 3, held=on(n0=3), application="vgg16")
     small = job("resnet", 2, application="resnet18", at=1.0)
     large = job("vgg", 4, application="vgg16", at=2.0)

@@ -1,4 +1,6 @@
-"""Snapshots that are written beside the events: of the right moment, one at a time, and no error is lost."""
+"""Snapshots that are written beside the events: of the right moment, one at a time, and
+no error is lost.
+"""
 
 import threading
 from dataclasses import fields
@@ -41,7 +43,8 @@ class Slow(MemoryStore):
 
 
 def test_a_snapshot_is_of_its_moment_and_nobody_waits_for_it() -> None:
-    stage, slow = Stage(), Slow()
+    stage = Stage()
+    slow = Slow()
     aside = BackgroundSnapshots(slow)
     stage.submit("a")
     before = dumps(stage.scheduler.state)
@@ -93,7 +96,8 @@ def test_no_event_changes_a_picture(seed: int) -> None:
     scheduler = Scheduler()
     for number, event in enumerate(run.host.store.events()):
         if number % 50 == 0:
-            picture, text = picture_of(scheduler.state), dumps(scheduler.state)
+            picture = picture_of(scheduler.state)
+            text = dumps(scheduler.state)
         scheduler.handle(event)
         if number % 50 == 49:
             assert dumps(picture) == text
@@ -103,7 +107,8 @@ def test_a_copy_has_every_field_of_the_record() -> None:
     stage = Stage()
     stage.running()
     record = stage.scheduler.state.jobs["a"]
-    record.ended_at, record.heard_at = 5.0, 6.0
+    record.ended_at = 5.0
+    record.heard_at = 6.0
     copied = copy_of(record)
     assert copied is not record
     assert all(

@@ -1,4 +1,6 @@
-"""Room for the journal lies inside its files, where nobody else gets it, and is taken while there is some."""
+"""Room for the journal lies inside its files, where nobody else gets it, and is taken
+while there is some.
+"""
 
 import errno
 import os
@@ -58,7 +60,10 @@ def test_a_database_keeps_its_locks_beside_it(tmp_path: Path) -> None:
     reserve.look()
     assert blocks(path) >= 2 * MIB
     # Of this process a lock keeps nobody out: another one has to try.
-    code = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+    code = (
+        "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN "
+        "IMMEDIATE')"
+    )
     tried = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, check=False
     )

@@ -68,7 +68,9 @@ class Books:
         self.recorder(event, commands, self.state)
 
     def ask(self, at: float) -> None:
-        """Ask for the plan of the next round; the next event finds it answered, or void."""
+        """Ask for the plan of the next round; the next event finds it answered, or
+        void.
+        """
         self.state.round, self.state.solve_at = self.state.round + 1, at
         self.tell(TimerFired(at=at))
         self.state.solve_at = None
@@ -118,7 +120,8 @@ def run_to_end(books: Books) -> JobRecord:
     record.usage = Usage(started_at=90.0)
     books.tell(ReplicasStarted(at=90.0, job="j", generation=1))
     move(record, JobState.SUCCEEDED, WAITING, generation=1, why="first in line")
-    record.ended_at, record.measured = 200.0, Measured(metrics={"loss": 0.5})
+    record.ended_at = 200.0
+    record.measured = Measured(metrics={"loss": 0.5})
     books.tell(
         ReplicasExited(at=200.0, job="j", generation=1, outcome=Outcome.SUCCEEDED)
     )
@@ -240,7 +243,8 @@ def test_points_carry_batch_and_efficiency(books: Books) -> None:
     record.measured = Measured(progress=50.0)
     books.tell(report(30.0, 1))
     # noise scale 200 samples; (200 + 100) / (200 + 400) = 0.5
-    batch, grad = BatchConfig(total=400, atomic=200), GradStats(sqr=1.0, var=2.0)
+    batch = BatchConfig(total=400, atomic=200)
+    grad = GradStats(sqr=1.0, var=2.0)
     record.measured = Measured(progress=50.0, batch=batch, grad=grad)
     books.tell(report(60.0, 1, step_time_s=0.25))
     first = Point(

@@ -1,4 +1,6 @@
-"""What became of a job, for programs: from the index, in order, and from any event on."""
+"""What became of a job, for programs: from the index, in order, and from any event
+on.
+"""
 
 from coadapt.core.events import Outcome, TrainingResumed
 from coadapt.core.lifecycle import JobState, Reason
@@ -53,7 +55,8 @@ def test_whoever_knows_up_to_an_event_is_told_what_came_after_it() -> None:
 
 
 def test_a_page_never_ends_within_an_event() -> None:
-    index, stands = JobIndex(":memory:"), ["running", "allocated", 1]
+    index = JobIndex(":memory:")
+    stands = ["running", "allocated", 1]
     payload = {"text": "x", "was": ["starting", "allocated", 1], "is": stands}
     for seq in range(CHANGES_MAX):
         rows = [
@@ -70,7 +73,8 @@ def test_a_page_never_ends_within_an_event() -> None:
 
 
 def test_rows_of_an_older_index_and_those_without_a_change_are_passed_over() -> None:
-    index, stands = JobIndex(":memory:"), ["running", "allocated", 1]
+    index = JobIndex(":memory:")
+    stands = ["running", "allocated", 1]
     payloads = [{"text": "old"}, {"text": "batch 8", "was": stands, "is": stands}]
     index.add(
         1,

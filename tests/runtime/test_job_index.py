@@ -1,4 +1,6 @@
-"""The index of jobs on disk: what it tells is what a replay of the whole journal tells, over restarts too."""
+"""The index of jobs on disk: what it tells is what a replay of the whole journal tells,
+over restarts too.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,10 +39,8 @@ def written(
     after: int = 0,
 ) -> Scheduler:
     """Let a writer see the events after number `after`, which `state` is of."""
-    scheduler, writer = (
-        Scheduler(CONFIG, state),
-        IndexWriter(index, lambda: enumerate(events, start=1), CONFIG),
-    )
+    scheduler = Scheduler(CONFIG, state)
+    writer = IndexWriter(index, lambda: enumerate(events, start=1), CONFIG)
     writer.restored(scheduler.state, after)
     for number, event in enumerate(events[after:], start=after + 1):
         writer.observe(number, event, scheduler.handle(event), scheduler.state)
@@ -48,7 +48,8 @@ def written(
 
 
 def recorded(events: Sequence[Event]) -> History:
-    scheduler, recorder = Scheduler(CONFIG), Recorder()
+    scheduler = Scheduler(CONFIG)
+    recorder = Recorder()
     for event in events:
         recorder(event, scheduler.handle(event), scheduler.state)
     return recorder.history
@@ -61,7 +62,9 @@ def journal_of(seed: int) -> list[Event]:
 
 
 def told(job: JobHistory) -> object:
-    """All but points and sentences, which are thinned, and spans of no length, which one of the two drops."""
+    """All but points and sentences, which are thinned, and spans of no length, which
+    one of the two drops.
+    """
     spans = [span for span in job.spans if span.end > span.start]
     figures = (
         job.usage.attained_service_gpu_s,
@@ -87,7 +90,8 @@ def test_the_index_tells_what_the_recorder_tells(seed: int) -> None:
     events = journal_of(seed)
     index = JobIndex(":memory:")
     state = written(index, events).state
-    history, expected = whole_history(index, state), recorded(events)
+    history = whole_history(index, state)
+    expected = recorded(events)
     assert [told(job) for job in history.jobs.values()] == [
         told(job)
         for job in sorted(
@@ -107,9 +111,12 @@ def test_the_index_tells_what_the_recorder_tells(seed: int) -> None:
 def test_a_restart_from_a_snapshot_forges_no_history(
     seed: int, lost: bool, tmp_path: Path
 ) -> None:
-    """Whoever ran long before the snapshot has its whole life, be the index there or made anew."""
+    """Whoever ran long before the snapshot has its whole life, be the index there or
+    made anew.
+    """
     events = journal_of(seed)
-    upto, died = len(events) * 2 // 3, len(events) * 5 // 6
+    upto = len(events) * 2 // 3
+    died = len(events) * 5 // 6
     whole = JobIndex(":memory:")
     state = written(whole, events).state
     scheduler = Scheduler(CONFIG)
@@ -129,7 +136,8 @@ def test_a_restart_from_a_snapshot_forges_no_history(
         again, events, loads({"SchedulerState": SchedulerState}, snapshot), upto
     )
     assert resumed.state == state
-    one, other = whole_history(whole, state), whole_history(again, state)
+    one = whole_history(whole, state)
+    other = whole_history(again, state)
     assert {name: told(job) for name, job in other.jobs.items()} == {
         name: told(job) for name, job in one.jobs.items()
     }
@@ -173,7 +181,8 @@ def test_an_ended_job_is_found_and_its_life_is_told() -> None:
 
 
 def test_ended_jobs_come_in_pages_and_can_be_forgotten() -> None:
-    stage, names = Stage(), [f"j{index}" for index in range(7)]
+    stage = Stage()
+    names = [f"j{index}" for index in range(7)]
     for at, name in enumerate(names):
         stage.at = float(at)
         stage.submit(name)
@@ -196,7 +205,8 @@ def test_ended_jobs_come_in_pages_and_can_be_forgotten() -> None:
 
 
 def test_an_index_of_another_journal_is_forgotten() -> None:
-    journal, index = stage_of_a_life().journal, JobIndex(":memory:")
+    journal = stage_of_a_life().journal
+    index = JobIndex(":memory:")
     written(index, journal)
     index.follow_journal(len(journal))
     assert index.upto == len(journal)
@@ -213,7 +223,8 @@ def test_a_file_that_is_no_index_is_replaced(tmp_path: Path) -> None:
 
 
 def test_sentences_that_only_count_on_are_thinned() -> None:
-    stage, num_rounds = Stage(SchedulerConfig(round_s=10.0)), 600
+    stage = Stage(SchedulerConfig(round_s=10.0))
+    num_rounds = 600
     stage.submit()
     for number in range(1, num_rounds + 1):
         stage.timer(10.0 * number)
@@ -233,7 +244,9 @@ def test_sentences_that_only_count_on_are_thinned() -> None:
 
 
 def test_a_story_tells_of_plans_that_failed_while_the_job_waited() -> None:
-    """Once, however many rounds it lasts; and so does every picture of a job that waits."""
+    """Once, however many rounds it lasts; and so does every picture of a job that
+    waits.
+    """
     stage = Stage()
     stage.submit("early")
     for number in (1, 2, 3):
@@ -269,7 +282,8 @@ def row(seq: int, n: int = 0, *, job: str = "a", kind: str = LINE) -> Row:
 
 
 def test_who_reads_finds_what_waits_in_memory_and_writes_nothing() -> None:
-    index, writing = JobIndex(":memory:"), list[str]()
+    index = JobIndex(":memory:")
+    writing = list[str]()
     index.add(1, [row(1), row(1, 1, kind=POINT)])
     index.add(2, [row(2), row(2, 1, job="b")])
     index.flush()
@@ -295,11 +309,9 @@ def test_who_reads_finds_what_waits_in_memory_and_writes_nothing() -> None:
 
 
 def test_rows_of_a_large_plan_are_written_a_part_at_a_time(tmp_path: Path) -> None:
-    index, parts, write = (
-        JobIndex(tmp_path / "jobs.sqlite"),
-        list[int](),
-        JobIndex._write,
-    )
+    index = JobIndex(tmp_path / "jobs.sqlite")
+    parts = list[int]()
+    write = JobIndex._write
 
     def note(count: int) -> None:
         parts.append(count)
@@ -318,8 +330,11 @@ def test_rows_of_a_large_plan_are_written_a_part_at_a_time(tmp_path: Path) -> No
 def test_of_a_plan_those_jobs_are_followed_that_it_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It looked at all 10,000 in each round: 150 ms of CPU, of the figures for Prometheus as well."""
-    stage, plan = Stage(), {name: on(n0=1) for name in "abc"}
+    """It looked at all 10,000 in each round: 150 ms of CPU, of the figures for
+    Prometheus as well.
+    """
+    stage = Stage()
+    plan = {name: on(n0=1) for name in "abc"}
     for name in plan:
         stage.submit(name)
     stage.submit("d")

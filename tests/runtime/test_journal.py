@@ -1,4 +1,6 @@
-"""The SQLite journal: order, durability settings, snapshots, damage, versions, and a killed writer."""
+"""The SQLite journal: order, durability settings, snapshots, damage, versions, and a
+killed writer.
+"""
 
 import os
 import signal
@@ -151,7 +153,10 @@ def refusal_of(path: Path) -> str:
     [
         ("UPDATE events SET at = at + 1 WHERE seq = 2", "event 2 was altered"),
         (
-            "UPDATE events SET payload = replace(payload, '60.0', '61.0') WHERE seq = 3",
+            (
+                "UPDATE events SET payload = replace(payload, '60.0', '61.0') WHERE seq "
+                "= 3"
+            ),
             "event 3 was altered",
         ),
         (
@@ -171,7 +176,10 @@ def refusal_of(path: Path) -> str:
         ),
         ("UPDATE meta SET head_seq = 3", "event 4 is one too many"),
         (
-            "INSERT INTO events SELECT 5, at, kind, job, payload, link FROM events WHERE seq = 4",
+            (
+                "INSERT INTO events SELECT 5, at, kind, job, payload, link FROM events "
+                "WHERE seq = 4"
+            ),
             "event 5 is one too many",
         ),
         (
@@ -200,7 +208,9 @@ def test_a_harmed_journal_is_refused_with_the_place_and_what_to_do(
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255))
 @settings(max_examples=300, deadline=None)
 def test_no_byte_of_a_row_changes_without_notice(place: int, value: int) -> None:
-    """The law behind the table: what a row says, and that it is read as it was written or not at all."""
+    """The law behind the table: what a row says, and that it is read as it was written
+    or not at all.
+    """
     journal = Journal("sqlite://")
     journal.append(EVENTS)
     with journal._engine.begin() as connection:
@@ -225,8 +235,15 @@ def test_no_byte_of_a_row_changes_without_notice(place: int, value: int) -> None
     "damage",
     [
         "UPDATE snapshots SET upto = 99 WHERE upto = 3",
-        "UPDATE snapshots SET payload = (SELECT payload FROM snapshots WHERE upto = 2) WHERE upto = 3",
-        'UPDATE snapshots SET payload = \'{"wire":1,"type":"SchedulerState","data":{}}\' WHERE upto = 3',
+        (
+            "UPDATE snapshots SET payload = (SELECT payload FROM snapshots WHERE "
+            "upto = "
+            "2) WHERE upto = 3"
+        ),
+        (
+            "UPDATE snapshots SET payload = "
+            '\'{"wire":1,"type":"SchedulerState","data":{}}\' WHERE upto = 3'
+        ),
         "UPDATE snapshots SET link = '' WHERE upto = 3",
     ],
 )
@@ -319,8 +336,11 @@ def test_what_append_returned_from_survives_a_killed_writer(tmp_path: Path) -> N
 def test_no_text_of_all_jobs_is_made_in_one_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It held all other threads for 0.4 s at 10,000 jobs: the encoder is one call into C."""
-    longest, encode = 0, wire._WRITER.encode
+    """It held all other threads for 0.4 s at 10,000 jobs: the encoder is one call into
+    C.
+    """
+    longest = 0
+    encode = wire._WRITER.encode
 
     def note(value: object) -> str:
         nonlocal longest

@@ -1,4 +1,6 @@
-"""A journal that another process locked, that was moved, or that was replaced: waited for, or told at once."""
+"""A journal that another process locked, that was moved, or that was replaced: waited
+for, or told at once.
+"""
 
 import logging
 import sqlite3
@@ -67,13 +69,15 @@ def test_a_lock_is_waited_for_and_told(
         thread.join(PATIENCE_S)
     assert (retry.trouble(), retry.seconds()) == ("", 0.0)
     assert list(journal.events()) == [EVENT]
-    first, last = caplog.messages[0], caplog.messages[-1]
+    first = caplog.messages[0]
+    last = caplog.messages[-1]
     assert "the scheduler waits for it, its jobs run on" in first
     assert last.startswith("the journal is in use again, after")
 
 
 def test_a_state_directory_that_was_moved_is_waited_for(tmp_path: Path) -> None:
-    folder, aside = tmp_path / "state", tmp_path / "aside"
+    folder = tmp_path / "state"
+    aside = tmp_path / "aside"
     folder.mkdir()
     retry = JournalRetry()
     journal = Journal.at_path(folder / "journal.sqlite", retry)

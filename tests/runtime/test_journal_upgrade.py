@@ -1,7 +1,8 @@
-"""Journals that earlier versions wrote are read, with every job as it was; others are left as they are.
+"""Journals that earlier versions wrote are read, with every job as it was; others are
+left as they are.
 
-`journals/` holds rows as they wrote them: version 1 by commit d36d290 (a real `coadapt up`, and a simulation
-with faults), version 2 by the first commit that had it, f505cf0.
+`journals/` holds rows as they wrote them: version 1 by commit d36d290 (a real `coadapt
+up`, and a simulation with faults), version 2 by the first commit that had it, f505cf0.
 """
 
 import json
@@ -43,7 +44,9 @@ def version_1(path: Path, name: str) -> Path:
 
 
 def states_in(path: Path) -> tuple[int, dict[str, str]]:
-    """Return the number of the last event, and how each job stands after all of them."""
+    """Return the number of the last event, and how each job stands after all of
+    them.
+    """
     journal = Journal.at_path(path)
     scheduler = Scheduler()
     for event in journal.events():
@@ -63,7 +66,8 @@ def states_in(path: Path) -> tuple[int, dict[str, str]]:
             37,
             {
                 "good-d69d82c8": "succeeded",
-                # It failed four times. Jobs did not rest after a failure then, and a replay keeps to that.
+                # It failed four times. Jobs did not rest after a failure then, and a
+                # replay keeps to that.
                 "bad-74e12213": "failed",
                 "gone-d9fa9b1c": "cancelled",
             },

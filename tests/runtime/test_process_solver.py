@@ -43,7 +43,9 @@ class Moody:
 def solving(
     factory: Callable[[], Policy], timeout_s: float
 ) -> Iterator[Callable[[float | ClusterView], Event]]:
-    """Yield a function from a view, or from the instant of an empty one, to the answer."""
+    """Yield a function from a view, or from the instant of an empty one, to the
+    answer.
+    """
     answers: queue.Queue[Event] = queue.Queue()
     solver = ProcessSolver(factory, lambda: 7.0, timeout_s)
     thread = threading.Thread(target=solver.run)
@@ -112,7 +114,9 @@ def test_the_policy_lives_in_one_other_process_until_it_fails() -> None:
 
 
 class Rehearsed:
-    """Counts the decisions of all its instances in this process, and those of its own."""
+    """Counts the decisions of all its instances in this process, and those of its
+    own.
+    """
 
     num_made = 0
 
@@ -162,10 +166,13 @@ def test_closing_does_not_wait_for_the_policy(caplog: pytest.LogCaptureFixture) 
 
 
 class HardToSend:
-    """A factory that is at its pickling, and so its process at its start, until it is told to go on."""
+    """A factory that is at its pickling, and so its process at its start, until it is
+    told to go on.
+    """
 
     def __init__(self) -> None:
-        self.under_way, self.go_on = threading.Event(), threading.Event()
+        self.under_way = threading.Event()
+        self.go_on = threading.Event()
 
     def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
         self.under_way.set()
@@ -177,7 +184,9 @@ class HardToSend:
 
 
 def test_closing_while_the_process_is_being_started_ends_it_all_the_same() -> None:
-    """It raised, so that a scheduler told to end as it came up neither served nor ended."""
+    """It raised, so that a scheduler told to end as it came up neither served nor
+    ended.
+    """
     factory = HardToSend()
     solver = ProcessSolver(factory, lambda: 7.0)
     thread = threading.Thread(target=solver.run)

@@ -40,7 +40,9 @@ ALL = Keep(days=36_500.0, logs_mib=1_000)
 
 
 def events_of(num_jobs: int) -> list[Event]:
-    """Return the events of jobs that run for a day each, one after the other; the last one lives."""
+    """Return the events of jobs that run for a day each, one after the other; the last
+    one lives.
+    """
     stage = Stage(num_nodes=1)
     for number in range(num_jobs):
         name = f"j{number:02}"
@@ -63,7 +65,9 @@ def events_of(num_jobs: int) -> list[Event]:
 
 
 class World:
-    """A state directory with a journal, snapshots at two thirds and at the end, an index, and files."""
+    """A state directory with a journal, snapshots at two thirds and at the end, an
+    index, and files.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,10 +76,8 @@ class World:
         self.num_events = len(events)
         self.journal = Journal.at_path(self.path)
         self.index = JobIndex(folder / "jobs.sqlite")
-        writer, scheduler = (
-            IndexWriter(self.index, self.journal.whole, CONFIG),
-            Scheduler(CONFIG),
-        )
+        writer = IndexWriter(self.index, self.journal.whole, CONFIG)
+        scheduler = Scheduler(CONFIG)
         writer.restored(scheduler.state, 0)
         self.older = 2 * len(events) // 3
         self.journal.append(events)
@@ -95,7 +97,9 @@ class World:
         self.at = scheduler.state.at
 
     def replayed(self) -> SchedulerState:
-        """Return the state as a new process finds it; raise if anything is wrong with the journal."""
+        """Return the state as a new process finds it; raise if anything is wrong with
+        the journal.
+        """
         journal = Journal.at_path(self.path)
         try:
             state, upto = journal.latest_snapshot() or (None, 0)
@@ -237,13 +241,11 @@ def test_what_says_where_the_journal_begins_is_checked_and_repaired(
         Journal.at_path(world.path)
     found = read_all(world.path)
     judgement = judge(found)
-    assert (
-        judgement.findings()
-        == [
-            "what says where the journal begins was altered",
-            f"the snapshot after event {world.older} does not fit the events",  # it hung on that alone
-        ]
-    )
+    assert judgement.findings() == [
+        "what says where the journal begins was altered",
+        # it hung on that alone
+        f"the snapshot after event {world.older} does not fit the events",
+    ]
     rewrite(world.path, found, judgement)
     assert world.replayed() == world.state
 
@@ -284,7 +286,9 @@ for number, _ in enumerate(steps):
 def test_a_prune_that_is_killed_loses_nothing_and_is_finished_by_the_next(
     world: World, last: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed between the files of a job and its rows in the index, and among the events."""
+    """Killed between the files of a job and its rows in the index, and among the
+    events.
+    """
     world.journal.close()
     world.index.close()
     arguments = [
@@ -297,7 +301,8 @@ def test_a_prune_that_is_killed_loses_nothing_and_is_finished_by_the_next(
     ]
     assert subprocess.run(arguments, timeout=120, check=False).returncode == -9
     assert world.replayed() == world.state
-    journal, index = Journal.at_path(world.path), JobIndex(world.folder / "jobs.sqlite")
+    journal = Journal.at_path(world.path)
+    index = JobIndex(world.folder / "jobs.sqlite")
     if last > 0:
         assert journal.first_number == world.older + 1
     monkeypatch.setattr(journal_module, "ROWS_PER_PRUNE", 5)
@@ -319,12 +324,11 @@ def test_a_lost_index_begins_anew_at_the_snapshot_of_a_pruned_journal(
     world: World,
 ) -> None:
     list(world.retention.steps(Keep(days=0.0, logs_mib=1), world.at))
-    index, journal = JobIndex(":memory:"), Journal.at_path(world.path)
+    index = JobIndex(":memory:")
+    journal = Journal.at_path(world.path)
     state, upto = journal.latest_snapshot() or (SchedulerState(), 0)
-    writer, scheduler = (
-        IndexWriter(index, journal.whole, CONFIG),
-        Scheduler(CONFIG, state),
-    )
+    writer = IndexWriter(index, journal.whole, CONFIG)
+    scheduler = Scheduler(CONFIG, state)
     writer.restored(scheduler.state, upto)
     for number, event in journal.numbered_events(after=upto):
         writer.observe(number, event, scheduler.handle(event), scheduler.state)
@@ -338,10 +342,8 @@ def test_the_file_becomes_smaller(tmp_path: Path) -> None:
     for upto in (4_000, 5_000):
         journal.save_snapshot(SchedulerState(), upto)
     journal.close()
-    journal, before = (
-        Journal.at_path(tmp_path / "journal.db"),
-        (tmp_path / "journal.db").stat().st_size,
-    )
+    journal = Journal.at_path(tmp_path / "journal.db")
+    before = (tmp_path / "journal.db").stat().st_size
     assert [*journal.prune(journal.prunable(2.0))] == [2_000, 4_000]
     journal.close()
     assert (tmp_path / "journal.db").stat().st_size < before / 2

@@ -1,4 +1,6 @@
-"""The loop: order of events, durability before handling, alarms, and recovery from the journal."""
+"""The loop: order of events, durability before handling, alarms, and recovery from the
+journal.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -88,7 +90,9 @@ class ObedientExecutor:
 
     def execute(self, command: JobCommand, post: Post) -> None:
         self.orders.append(command)
-        at, job, generation = self.clock.now(), command.job, command.generation
+        at = self.clock.now()
+        job = command.job
+        generation = command.generation
         match command:
             case Start() | Rescale():
                 post(ReplicasStarted(at=at, job=job, generation=generation))
@@ -316,7 +320,8 @@ def test_recovery_from_an_empty_journal_is_a_fresh_start() -> None:
     assert list(store.events()) == []
 
 
-# -- mishaps ----------------------------------------------------------------------------------------------
+# -- mishaps
+# --------------------------------------------------------------------------------------
 
 broken_rounds: set[int] = set()
 broken_timers: set[str] = set()
@@ -338,7 +343,9 @@ class Told:
 
 @pytest.fixture
 def poisonous(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the core raise amid its work: after it has changed the state in several places."""
+    """Let the core raise amid its work: after it has changed the state in several
+    places.
+    """
     handle = Scheduler.handle
 
     def careless(self: Scheduler, event: Event) -> list[Command]:
@@ -371,7 +378,8 @@ def test_a_refused_event_leaves_the_state_as_if_it_had_never_come(
     events_per_snapshot: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journaled_scheduler, "EVENTS_PER_SNAPSHOT", events_per_snapshot)
-    states, told = [], Told()
+    states = []
+    told = Told()
     for extra in ([], [poison()], [poison("poison-1"), poison("poison-2")]):
         runtime, clock, _ = build(MemoryStore(), mishaps=told)
         runtime.post_all(opening())
@@ -400,7 +408,9 @@ def test_what_was_set_aside_stays_aside_over_restarts(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("poisonous")
 def test_an_event_that_ended_a_scheduler_is_set_aside_by_the_next_one() -> None:
-    """The one before had no mishaps, or was killed before it could write the refusal."""
+    """The one before had no mishaps, or was killed before it could write the
+    refusal.
+    """
     store = MemoryStore()
     store.append([*opening(), poison(), JobSubmitted(at=0.0, job="j9", spec=SPEC)])
     seen: list[str] = []

@@ -47,7 +47,10 @@ def test_the_whole_life_of_a_job() -> None:
         (0.0, "submitted: 1..4 GPUs, batch 8..64, contract adaptive"),
         (
             60.0,
-            "starting; generation 1 on 2 GPUs (n0: 2); runs on 2 GPUs: all others are taken",
+            (
+                "starting; generation 1 on 2 GPUs (n0: 2); runs on 2 GPUs: all others "
+                "are taken"
+            ),
         ),
         (62.0, "running"),
         (63.0, "generation 1 took its first step; the start cost 3.0 s"),
@@ -55,7 +58,10 @@ def test_the_whole_life_of_a_job() -> None:
         (70.0, "replicas of generation 1 ended: failed (ValueError: boom)"),
         (
             70.0,
-            "starting; generation 2 on 2 GPUs (n0: 2); restarts: failed once: ValueError: boom",
+            (
+                "starting; generation 2 on 2 GPUs (n0: 2); restarts: failed once: "
+                "ValueError: boom"
+            ),
         ),
         (71.0, "its cancellation was requested"),
         (71.0, "stopping; is being stopped: cancelled on request"),
@@ -154,7 +160,10 @@ def test_changes_that_did_not_come_about_are_told() -> None:
         (150.0, f"the change of generation 2 failed ({why}); it trains on"),
         (
             150.0,
-            f"running; generation 2 on 2 GPUs (n0: 2); {lasting} the change to 4 failed: {why}",
+            (
+                f"running; generation 2 on 2 GPUs (n0: 2); {lasting} the change to 4 "
+                f"failed: {why}"
+            ),
         ),
         (180.0, "rescaling; generation 3 on 3 GPUs (n0: 3); runs on 3 GPUs"),
         (240.0, "rescaling; runs on 2 GPUs"),
@@ -180,7 +189,8 @@ def test_a_round_that_changes_nothing_is_not_told() -> None:
 def test_the_cluster_in_one_picture() -> None:
     stage = Stage(CONFIG)
     stage.running()
-    grad, batch = GradStats(sqr=1.0, var=1.0), BatchConfig(total=16, atomic=8)
+    grad = GradStats(sqr=1.0, var=1.0)
+    batch = BatchConfig(total=16, atomic=8)
     stage.reported(
         TrainingReport(progress=1.0, batch=batch, grad=grad, metrics={"loss": 0.5})
     )

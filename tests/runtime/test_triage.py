@@ -1,4 +1,6 @@
-"""A policy that fails on some jobs: these are set aside and say so, the others get their plan."""
+"""A policy that fails on some jobs: these are set aside and say so, the others get
+their plan.
+"""
 
 import itertools
 import os
@@ -103,7 +105,8 @@ def test_one_job_of_fifty_is_set_aside_and_the_others_are_planned(
         else "KeyError: 'j17'"
     )
     assert plan.reasons["j17"] == (
-        f"waits: set aside, the policy fails with it ({why}); tried again after 1970-01-12 13:56 UTC"
+        f"waits: set aside, the policy fails with it ({why}); tried again after "
+        f"1970-01-12 13:56 UTC"
     )
     assert plan.set_aside == {"j17": triage.aside["j17"].until}
     assert len(ask.views) <= 16
@@ -164,7 +167,8 @@ def test_a_policy_that_is_too_slow_is_not_asked_about_parts() -> None:
 
 
 def test_one_set_aside_is_tried_again_later_and_later() -> None:
-    ask, view = Picky("j1"), cluster(job("j0"), job("j1"))
+    ask = Picky("j1")
+    view = cluster(job("j0"), job("j1"))
     triage = Triage(ask)
     tried = []
     for minute in range(120):
@@ -254,7 +258,9 @@ def test_gpus_that_others_share_stay_in_the_view() -> None:
 
 
 class Fragile:
-    """A real policy that fails with some jobs, and remembers how often it was asked for good."""
+    """A real policy that fails with some jobs, and remembers how often it was asked for
+    good.
+    """
 
     def __init__(self) -> None:
         self.asked = 0

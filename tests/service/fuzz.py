@@ -1,9 +1,11 @@
-"""Random and hostile input at every door of the scheduler, which is started again on its journal every 1,000.
+"""Random and hostile input at every door of the scheduler, which is started again on
+its journal every 1,000.
 
     python -m tests.service.fuzz --count 100000 --seed 1
 
-What comes in must be taken or refused in one line, never answered with a 5xx or an exception; what was
-refused must not be in the journal; and after it all every view is readable, and rounds have their plans.
+What comes in must be taken or refused in one line, never answered with a 5xx or an
+exception; what was refused must not be in the journal; and after it all every view is
+readable, and rounds have their plans.
 """
 
 import argparse
@@ -83,7 +85,8 @@ KINDS = {
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What was sent and answered. taken: per last part of the path, the answers that said yes.
+    """What was sent and answered. taken: per last part of the path, the answers that
+    said yes.
 
     reports: those that are in the journal.
     """
@@ -129,7 +132,8 @@ class Fuzzer:
         assert isinstance(service.store, Journal)
         service.store.close()
 
-    # -- what comes in ------------------------------------------------------------------------------------
+    # -- what comes in
+    # ----------------------------------------------------------------------------------
 
     async def _inputs(self, app: Any, count: int) -> None:
         doors: list[tuple[int, Callable[[Any], Any]]] = [
@@ -250,7 +254,8 @@ class Fuzzer:
         route = self.random.choice(["/v1/jobs", f"/v1/jobs/{self._some_job()}/reports"])
         await self._ask(app, "POST", route, body)
 
-    # -- values -------------------------------------------------------------------------------------------
+    # -- values
+    # ----------------------------------------------------------------------------------
 
     def _some_job(self) -> str:
         return self.random.choice(self.jobs)
@@ -317,7 +322,8 @@ class Fuzzer:
             )
         return body
 
-    # -- what is checked ----------------------------------------------------------------------------------
+    # -- what is checked
+    # ----------------------------------------------------------------------------------
 
     async def _ask(
         self, app: Any, method: str, path: str, body: bytes = b"", query: str = ""
@@ -344,7 +350,9 @@ class Fuzzer:
         assert "Traceback" not in line, line
 
     async def _views(self, app: Any, service: InProcess) -> None:
-        """Look at everything that a user may look at; then end jobs, or planning would take all the time."""
+        """Look at everything that a user may look at; then end jobs, or planning would
+        take all the time.
+        """
         cluster = json.loads(
             await self._read(app, "/v1/cluster"), parse_constant=_refuse
         )
@@ -376,7 +384,9 @@ class Fuzzer:
         return answer
 
     def _check_journal(self) -> None:
-        """See that the journal holds what was taken in, and nothing of what was refused."""
+        """See that the journal holds what was taken in, and nothing of what was
+        refused.
+        """
         journal = Journal.at_path(self.folder / "journal.sqlite")
         found: Counter[str] = Counter()
         for number, event in journal.numbered_events(self.checked_upto):
@@ -398,7 +408,8 @@ async def ask(
 ) -> tuple[int, bytes]:
     """Send a request to an ASGI application; return status and body."""
     waiting = [{"type": "http.request", "body": body, "more_body": False}]
-    status, parts = 0, list[bytes]()
+    status = 0
+    parts = list[bytes]()
 
     async def receive() -> dict[str, Any]:
         if waiting:
@@ -448,7 +459,8 @@ def main() -> None:
     parser.add_argument("--policy", default="castor")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
-    started, cpu = time.monotonic(), time.process_time()
+    started = time.monotonic()
+    cpu = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         fuzzer = Fuzzer(Path(folder), given.seed, given.policy)
         done = 0
@@ -456,8 +468,10 @@ def main() -> None:
             done = min(done + 10_000, given.count)
             tally = fuzzer.run(done)
             print(
-                f"{tally.inputs} inputs, {tally.restarts} restarts, {tally.refused_files} job files refused, "
-                f"answers {dict(sorted(tally.statuses.items()))}; {time.monotonic() - started:.0f} s, "
+                f"{tally.inputs} inputs, {tally.restarts} restarts, "
+                f"{tally.refused_files} job files refused, "
+                f"answers {dict(sorted(tally.statuses.items()))}; "
+                f"{time.monotonic() - started:.0f} s, "
                 f"{time.process_time() - cpu:.0f} s of CPU",
                 flush=True,
             )

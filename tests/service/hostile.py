@@ -1,4 +1,6 @@
-"""What the fuzzer makes its inputs of: values that nobody means, and bodies that are lawful as they stand."""
+"""What the fuzzer makes its inputs of: values that nobody means, and bodies that are
+lawful as they stand.
+"""
 
 from typing import Any
 

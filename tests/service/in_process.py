@@ -45,7 +45,9 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class ObedientExecutor:
-    """Says, on threads of its own, that everything started or stopped as ordered; keeps the orders."""
+    """Says, on threads of its own, that everything started or stopped as ordered; keeps
+    the orders.
+    """
 
     rescales_in_place = True
 
@@ -55,7 +57,9 @@ class ObedientExecutor:
 
     def execute(self, command: JobCommand, post: Post) -> None:
         self.orders.append(command)
-        at, job, generation = self._now(), command.job, command.generation
+        at = self._now()
+        job = command.job
+        generation = command.generation
         answer = (
             ReplicasExited(
                 at=at, job=job, generation=generation, outcome=Outcome.STOPPED

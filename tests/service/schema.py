@@ -2,9 +2,11 @@
 
 python -m tests.service.schema [--examples N] [--seed N] [--schemathesis COMMAND]
 
-Serves a scheduler with one job on loopback and has schemathesis send it what the document allows and what it
-does not: no answer may be a 5xx, and none may be one that the document does not name.
-pip install schemathesis==4.32.0 (it is no part of `dev`), in this environment or in another.
+Serves a scheduler with one job on loopback and has schemathesis send it what the
+document allows and what it does not: no answer may be a 5xx, and none may be one that
+the document does not name.
+pip install schemathesis==4.32.0 (it is no part of `dev`), in this environment or in
+another.
 """
 
 import argparse
@@ -18,8 +20,9 @@ from coadapt.cli.cluster.live import listening
 from coadapt.service.server import http_server
 from tests.service.in_process import TOKEN, InProcess, until
 
-# What is checked of each answer. Bodies of answers have no schema, and for what a lawful body may still be
-# refused (a directory that is not there, more GPUs than there are) a schema cannot say: no check of those.
+# What is checked of each answer. Bodies of answers have no schema, and for what a
+# lawful body may still be refused (a directory that is not there, more GPUs than there
+# are) a schema cannot say: no check of those.
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,unsupported_method,ignored_auth"
 # It makes the token of all requests after it worthless.
 LEFT_OUT = ("/v1/token",)
@@ -41,7 +44,8 @@ def run(command: str, examples: int, seed: int) -> int:
                 "batch": {"initial": 8},
             }
             made = service.client().post("/v1/jobs", json=job).json()["id"]
-            # Of paths with a job in them, most would else be about jobs that are not there.
+            # Of paths with a job in them, most would else be about jobs that are not
+            # there.
             Path(folder, "schemathesis.toml").write_text(
                 f'[parameters]\n"path.job" = "{made}"\n'
             )

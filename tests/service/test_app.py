@@ -1,4 +1,6 @@
-"""The HTTP API: what each route does and refuses, and that nothing is answered before it is durable."""
+"""The HTTP API: what each route does and refuses, and that nothing is answered before
+it is durable.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -178,7 +180,8 @@ def test_an_impossible_request_names_both_numbers(
     )
     assert answer.json()["error"]["message"] == (
         "resources.gpus: got '5..8'; "
-        "allowed: a minimum of at most 4, which is all that this cluster has of one type"
+        "allowed: a minimum of at most 4, which is all that this cluster has of one "
+        "type"
     )
 
 
@@ -308,7 +311,10 @@ def test_an_unknown_job_is_404(
     answer = client.request(method, path, json=body)
     assert (answer.status_code, answer.json()["error"]["message"]) == (
         404,
-        "job: got 'gone'; allowed: the id of a job, or its beginning: no job was submitted yet",
+        (
+            "job: got 'gone'; allowed: the id of a job, or its beginning: no job was "
+            "submitted yet"
+        ),
     )
 
 
@@ -318,7 +324,9 @@ def test_an_unknown_job_is_404(
 def test_a_slash_too_many_is_404_whatever_is_asked(
     client: TestClient, path: str
 ) -> None:
-    """A redirect was made of it, which failed, with 500, on a question that is not UTF-8."""
+    """A redirect was made of it, which failed, with 500, on a question that is not
+    UTF-8.
+    """
     status, answer = asyncio.run(ask(client.app, "GET", path, query="x=\udced"))
     assert (status, b"error" in answer) == (404, True)
 

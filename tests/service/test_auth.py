@@ -1,4 +1,6 @@
-"""The token is made once, for its owner's eyes only, and never used where others could have read it."""
+"""The token is made once, for its owner's eyes only, and never used where others could
+have read it.
+"""
 
 import os
 import stat

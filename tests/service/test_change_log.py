@@ -1,4 +1,6 @@
-"""What an operator reads in the foreground: each change once, each reason once, no verb twice in a line."""
+"""What an operator reads in the foreground: each change once, each reason once, no verb
+twice in a line.
+"""
 
 import logging
 
@@ -12,7 +14,8 @@ from tests.core.stage import Stage, on
 
 
 def told(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[str]:
-    scheduler, log = Scheduler(), ChangeLog()
+    scheduler = Scheduler()
+    log = ChangeLog()
     log.speak()
     with caplog.at_level(logging.INFO):
         for event in stage.journal:

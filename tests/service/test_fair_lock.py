@@ -15,7 +15,8 @@ from tests.service.test_live_loop import PATIENCE_S, RecordingStore, submission
 
 
 def test_all_who_wait_are_let_in_though_another_takes_it_again_and_again() -> None:
-    turnstile, answered = FairLock(), threading.Semaphore(0)
+    turnstile = FairLock()
+    answered = threading.Semaphore(0)
     alone = threading.Lock()
 
     def ask() -> None:
@@ -69,7 +70,9 @@ def test_questions_are_answered_while_a_group_is_written(tmp_path: Path) -> None
 def test_questions_are_answered_while_an_event_about_all_jobs_is_handled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan that starts thousands of jobs takes most of a second, and a list waited for it."""
+    """A plan that starts thousands of jobs takes most of a second, and a list waited
+    for it.
+    """
     monkeypatch.setattr(live_loop, "MANY_JOBS", 2)
     service = InProcess(tmp_path, RecordingStore())
     answers: dict[str, list[str]] = {}

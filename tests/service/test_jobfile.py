@@ -1,4 +1,6 @@
-"""Each mistake in a job file is one line that names field, value and what is allowed."""
+"""Each mistake in a job file is one line that names field, value and what is
+allowed.
+"""
 
 from pathlib import Path
 
@@ -43,11 +45,13 @@ MISPLACED = "mapping values are not allowed here"
 QUOTE = "yes, no, on, off, true and false are truth values in YAML: quote the word"
 ENVS = f"a mapping of variable names to text or numbers; {QUOTE}"
 BATCH_KEYS = (
-    "initial, max, requested, min_atomic, max_atomic, accumulation, schedule, schedule_unit, "
+    "initial, max, requested, min_atomic, max_atomic, accumulation, schedule, "
+    "schedule_unit, "
     "tokens_per_sample, rule"
 )
 KEYS = (
-    "name, run, setup, workdir, envs, resources, batch, contract, tenant, priority, deadline, length, "
+    "name, run, setup, workdir, envs, resources, batch, contract, tenant, priority, "
+    "deadline, length, "
     "application, max_failures, hang_timeout, setup_timeout, checkpoints"
 )
 
@@ -230,7 +234,10 @@ def scheduled(batch: str, contract: str = "schedule") -> str:
         ('schedule: "0:768 250B:1536"', ((0, 768), (250 * 10**9, 1536))),
         ('schedule: "0:8 4K:16", schedule_unit: samples', ((0, 8), (4000, 16))),
         (
-            'schedule: "0:768 250B:1536", schedule_unit: tokens, tokens_per_sample: 4096',
+            (
+                'schedule: "0:768 250B:1536", schedule_unit: tokens, tokens_per_sample: '
+                "4096"
+            ),
             ((0, 768), (61_035_157, 1536)),
         ),
     ],

@@ -1,5 +1,5 @@
-"""Lists of jobs: every filter, pages that lose and repeat nothing, live and ended jobs in one order, and ids
-found by their beginnings.
+"""Lists of jobs: every filter, pages that lose and repeat nothing, live and ended jobs
+in one order, and ids found by their beginnings.
 """
 
 from collections.abc import Collection
@@ -31,13 +31,16 @@ Books = tuple[SchedulerState, JobIndex]
 
 
 def books(*ids: str, cancelled: Collection[str] = ()) -> Books:
-    """Return the state and the index after jobs came in, two a second, and those of `cancelled` ended."""
+    """Return the state and the index after jobs came in, two a second, and those of
+    `cancelled` ended.
+    """
     events: list[Event] = []
     for at, job in enumerate(ids):
         spec = JobSpec(name=f"name of {job}", batch=BatchLimits(initial=8))
         events.append(JobSubmitted(at=float(at // 2), job=job, spec=spec))
     events += [CancelRequested(at=99.0, job=job) for job in ids if job in cancelled]
-    scheduler, index = Scheduler(), JobIndex(":memory:")
+    scheduler = Scheduler()
+    index = JobIndex(":memory:")
     writer = IndexWriter(index, lambda: enumerate(events, start=1), SchedulerConfig())
     for number, event in enumerate([*events, TimerFired(at=99.5)], start=1):
         writer.observe(number, event, scheduler.handle(event), scheduler.state)
@@ -52,7 +55,8 @@ def all_pages(known: Books, limit: int, **query: object) -> list[str]:
         page = job_page(
             live_jobs(known[0], asked), ended_jobs(known[1], asked), asked, 99.0
         )
-        jobs, cursor = page["jobs"], str(page["next"])
+        jobs = page["jobs"]
+        cursor = str(page["next"])
         assert isinstance(jobs, list)
         assert len(jobs) <= limit
         found += [str(job["id"]) for job in jobs]  # type: ignore[index,call-overload]

@@ -1,4 +1,6 @@
-"""Threads post, one thread handles: durable first, in groups, and never after the disk has failed."""
+"""Threads post, one thread handles: durable first, in groups, and never after the disk
+has failed.
+"""
 
 import threading
 import time
@@ -129,7 +131,8 @@ def test_a_full_disk_breaks_the_loop_and_is_told_to_whoever_waits(
 
 def test_the_nodes_of_now_replace_those_of_the_journal(tmp_path: Path) -> None:
     store = RecordingStore()
-    other, larger = Node(id="elsewhere", num_gpus=1), Node(id="elsewhere", num_gpus=2)
+    other = Node(id="elsewhere", num_gpus=1)
+    larger = Node(id="elsewhere", num_gpus=2)
     for node in (NODE, NODE, other, larger):
         service = InProcess(tmp_path, store, node)
         assert service.loop.read(lambda state: dict(state.nodes)) == {node.id: node}
@@ -202,6 +205,7 @@ def test_an_observer_that_fails_does_not_end_the_scheduler(tmp_path: Path) -> No
     (notice,) = service.loop.notices()
     assert (
         notice
-        == "chart is switched off until the next start: it failed (OverflowError: too large)"
+        == "chart is switched off until the next start: it failed (OverflowError: "
+        "too large)"
     )
     assert all(service.index.rows(job) for job in ("job-1", "job-2"))

@@ -1,4 +1,6 @@
-"""Job files that nobody means: each is refused in one line that names the place, or is rightly accepted."""
+"""Job files that nobody means: each is refused in one line that names the place, or is
+rightly accepted.
+"""
 
 import math
 from itertools import pairwise
@@ -30,7 +32,8 @@ def gpus(text: str) -> str:
 
 
 TUNED = {"contract": "adaptive"}
-BIG, HUGE = "1000000000000000000000", "9" * 5_000
+BIG = "1000000000000000000000"
+HUGE = "9" * 5_000
 
 # Nine lists, each of nine times the one before: 387 million texts.
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -38,7 +41,8 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     for before, name in pairwise("abcdefghi")
 )
 
-# What the file says, and how the line about it begins; the second part has to be in it as well.
+# What the file says, and how the line about it begins; the second part has to be in it
+# as well.
 REFUSED: list[tuple[str, str, str]] = [
     # numbers that no code behind the door could use
     (batch(f"initial: {BIG}"), "batch.initial: got 1000", "a number below 1e15"),

@@ -1,4 +1,6 @@
-"""The rows of docs/security.md that the API keeps: what a token is good for, and what it is not."""
+"""The rows of docs/security.md that the API keeps: what a token is good for, and what
+it is not.
+"""
 
 import os
 import threading
@@ -38,7 +40,8 @@ REPORT = {"generation": 1, "report": {"progress": 1.0}}
 def test_a_jobs_token_reads_and_reports_of_that_job_and_nothing_else(
     service: InProcess, operator: TestClient
 ) -> None:
-    own, other = submitted(operator, service), submitted(operator, service)
+    own = submitted(operator, service)
+    other = submitted(operator, service)
     client = service.client(service.credentials.job_token(own))
     for method, path in EVERY_ROUTE:
         for job in (

@@ -1,4 +1,6 @@
-"""The server that HTTP comes in by: connections that stay, bodies in parts, heads without an end."""
+"""The server that HTTP comes in by: connections that stay, bodies in parts, heads
+without an end.
+"""
 
 import contextlib
 import resource
@@ -105,7 +107,9 @@ def test_a_head_without_an_end_is_refused(
 def test_a_request_that_does_not_come_to_its_end_is_cut_off(
     served: tuple[InProcess, socket.socket], part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever opened connections and said no more, byte by byte or at all, could take all that there are."""
+    """Whoever opened connections and said no more, byte by byte or at all, could take
+    all that there are.
+    """
     monkeypatch.setattr(
         bounded_http, "REQUEST_S", 1.0
     )  # 0.2 is too short for a busy machine
@@ -147,7 +151,9 @@ def test_of_two_lengths_there_is_one_request(
 def test_whoever_opens_more_connections_than_there_is_room_for_keeps_nobody_out(
     served: tuple[InProcess, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the usual limit of 1,024 files, as many connections of anybody ended the scheduler."""
+    """At the usual limit of 1,024 files, as many connections of anybody ended the
+    scheduler.
+    """
     monkeypatch.setattr(bounded_http, "connections_max", lambda: 20)
     whole = b"GET /v1/healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     crowd = [

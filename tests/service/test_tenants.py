@@ -1,4 +1,6 @@
-"""Tenants over HTTP: granted, listed, refused; and deadlines that count from a job's submission."""
+"""Tenants over HTTP: granted, listed, refused; and deadlines that count from a job's
+submission.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,7 +79,8 @@ def test_a_job_larger_than_its_quota_is_refused(
     answer = client.post("/v1/jobs", json={**JOB, "resources": {"gpus": gpus}})
     assert answer.status_code == 422
     assert (
-        f"allowed: a minimum of at most {quota}, the quota of tenant vision; an operator "
+        f"allowed: a minimum of at most {quota}, the quota of tenant vision; an "
+        f"operator "
         f"raises it with: coadapt tenant set vision --quota {quota + 1}"
     ) in answer.text
     assert client.get("/v1/jobs").json()["jobs"] == []

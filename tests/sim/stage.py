@@ -1,4 +1,6 @@
-"""A stage for the simulated world: an application that can be worked out by hand, and every event kept."""
+"""A stage for the simulated world: an application that can be worked out by hand, and
+every event kept.
+"""
 
 from dataclasses import dataclass, field
 
@@ -26,9 +28,10 @@ from coadapt.sim.world_config import WorldConfig
 
 @dataclass(frozen=True)
 class Toy:
-    """Three epochs of 100 steps at the initial batch of 8. A step takes 1 s on one node and 2 s on several;
-    half of it is synchronising where there is more than one replica. The noise scale is 8 `var` samples: by
-    default a step at batch 16 makes the progress of 4/3 steps.
+    """Three epochs of 100 steps at the initial batch of 8. A step takes 1 s on one node
+    and 2 s on several; half of it is synchronising where there is more than one
+    replica. The noise scale is 8 `var` samples: by default a step at batch 16 makes the
+    progress of 4/3 steps.
     """
 
     name: str = "toy"
@@ -102,7 +105,9 @@ def on(**slots: int) -> Allocation:
 
 
 class Stage:
-    """A world of three nodes of four GPUs and jobs a, b and c; `told` is what it posted, nodes left out."""
+    """A world of three nodes of four GPUs and jobs a, b and c; `told` is what it
+    posted, nodes left out.
+    """
 
     def __init__(self, config: WorldConfig | None = None) -> None:
         self.clock = VirtualClock()
@@ -154,7 +159,8 @@ class Stage:
     def until(self, at: float) -> list[Event]:
         """Let time pass, and return what was told since the last look."""
         self.clock.run(until=at)
-        told, self.told[:] = list(self.told), []
+        told = list(self.told)
+        self.told[:] = []
         return told
 
     def exits(self, job: str = "a") -> list[ReplicasExited]:

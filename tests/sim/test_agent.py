@@ -1,4 +1,6 @@
-"""A job's own agent: what it measures, which batch it picks, how far it gets, and what it tells."""
+"""A job's own agent: what it measures, which batch it picks, how far it gets, and what
+it tells.
+"""
 
 from dataclasses import replace
 
@@ -84,15 +86,16 @@ def test_a_delay_longer_than_the_stretch_leaves_no_time() -> None:
 
 
 def test_epochs_take_whole_seconds() -> None:
-    # Batch 16 makes 4/3 steps of progress per second: an epoch of 100 takes 75 s exactly; at 0.9 of the
-    # speed it takes 83.3 s, which counts as 83.
+    # Batch 16 makes 4/3 steps of progress per second: an epoch of 100 takes 75 s
+    # exactly; at 0.9 of the speed it takes 83.3 s, which counts as 83.
     sixteen = BatchConfig(total=16, atomic=16)
     assert play(assignment(dictated=sixteen), 1000.0).finished_s == 225.0
     assert play(assignment(dictated=sixteen), 1000.0, speed=0.9).finished_s == 249.0
 
 
 def test_accumulation_costs_the_passes_without_synchronising() -> None:
-    # On one node of two GPUs a step takes 1 s, of which 0.5 s is the pass: with one more pass 1.5 s.
+    # On one node of two GPUs a step takes 1 s, of which 0.5 s is the pass: with one
+    # more pass 1.5 s.
     twice = BatchConfig(total=8, atomic=2, accumulation=1)
     after = play(assignment(Placement((2,)), twice), 30.0)
     assert after.training.progress == pytest.approx(20.0)
@@ -102,14 +105,16 @@ def test_accumulation_costs_the_passes_without_synchronising() -> None:
 def test_the_end_is_the_same_however_time_is_cut(cuts: list[int]) -> None:
     given_ = assignment(TWO_NODES, BatchConfig(total=24, atomic=4))
     whole = play(given_, 10_000.0, delay_s=30.0)
-    training, passed = assign(TOY, given_, Training(), 30.0), 0.0
+    training = assign(TOY, given_, Training(), 30.0)
+    passed = 0.0
     for seconds in [*cuts, 10_000]:
         segment = advance(TOY, given_, training, float(seconds))
         if segment.finished_s is not None:
             assert whole.finished_s == passed + segment.finished_s
             assert segment.training.samples == pytest.approx(whole.training.samples)
             return
-        training, passed = segment.training, passed + seconds
+        training = segment.training
+        passed = passed + seconds
     pytest.fail("it never ended")
 
 
@@ -361,7 +366,8 @@ class TestOracle:
         assert remaining == [200.0, 100.0, 1.0]
 
     def test_one_gpu_always_accumulates_and_nodes_are_filled_up(self) -> None:
-        # Batch 8 can be cut into at most four parts of two samples. On one GPU it takes two passes of 1 s.
+        # Batch 8 can be cut into at most four parts of two samples. On one GPU it takes
+        # two passes of 1 s.
         assert Oracle(2, 12)(TOY, spec(), 0).step_time_s == (2.0, 1.0, 2.0, 2.0)
 
     def test_it_covers_what_job_and_cluster_allow(self) -> None:
@@ -385,14 +391,16 @@ class TestOracle:
     def test_a_declared_ramp_is_forecast_to_its_end_from_any_moment(
         self, replicas: int
     ) -> None:
-        toy, ramp = Toy(var=3.0), BatchSchedule.parse("0:16 80:8 777:32 1200:64")
+        toy = Toy(var=3.0)
+        ramp = BatchSchedule.parse("0:16 80:8 777:32 1200:64")
         scheduled = replace(
             spec(),
             contract=RescaleContract.SCHEDULE,
             batch=replace(spec().batch, requested=16, schedule=ramp),
         )
         given_ = assignment(Placement((replicas,)), None, scheduled)
-        training, oracle = assign(toy, given_, Training(), 0.0), Oracle(4, 12)
+        training = assign(toy, given_, Training(), 0.0)
+        oracle = Oracle(4, 12)
         finished_s = advance(toy, given_, training, 10_000.0).finished_s
         assert finished_s is not None
         for at_s in (0.0, 9.0, 40.0, 100.0, finished_s - 1.0):

@@ -1,4 +1,6 @@
-"""Neighbours on one GPU slow each other: as the published extremes say, while both are there."""
+"""Neighbours on one GPU slow each other: as the published extremes say, while both are
+there.
+"""
 
 import pytest
 from hypothesis import given
@@ -19,7 +21,9 @@ def beside(*others: float) -> list[Neighbour]:
 
 
 def total(*all_loads: float) -> float:
-    """Return the throughput of all of them on one GPU, in GPUs that each would have had alone."""
+    """Return the throughput of all of them on one GPU, in GPUs that each would have had
+    alone.
+    """
     return sum(
         kept_speed(load, beside(*all_loads[:index], *all_loads[index + 1 :]))
         for index, load in enumerate(all_loads)
@@ -55,7 +59,8 @@ def test_in_the_world_they_slow_each_other_while_both_are_there() -> None:
     assert progress(stage, 60.0) == {"a": 60.0}
     stage.start("b", 1, half(0))
     stage.start("c", 1, half(1))
-    # Both have load 1: each keeps 0.84 / 2 of its speed. The third is on a GPU of its own.
+    # Both have load 1: each keeps 0.84 / 2 of its speed. The third is on a GPU of its
+    # own.
     assert progress(stage, 120.0) == pytest.approx(
         {"a": 60.0 + 25.2, "b": 25.2, "c": 60.0}
     )

@@ -1,4 +1,6 @@
-"""The core counts free GPUs, the world seats jobs on them: over any life of a node both agree, exactly."""
+"""The core counts free GPUs, the world seats jobs on them: over any life of a node both
+agree, exactly.
+"""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +34,9 @@ moves = st.lists(st.tuples(st.sampled_from(JOBS), st.none() | held()), max_size=
 def test_what_counts_as_free_can_be_seated(
     moves: list[tuple[str, Allocation | None]],
 ) -> None:
-    """A job that holds something rescales: it holds both allocations; None: it leaves."""
+    """A job that holds something rescales: it holds both allocations; None: it
+    leaves.
+    """
     seats = Ledger()
     for node in NODES:
         seats.add(node)

@@ -39,7 +39,9 @@ class Idle:
 
 
 class Clumsy:
-    """Fails in its first decision, and then gives each job the first GPU of the node of its number."""
+    """Fails in its first decision, and then gives each job the first GPU of the node of
+    its number.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -73,7 +75,8 @@ def named(policy: type) -> str:
 
 
 def test_figures_need_no_curves() -> None:
-    whole, lean = crowded(), crowded(ExperimentConfig(figures_only=True))
+    whole = crowded()
+    lean = crowded(ExperimentConfig(figures_only=True))
     times = {"decision_ms_p50": 0.0, "decision_ms_max": 0.0}
     assert replace(lean.metrics, **times) == replace(whole.metrics, **times)
     kept = [
@@ -121,7 +124,8 @@ def test_round_and_rescale_times_are_settings() -> None:
 
 
 def test_a_run_is_the_same_each_time() -> None:
-    first, second = crowded(), crowded()
+    first = crowded()
+    second = crowded()
     assert first.history == second.history
     assert first.metrics.num_rescales > 10
 
@@ -154,7 +158,8 @@ def test_runs_end_whatever_their_periods(
     result = simulate(
         Workload(name="w", jobs=jobs), {"toy": TOY}, NODES, "fifo", config=config
     )
-    # 300 s of training in three epochs that end at whole seconds, and a start, after the wait for a round.
+    # 300 s of training in three epochs that end at whole seconds, and a start, after
+    # the wait for a round.
     wait_s = max(tenths / 10, reaction or 0.0)
     assert all(298.0 <= job.jct_s <= 302.0 + wait_s for job in result.jobs)
 
@@ -245,7 +250,8 @@ def test_the_batch_history_of_a_scheduled_job_is_its_schedule(policy: str) -> No
     assert job.state is JobState.SUCCEEDED
     assert [total for _, total in job.measured.batch_history] == [8, 16, 32]
     assert job.measured.samples > 1200.0
-    # What it was last expected to take is that of batch 32: on one GPU two passes of 1 s, at first one.
+    # What it was last expected to take is that of batch 32: on one GPU two passes of 1
+    # s, at first one.
     assert job.measured.forecast is not None
     assert job.measured.forecast.step_time_s[0] == pytest.approx(2.0)
 
@@ -258,7 +264,8 @@ def test_jobs_of_one_instant_are_taken_in_the_order_of_their_ids() -> None:
 
 
 def test_jobs_that_seldom_report_are_neither_asked_nor_slower() -> None:
-    usual, seldom = run("fifo"), run("fifo", ExperimentConfig(report_s=3600.0))
+    usual = run("fifo")
+    seldom = run("fifo", ExperimentConfig(report_s=3600.0))
     assert [len(job.points) for job in usual.history.jobs.values()] > [0] * len(JOBS)
     assert [len(job.points) for job in seldom.history.jobs.values()] == [0] * len(JOBS)
     assert [job.jct_s for job in seldom.jobs] == [job.jct_s for job in usual.jobs]

@@ -46,7 +46,8 @@ def test_a_batch_is_that_of_a_search_of_one_s_own(
 
 
 def test_jobs_that_timed_the_same_share_a_fit() -> None:
-    one, other = ProfileBuilder(), ProfileBuilder()
+    one = ProfileBuilder()
+    other = ProfileBuilder()
     for builder in (one, other):
         for gpus in (1, 2, 4):
             builder.add(Placement((gpus,)), 32, 0.05, 0.05 + 0.01 * gpus)

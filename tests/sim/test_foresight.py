@@ -14,7 +14,9 @@ from tests.sim.stage import NODES
 
 
 class Says:
-    """A policy that says of one job when it ends: whatever `end_at` is, 10 s more or less."""
+    """A policy that says of one job when it ends: whatever `end_at` is, 10 s more or
+    less.
+    """
 
     def __init__(self) -> None:
         self.end_at = 0.0
@@ -41,7 +43,8 @@ def history_of(name: str, ended_at: float | None) -> dict[JobId, JobHistory]:
 
 
 def test_a_word_is_noted_anew_when_half_of_the_last_has_passed() -> None:
-    foresight, policy = Foresight(), Says()
+    foresight = Foresight()
+    policy = Says()
     for at, end_at in (
         (0.0, 1000.0),
         (400.0, 950.0),

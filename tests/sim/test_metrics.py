@@ -103,7 +103,8 @@ def test_all_figures() -> None:
         efficiency=pytest.approx(0.8),
         decision_ms_p50=pytest.approx(2.0),
         decision_ms_max=pytest.approx(3.0),
-        # Alone on the one GPU that each asks for: 300 s; 2 jobs on 12 GPUs are no contention.
+        # Alone on the one GPU that each asks for: 300 s; 2 jobs on 12 GPUs are no
+        # contention.
         rho_isolated_max=pytest.approx(400 / 300),
         unfair_isolated_share=0.5,
         num_deadlines=0,
@@ -157,7 +158,8 @@ def test_rounds_tell_the_cluster_after_each_decision() -> None:
 
 
 def test_fairness_of_jobs_that_keep_their_batch() -> None:
-    # a shared the 12 GPUs with 0.5 others on average, b with one: 8 and 6 GPUs, of which a batch of 8 can use
+    # a shared the 12 GPUs with 0.5 others on average, b with one: 8 and 6 GPUs, of
+    # which a batch of 8 can use
     # 4. There 300 steps take 300 s, after the wait for the next round and a start.
     rho = finish_time_fairness(HISTORY, facts())
     assert rho == {
@@ -177,13 +179,16 @@ def test_fairness_of_jobs_with_a_declared_schedule_goes_along_their_ramp() -> No
     rho = finish_time_fairness(
         HISTORY, replace(facts(), workload=replace(facts().workload, jobs=jobs))
     )
-    # Ten steps of 8 samples on the 4 GPUs that they fill; then 4/3 of progress a step, on 8 in two nodes.
+    # Ten steps of 8 samples on the 4 GPUs that they fill; then 4/3 of progress a step,
+    # on 8 in two nodes.
     assert rho["a"] == pytest.approx(400 / (60 + 30 + 10 * 1 + 290 / (4 / 3) * 2))
 
 
 def test_fairness_of_jobs_that_adapt() -> None:
-    # 8 and 6 GPUs are two nodes: a step takes 2 s whatever its batch, so that the largest batch is the best.
-    # On 8 GPUs it is 64 (gain 16/9), on 6 it is 60 (ten passes of ten samples: gain 15/8.5).
+    # 8 and 6 GPUs are two nodes: a step takes 2 s whatever its batch, so that the
+    # largest batch is the best.
+    # On 8 GPUs it is 64 (gain 16/9), on 6 it is 60 (ten passes of ten samples: gain
+    # 15/8.5).
     adaptive = facts(trace_job("a", 0.0, spec()), trace_job("b", 200.0, spec()))
     assert finish_time_fairness(HISTORY, adaptive) == {
         "a": pytest.approx(400 / (60 + 30 + 300 * 2 / (16 / 9))),
@@ -192,7 +197,8 @@ def test_fairness_of_jobs_that_adapt() -> None:
 
 
 def test_a_share_is_kept_within_the_job_s_limits() -> None:
-    # One GPU, whatever the share: 8 samples a second at batch 8, and there larger ones only accumulate.
+    # One GPU, whatever the share: 8 samples a second at batch 8, and there larger ones
+    # only accumulate.
     alone = facts(
         trace_job("a", 0.0, spec(RescaleContract.FIXED, most=1)),
         trace_job("b", 200.0, FIXED),

@@ -1,4 +1,6 @@
-"""Runs under the terms of a paper: its loop of rounds by hand, its options of policies, its figures beside ours."""
+"""Runs under the terms of a paper: its loop of rounds by hand, its options of policies,
+its figures beside ours.
+"""
 
 import csv
 import json
@@ -43,12 +45,15 @@ def play(folder: Path, policy: str, *lines: str) -> RunResult:
 
 
 def test_a_job_alone_trains_in_whole_rounds(tmp_path: Path) -> None:
-    """119,360 steps at 50 a second: 19 rounds of 6,000, and 5,360. None of the first two costs a start."""
+    """119,360 steps at 50 a second: 19 rounds of 6,000, and 5,360. None of the first
+    two costs a start.
+    """
     alone = line("LM (batch size 10)", 119_360, 1, "static", 0.0)
     result = play(tmp_path, "gavel", alone)
     (job,) = result.jobs
     assert job.jct_s == pytest.approx(19 * 120.0 + 5_360 / 50.0)
-    # The profile: 20 epochs of 59,675 samples, in whole seconds; fewer jobs than GPUs are no contention.
+    # The profile: 20 epochs of 59,675 samples, in whole seconds; fewer jobs than GPUs
+    # are no contention.
     assert job.rho_isolated == pytest.approx(job.jct_s / 2_387, rel=1e-3)
     assert result.metrics.makespan_s == pytest.approx(job.jct_s)
     assert result.metrics.utilisation == pytest.approx(0.5)

@@ -1,4 +1,6 @@
-"""Sweeps: the same results from one process and from several, and errors that come back whole."""
+"""Sweeps: the same results from one process and from several, and errors that come back
+whole.
+"""
 
 from dataclasses import replace
 from pathlib import Path

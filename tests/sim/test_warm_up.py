@@ -1,4 +1,6 @@
-"""Kernels: compiled before a run is timed, announced, and equal to the plain Python that they are."""
+"""Kernels: compiled before a run is timed, announced, and equal to the plain Python
+that they are.
+"""
 
 import json
 import subprocess
@@ -152,7 +154,10 @@ def test_what_is_not_compiled_yet_is_found_without_compiling_it() -> None:
 
 
 def test_a_policy_without_kernels_needs_no_compiler() -> None:
-    code = "from coadapt.sim.warm_up import warm_up\nwarm_up(['fifo', 'optimus'], print)\nimport sys\n"
+    code = (
+        "from coadapt.sim.warm_up import warm_up\nwarm_up(['fifo', 'optimus'], "
+        "print)\nimport sys\n"
+    )
     assert in_a_process(code, "print('numba' in sys.modules)") == "False"
 
 

@@ -36,7 +36,9 @@ def exited(
 
 
 def progress(events: list[Event]) -> list[tuple[float, float]]:
-    """Return (instant, progress in steps at the initial batch) of the reports among `events`."""
+    """Return (instant, progress in steps at the initial batch) of the reports among
+    `events`.
+    """
     return [
         (e.at, e.report.progress / 8) for e in events if isinstance(e, TrainingReported)
     ]
@@ -80,7 +82,9 @@ def test_a_job_that_ends_at_the_instant_of_a_report_only_ends() -> None:
 
 
 class TestOrders:
-    """Idempotent per (job, generation): a repeat is answered with the fate, an old order ignored."""
+    """Idempotent per (job, generation): a repeat is answered with the fate, an old
+    order ignored.
+    """
 
     def test_a_repeated_start_changes_nothing(self) -> None:
         stage = Stage()
@@ -185,7 +189,9 @@ def kept(at: float, generation: int, detail: str = "") -> ReplicasKept:
 
 
 class TestPreparing:
-    """Changes that take 40 s to come about while the training goes on, and may be taken back meanwhile."""
+    """Changes that take 40 s to come about while the training goes on, and may be taken
+    back meanwhile.
+    """
 
     CONFIG = WorldConfig(prepare_s=40.0)
 
@@ -305,7 +311,8 @@ class TestBreaking:
         stage.until(230.0)
         stage.world.crash("a")
         stage.start("a", 2, on(n0=1))
-        # Reports at 60, 120 and 180 s; the one at 120 s made the only checkpoint, with 90 steps.
+        # Reports at 60, 120 and 180 s; the one at 120 s made the only checkpoint, with
+        # 90 steps.
         assert stage.exits()[-1] == exited(230.0 + 30.0 + 210.0, 2, Outcome.SUCCEEDED)
 
     def test_a_crash_of_nothing_is_none(self) -> None:
@@ -364,7 +371,8 @@ class TestBreaking:
                 stage.stop("a", generation - 1)
                 stage.start("a", generation, on(n1=1))
         (end,) = (e for e in stage.exits() if e.outcome is Outcome.SUCCEEDED)
-        # A step takes a second and stopping costs none here; epochs are rounded to whole seconds.
+        # A step takes a second and stopping costs none here; epochs are rounded to
+        # whole seconds.
         assert 300.0 - 1.5 <= end.at <= 300.0 + 1.5
 
 

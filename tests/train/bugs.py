@@ -26,14 +26,16 @@ def train(bug: str) -> None:
     sgd = torch.optim.SGD(net.parameters(), lr=0.01)
     model, optimizer = run.prepare(net, sgd)
     if bug == "unwrapped":
-        model, optimizer = net, sgd
+        model = net
+        optimizer = sgd
     if bug == "bare model":
         model = net
     loader = run.loader(data, batch_size=BATCH_SIZE, shuffle=True)
     for _ in run.epochs(2):
         for index, (x, y) in enumerate(loader):
             if bug == f"skips {index}" and run.rank == 1:
-                continue  # as a loop does that swallows an exception, or leaves out a bad batch
+                # as a loop does that swallows an exception, or leaves out a bad batch
+                continue
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(x), y)
             if bug == "nan" and index > BUG_AT:

@@ -1,7 +1,9 @@
-"""`python SCRIPT ...` as a fork of the server that has torch loaded: a start costs milliseconds, not seconds.
+"""`python SCRIPT ...` as a fork of the server that has torch loaded: a start costs
+milliseconds, not seconds.
 
-What differs from a fresh process: `/proc/PID/environ` and the command line are the server's, so what a launcher
-finds by its mark in the environment is not found, and modules that the server has imported are not imported again.
+What differs from a fresh process: `/proc/PID/environ` and the command line are the
+server's, so what a launcher finds by its mark in the environment is not found, and
+modules that the server has imported are not imported again.
 """
 
 import atexit
@@ -32,7 +34,9 @@ class ForkedScript:
         log: IO[bytes],
         cwd: str | None = None,
     ) -> None:
-        """Start the script `command[0]`, in a session of its own; its output is appended to `log`."""
+        """Start the script `command[0]`, in a session of its own; its output is
+        appended to `log`.
+        """
         self._process = forked(
             _become_script,
             (list(command), dict(env), os.path.abspath(log.name), cwd or os.getcwd()),

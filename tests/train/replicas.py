@@ -1,4 +1,6 @@
-"""Starts replicas as real processes, forked from a server that has torch loaded already: seconds saved."""
+"""Starts replicas as real processes, forked from a server that has torch loaded
+already: seconds saved.
+"""
 
 import atexit
 import json
@@ -23,8 +25,8 @@ from coadapt.model.rescale import (
 from coadapt.model.wire import to_json
 
 TIMEOUT_S = 200.0
-# Replicas that share the first GPU. NCCL refuses two of one host on one GPU, so each counts as a host of its
-# own (_replica), connected through the loopback.
+# Replicas that share the first GPU. NCCL refuses two of one host on one GPU, so each
+# counts as a host of its own (_replica), connected through the loopback.
 ON_ONE_GPU = {
     "CUDA_VISIBLE_DEVICES": "0",
     "NCCL_SOCKET_IFNAME": "lo",
@@ -49,7 +51,8 @@ def run_replicas(
     folder: Path,
     envs: dict[str, str] | None = None,
 ) -> list[int]:
-    """Run one replica per item of `arguments` to its end; return the exit codes, as a shell would see them.
+    """Run one replica per item of `arguments` to its end; return the exit codes, as a
+    shell would see them.
 
     Their output is appended to `output-<rank>.txt` in `folder`.
     """
@@ -125,12 +128,15 @@ def _replica(
             code = 1
         sys.stdout.flush()
         sys.stderr.flush()
-        # Not the interpreter's own end: a forked process shares exit handlers with its server.
+        # Not the interpreter's own end: a forked process shares exit handlers with its
+        # server.
         os._exit(code)
 
 
 def as_script(body: Callable[[], object]) -> NoReturn:
-    """Run `body` in a replica as the interpreter runs a script: hook, then exit handlers."""
+    """Run `body` in a replica as the interpreter runs a script: hook, then exit
+    handlers.
+    """
     atexit._clear()  # what the server of these processes registered
     code = 0
     try:
@@ -147,7 +153,9 @@ def as_script(body: Callable[[], object]) -> NoReturn:
 
 
 class Elastic:
-    """A run whose replicas change in place, seen from its executor. Each replica runs `target(argument)`."""
+    """A run whose replicas change in place, seen from its executor. Each replica runs
+    `target(argument)`.
+    """
 
     def __init__(
         self, target: Callable[[Any], None], argument: Any, folder: Path, **envs: str
@@ -179,7 +187,8 @@ class Elastic:
     def order(
         self, num_replicas: int, *, keep: Sequence[int] | None = None
     ) -> list[str]:
-        """Order another number of replicas, of which those of the ranks `keep` stay (None: as many as can).
+        """Order another number of replicas, of which those of the ranks `keep` stay
+        (None: as many as can).
 
         Returns the names of the leaving replicas.
         """
@@ -198,11 +207,14 @@ class Elastic:
         for rank in joining:
             self._spawn(rank, num_replicas, {ENV_JOINING: "1"})
         leaving = [name for name in self.members if name not in members]
-        self._former, self.members = self.members, members
+        self._former = self.members
+        self.members = members
         return leaving
 
     def take_back(self) -> bool:
-        """Take the last order back, and end those that were to join; return whether that came in time."""
+        """Take the last order back, and end those that were to join; return whether
+        that came in time.
+        """
         try:
             (self.control_dir / decided_file(self.generation)).touch(exist_ok=False)
         except FileExistsError:
@@ -243,7 +255,9 @@ class Elastic:
         return codes
 
     def end(self, timeout_s: float) -> float:
-        """Tell all to stop once, as a launcher does when one has failed; return how long they took to end."""
+        """Tell all to stop once, as a launcher does when one has failed; return how
+        long they took to end.
+        """
         began = time.monotonic()
         for name in self.alive():
             self.processes[name].terminate()

@@ -1,7 +1,8 @@
-"""Random schedules of changes in place, undisturbed or with a replica killed at a random moment.
+"""Random schedules of changes in place, undisturbed or with a replica killed at a
+random moment.
 
-`python -m tests.train.schedules --changes 20 --kills 50 --out FILE` goes through many, `--strategy fsdp` with
-sharded models; the suite has a few.
+`python -m tests.train.schedules --changes 20 --kills 50 --out FILE` goes through many,
+`--strategy fsdp` with sharded models; the suite has a few.
 """
 
 import argparse
@@ -24,7 +25,9 @@ NOTICE_MAX_S = 30.0
 
 
 def few_and_many(toy: Toy, **envs: str) -> None:
-    """Go from 1 replica to 3, 2, 4 and 1 in place, and check that nothing came of it."""
+    """Go from 1 replica to 3, 2, 4 and 1 in place, and check that nothing came of
+    it.
+    """
     run = Elastic(run_toy, toy, Path(toy.folder), **envs)
     try:
         run.start(1)
@@ -42,9 +45,11 @@ def few_and_many(toy: Toy, **envs: str) -> None:
 def random_changes(
     folder: Path, seed: int, stream: str = "", strategy: str = "ddp"
 ) -> float:
-    """Go through random numbers of replicas, with random survivors, and check that nothing came of it.
+    """Go through random numbers of replicas, with random survivors, and check that
+    nothing came of it.
 
-    Survivors may be none, and the first replica may be among those that leave. Returns 0: nothing was killed.
+    Survivors may be none, and the first replica may be among those that leave. Returns
+    0: nothing was killed.
     """
     draw = random.Random(seed)
     optimizer = draw.choice(["sgd", "adamw"])
@@ -60,14 +65,16 @@ def random_changes(
     try:
         run.start(draw.randint(1, REPLICAS_MAX))
         for _ in range(NUM_CHANGES):
-            num_replicas, present = draw.randint(1, REPLICAS_MAX), len(run.members)
+            num_replicas = draw.randint(1, REPLICAS_MAX)
+            present = len(run.members)
             num_kept = draw.randint(0, min(num_replicas, present))
             leaving = run.order(
                 num_replicas, keep=draw.sample(range(present), num_kept)
             )
             run.await_done()
             assert run.done(), (
-                f"over before the change to generation {run.generation}\n{run.outputs()}"
+                f"over before the change to generation "
+                f"{run.generation}\n{run.outputs()}"
             )
             assert run.join(leaving) == [0] * len(leaving), run.outputs()
             time.sleep(draw.uniform(0.0, 0.1))
@@ -79,7 +86,8 @@ def random_changes(
 
 
 def killed_at_random(folder: Path, seed: int, strategy: str = "ddp") -> float:
-    """Kill one of three replicas around a change, start again from the checkpoint, check the parameters.
+    """Kill one of three replicas around a change, start again from the checkpoint,
+    check the parameters.
 
     Returns the seconds until the last of the others had ended.
     """

@@ -1,4 +1,6 @@
-"""On a GPU: the same run as on the CPU, timed by events, also with others. Skipped where there is none."""
+"""On a GPU: the same run as on the CPU, timed by events, also with others. Skipped
+where there is none.
+"""
 
 from pathlib import Path
 
@@ -50,7 +52,8 @@ def test_a_gpu_trains_as_a_cpu_does(max_atomic: int | None) -> None:
     assert gpu.device == torch.device("cuda:0")
     for one, other in zip(on_gpu, on_cpu, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
-    stats, wanted = gpu.grad_stats, cpu.grad_stats
+    stats = gpu.grad_stats
+    wanted = cpu.grad_stats
     assert stats is not None
     assert wanted is not None
     assert stats.noise_scale(32) == pytest.approx(wanted.noise_scale(32), rel=1e-3)
@@ -124,7 +127,9 @@ def test_replicas_on_gpus_go_on_from_their_checkpoints(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_mixed_precision_and_a_compiled_model(dtype: torch.dtype) -> None:
-    """Scaled losses, autocast and torch.compile as in any script; it learns what there is to learn."""
+    """Scaled losses, autocast and torch.compile as in any script; it learns what there
+    is to learn.
+    """
     torch.manual_seed(0)
     x = torch.randn(1024, 16)
     data = TensorDataset(x, x @ torch.randn(16, 1))

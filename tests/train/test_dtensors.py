@@ -1,4 +1,6 @@
-"""States with tensors that go apart from the rest: taken out, and put back in. None of them is cut here."""
+"""States with tensors that go apart from the rest: taken out, and put back in. None of
+them is cut here.
+"""
 
 import pytest
 import torch

@@ -131,7 +131,10 @@ def test_the_job_files_contract_beats_the_argument(
         (
             {"contract": "elastic"},
             {},
-            "init(contract): got 'elastic'; allowed: fixed, adaptive, self, frozen, schedule",
+            (
+                "init(contract): got 'elastic'; allowed: fixed, adaptive, self, frozen, "
+                "schedule"
+            ),
         ),
         ({}, {"WORLD_SIZE": "0"}, "WORLD_SIZE: got '0'; allowed: a whole number >= 1"),
         (

@@ -1,4 +1,6 @@
-"""The examples reach what they promise; they stop, resume and run under torchrun like any user's script."""
+"""The examples reach what they promise; they stop, resume and run under torchrun like
+any user's script.
+"""
 
 import os
 import re

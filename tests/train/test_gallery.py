@@ -1,4 +1,6 @@
-"""The gallery: each converted script alone is the plain one, and the same under changes of replicas."""
+"""The gallery: each converted script alone is the plain one, and the same under changes
+of replicas.
+"""
 
 from importlib.util import find_spec
 
@@ -22,7 +24,8 @@ def first_of(*names: str) -> list[object]:
     return [names[0], *slow]
 
 
-# All of them, and three changes of up to three replicas: `python -m benchmarks.gallery`.
+# All of them, and three changes of up to three replicas: `python -m
+# benchmarks.gallery`.
 @pytest.mark.parametrize("name", first_of("ema", "fixmatch", "reinforce", *LIBRARIES))
 def test_alone_it_is_the_plain_script(name: str) -> None:
     need(name)

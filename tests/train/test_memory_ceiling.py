@@ -132,7 +132,8 @@ def test_which_errors_mean_too_little_memory() -> None:
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
-# -- a run ----------------------------------------------------------------------------------------------
+# -- a run
+# --------------------------------------------------------------------------------------
 
 
 class Limited(nn.Module):
@@ -294,7 +295,8 @@ def test_a_run_that_runs_out_of_memory_says_so_in_one_line_and_accumulates_next_
         code, _, said = start(str(tmp_path))
         assert code == 1
         assert said == (
-            f"out of memory: replica 0: {failed} samples per pass do not fit into a cpu: "
+            f"out of memory: replica 0: {failed} samples per pass do not fit into a "
+            f"cpu: "
             f"the next start takes at most {failed // 2}, and accumulates\n"
         )
     code, printed, _ = start(str(tmp_path))
@@ -312,7 +314,8 @@ def test_without_a_place_to_remember_it_says_what_to_write() -> None:
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False
     )
     assert done.stderr == (
-        "out of memory: replica 0: 64 samples per pass do not fit into a cpu: try run.loader(max_atomic=32), "
+        "out of memory: replica 0: 64 samples per pass do not fit into a cpu: try "
+        "run.loader(max_atomic=32), "
         "then gradients accumulate\n"
     )
 
@@ -320,7 +323,9 @@ def test_without_a_place_to_remember_it_says_what_to_write() -> None:
 def train_with_the_finder(
     folder: str, *, shard: bool = False, until: int | None = None
 ) -> None:
-    """Replica 1 has less memory than the others. until: train for as long as it takes to be so many."""
+    """Replica 1 has less memory than the others. until: train for as long as it takes
+    to be so many.
+    """
     run = ct.init(checkpoint_dir=folder)
     torch.manual_seed(1)
     inner = Limited(20 if run.rank == 1 else 40)
@@ -386,7 +391,9 @@ class Refusal(torch.autograd.Function):
 
 
 class LimitedInParts(nn.Module):
-    """Has room for fewer samples in the middle than at its start, and on the way back than forward."""
+    """Has room for fewer samples in the middle than at its start, and on the way back
+    than forward.
+    """
 
     def __init__(self, forward: int, backward: int) -> None:
         super().__init__()
@@ -403,7 +410,9 @@ class LimitedInParts(nn.Module):
 
 
 def find_in_parts(arguments: tuple[str, bool]) -> None:
-    """Replica 1 runs out of memory forward, replica 2 on the way back, at other sizes; then train."""
+    """Replica 1 runs out of memory forward, replica 2 on the way back, at other sizes;
+    then train.
+    """
     folder, shard = arguments
     torch.set_num_threads(1)
     run = ct.init(checkpoint_dir=folder, device="cpu")
@@ -441,7 +450,9 @@ def find_in_parts(arguments: tuple[str, bool]) -> None:
 def test_a_cut_model_is_tried_by_each_replica_alone_and_trains_as_ever_afterwards(
     tmp_path: Path,
 ) -> None:
-    """Whoever runs out of memory leaves nobody waiting; a later start does not search, fewer replicas do."""
+    """Whoever runs out of memory leaves nobody waiting; a later start does not search,
+    fewer replicas do.
+    """
     (tmp_path / "whole").mkdir()
     assert (
         run_replicas(find_in_parts, [(str(tmp_path / "whole"), False)] * 3, tmp_path)

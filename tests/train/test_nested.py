@@ -1,4 +1,6 @@
-"""Walking nested states: nothing is lost, nothing is invented, and what comes back is plain."""
+"""Walking nested states: nothing is lost, nothing is invented, and what comes back is
+plain.
+"""
 
 from collections import Counter, OrderedDict, namedtuple
 from dataclasses import dataclass
@@ -66,7 +68,8 @@ def test_tensors_are_found_in_what_models_return() -> None:
         loss: torch.Tensor
         more: object
 
-    one, two = torch.zeros(1), torch.ones(2)
+    one = torch.zeros(1)
+    two = torch.ones(2)
     assert tensors_in(one) == [one]
     found = tensors_in([Output(one, {"x": (two, "text")}), None])
     assert [

@@ -1,4 +1,6 @@
-"""The public surface in one process: what a script may do, in which order, and what it is told otherwise."""
+"""The public surface in one process: what a script may do, in which order, and what it
+is told otherwise.
+"""
 
 import gc
 import logging
@@ -159,7 +161,9 @@ def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
 
 
 def test_another_seed_is_not_the_same_run(tmp_path: Path) -> None:
-    """Another data set is another run within an epoch only: tests/train/loading/test_changing_length.py."""
+    """Another data set is another run within an epoch only:
+    tests/train/loading/test_changing_length.py.
+    """
 
     def once(seed: int) -> None:
         run = ct.init(checkpoint_dir=tmp_path, seed=seed)
@@ -415,7 +419,8 @@ def test_metrics_may_be_numbers_or_tensors() -> None:
 def test_what_was_refused_may_be_said_again_rightly() -> None:
     """In a notebook, a call with a mistake in it is made anew."""
     run = ct.init()
-    model, data = nn.Linear(1, 1), points()
+    model = nn.Linear(1, 1)
+    data = points()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(InputError, match="shard"):
         run.prepare(model, sgd, shard="all")  # type: ignore[arg-type]  # a mistake
@@ -431,7 +436,9 @@ def test_what_was_refused_may_be_said_again_rightly() -> None:
 
 
 def test_a_run_that_is_closed_is_forgotten() -> None:
-    """A notebook makes one after the other: their models must not stay in a GPU's memory."""
+    """A notebook makes one after the other: their models must not stay in a GPU's
+    memory.
+    """
     hook = sys.excepthook
     run = ct.init()
     loader = run.loader(points(), batch_size=4)

@@ -1,4 +1,6 @@
-"""What a run keeps of its step times: means for reports, typical times for the choice of a batch."""
+"""What a run keeps of its step times: means for reports, typical times for the choice
+of a batch.
+"""
 
 import math
 

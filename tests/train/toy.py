@@ -1,4 +1,6 @@
-"""A small real training script, plain and elastic, whose every sample and parameter a test can check."""
+"""A small real training script, plain and elastic, whose every sample and parameter a
+test can check.
+"""
 
 import json
 import logging
@@ -20,17 +22,20 @@ from coadapt.model.contract_env import ENV_SPEC
 from coadapt.model.wire import to_json
 from coadapt.train.samples.order import SampleOrder
 
-NUM_SAMPLES, NUM_FEATURES = 301, 6
+NUM_SAMPLES = 301
+NUM_FEATURES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Toy:
-    """What one replica is to do. harm: signals that it sends itself, by the number of steps done before.
+    """What one replica is to do. harm: signals that it sends itself, by the number of
+    steps done before.
 
-    pace_s: of waiting per pass, until the file `fast` is in the folder. whole_group: not only itself gets the
-    signal, but all processes of its group. stream: the samples come as a stream, "reading", with a "state"
-    of its own, or in "shards". schedule: batches that the job file declares. checkpoints: where they are, if
-    not in the folder. device: as of `init`.
+    pace_s: of waiting per pass, until the file `fast` is in the folder. whole_group:
+    not only itself gets the signal, but all processes of its group. stream: the samples
+    come as a stream, "reading", with a "state" of its own, or in "shards". schedule:
+    batches that the job file declares. checkpoints: where they are, if not in the
+    folder. device: as of `init`.
     """
 
     folder: str
@@ -100,7 +105,9 @@ class PointStream(IterableDataset[tuple[Tensor, Tensor, int]]):
 
 
 class StatefulPointStream(PointStream):
-    """Can tell where it stands. As in some libraries, what was loaded is in force for all later epochs."""
+    """Can tell where it stands. As in some libraries, what was loaded is in force for
+    all later epochs.
+    """
 
     def __init__(self, toy: Toy) -> None:
         super().__init__(toy)
@@ -127,10 +134,8 @@ class PointShards(ct.ShardedStream[range, tuple[Tensor, Tensor, int]]):
     """The points in shards of different sizes."""
 
     def __init__(self, toy: Toy) -> None:
-        points, ends = (
-            Points(double=toy.double),
-            [0, 20, 61, 65, 140, 141, 200, NUM_SAMPLES],
-        )
+        points = Points(double=toy.double)
+        ends = [0, 20, 61, 65, 140, 141, 200, NUM_SAMPLES]
         shards = [range(*pair) for pair in pairwise(ends)]
         super().__init__(
             shards,
@@ -168,7 +173,9 @@ def make_model(toy: Toy) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def run_toy(toy: Toy) -> None:
-    """Train elastically; leave the ids of each pass in `ids-<rank>.jsonl` and the end in `final.pt`."""
+    """Train elastically; leave the ids of each pass in `ids-<rank>.jsonl` and the end
+    in `final.pt`.
+    """
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO)
     folder = Path(toy.folder)
@@ -238,7 +245,9 @@ def run_toy(toy: Toy) -> None:
 
 @torch.no_grad()
 def evaluate(model: nn.Module) -> None:
-    """On one replica alone where each has the whole model: nothing in it may wait for the others."""
+    """On one replica alone where each has the whole model: nothing in it may wait for
+    the others.
+    """
     model.eval()
     one = next(model.parameters())
     model(torch.zeros(1, NUM_FEATURES, dtype=one.dtype, device=one.device))
@@ -297,7 +306,9 @@ def scheduled_spec(toy: Toy) -> JobSpec:
 
 
 def scheduled_batches(toy: Toy, epoch: int, ids: list[int]) -> list[list[int]]:
-    """Return `ids` cut by the toy's schedule, from the samples that the epochs before have used."""
+    """Return `ids` cut by the toy's schedule, from the samples that the epochs before
+    have used.
+    """
     ramp = [
         (int(key), int(total))
         for key, total in (pair.split(":") for pair in toy.schedule.split())
@@ -319,7 +330,9 @@ def final_parameters(folder: Path) -> list[Tensor]:
 
 
 def seen_steps(folder: Path) -> dict[tuple[int, int], list[int]]:
-    """Return (epoch, position) -> sample ids of that step, in rank and pass order, from all logs."""
+    """Return (epoch, position) -> sample ids of that step, in rank and pass order, from
+    all logs.
+    """
     steps: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
     for path in sorted(folder.glob("ids-*.jsonl")):
         for line in path.read_text().splitlines():

@@ -1,1 +1,3 @@
-"""Floor 5: the command line, one file per verb; the only place where everything meets."""
+"""Floor 5: the command line, one file per verb; the only place where everything
+meets.
+"""

@@ -1,4 +1,6 @@
-"""The one HTTP client of the verbs: standard library only, so that `coadapt ls` answers at once."""
+"""The one HTTP client of the verbs: standard library only, so that `coadapt ls` answers
+at once.
+"""
 
 import http.client
 import json
@@ -22,7 +24,8 @@ TIMEOUT_S = 30.0
 # A followed log says nothing for as long as its job says nothing.
 FOLLOW_TIMEOUT_S = 7 * 86_400.0
 CHUNK_BYTES = 64 * 1024
-# A journal that another process locked, or a disk that is away: for so long a verb asks again.
+# A journal that another process locked, or a disk that is away: for so long a verb asks
+# again.
 AGAIN_FOR_S = 3_600.0
 AGAIN_AT_MOST_S = 10.0
 UNAVAILABLE = 503
@@ -37,19 +40,25 @@ class UnreachableError(RuntimeError):
 
 
 class RefusedError(RuntimeError):
-    """The scheduler refused a request; the text is its reason. `status` is the HTTP status."""
+    """The scheduler refused a request; the text is its reason. `status` is the HTTP
+    status.
+    """
 
     def __init__(
         self, status: int, message: str, *, again_s: float | None = None
     ) -> None:
-        """again_s: after how many seconds the same request may be taken in, None if never."""
+        """again_s: after how many seconds the same request may be taken in, None if
+        never.
+        """
         self.status = status
         self.again_s = again_s
         super().__init__(message)
 
 
 class Client:
-    """Requests to one scheduler. Every method raises UnreachableError and RefusedError."""
+    """Requests to one scheduler. Every method raises UnreachableError and
+    RefusedError.
+    """
 
     def __init__(
         self,
@@ -58,7 +67,9 @@ class Client:
         timeout_s: float = TIMEOUT_S,
         local_socket: Path | None = None,
     ) -> None:
-        """`local_socket`: where the scheduler is found instead of at `url`, by the same user."""
+        """`local_socket`: where the scheduler is found instead of at `url`, by the same
+        user.
+        """
         self.url = url
         self._local_socket = local_socket
         self._token = token
@@ -82,14 +93,18 @@ class Client:
             yield chunk
 
     def job_path(self, job: str) -> str:
-        """Return the path of the job with this id, or beginning of one: the scheduler finds it."""
+        """Return the path of the job with this id, or beginning of one: the scheduler
+        finds it.
+        """
         if not job.strip():
             # An unset variable of a script: the empty beginning would fit every job.
             raise InputError("job", job, "the id of a job, or its beginning")
         return f"/v1/jobs/{quote(job, safe='')}"
 
     def jobs(self, *, most: int | None = None, **query: str | bool) -> list[JsonObject]:
-        """Return jobs, page after page; query: see `GET /v1/jobs`. most: no more than so many."""
+        """Return jobs, page after page; query: see `GET /v1/jobs`. most: no more than
+        so many.
+        """
         found: list[JsonObject] = []
         given = {
             key: str(value).lower() if isinstance(value, bool) else value
@@ -152,7 +167,9 @@ class Client:
         headers: dict[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> http.client.HTTPResponse:
-        """Send a request, again and again while the scheduler answers that it can write nothing now."""
+        """Send a request, again and again while the scheduler answers that it can write
+        nothing now.
+        """
         until = time.monotonic() + AGAIN_FOR_S
         told = ""
         while True:
@@ -189,14 +206,16 @@ class Client:
         except TimeoutError:
             seconds = timeout_s or self._timeout_s
             raise UnreachableError(
-                f"the scheduler at {self._place} did not answer within {seconds:g} s: it is busy or stopped"
+                f"the scheduler at {self._place} did not answer within {seconds:g} "
+                f"s: it is busy or stopped"
                 + "; it may still do what it was asked for: look before you ask again"
                 * (method != "GET")
             ) from None
         except OSError as error:
             why = error.strerror or error
             raise UnreachableError(
-                f"no scheduler answers at {self._place} ({why}); start one with: coadapt up"
+                f"no scheduler answers at {self._place} ({why}); start one with: "
+                f"coadapt up"
             ) from None
         except (http.client.HTTPException, ValueError) as error:
             raise self._foreign(type(error).__name__) from None
@@ -211,14 +230,18 @@ class Client:
 
 
 def is_remote(state: Path | None) -> bool:
-    """Return whether the environment names the scheduler, as a job's or a remote operator's does."""
+    """Return whether the environment names the scheduler, as a job's or a remote
+    operator's does.
+    """
     return state is None and ENV_STATE not in os.environ and ENV_URL in os.environ
 
 
 def find_client(state: Path | None, timeout_s: float = TIMEOUT_S) -> Client:
-    """Return a client for the scheduler of a state directory, or for the one that the environment names.
+    """Return a client for the scheduler of a state directory, or for the one that the
+    environment names.
 
-    Inside a job the environment names the scheduler that started it. Raises UnreachableError, InputError.
+    Inside a job the environment names the scheduler that started it. Raises
+    UnreachableError, InputError.
     """
     if is_remote(state):
         url = os.environ[ENV_URL]
@@ -234,12 +257,14 @@ def find_client(state: Path | None, timeout_s: float = TIMEOUT_S) -> Client:
         )
     from coadapt.service.auth import read_token
 
-    # Never by the port, which another user may have taken while no scheduler ran: it would get the token.
+    # Never by the port, which another user may have taken while no scheduler ran: it
+    # would get the token.
     return Client(last["url"], read_token(directory.token), timeout_s, directory.socket)
 
 
 def _printable(value: Json) -> Json:
-    """Return an answer whose texts cannot drive a terminal: jobs say what stands in them.
+    """Return an answer whose texts cannot drive a terminal: jobs say what stands in
+    them.
 
     Here, once for all verbs: a verb that forgot it would be the hole.
     """

@@ -1,4 +1,6 @@
-"""What the shell offers after `coadapt describe <TAB>`: ids of jobs, states, policies."""
+"""What the shell offers after `coadapt describe <TAB>`: ids of jobs, states,
+policies.
+"""
 
 import contextlib
 
@@ -10,7 +12,9 @@ OFFERED_MAX = 200
 
 
 def complete_job(incomplete: str) -> list[str]:
-    """Return ids of jobs that begin so, the latest first; none where no scheduler answers."""
+    """Return ids of jobs that begin so, the latest first; none where no scheduler
+    answers.
+    """
     from coadapt.cli.client import RefusedError, UnreachableError, find_client
     from coadapt.model import InputError
 

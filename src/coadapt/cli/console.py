@@ -1,4 +1,6 @@
-"""Where pictures and tables go: the terminal as wide as it is, or a pipe with room for whole sentences."""
+"""Where pictures and tables go: the terminal as wide as it is, or a pipe with room for
+whole sentences.
+"""
 
 import sys
 

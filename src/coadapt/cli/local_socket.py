@@ -1,11 +1,15 @@
-"""The socket in the state directory, over which the verbs of the same user talk to the scheduler."""
+"""The socket in the state directory, over which the verbs of the same user talk to the
+scheduler.
+"""
 
-# A port belongs to whoever takes it first: while no scheduler runs, any user of the machine may listen there,
-# and would be sent the operator's token. A socket in a directory that only its owner may write can be made by
-# nobody else. The kernel says besides who is at the other end, and a client asks before it says a word.
+# A port belongs to whoever takes it first: while no scheduler runs, any user of the
+# machine may listen there, and would be sent the operator's token. A socket in a
+# directory that only its owner may write can be made by nobody else. The kernel says
+# besides who is at the other end, and a client asks before it says a word.
 #
-# The kernel takes 107 bytes for the path of a socket, and state directories are longer at times. So both
-# sides go through a handle of the directory: `/proc/self/fd/N/socket` is always short.
+# The kernel takes 107 bytes for the path of a socket, and state directories are longer
+# at times. So both sides go through a handle of the directory: `/proc/self/fd/N/socket`
+# is always short.
 
 import http.client
 import os
@@ -22,7 +26,9 @@ PEER = struct.Struct("3i")  # pid, uid and gid, as SO_PEERCRED gives them
 
 
 class LocalConnection(http.client.HTTPConnection):
-    """HTTP over the socket at `path`. Raises PermissionError if another user's process listens there."""
+    """HTTP over the socket at `path`. Raises PermissionError if another user's process
+    listens there.
+    """
 
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
@@ -43,12 +49,15 @@ class LocalConnection(http.client.HTTPConnection):
 
 @contextmanager
 def listening_here(path: Path) -> Iterator[socket.socket]:
-    """Listen on a socket at `path`, in place of what an earlier scheduler left, until the block ends."""
+    """Listen on a socket at `path`, in place of what an earlier scheduler left, until
+    the block ends.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server_socket:
         path.unlink(missing_ok=True)
         with _short(path) as address:
             server_socket.bind(address)
-        # The directory may be open for others to look into; this is the operator's alone.
+        # The directory may be open for others to look into; this is the operator's
+        # alone.
         path.chmod(PRIVATE_FILE)
         server_socket.listen(LISTEN_BACKLOG)
         made = path.stat().st_ino

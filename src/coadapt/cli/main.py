@@ -1,4 +1,6 @@
-"""The command `coadapt`: one file per verb. Bad input is one line on stderr and exit code 2."""
+"""The command `coadapt`: one file per verb. Bad input is one line on stderr and exit
+code 2.
+"""
 
 import io
 import sys
@@ -45,7 +47,8 @@ SERVICE_MODULES = frozenset(
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
-    help="Schedule deep-learning jobs for goodput: GPU count, batch size and learning rate together.",
+    help="Schedule deep-learning jobs for goodput: GPU count, batch size and learning "
+    "rate together.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -123,17 +126,20 @@ def main() -> None:
         if error.name not in SERVICE_MODULES:
             raise
         _fail(
-            f"this needs {error.name}, which is not installed: pip install 'coadapt[service]'",
+            f"this needs {error.name}, which is not installed: pip install "
+            f"'coadapt[service]'",
             EXIT_FAILED,
         )
     except typer.Abort:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output went away (`coadapt logs … | head`): nothing is left to say.
+        # The reader of our output went away (`coadapt logs … | head`): nothing is left
+        # to say.
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        # A disk that is full or may not be written, a file that is not there: the user's to mend.
+        # A disk that is full or may not be written, a file that is not there: the
+        # user's to mend.
         _fail(
             f"{error.filename or 'the system'}: {error.strerror or error}", EXIT_FAILED
         )

@@ -1,4 +1,6 @@
-"""The directory that a live scheduler keeps: where it is, and the files in it that the other verbs read."""
+"""The directory that a live scheduler keeps: where it is, and the files in it that the
+other verbs read.
+"""
 
 import fcntl
 import json
@@ -28,7 +30,8 @@ StateOption = Annotated[
     Path | None,
     typer.Option(
         "--state",
-        help=f"State directory of the scheduler; else ${ENV_STATE}, else ~/.local/state/coadapt.",
+        help=f"State directory of the scheduler; else ${ENV_STATE}, else "
+        f"~/.local/state/coadapt.",
     ),
 ]
 
@@ -76,10 +79,12 @@ class StateDir:
         return self.path / "connection.json"
 
     def prepare(self) -> None:
-        """Make the directory if it is not there. Raises InputError unless it is fit to hold secrets.
+        """Make the directory if it is not there. Raises InputError unless it is fit to
+        hold secrets.
 
-        An empty directory becomes private whatever the umask made it: nothing of another user is in it. So
-        does the address that a version before this one wrote under a umask of 002.
+        An empty directory becomes private whatever the umask made it: nothing of
+        another user is in it. So does the address that a version before this one wrote
+        under a umask of 002.
         """
         make_private(self.path)
         check_own(self.path, "--state")
@@ -88,12 +93,16 @@ class StateDir:
             _close_to_others(self.connection)
 
     def write_connection(self, url: str, policy: str) -> None:
-        """Write where the scheduler of this process answers, for the verbs and for the next run."""
+        """Write where the scheduler of this process answers, for the verbs and for the
+        next run.
+        """
         address = {"url": url, "pid": os.getpid(), "policy": policy}
         write_whole(self.connection, json.dumps(address), mode=PRIVATE_FILE)
 
     def files_with_room(self) -> dict[Path, int]:
-        """Return the files that get room on the disk before they need it, and how many bytes."""
+        """Return the files that get room on the disk before they need it, and how many
+        bytes.
+        """
         from coadapt.runtime.disk_reserve import INDEX_ROOM, JOURNAL_ROOM
 
         rooms = ((self.journal, JOURNAL_ROOM), (self.index, INDEX_ROOM))
@@ -104,9 +113,11 @@ class StateDir:
         }
 
     def first_config(self) -> SchedulerConfig:
-        """Return the settings that the journal here begins under; later ones are events in it.
+        """Return the settings that the journal here begins under; later ones are events
+        in it.
 
-        Earlier versions kept one setting for the directory's life, in a file of its own.
+        Earlier versions kept one setting for the directory's life, in a file of its
+        own.
         """
         from coadapt.model.wire import from_json
 
@@ -122,7 +133,8 @@ class StateDir:
         return from_json(SchedulerConfig, settings, "settings.json")
 
     def last_run(self) -> dict[str, str] | None:
-        """Return `url` and `policy` of the scheduler that runs, or ran, here; None if none ever did.
+        """Return `url` and `policy` of the scheduler that runs, or ran, here; None if
+        none ever did.
 
         Raises InputError where others could have written what stands here.
         """
@@ -144,9 +156,11 @@ class StateDir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only scheduler on this directory; the kernel frees the lock when this process dies.
+        """Be the only scheduler on this directory; the kernel frees the lock when this
+        process dies.
 
-        Raises InputError if there is another, or where something else stands in place of a file of ours:
+        Raises InputError if there is another, or where something else stands in place
+        of a file of ours:
         whoever opens a pipe waits for somebody at its other end.
         """
         plain = (
@@ -174,10 +188,12 @@ class StateDir:
         return InputError("--state", str(self.path), allowed)
 
     def is_listened_on(self) -> bool:
-        """Return whether a scheduler has the socket: who removes the lock file does not end it.
+        """Return whether a scheduler has the socket: who removes the lock file does not
+        end it.
 
-        (To lock the journal itself would keep its readers out, or be at odds with the database's own locks
-        where a network file system makes one kind of locks out of the other.)
+        (To lock the journal itself would keep its readers out, or be at odds with the
+        database's own locks where a network file system makes one kind of locks out of
+        the other.)
         """
         try:
             LocalConnection(self.socket, SOCKET_TIMEOUT_S).connect()
@@ -189,9 +205,11 @@ class StateDir:
 
 
 def check_own(path: Path, field: str) -> None:
-    """Raise InputError unless `path` is this user's own, and nobody else may write to it.
+    """Raise InputError unless `path` is this user's own, and nobody else may write to
+    it.
 
-    Whoever writes to the state directory says where the verbs send the token, and what jobs run.
+    Whoever writes to the state directory says where the verbs send the token, and what
+    jobs run.
     """
     try:
         status = path.stat()
@@ -208,9 +226,11 @@ def check_own(path: Path, field: str) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Make the directory `path` and those above it, for this user only, whatever the umask.
+    """Make the directory `path` and those above it, for this user only, whatever the
+    umask.
 
-    One that is there stays as it is, unless it is empty: then it becomes private. Raises OSError.
+    One that is there stays as it is, unless it is empty: then it becomes private.
+    Raises OSError.
     """
     if path.is_dir():
         if not any(path.iterdir()):
@@ -232,7 +252,9 @@ def _close_to_others(path: Path) -> None:
 
 @contextmanager
 def _private_file(path: Path) -> Iterator[IO[str]]:
-    """Open `path` for appending; it is this user's only, whatever the umask and an earlier version made."""
+    """Open `path` for appending; it is this user's only, whatever the umask and an
+    earlier version made.
+    """
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE)
     with open(handle, "a") as file:
         if os.fstat(handle).st_uid == os.geteuid():
@@ -249,7 +271,9 @@ def check_plain(path: Path) -> None:
 
 
 def find_state_dir(given: Path | None) -> StateDir:
-    """Return the directory that was given, else the environment's, else the user's own."""
+    """Return the directory that was given, else the environment's, else the user's
+    own.
+    """
     chosen = given or os.environ.get(ENV_STATE)
     if chosen is None:
         home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"

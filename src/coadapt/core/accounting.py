@@ -1,4 +1,5 @@
-"""The books of one job: the one door through which what it holds changes, and its view for the policy.
+"""The books of one job: the one door through which what it holds changes, and its view
+for the policy.
 
 Functions on a JobRecord, called by Scheduler.handle only.
 """
@@ -12,7 +13,9 @@ from coadapt.model.view import new_job_view
 
 
 def held(job: JobRecord) -> Holding:
-    """Return the GPUs that the job holds: while an order is unanswered, those of before and those to come."""
+    """Return the GPUs that the job holds: while an order is unanswered, those of before
+    and those to come.
+    """
     if job.state not in HOLDING:
         return NOTHING
     same = job.trains_on == job.ordered
@@ -23,7 +26,8 @@ def num_gpus_held(job: JobRecord) -> float:
     """Return how many GPUs the job holds on all nodes, likewise."""
     if job.status.state not in HOLDING:
         return 0.0
-    ordered, trains_on = job.order.grant.allocation, job.running.grant.allocation
+    ordered = job.order.grant.allocation
+    trains_on = job.running.grant.allocation
     return (
         ordered.num_gpus
         if trains_on is ordered or trains_on == ordered
@@ -39,21 +43,27 @@ def hold(
     order: Order | None = None,
     running: Running | None = None,
 ) -> None:
-    """Change what decides what the job holds, from `at` (s) on; what it held until then is booked."""
+    """Change what decides what the job holds, from `at` (s) on; what it held until then
+    is booked.
+    """
     job.usage = job.usage.upto(at, num_gpus_held(job))
-    job.status, job.order = status or job.status, order or job.order
+    job.status = status or job.status
+    job.order = order or job.order
     job.running = running or job.running
 
 
 def may_train(job: JobRecord, generation: int) -> bool:
-    """Return whether `generation` is the one that trains, as far as is known, or was ordered to."""
+    """Return whether `generation` is the one that trains, as far as is known, or was
+    ordered to.
+    """
     return generation in (job.running.generation, job.order.generation)
 
 
 def job_view(
     job: JobRecord, rescale_default_s: float, known: JobView | None = None
 ) -> JobView:
-    """Return what a policy may see of the job. One that is on its way out holds nothing in its eyes.
+    """Return what a policy may see of the job. One that is on its way out holds nothing
+    in its eyes.
 
     known: an earlier view of the job, which is given back if nothing has changed.
     """

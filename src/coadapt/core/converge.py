@@ -1,39 +1,45 @@
-"""From targets to orders: what to stop, rescale and start now, so that no GPU is ever promised twice.
+"""From targets to orders: what to stop, rescale and start now, so that no GPU is ever
+promised twice.
 
 Called by Scheduler.handle only.
 """
 
 # The rules, and why they hold.
 #
-# Nothing is queued. After each event the same question is asked anew: given what jobs hold and what they
-# should have, which orders can go out now? What cannot go out yet is found again the next time. A queue of
-# pending moves would have to be mended by every event that comes in between: a lost node, a cancel, another
-# plan.
+# Nothing is queued. After each event the same question is asked anew: given what jobs
+# hold and what they should have, which orders can go out now? What cannot go out yet is
+# found again the next time. A queue of pending moves would have to be mended by every
+# event that comes in between: a lost node, a cancel, another plan.
 #
-# Shrinking goes first, growing waits. A stop and a shrink need no GPU that the job does not hold, so they
-# go out at once. A start and a growth go out when their GPUs are free, and a GPU is free only once the
-# executor has said that the replicas on it are gone: an order to stop frees nothing, nor does time. Since a
-# job holds the larger of old and new while its order is open (state.py), and the free GPUs go down with each
-# order of the same pass, what jobs hold never exceeds a node, whatever is lost, late or repeated.
+# Shrinking goes first, growing waits. A stop and a shrink need no GPU that the job does
+# not hold, so they go out at once. A start and a growth go out when their GPUs are
+# free, and a GPU is free only once the executor has said that the replicas on it are
+# gone: an order to stop frees nothing, nor does time. Since a job holds the larger of
+# old and new while its order is open (state.py), and the free GPUs go down with each
+# order of the same pass, what jobs hold never exceeds a node, whatever is lost, late or
+# repeated.
 # sim/faults checks that after every event, against the world's own ledger.
 #
-# A change of mind waits for an answer. Half-started replicas have no state to save, so a start that was not
-# answered is never changed, only stopped whole. A rescale that was not answered is taken back first, unless
-# the job is to have nothing, which stops it whole: only the answer tells which replicas train, and the next
-# order goes on from those. (Waiting for the rescale to come about was tried too: mean
-# completion times were between 2.6 % shorter and 2.5 % longer, by workload and policy.)
+# A change of mind waits for an answer. Half-started replicas have no state to save, so
+# a start that was not answered is never changed, only stopped whole. A rescale that was
+# not answered is taken back first, unless the job is to have nothing, which stops it
+# whole: only the answer tells which replicas train, and the next order goes on from
+# those. (Waiting for the rescale to come about was tried too: mean completion times
+# were between 2.6 % shorter and 2.5 % longer, by workload and policy.)
 #
-# A job that has not yet trained since its last change is left in peace (settling.py): a new wish for it
-# waits, unless its GPUs are gone, and no ring is broken meanwhile.
+# A job that has not yet trained since its last change is left in peace (settling.py): a
+# new wish for it waits, unless its GPUs are gone, and no ring is broken meanwhile.
 #
-# A rescale that failed before it began is not repeated at once, for it would fail again: the target is let
-# be until the next plan asks. After RESCALES_FAILED_MAX in a row the next change is a stop and a start,
-# because what fails in a change only may work in a start.
+# A rescale that failed before it began is not repeated at once, for it would fail
+# again: the target is let be until the next plan asks. After RESCALES_FAILED_MAX in a
+# row the next change is a stop and a start, because what fails in a change only may
+# work in a start.
 #
-# Rings are broken by force. Running jobs that are to swap nodes wait for each other's GPUs for ever: each
-# is blocked, nothing went out, and nothing under way could free a GPU. Then the first of the blocked ones
-# (least growth, then submission) is stopped whole, and starts again once its new GPUs are free. A job whose
-# failed rescale waits for a plan counts as under way: the next plan decides about the GPUs that it kept. To
+# Rings are broken by force. Running jobs that are to swap nodes wait for each other's
+# GPUs for ever: each is blocked, nothing went out, and nothing under way could free a
+# GPU. Then the first of the blocked ones (least growth, then submission) is stopped
+# whole, and starts again once its new GPUs are free. A job whose failed rescale waits
+# for a plan counts as under way: the next plan decides about the GPUs that it kept. To
 # look for the ring itself would only choose another victim.
 
 from coadapt.core.accounting import held, hold
@@ -53,7 +59,8 @@ from coadapt.core.worklist import Worklist
 from coadapt.model import RescaleContract, holding
 from coadapt.model.quick_init import replace
 
-# After so many rescales in a row that failed, what fails only in a change may still do in a start.
+# After so many rescales in a row that failed, what fails only in a change may still do
+# in a start.
 RESCALES_FAILED_MAX = 3
 
 
@@ -61,7 +68,8 @@ def converge(
     state: SchedulerState, work: Worklist, config: SchedulerConfig
 ) -> list[Command]:
     """Return the orders that bring jobs closer to their targets."""
-    jobs, in_place = work.jobs, config.rescale_in_place
+    jobs = work.jobs
+    in_place = config.rescale_in_place
     if not jobs:  # after most events
         return []
     in_peace = settling(state, jobs, config.settle_s)
@@ -88,7 +96,8 @@ def converge(
         elif job.state is JobState.RUNNING:
             blocked.append(job)
     if blocked and not commands and not in_peace and not work.moving:
-        # Running jobs wait for each other's GPUs in a ring: one of them has to let go first.
+        # Running jobs wait for each other's GPUs in a ring: one of them has to let go
+        # first.
         commands.append(stop(blocked[0], state.at))
         work.note(blocked[0])
     return commands
@@ -102,12 +111,16 @@ def stop(job: JobRecord, at: float) -> JobCommand:
 
 
 def answered(order: Order) -> Order:
-    """Return `order` when it needs no answer any more: repeated, as a start, it asks if replicas live."""
+    """Return `order` when it needs no answer any more: repeated, as a start, it asks if
+    replicas live.
+    """
     return replace(order, kind=OrderKind.START, sent_at=None)
 
 
 def repeat_order(job: JobRecord, at: float) -> JobCommand:
-    """Return the job's present order once more; executors answer a repeat with the job's present fate."""
+    """Return the job's present order once more; executors answer a repeat with the
+    job's present fate.
+    """
     sent_at = None if job.order.sent_at is None else at
     job.order = replace(
         job.order, sent_at=sent_at, num_attempts=job.order.num_attempts + 1
@@ -117,8 +130,11 @@ def repeat_order(job: JobRecord, at: float) -> JobCommand:
 
 
 def order_of(job: JobRecord) -> JobCommand:
-    """Return the command that carries the job's last order, or asks after what came of it."""
-    order, grant = job.order, job.order.grant
+    """Return the command that carries the job's last order, or asks after what came of
+    it.
+    """
+    order = job.order
+    grant = job.order.grant
     match order.kind:
         case OrderKind.STOP:
             return Stop(job=job.id, generation=order.generation)
@@ -199,7 +215,8 @@ def _send(job: JobRecord, at: float) -> JobCommand:
         )
         job.usage = job.usage.after_start(at)
         # Nothing else trains, so there is no need to wait for the answer.
-        running, progress = come_about(job, at), job.measured.progress
+        running = come_about(job, at)
+        progress = job.measured.progress
         job.running = replace(
             running,
             progress_at_start=progress,

@@ -1,6 +1,8 @@
-"""Facts, in the past tense: the only input of the core. Each carries `at`, the instant in seconds.
+"""Facts, in the past tense: the only input of the core. Each carries `at`, the instant
+in seconds.
 
-An event about a job's replicas carries the generation that it speaks of; the core ignores old generations.
+An event about a job's replicas carries the generation that it speaks of; the core
+ignores old generations.
 """
 
 from collections.abc import Mapping
@@ -27,7 +29,8 @@ class Outcome(StrEnum):
     SUCCEEDED = "succeeded"  # the training script finished
     FAILED = "failed"  # the script ended with an error
     STOPPED = "stopped"  # ended because it was told to; state is saved
-    LOST = "lost"  # ended through no fault of the script: a node, a signal, a crash of the host
+    # ended through no fault of the script: a node, a signal, a crash of the host
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,9 @@ class _OfReplicas(_OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSubmitted(_OfJob):
-    """A job came in. `forecast` is what is known in advance (a trace's oracle), None for a live job."""
+    """A job came in. `forecast` is what is known in advance (a trace's oracle), None
+    for a live job.
+    """
 
     spec: JobSpec
     forecast: Forecast | None = None
@@ -67,7 +72,9 @@ class NodeJoined(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost(_Fact):
-    """A node went away, or jobs are kept from it: every replica on it ends. why: what became of it."""
+    """A node went away, or jobs are kept from it: every replica on it ends. why: what
+    became of it.
+    """
 
     node: NodeId
     why: str = "was lost"
@@ -77,7 +84,8 @@ class NodeLost(_Fact):
 class ReplicasStarted(_OfReplicas):
     """All replicas of this generation are up. Also the answer to a repeated order.
 
-    unseen: why nobody can see at the moment whether they still are, "" where somebody can.
+    unseen: why nobody can see at the moment whether they still are, "" where somebody
+    can.
     """
 
     unseen: str = ""
@@ -85,16 +93,20 @@ class ReplicasStarted(_OfReplicas):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupStarted(_OfReplicas):
-    """The job's `setup` runs, since the instant `since`; its replicas are started after it."""
+    """The job's `setup` runs, since the instant `since`; its replicas are started after
+    it.
+    """
 
     since: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSeen(_OfReplicas):
-    """Whether a process of the replicas uses coadapt.train, as far as can be seen from outside.
+    """Whether a process of the replicas uses coadapt.train, as far as can be seen from
+    outside.
 
-    One that does tells of its first step. Where nobody can look, this event does not come.
+    One that does tells of its first step. Where nobody can look, this event does not
+    come.
     """
 
     seen: bool
@@ -102,7 +114,8 @@ class TrainerSeen(_OfReplicas):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasKept(_OfReplicas):
-    """The Rescale of this generation did not and will not come about: the replicas of before train on.
+    """The Rescale of this generation did not and will not come about: the replicas of
+    before train on.
 
     detail: why, "" if it was taken back as asked. joiner_failed: a replica that was to
     join ended by an error of its own while it prepared, so a start of as many replicas
@@ -116,9 +129,11 @@ class ReplicasKept(_OfReplicas):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResumed(_OfReplicas):
-    """Training of this generation took its first step; the change cost `rescale_s` of training time.
+    """Training of this generation took its first step; the change cost `rescale_s` of
+    training time.
 
-    pause: of a change in place, the seconds that each part of it took; empty if replicas were started anew.
+    pause: of a change in place, the seconds that each part of it took; empty if
+    replicas were started anew.
     """
 
     rescale_s: float
@@ -132,7 +147,9 @@ class ReplicasExited(_OfReplicas):
     outcome: Outcome
     detail: str = ""
     unfit_node: NodeId = ""
-    """The node that lacks something of this job, so that nothing of it was run there; "" where none is known."""
+    """The node that lacks something of this job, so that nothing of it was run there;
+    "" where none is known.
+    """
 
 
 @quick_init
@@ -160,7 +177,9 @@ class TimerFired(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerRestarted(_Fact):
-    """The scheduler came back from its journal: what was in flight may be lost, orders are repeated."""
+    """The scheduler came back from its journal: what was in flight may be lost, orders
+    are repeated.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

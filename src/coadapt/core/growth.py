@@ -1,4 +1,5 @@
-"""How far a job may grow: the size at which it trained last, and the larger sizes at which it failed.
+"""How far a job may grow: the size at which it trained last, and the larger sizes at
+which it failed.
 
 Called by Scheduler.handle only; values here are frozen.
 """
@@ -88,7 +89,9 @@ class Growth:
     """What is known of the sizes of one job."""
 
     trained: Size | None = None
-    """The last size at which it trained, larger ones on trial left out; None before the first step."""
+    """The last size at which it trained, larger ones on trial left out; None before the
+    first step.
+    """
     trial: Size | None = None
     """A larger size at which it has taken a step."""
     trial_since: float = 0.0
@@ -96,14 +99,20 @@ class Growth:
     known: int = 0
     """The generation whose reports tell nothing more."""
     goes_back: bool = False
-    """The last growth failed: nothing above `trained` until it has trained there again."""
+    """The last growth failed: nothing above `trained` until it has trained there
+    again.
+    """
     max_replicas: int = 0
-    """The most replicas that it gets after sizes were set aside; 0: what its user allows."""
+    """The most replicas that it gets after sizes were set aside; 0: what its user
+    allows.
+    """
     failed: tuple[FailedSize, ...] = ()
 
     @property
     def limit(self) -> int | None:
-        """Return the most replicas that a plan may give, None where the user's limit holds."""
+        """Return the most replicas that a plan may give, None where the user's limit
+        holds.
+        """
         limits = [self.max_replicas] if self.max_replicas else []
         if self.goes_back and self.trained is not None:
             limits.append(self.trained.num_replicas)
@@ -114,7 +123,9 @@ class Growth:
         return self.trained is not None and size.exceeds(self.trained)
 
     def refuses(self, size: Size) -> FailedSize | None:
-        """Return the size that was set aside because of which `size` is not tried, None if it may be."""
+        """Return the size that was set aside because of which `size` is not tried, None
+        if it may be.
+        """
         for failed in self.failed:
             if failed.set_aside and size.reaches(failed.size):
                 return failed
@@ -131,7 +142,9 @@ def size_of(allocation: Allocation) -> Size:
 def after_step(
     growth: Growth, size: Size, generation: int, at: float, trial_s: float
 ) -> Growth:
-    """Return the growth after replicas of `generation`, of this size, were heard to train at `at` (s)."""
+    """Return the growth after replicas of `generation`, of this size, were heard to
+    train at `at` (s).
+    """
     if growth.is_attempt(size):
         if growth.trial != size:
             return replace(growth, trial=size, trial_since=at)
@@ -197,7 +210,8 @@ def _set_aside(growth: Growth, size: Size, node_gpus: int, min_replicas: int) ->
 
 
 def cut(target: Grant, most: Size, least: int) -> Grant:
-    """Return a part of `target` that is no larger than `most`, nothing if it has fewer than `least` replicas.
+    """Return a part of `target` that is no larger than `most`, nothing if it has fewer
+    than `least` replicas.
 
     The nodes with the most of its GPUs stay, in their order.
     """

@@ -16,10 +16,11 @@ class HeartbeatTimeouts:
         self._row_of: dict[JobId, dict[JobId, float]] = {}
 
     def record(self, job: JobId, timeout_s: float, at: float) -> None:
-        """Record a heartbeat of `job` at instant `at` (s). The job times out `timeout_s` later.
+        """Record a heartbeat of `job` at instant `at` (s). The job times out
+        `timeout_s` later.
 
-        `at` is not earlier than any recorded heartbeat, unless this heartbeat is recorded already. A job keeps
-        the timeout of its first record.
+        `at` is not earlier than any recorded heartbeat, unless this heartbeat is
+        recorded already. A job keeps the timeout of its first record.
         """
         row = self._row_of.get(job)
         if row is None:

@@ -1,26 +1,30 @@
-"""Job states, the reasons beside them, and the one table of legal transitions. The docs' diagram is drawn
-from this table; nothing else in the project decides which state may follow which.
+"""Job states, the reasons beside them, and the one table of legal transitions. The
+docs' diagram is drawn from this table; nothing else in the project decides which state
+may follow which.
 """
 
 # What the table says, and what it leaves out.
 #
-# A job's life is one circle and three ways out of it: pending, starting, running, stopping, and pending
-# again, as often as plans want. A job that was preempted, one whose node went away and one whose script
-# failed go the same way back: `released`. They differ in their reason, not in their state, because the same
-# thing follows: it will run again from its checkpoint when a plan gives it GPUs. A state of its own per
+# A job's life is one circle and three ways out of it: pending, starting, running,
+# stopping, and pending again, as often as plans want. A job that was preempted, one
+# whose node went away and one whose script failed go the same way back: `released`.
+# They differ in their reason, not in their state, because the same thing follows: it
+# will run again from its checkpoint when a plan gives it GPUs. A state of its own per
 # cause would multiply the rows and decide nothing.
 #
-# In the four states of HOLDING a job may have replicas alive, so it holds GPUs; it leaves them only by what
-# follows from the event ReplicasExited, which alone says that no replica of it lives. That is why a cancel, a
-# lost node and a failed order lead to stopping and not to an end: the core does not know yet that the GPUs
-# are free, and must not give them to others.
+# In the four states of HOLDING a job may have replicas alive, so it holds GPUs; it
+# leaves them only by what follows from the event ReplicasExited, which alone says that
+# no replica of it lives. That is why a cancel, a lost node and a failed order lead to
+# stopping and not to an end: the core does not know yet that the GPUs are free, and
+# must not give them to others.
 #
-# A replica may come to the end of its script at any moment, also while it is starting, rescaling or being
-# stopped: success counts from every state of HOLDING, and so does giving up. An end is final: no row leads
-# out of it, and late messages find none.
+# A replica may come to the end of its script at any moment, also while it is starting,
+# rescaling or being stopped: success counts from every state of HOLDING, and so does
+# giving up. An end is final: no row leads out of it, and late messages find none.
 #
-# `advance` raises for a pair that has no row. The world cannot cause that, since answers are filtered by
-# generation and state before; if it happens it is a mistake of ours, and is to be seen at once.
+# `advance` raises for a pair that has no row. The world cannot cause that, since
+# answers are filtered by generation and state before; if it happens it is a mistake of
+# ours, and is to be seen at once.
 
 from enum import StrEnum
 
@@ -37,7 +41,9 @@ class JobState(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a job is in its state, for programs; the sentence for people stands beside it."""
+    """Why a job is in its state, for programs; the sentence for people stands beside
+    it.
+    """
 
     SUBMITTED = "submitted"  # no round has looked at it yet
     NO_CAPACITY = "no_capacity"  # the last round gave it nothing
@@ -77,7 +83,8 @@ class Trigger(StrEnum):
     CANCELLED = "cancelled"  # cancelled, and no replica is left
 
 
-S, T = JobState, Trigger
+S = JobState
+T = Trigger
 
 TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (S.PENDING, T.ALLOCATED): S.STARTING,
@@ -110,11 +117,15 @@ del S, T
 
 
 class IllegalTransitionError(AssertionError):
-    """The core tried a transition that the table does not have: a bug of ours, never the world's."""
+    """The core tried a transition that the table does not have: a bug of ours, never
+    the world's.
+    """
 
 
 def advance(state: JobState, trigger: Trigger) -> JobState:
-    """Return the state after `trigger`. Raises IllegalTransitionError where the table has no such row."""
+    """Return the state after `trigger`. Raises IllegalTransitionError where the table
+    has no such row.
+    """
     try:
         return TRANSITIONS[state, trigger]
     except KeyError:

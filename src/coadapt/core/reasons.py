@@ -10,8 +10,8 @@ from coadapt.core.state import JobRecord
 from coadapt.model import Plan, Tenant
 
 HOLDERS_NAMED = 3  # jobs that a sentence names
-# The longest rest after a failure without progress, in seconds. A job that ran for as long as that before it
-# failed is started again at once.
+# The longest rest after a failure without progress, in seconds. A job that ran for as
+# long as that before it failed is started again at once.
 RETRY_MOST_S = 300.0
 DAY_S = 86_400
 AGAIN = "restarts, from a checkpoint if it saved one"
@@ -26,7 +26,9 @@ def failure(job: JobRecord, detail: str) -> str:
 def release_reason(
     job: JobRecord, event: ReplicasExited, rest_s: float = 0.0
 ) -> tuple[Reason, str]:
-    """Return why a job that is to run again, after it rested for so long, has no replicas."""
+    """Return why a job that is to run again, after it rested for so long, has no
+    replicas.
+    """
     pause = f" after a pause of {rest_s:g} s" if rest_s else ""
     match event.outcome:
         case Outcome.FAILED:
@@ -45,7 +47,9 @@ def release_reason(
 
 
 def setup_runs(since: float, limit_s: float | None) -> str:
-    """Return what a job waits for whose `setup` runs since an instant (s since 1970)."""
+    """Return what a job waits for whose `setup` runs since an instant (s since
+    1970).
+    """
     minutes, seconds = divmod(int(since) % DAY_S, 60)
     at = f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
     most = "" if limit_s is None else f", for at most {limit_s / 60:g} min"
@@ -53,20 +57,25 @@ def setup_runs(since: float, limit_s: float | None) -> str:
 
 
 def retry_delay_s(num_failures: int, first_s: float) -> float:
-    """Return how long a job rests after so many failures without progress in between, in seconds."""
+    """Return how long a job rests after so many failures without progress in between,
+    in seconds.
+    """
     return min(first_s * 2.0 ** (num_failures - 1), RETRY_MOST_S)
 
 
 def hang(silent_s: float, allowed_s: float) -> str:
     """Return why a job that trains is stopped, and will start again."""
     return (
-        f"is being stopped, to start again: it has not reported for {silent_s / 60:.0f} min, "
+        f"is being stopped, to start again: it has not reported for "
+        f"{silent_s / 60:.0f} min, "
         f"its hang_timeout is {allowed_s / 60:g} min"
     )
 
 
 def rescale_failure(job: JobRecord, detail: str, *, restarts: bool) -> str:
-    """Return why the job trains on as before, while the order that failed still stands in the books."""
+    """Return why the job trains on as before, while the order that failed still stands
+    in the books.
+    """
     held = job.trains_on.num_replicas
     wanted = job.ordered.num_replicas
     gpus = f"{held} GPU{'s' if held > 1 else ''}"
@@ -82,7 +91,8 @@ def rescale_failure(job: JobRecord, detail: str, *, restarts: bool) -> str:
 def blocked_reason(
     job: JobRecord, holders: Sequence[JobRecord], at: float, settle_s: float
 ) -> str:
-    """Return which jobs hold the GPUs that the plan gives to a pending job, and until when.
+    """Return which jobs hold the GPUs that the plan gives to a pending job, and until
+    when.
 
     holders: jobs that hold GPUs on its nodes and are to hold other ones. at: now, s.
     """
@@ -105,7 +115,10 @@ def blocked_reason(
     until = max(holder.running.since for holder in starting) + settle_s
     minutes = max(math.ceil((until - at) / 60.0), 1)
     give = "which gives them up" if len(holders) == 1 else "which give them up"
-    return f"{waits} of {names}, {give} after a first step, or in {minutes} min at the latest"
+    return (
+        f"{waits} of {names}, {give} after a first step, or in {minutes} min at the "
+        f"latest"
+    )
 
 
 def waiting_reason(

@@ -1,7 +1,9 @@
-"""The scheduling core: `handle(event) -> commands`. Sans-I/O: no clock, socket, file, thread or randomness.
+"""The scheduling core: `handle(event) -> commands`. Sans-I/O: no clock, socket, file,
+thread or randomness.
 
-State changes only inside `handle`. What an event may do to a job is the table in lifecycle.py; which orders
-follow from a plan is converge.py; the books are accounting.py.
+State changes only inside `handle`. What an event may do to a job is the table in
+lifecycle.py; which orders follow from a plan is converge.py; the books are
+accounting.py.
 """
 
 import dataclasses
@@ -95,14 +97,17 @@ from coadapt.model import (
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 
-# So many jobs change before their views are made anew: a round finds no more of them to do.
+# So many jobs change before their views are made anew: a round finds no more of them to
+# do.
 VIEWS_BEHIND_MAX = 100
 # What leaves alone what jobs hold and want, while it lasts.
 _TAKES_NOTHING = (TrainingReported, PlanReady)
 
 
 class Scheduler:
-    """One scheduler's state and the rules that change it. No event makes it raise; a bug of ours may."""
+    """One scheduler's state and the rules that change it. No event makes it raise; a
+    bug of ours may.
+    """
 
     def __init__(
         self, config: SchedulerConfig | None = None, state: SchedulerState | None = None
@@ -163,7 +168,8 @@ class Scheduler:
                 return self._plan_ready(event)
             case PlanFailed():
                 if event.round == self.state.round and self.state.solve_at is not None:
-                    self.state.solve_at, self.state.plan_error = None, event.error
+                    self.state.solve_at = None
+                    self.state.plan_error = event.error
                 return []
             case TimerFired():
                 return self._timer_fired()
@@ -186,11 +192,9 @@ class Scheduler:
 
     def _look_again(self) -> None:
         """Make the views anew of the jobs that changed."""
-        views, cost_s, jobs = (
-            self._views,
-            self.config.rescale_default_s,
-            self.state.jobs,
-        )
+        views = self._views
+        cost_s = self.config.rescale_default_s
+        jobs = self.state.jobs
         unseen, self._work.unseen = self._work.unseen, {}
         for job_id in unseen:
             job = jobs.get(job_id)
@@ -201,7 +205,8 @@ class Scheduler:
             else:
                 views.put(job_view(job, cost_s, views.views.get(job_id)))
 
-    # -- users ------------------------------------------------------------------------------------------
+    # -- users
+    # ----------------------------------------------------------------------------------
 
     def _submitted(self, event: JobSubmitted) -> list[Command]:
         if event.job in self.state.jobs or event.job in self.state.ended:
@@ -232,13 +237,15 @@ class Scheduler:
             return []
         return self._converge(job)
 
-    # -- nodes ------------------------------------------------------------------------------------------
+    # -- nodes
+    # ----------------------------------------------------------------------------------
 
     def _node_joined(self, node: Node) -> list[Command]:
         known = self.state.nodes.get(node.id)
         if known == node:
             return []
-        # One with more GPUs, or fewer of those that stood idle, takes nothing from anybody.
+        # One with more GPUs, or fewer of those that stood idle, takes nothing from
+        # anybody.
         idle = self._work.holdings.free.whole.get(node.id, 0)
         keeps = (
             known
@@ -268,16 +275,20 @@ class Scheduler:
         return self._converge(*there, *expected) + self._wake()
 
     def _go_on_with_nodes(self, changed: NodeId) -> None:
-        """Let go of what was known of the nodes of before: the one named `changed` came or went."""
+        """Let go of what was known of the nodes of before: the one named `changed` came
+        or went.
+        """
         # A plan that is being made for the cluster as it was is void.
         self.state.solve_at = None
         self._plan = None
         self._look_again()
-        nodes, there = self._nodes(), self._work.holdings.on(changed)
+        nodes = self._nodes()
+        there = self._work.holdings.on(changed)
         self._work.holdings.renew(nodes, changed)
         self._views.renew(nodes, there)
 
-    # -- replicas ---------------------------------------------------------------------------------------
+    # -- replicas
+    # ----------------------------------------------------------------------------------
 
     def _started(self, event: ReplicasStarted) -> list[Command]:
         job = self._answered(event.job, event.generation)
@@ -315,7 +326,9 @@ class Scheduler:
         return self._converge(job)
 
     def _heard(self, event: TrainingReported | TrainingResumed) -> list[Command]:
-        """Take in what replicas tell; plans have their way with a job once its replicas have trained."""
+        """Take in what replicas tell; plans have their way with a job once its replicas
+        have trained.
+        """
         job = self._training(event.job, event.generation)
         if job is None:
             return []
@@ -372,7 +385,8 @@ class Scheduler:
         # end the others.
         counts = bool(event.detail) and not self._spoils_growth(job, event)
         num_in_row = job.failed_rescales.num_in_row + counts
-        # Ordered again at once it would fail again; but what took its place meanwhile was asked for later.
+        # Ordered again at once it would fail again; but what took its place meanwhile
+        # was asked for later.
         waits = bool(event.detail) and job.order.kind is not OrderKind.RETRACT
         if waits:
             why = rescale_failure(
@@ -423,7 +437,8 @@ class Scheduler:
         job = self._answered(event.job, event.generation)
         if job is None:
             return []
-        # A plan that moves or preempts jobs foresaw the exits that it ordered; any other calls for a new one.
+        # A plan that moves or preempts jobs foresaw the exits that it ordered; any
+        # other calls for a new one.
         foreseen = job.state is JobState.STOPPING and event.outcome is Outcome.STOPPED
         foreseen = (
             foreseen
@@ -462,7 +477,8 @@ class Scheduler:
                 return
         rest_s = self._rest_s(job, event.outcome)
         if event.outcome is Outcome.STOPPED and job.state is not JobState.STOPPING:
-            # Nobody ordered it: it could not begin where it was to. Another plan decides.
+            # Nobody ordered it: it could not begin where it was to. Another plan
+            # decides.
             job.target = NO_GRANT
         why = (
             release_reason(job, event, rest_s)
@@ -475,7 +491,9 @@ class Scheduler:
             job.retry_at = self.state.at + rest_s
 
     def _rest_s(self, job: JobRecord, outcome: Outcome) -> float:
-        """Return how long a job rests before it may run again: what failed at once would fail again."""
+        """Return how long a job rests before it may run again: what failed at once
+        would fail again.
+        """
         got_on = job.measured.progress > job.running.progress_at_start
         ran_s = self.state.at - job.running.since
         if got_on or ran_s >= RETRY_MOST_S or not self._is_failure(job, outcome):
@@ -485,13 +503,16 @@ class Scheduler:
     def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
         if job.reason is Reason.NODE_LOST:
             return False
-        # Replicas that vanish again and again before they get anywhere would be restarted for ever.
+        # Replicas that vanish again and again before they get anywhere would be
+        # restarted for ever.
         gone = outcome is Outcome.LOST or job.reason is Reason.HUNG
         nowhere = gone and job.measured.progress <= job.running.progress_at_start
         return outcome is Outcome.FAILED or nowhere
 
     def _avoid(self, job: JobRecord, node: NodeId, detail: str) -> None:
-        """Keep the job from a node that lacks something of it; that is no failure of its script."""
+        """Keep the job from a node that lacks something of it; that is no failure of
+        its script.
+        """
         why = detail.split("\n", 1)[0]
         job.unfit_nodes = {**job.unfit_nodes, node: why}
         job.target = NO_GRANT
@@ -511,7 +532,9 @@ class Scheduler:
         return broke and not proven and job.growth.is_attempt(size_of(job.ordered))
 
     def _go_back(self, job: JobRecord, detail: str) -> None:
-        """Let go of a size at which the job failed, for that at which it trained last."""
+        """Let go of a size at which the job failed, for that at which it trained
+        last.
+        """
         size = size_of(job.ordered)
         least = job.spec.replicas.min
         if job.reason is Reason.HUNG:
@@ -525,7 +548,8 @@ class Scheduler:
         # Nor does a plan count that is being made for the limits as they were.
         self.state.solve_at = None
 
-    # -- rounds -----------------------------------------------------------------------------------------
+    # -- rounds
+    # ----------------------------------------------------------------------------------
 
     def _timer_fired(self) -> list[Command]:
         state = self.state
@@ -541,7 +565,8 @@ class Scheduler:
             and state.at - state.solve_at < self.config.solve_timeout_s
         )
         if not solving:
-            state.round, state.solve_at = state.round + 1, state.at
+            state.round = state.round + 1
+            state.solve_at = state.at
             commands.append(Solve(round=state.round, view=self.view()))
         state.round_at = state.at
         rests = (job.retry_at for job in state.active if job.retry_at)
@@ -562,8 +587,10 @@ class Scheduler:
         state.solve_at = None
         view = self._picture or self.view()
         held = standing_of(view)
-        # Jobs that ended or were cancelled while it was made; those that nobody knows stay in.
-        plan, known = event.plan, event.plan.names_only(held)
+        # Jobs that ended or were cancelled while it was made; those that nobody knows
+        # stay in.
+        plan = event.plan
+        known = event.plan.names_only(held)
         if not known:
             plan = plan.without(
                 lambda job: job in state.jobs or job in state.ended,
@@ -574,7 +601,8 @@ class Scheduler:
         except PlanError as error:
             state.plan_error = str(error)
             return []
-        state.plan_error, state.diagnostics = "", plan.diagnostics
+        state.plan_error = ""
+        state.diagnostics = plan.diagnostics
         told = state.jobs.keys() if self._plan is None else plan.unlike(self._plan)
         state.changed, self._work.unplanned = self._work.unplanned.union(told), set()
         concerned = [
@@ -602,7 +630,9 @@ class Scheduler:
         return commands
 
     def _note_blocked(self) -> None:
-        """Say of each job that the plan starts, and that has no free GPUs yet, which jobs it waits for."""
+        """Say of each job that the plan starts, and that has no free GPUs yet, which
+        jobs it waits for.
+        """
         for job in self._work.jobs:
             if job.state is not JobState.PENDING:
                 continue
@@ -614,7 +644,9 @@ class Scheduler:
                 self.state.changed.add(job.id)
 
     def _holders(self, job: JobRecord) -> list[JobRecord]:
-        """Return the jobs on the nodes of the job's target that hold more there than they are to hold."""
+        """Return the jobs on the nodes of the job's target that hold more there than
+        they are to hold.
+        """
         found: dict[JobId, JobRecord] = {}
         for node in holding(job.target.allocation).nodes:
             for holder_id in self._work.holdings.on(node):
@@ -627,7 +659,9 @@ class Scheduler:
     def _without_unfit(
         self, plan: Plan, view: ClusterView, jobs: list[JobRecord]
     ) -> Plan:
-        """Return the plan with no job of `jobs` on a node that lacks something of it."""
+        """Return the plan with no job of `jobs` on a node that lacks something of
+        it.
+        """
         avoiding = [job for job in jobs if job.unfit_nodes]
         if not avoiding:
             return plan
@@ -665,7 +699,8 @@ class Scheduler:
         if job.failed_rescales.waits_for_plan:
             job.failed_rescales = replace(job.failed_rescales, waits_for_plan=False)
             self._work.note(job)
-        target, allocation = job.target, plan.allocations.get(job.id, WAITING)
+        target = job.target
+        allocation = plan.allocations.get(job.id, WAITING)
         batch = plan.batches.get(job.id)
         wanted = Grant(allocation=allocation, batch=batch)
         given = wanted
@@ -674,10 +709,8 @@ class Scheduler:
         if given != target:
             job.target = given
             self._work.note(job)
-        reason, why = (
-            job.reason,
-            plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs",
-        )
+        reason = job.reason
+        why = plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs"
         if not allocation.slots:
             waits, why = waiting_reason(
                 job,
@@ -726,12 +759,12 @@ class Scheduler:
         return self._wake()
 
     def _look_after(self) -> list[Command]:
-        """Stop jobs that hang; ask after orders without an answer, and after jobs that are silent."""
-        at, retry_s, silence_s = (
-            self.state.at,
-            self.config.retry_s,
-            self.config.silence_s,
-        )
+        """Stop jobs that hang; ask after orders without an answer, and after jobs that
+        are silent.
+        """
+        at = self.state.at
+        retry_s = self.config.retry_s
+        silence_s = self.config.silence_s
         concerned = {*self._work.moving, *self._work.heartbeats.timed_out(at)}
         jobs = sorted((self.state.jobs[job_id] for job_id in concerned), key=_place)
         holding = [job for job in jobs if job.status.state in HOLDING]
@@ -747,11 +780,14 @@ class Scheduler:
         return commands
 
     def _stop_hung(self, jobs: list[JobRecord]) -> list[Command]:
-        """Stop the jobs that report, but have not for longer than they allow: they start again at once."""
+        """Stop the jobs that report, but have not for longer than they allow: they
+        start again at once.
+        """
         at = self.state.at
         commands: list[Command] = []
         for job in jobs:
-            allowed_s, last_at = job.spec.hang_timeout_s, job.running.reported_at
+            allowed_s = job.spec.hang_timeout_s
+            last_at = job.running.reported_at
             if (
                 last_at is None
                 or at - last_at < allowed_s
@@ -774,7 +810,9 @@ class Scheduler:
         return self._set_alarm(at) if self.state.active else []
 
     def _next_round_at(self) -> float:
-        """Return the first whole multiple of round_s that is not before now and after the last round."""
+        """Return the first whole multiple of round_s that is not before now and after
+        the last round.
+        """
         return next_multiple(
             self.config.round_s, after=self.state.round_at, not_before=self.state.at
         )
@@ -785,10 +823,13 @@ class Scheduler:
         self.state.round_due_at = at
         return [SetAlarm(at=at)]
 
-    # -- shared -----------------------------------------------------------------------------------------
+    # -- shared
+    # ----------------------------------------------------------------------------------
 
     def _answered(self, job_id: JobId, generation: int) -> JobRecord | None:
-        """Return the job if `generation` is that of its last order and replicas may be alive, else None."""
+        """Return the job if `generation` is that of its last order and replicas may be
+        alive, else None.
+        """
         job = self._training(job_id, generation)
         return job if job is not None and job.generation == generation else None
 
@@ -805,10 +846,8 @@ class Scheduler:
     def _take_stock(self) -> None:
         """Count anew what the live nodes have, and what jobs hold of it."""
         nodes = self._nodes()
-        self._work, self._views = (
-            Worklist(nodes, self.state.active, self.config.silence_s),
-            JobViews(nodes),
-        )
+        self._work = Worklist(nodes, self.state.active, self.config.silence_s)
+        self._views = JobViews(nodes)
 
     def _nodes(self) -> tuple[Node, ...]:
         return tuple(self.state.nodes[node] for node in sorted(self.state.nodes))
@@ -824,7 +863,8 @@ class Scheduler:
         self, job: JobRecord, trigger: Trigger, reason: Reason, explanation: str
     ) -> None:
         _let_go(job, self.state.at, job.status.after(trigger, reason, explanation))
-        job.ended_at, job.target = self.state.at, NO_GRANT
+        job.ended_at = self.state.at
+        job.target = NO_GRANT
         del self.state.active[bisect_left(self.state.active, _place(job), key=_place)]
         self._work.forget(job.id)
         self._departed.append(job.id)
@@ -832,8 +872,11 @@ class Scheduler:
             self.state.round_due_at = None
 
     def _forget_departed(self) -> None:
-        """Keep the ids alone of the jobs that ended with the last event, and the last ENDED_KEPT of those."""
-        jobs, ended = self.state.jobs, self.state.ended
+        """Keep the ids alone of the jobs that ended with the last event, and the last
+        ENDED_KEPT of those.
+        """
+        jobs = self.state.jobs
+        ended = self.state.ended
         ended.update((job_id, jobs.pop(job_id).state) for job_id in self._departed)
         self._departed = []
         while len(ended) > ENDED_KEPT:

@@ -1,24 +1,27 @@
-"""Which jobs plans leave in peace: those that were started and have not taken a step yet.
+"""Which jobs plans leave in peace: those that were started and have not taken a step
+yet.
 
 Called by Scheduler.handle only.
 """
 
 # The rule, and why it holds.
 #
-# A start costs a minute before it is worth anything: processes, imports, a checkpoint, a first batch. A
-# policy sees the job hold GPUs that bring nothing yet, and others that wait, so it changes its mind at
-# every arrival and every exit; obeyed each time, a job was stopped 22 times in 130 s before it took one
-# step. So what a plan wants of a job waits until the replicas that were started have taken a step
-# (TrainingResumed, or a report of progress), as a change of mind waits for an answer. It stays the target:
+# A start costs a minute before it is worth anything: processes, imports, a checkpoint,
+# a first batch. A policy sees the job hold GPUs that bring nothing yet, and others that
+# wait, so it changes its mind at every arrival and every exit; obeyed each time, a job
+# was stopped 22 times in 130 s before it took one step. So what a plan wants of a job
+# waits until the replicas that were started have taken a step (TrainingResumed, or a
+# report of progress), as a change of mind waits for an answer. It stays the target:
 # nothing is asked twice, and the step brings it about at once.
 #
-# It does not wait where GPUs are taken away rather than wished for: its user cancels the job, its node is
-# lost, or its tenant, or everybody together, holds more than the quota. Nor for a script that does not use
-# coadapt.train, where that can be seen (TrainerSeen): it never tells of a first step. Nor for ever: a script
-# may hang before its first step. After `settle_s` it is treated like any other.
+# It does not wait where GPUs are taken away rather than wished for: its user cancels
+# the job, its node is lost, or its tenant, or everybody together, holds more than the
+# quota. Nor for a script that does not use coadapt.train, where that can be seen
+# (TrainerSeen): it never tells of a first step. Nor for ever: a script may hang before
+# its first step. After `settle_s` it is treated like any other.
 #
-# A rescale in place needs no such peace. The staying replicas train until they change, and it is answered
-# after a first step of the new generation.
+# A rescale in place needs no such peace. The staying replicas train until they change,
+# and it is answered after a first step of the new generation.
 
 from collections.abc import Iterable
 
@@ -32,7 +35,9 @@ from coadapt.model.tenant import EVERYBODY, beyond_quota, quotas_of
 def settling(
     state: SchedulerState, jobs: Iterable[JobRecord], settle_s: float
 ) -> frozenset[JobId]:
-    """Return those of `jobs` (active ones) that plans leave in peace at this instant."""
+    """Return those of `jobs` (active ones) that plans leave in peace at this
+    instant.
+    """
     young = [
         job
         for job in jobs

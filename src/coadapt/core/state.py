@@ -1,41 +1,49 @@
-"""The core's state as plain values: comparable, and savable as a snapshot through model.wire."""
+"""The core's state as plain values: comparable, and savable as a snapshot through
+model.wire.
+"""
 
 # How a job is kept in mind, and why so.
 #
-# Three grants. What a job should have (`target`, from the last plan), what it was last ordered to have
-# (`order.grant`), and what its replicas were last known to train on (`running.grant`). Each has one writer:
-# plans set targets, converge.py sends orders, answers of the executor move `running` after them (a start
-# moves it at once: nothing else trains that could be mistaken for it). When all three agree the job is
-# settled; each difference is work that is left to do, and is read off the state. So nothing has to remember
-# what it was about to do, and a scheduler that comes back from its journal goes on where it was.
+# Three grants. What a job should have (`target`, from the last plan), what it was last
+# ordered to have (`order.grant`), and what its replicas were last known to train on
+# (`running.grant`). Each has one writer:
+# plans set targets, converge.py sends orders, answers of the executor move `running`
+# after them (a start moves it at once: nothing else trains that could be mistaken for
+# it). When all three agree the job is settled; each difference is work that is left to
+# do, and is read off the state. So nothing has to remember what it was about to do, and
+# a scheduler that comes back from its journal goes on where it was.
 #
-# One number. Every start and every rescale has the next generation, and an answer counts only if it speaks of
-# the last one (scheduler.py, `_answered`): what is said about an earlier one has become history on its way. A
-# retraction and a stop keep the number, because they ask about the same generation: whatever became of it by
-# then is the answer to both (kept, started or exited), so no reply needs to be told from another. That is the
-# only guard against messages that are lost, late, repeated or out of order, and none other is needed. (A
-# generation was to be "the n-th start" at first; then a rescale that was lost and repeated could not be told
-# from a second one.)
+# One number. Every start and every rescale has the next generation, and an answer
+# counts only if it speaks of the last one (scheduler.py, `_answered`): what is said
+# about an earlier one has become history on its way. A retraction and a stop keep the
+# number, because they ask about the same generation: whatever became of it by then is
+# the answer to both (kept, started or exited), so no reply needs to be told from
+# another. That is the only guard against messages that are lost, late, repeated or out
+# of order, and none other is needed. (A generation was to be "the n-th start" at first;
+# then a rescale that was lost and repeated could not be told from a second one.)
 #
-# During a rescale reports of two generations count. The order has number n + 1, while the replicas of
-# `running` train on as n until all are ready to change, and report as n. Progress that they make while others
-# prepare, which may take a minute, must be booked; and the change may never come about, then n trains on for
-# good although the last order, its answer and the end of the replicas have n + 1. So
-# reports are heard of both numbers (`may_train`), answers and ends of the last order only.
+# During a rescale reports of two generations count. The order has number n + 1, while
+# the replicas of `running` train on as n until all are ready to change, and report as
+# n. Progress that they make while others prepare, which may take a minute, must be
+# booked; and the change may never come about, then n trains on for good although the
+# last order, its answer and the end of the replicas have n + 1. So reports are heard of
+# both numbers (`may_train`), answers and ends of the last order only.
 #
-# Until its order is answered a job holds, on each node, the larger of old and new (`accounting.held`). The
-# leaving and the staying replicas keep their GPUs until they have changed, the joining ones need theirs
-# before that, and nobody can tell from outside at which instant it happens: with less, a GPU could be
-# promised twice. The sum of both would be more than is needed, because a staying replica is on one GPU all
+# Until its order is answered a job holds, on each node, the larger of old and new
+# (`accounting.held`). The leaving and the staying replicas keep their GPUs until they
+# have changed, the joining ones need theirs before that, and nobody can tell from
+# outside at which instant it happens: with less, a GPU could be promised twice. The sum
+# of both would be more than is needed, because a staying replica is on one GPU all
 # along.
 #
-# One door. What a job holds follows from its status, its order and what runs, and from nothing else. These
-# change through `accounting.hold` alone, which first books what was held until then (converge.py also notes
-# on an order when it was sent, and how often: that holds nothing). So attained service is right by
-# construction; a booking by hand beside each change is one that can be forgotten.
+# One door. What a job holds follows from its status, its order and what runs, and from
+# nothing else. These change through `accounting.hold` alone, which first books what was
+# held until then (converge.py also notes on an order when it was sent, and how often:
+# that holds nothing). So attained service is right by construction; a booking by hand
+# beside each change is one that can be forgotten.
 #
-# Measured and Usage are values of floor 0, replaced whole and never changed: views, histories and snapshots
-# hold the same ones, instead of a copy of each field.
+# Measured and Usage are values of floor 0, replaced whole and never changed: views,
+# histories and snapshots hold the same ones, instead of a copy of each field.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,11 +81,17 @@ class Status:
     cancel_requested: bool = False
     """Its user wants it gone: it gets nothing any more, and policies do not see it."""
     unseen: str = ""
-    """Why nobody can see at the moment whether its replicas live, "" where somebody can."""
+    """Why nobody can see at the moment whether its replicas live, "" where somebody
+    can.
+    """
     blocked: str = ""
-    """Which jobs keep a pending job from the GPUs that the plan gives it, "" if none does."""
+    """Which jobs keep a pending job from the GPUs that the plan gives it, "" if none
+    does.
+    """
     preparing: str = ""
-    """What its replicas wait for before they are started, "" for nothing that was told."""
+    """What its replicas wait for before they are started, "" for nothing that was
+    told.
+    """
 
     def after(
         self,
@@ -85,7 +99,9 @@ class Status:
         reason: Reason | None = None,
         explanation: str | None = None,
     ) -> "Status":
-        """Return the status after `trigger`; what is None stays. Raises IllegalTransitionError."""
+        """Return the status after `trigger`; what is None stays. Raises
+        IllegalTransitionError.
+        """
         why = self.explanation if explanation is None else explanation
         state = advance(self.state, trigger)
         return replace(
@@ -99,9 +115,10 @@ class Status:
         )
 
 
-# So many ended jobs are remembered by their ids, about 0.4 MB of a snapshot. What the world says of a job
-# comes within minutes of its end, unless a scheduler was down; a submission that is repeated after more than
-# so many other ends is known to the history on disk.
+# So many ended jobs are remembered by their ids, about 0.4 MB of a snapshot. What the
+# world says of a job comes within minutes of its end, unless a scheduler was down; a
+# submission that is repeated after more than so many other ends is known to the history
+# on disk.
 ENDED_KEPT = 10_000
 
 
@@ -118,11 +135,15 @@ class Order:
     """The last order of a job."""
 
     generation: int = 0
-    """Its number, one more than that of the order before; a retraction and a stop keep the number."""
+    """Its number, one more than that of the order before; a retraction and a stop keep
+    the number.
+    """
     grant: Grant = NO_GRANT
     """What the job is to have: with what is running, what it holds."""
     kind: OrderKind = OrderKind.START
-    """What is asked when it is repeated; once it was answered, a start asks whether the replicas live."""
+    """What is asked when it is repeated; once it was answered, a start asks whether the
+    replicas live.
+    """
     sent_at: float | None = None
     """When it was last sent, s; None once it was answered."""
     num_attempts: int = 0
@@ -132,7 +153,9 @@ class Order:
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The replicas that train, as far as is known; those of before while a rescale is not answered."""
+    """The replicas that train, as far as is known; those of before while a rescale is
+    not answered.
+    """
 
     generation: int = 0
     """The one under which they were last known to train, and report."""
@@ -143,13 +166,17 @@ class Running:
     progress_at_start: float = 0.0
     """The job's progress as they were last started from nothing."""
     reported_at: float | None = None
-    """When they last reported or took a first step, s; None before they did: a script need not report."""
+    """When they last reported or took a first step, s; None before they did: a script
+    need not report.
+    """
     since: float = 0.0
     """When that start was ordered, s."""
     has_trained: bool = False
     """Whether they took a step since then."""
     is_plain: bool = False
-    """Whether no process of them uses coadapt.train, as far as can be seen: they tell of no first step."""
+    """Whether no process of them uses coadapt.train, as far as can be seen: they tell
+    of no first step.
+    """
 
 
 @quick_init
@@ -211,7 +238,9 @@ class JobRecord:
 
     @property
     def trains_on(self) -> Allocation:
-        """Return what its replicas were last known to train on; nothing if it has none."""
+        """Return what its replicas were last known to train on; nothing if it has
+        none.
+        """
         return self.running.grant.allocation
 
 
@@ -239,9 +268,13 @@ class SchedulerState(_Followed):
     """The last settings that an event brought, None before the first."""
     nodes: dict[str, Node] = field(default_factory=dict)
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
-    """The live jobs, and those that ended with the last event: whoever watches sees their last record."""
+    """The live jobs, and those that ended with the last event: whoever watches sees
+    their last record.
+    """
     ended: dict[JobId, JobState] = field(default_factory=dict)
-    """How jobs ended that are not in `jobs` any more, the last ENDED_KEPT of them, in order."""
+    """How jobs ended that are not in `jobs` any more, the last ENDED_KEPT of them, in
+    order.
+    """
     tenants: dict[TenantId, Tenant] = field(default_factory=dict)
     """Those that the operator configured."""
     last_lost: str = ""
@@ -251,7 +284,9 @@ class SchedulerState(_Followed):
     round_at: float = 0.0
     """When the last round was, s."""
     solve_at: float | None = None
-    """When the policy was asked, s; None once it answered, or its answer became void."""
+    """When the policy was asked, s; None once it answered, or its answer became
+    void.
+    """
     round_due_at: float | None = None
     """When the next round is, s; None while no job is active."""
     plan_error: str = ""

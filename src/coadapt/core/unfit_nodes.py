@@ -1,12 +1,15 @@
-"""Nodes on which one job cannot run although others can: what a plan gives it there is moved to other nodes.
+"""Nodes on which one job cannot run although others can: what a plan gives it there is
+moved to other nodes.
 
 Called by Scheduler.handle only.
 """
 
-# Why the core moves it. An engine finds out as it starts a replica that a node lacks something of this job: its
-# work directory is not mounted there. The node is sound for other jobs, so it stays in the cluster, and policies
-# know nothing of nodes that one job cannot use. So what a plan gives the job on such a node is exchanged for GPUs
-# of the same type that the plan left free; where there are too few, the job gets fewer, or waits.
+# Why the core moves it. An engine finds out as it starts a replica that a node lacks
+# something of this job: its work directory is not mounted there. The node is sound for
+# other jobs, so it stays in the cluster, and policies know nothing of nodes that one
+# job cannot use. So what a plan gives the job on such a node is exchanged for GPUs of
+# the same type that the plan left free; where there are too few, the job gets fewer, or
+# waits.
 
 from collections.abc import Mapping, MutableMapping
 
@@ -22,10 +25,11 @@ def moved(
     free: MutableMapping[NodeId, int],
     least: int,
 ) -> Allocation:
-    """Return an allocation like `planned` without the nodes in `unfit`, WAITING if none of `least` replicas is.
+    """Return an allocation like `planned` without the nodes in `unfit`, WAITING if none
+    of `least` replicas is.
 
-    held: what the job has now, which it keeps if it is as large and free. free: whole GPUs that the plan leaves
-    on each node; what is taken of it is taken out.
+    held: what the job has now, which it keeps if it is as large and free. free: whole
+    GPUs that the plan leaves on each node; what is taken of it is taken out.
     """
     if planned.shared or not any(node in unfit for node, _ in planned.slots):
         return planned
@@ -47,7 +51,9 @@ def _kept(
     unfit: Mapping[NodeId, str],
     free: Mapping[NodeId, int],
 ) -> tuple[tuple[NodeId, int], ...]:
-    """Return the slots of `held` if the job can keep them in place of what was planned, else none."""
+    """Return the slots of `held` if the job can keep them in place of what was planned,
+    else none.
+    """
     alike = held.num_replicas == planned.num_replicas and not held.shared
     fits = all(
         node not in unfit and free.get(node, 0) >= count for node, count in held.slots

@@ -1,15 +1,18 @@
-"""What live jobs hold, which of them may need an order, and which changed; kept up to date job by job."""
+"""What live jobs hold, which of them may need an order, and which changed; kept up to
+date job by job.
+"""
 
 # Why this is kept, and not computed anew.
 #
-# converge.py asks after every event which orders can go out. The answer depends on the free GPUs, and on the
-# jobs that are not as the plan wants them. To sum up 10,000 jobs for each of them cost 4 ms at 2,000 running
-# jobs, and events about single jobs are nearly all there are. So whoever changes a job tells it here
-# (`note`), and an event costs what the jobs that it concerns cost.
+# converge.py asks after every event which orders can go out. The answer depends on the
+# free GPUs, and on the jobs that are not as the plan wants them. To sum up 10,000 jobs
+# for each of them cost 4 ms at 2,000 running jobs, and events about single jobs are
+# nearly all there are. So whoever changes a job tells it here (`note`), and an event
+# costs what the jobs that it concerns cost.
 #
-# Nothing here is state: it follows from the records, and is made anew from them at a start and for other
-# settings. That it never drifts from what a sum over all records gives is checked in the tests after every
-# event of random runs.
+# Nothing here is state: it follows from the records, and is made anew from them at a
+# start and for other settings. That it never drifts from what a sum over all records
+# gives is checked in the tests after every event of random runs.
 
 from collections.abc import Iterable, Sequence
 
@@ -26,25 +29,22 @@ IN_FLIGHT = frozenset({JobState.STARTING, JobState.RESCALING, JobState.STOPPING}
 class Worklist:
     """The live jobs by what is to be done about them, and what they hold.
 
-    holdings: what they hold, and what is free. moving: those whose GPUs are about to change. unseen: those
-    whose views are to be made anew, in the order in which they changed. unplanned: those to which a plan may
-    say something new though it equals the last one. heartbeats: jobs with replicas, which are
-    asked after `silence_s`.
+    holdings: what they hold, and what is free. moving: those whose GPUs are about to
+    change. unseen: those whose views are to be made anew, in the order in which they
+    changed. unplanned: those to which a plan may say something new though it equals the
+    last one. heartbeats: jobs with replicas, which are asked after `silence_s`.
     """
 
     def __init__(
         self, nodes: Iterable[Node], jobs: Sequence[JobRecord], silence_s: float
     ) -> None:
-        self.holdings, self.heartbeats, self._silence_s = (
-            Holdings(nodes),
-            HeartbeatTimeouts(),
-            silence_s,
-        )
-        self._actionable, self.moving = (
-            dict[JobId, JobRecord](),
-            dict[JobId, JobRecord](),
-        )
-        self.unseen, self.unplanned = dict[JobId, None](), set[JobId]()
+        self.holdings = Holdings(nodes)
+        self.heartbeats = HeartbeatTimeouts()
+        self._silence_s = silence_s
+        self._actionable = dict[JobId, JobRecord]()
+        self.moving = dict[JobId, JobRecord]()
+        self.unseen = dict[JobId, None]()
+        self.unplanned = set[JobId]()
         for job in sorted(jobs, key=heard_at):
             self.note(job)
 
@@ -57,7 +57,9 @@ class Worklist:
 
     @property
     def unlike_plan(self) -> list[JobRecord]:
-        """The jobs whose order may not be as the plan has it: under way, or in need of another."""
+        """The jobs whose order may not be as the plan has it: under way, or in need of
+        another.
+        """
         return [*self._actionable.values(), *self.moving.values()]
 
     def note(self, job: JobRecord) -> None:
@@ -95,13 +97,17 @@ class Worklist:
 
 
 def heard_at(job: JobRecord) -> float:
-    """Return when the job last reported, s; of one that never did, when it last answered or was asked."""
+    """Return when the job last reported, s; of one that never did, when it last
+    answered or was asked.
+    """
     reported_at = job.running.reported_at
     return job.heard_at if reported_at is None else reported_at
 
 
 def may_act(job: JobRecord) -> bool:
-    """Return whether the job may need an order now; one that waits for an answer as it should does not."""
+    """Return whether the job may need an order now; one that waits for an answer as it
+    should does not.
+    """
     if job.state is JobState.PENDING:
         return bool(job.target)
     unwanted = job.status.cancel_requested or not job.target
@@ -111,5 +117,7 @@ def may_act(job: JobRecord) -> bool:
 
 
 def moves_soon(job: JobRecord) -> bool:
-    """Return whether the job's GPUs are about to change: an answer, or the next plan, will tell."""
+    """Return whether the job's GPUs are about to change: an answer, or the next plan,
+    will tell.
+    """
     return job.state in IN_FLIGHT or job.failed_rescales.waits_for_plan

@@ -1,6 +1,8 @@
-"""Floor 4: executors, which turn orders into processes. One folder or file, one row in EXECUTORS, one page.
+"""Floor 4: executors, which turn orders into processes. One folder or file, one row in
+EXECUTORS, one page.
 
-Third parties register theirs under the entry point group `coadapt.executors`, or name it `module:function`.
+Third parties register theirs under the entry point group `coadapt.executors`, or name
+it `module:function`.
 """
 
 import importlib
@@ -11,9 +13,10 @@ from coadapt.executors.host import Connect, Host
 from coadapt.executors.options import OptionText, parse_option
 from coadapt.model import InputError
 
-# Name -> a function that takes the executor's options, each with a default, checks them and what it needs (a
-# driver, a cluster's address), raises InputError, and changes nothing; it returns a Connect, which is called
-# once the scheduler has its state directory for itself. Modules are imported only when they are asked for.
+# Name -> a function that takes the executor's options, each with a default, checks them
+# and what it needs (a driver, a cluster's address), raises InputError, and changes
+# nothing; it returns a Connect, which is called once the scheduler has its state
+# directory for itself. Modules are imported only when they are asked for.
 EXECUTORS: dict[str, str] = {
     "local": "coadapt.executors.local:local",
     "ray": "coadapt.executors.ray:on_ray",
@@ -35,12 +38,16 @@ __all__ = [
 
 
 def executor_names() -> tuple[str, ...]:
-    """Return what `--executor` accepts: our own in the order of the table, then installed ones."""
+    """Return what `--executor` accepts: our own in the order of the table, then
+    installed ones.
+    """
     return (*EXECUTORS, *sorted(_installed().keys() - EXECUTORS.keys()))
 
 
 def executor_options(name: str) -> dict[str, object]:
-    """Return the options of executor `name` with their defaults. Raises InputError as prepare_executor."""
+    """Return the options of executor `name` with their defaults. Raises InputError as
+    prepare_executor.
+    """
     return {option.name: option.default for option in _parameters(_find(name))}
 
 
@@ -50,9 +57,11 @@ def summary(name: str) -> str:
 
 
 def prepare_executor(name: str, options: Mapping[str, OptionText]) -> Connect:
-    """Return how to get executor `name` with `options`, given as text, or as a file's plain values.
+    """Return how to get executor `name` with `options`, given as text, or as a file's
+    plain values.
 
-    Raises InputError where the name, an option or its value is not allowed, or what it needs is missing.
+    Raises InputError where the name, an option or its value is not allowed, or what it
+    needs is missing.
     """
     factory = _find(name)
     known = {option.name: option for option in _parameters(factory)}
@@ -74,7 +83,8 @@ def _parameters(factory: Callable[..., Connect]) -> list[inspect.Parameter]:
 
 
 def _installed() -> dict[str, str]:
-    # Imported here: each launcher of a job imports this package too, and has no use for it.
+    # Imported here: each launcher of a job imports this package too, and has no use for
+    # it.
     from importlib.metadata import entry_points
 
     return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}

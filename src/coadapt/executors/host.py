@@ -23,8 +23,9 @@ def _none() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotUse:
-    """Slots of all jobs together. held: that they hold, or are to hold by the present plan. useful: of which
-    each is worth much of a job's first one, so that it is worth borrowing. quota: see model.tenant.EVERYBODY.
+    """Slots of all jobs together. held: that they hold, or are to hold by the present
+    plan. useful: of which each is worth much of a job's first one, so that it is worth
+    borrowing. quota: see model.tenant.EVERYBODY.
     """
 
     held: int = 0
@@ -36,11 +37,12 @@ class SlotUse:
 class Host:
     """What all executors have in common.
 
-    state_dir: absolute; the scheduler's own, an executor keeps its files below it. url: of the API, for the
-    replicas' reports. job_token: what a job authenticates itself with there. stop_grace_s: how long replicas
-    may take to save their state before they are killed. now: stamps events, in seconds since 1970.
-    wanted_slots: how many slots jobs wait for beyond those that are free, from any thread. slot_use: what
-    they do with slots, likewise.
+    state_dir: absolute; the scheduler's own, an executor keeps its files below it. url:
+    of the API, for the replicas' reports. job_token: what a job authenticates itself
+    with there. stop_grace_s: how long replicas may take to save their state before they
+    are killed. now: stamps events, in seconds since 1970. wanted_slots: how many slots
+    jobs wait for beyond those that are free, from any thread. slot_use: what they do
+    with slots, likewise.
     """
 
     state_dir: Path
@@ -52,7 +54,9 @@ class Host:
     slot_use: Callable[[], SlotUse] = SlotUse
 
     def reached_at(self, address: str) -> "Host":
-        """Return the same with the URL that other machines use: `address`, where the API listens on all."""
+        """Return the same with the URL that other machines use: `address`, where the
+        API listens on all.
+        """
         parts = urlsplit(self.url)
         everywhere = parts.hostname == "0.0.0.0"  # compared
         return (
@@ -80,8 +84,12 @@ Connect = Callable[[Host], LiveExecutor]
 
 @runtime_checkable
 class Examinable(Protocol):
-    """A `Connect` that can find out before whether its engine would give what its options ask for."""
+    """A `Connect` that can find out before whether its engine would give what its
+    options ask for.
+    """
 
     def examine(self, stop_grace_s: float) -> None:
-        """Raise InputError, in the engine's own words, where it would not. Nothing is asked for."""
+        """Raise InputError, in the engine's own words, where it would not. Nothing is
+        asked for.
+        """
         ...

@@ -1,4 +1,6 @@
-"""The executor `local`: replicas as processes of this machine, on its NVIDIA GPUs or on CPU slots."""
+"""The executor `local`: replicas as processes of this machine, on its NVIDIA GPUs or on
+CPU slots.
+"""
 
 import os
 
@@ -9,7 +11,8 @@ from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
 from coadapt.model import InputError
 
 MIB_MAX = 1024 * 1024
-FILES, NETWORK = "files", "network"
+FILES = "files"
+NETWORK = "network"
 
 
 def local(
@@ -20,11 +23,14 @@ def local(
     disk_reserve_mib: int = 256,
     control: str = FILES,
 ) -> Connect:
-    """Processes of this machine, on its NVIDIA GPUs, or on `slots` CPU slots that stand for GPUs.
+    """Processes of this machine, on its NVIDIA GPUs, or on `slots` CPU slots that stand
+    for GPUs.
 
-    pass_env: names of the scheduler's environment that jobs get beside the usual ones. log_limit_mib: the
-    most that is kept of what one replica printed. disk_reserve_mib: what jobs leave free on the disk.
-    control: how replicas hear of rescales, by files, or from their launcher over the loopback network.
+    pass_env: names of the scheduler's environment that jobs get beside the usual ones.
+    log_limit_mib: the most that is kept of what one replica printed. disk_reserve_mib:
+    what jobs leave free on the disk.
+    control: how replicas hear of rescales, by files, or from their launcher over the
+    loopback network.
     """
     if slots is not None:
         machine = cpu_machine(slots)

@@ -1,4 +1,6 @@
-"""What this machine offers: NVIDIA GPUs found through NVML, or CPU slots that stand in for GPUs."""
+"""What this machine offers: NVIDIA GPUs found through NVML, or CPU slots that stand in
+for GPUs.
+"""
 
 import re
 import socket
@@ -15,7 +17,9 @@ CPU_SLOTS_MAX = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The nodes to announce; `devices` names each slot of a GPU node as CUDA_VISIBLE_DEVICES does."""
+    """The nodes to announce; `devices` names each slot of a GPU node as
+    CUDA_VISIBLE_DEVICES does.
+    """
 
     nodes: tuple[Node, ...]
     devices: dict[NodeId, tuple[str, ...]] = field(default_factory=dict)
@@ -30,7 +34,9 @@ class Machine:
 
 
 def cpu_machine(num_slots: int) -> Machine:
-    """Return one node with `num_slots` CPU slots. Raises InputError for an impossible number."""
+    """Return one node with `num_slots` CPU slots. Raises InputError for an impossible
+    number.
+    """
     if not 1 <= num_slots <= CPU_SLOTS_MAX:
         raise InputError("--slots", num_slots, f"1..{CPU_SLOTS_MAX}")
     return Machine(
@@ -41,9 +47,11 @@ def cpu_machine(num_slots: int) -> Machine:
 
 
 def nvidia_machine(visible: str | None = None) -> Machine:
-    """Return this machine's NVIDIA GPUs, one node per kind of GPU; no node where NVML finds none.
+    """Return this machine's NVIDIA GPUs, one node per kind of GPU; no node where NVML
+    finds none.
 
-    visible: a CUDA_VISIBLE_DEVICES list (indices or UUIDs) that limits them, None for all.
+    visible: a CUDA_VISIBLE_DEVICES list (indices or UUIDs) that limits them, None for
+    all.
     """
     kinds: dict[str, list[str]] = {}
     for index, (uuid, name) in enumerate(_nvml_devices()):
@@ -62,7 +70,9 @@ def nvidia_machine(visible: str | None = None) -> Machine:
 
 
 def _nvml_devices() -> list[tuple[str, str]]:
-    """Return (UUID, product name) in NVML's order; nothing where there is no driver or no NVML binding."""
+    """Return (UUID, product name) in NVML's order; nothing where there is no driver or
+    no NVML binding.
+    """
     try:
         import pynvml
     except ImportError:

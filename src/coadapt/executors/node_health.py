@@ -1,27 +1,32 @@
-"""Which nodes fail jobs again and again: set aside, with the reason, until somebody takes them back."""
+"""Which nodes fail jobs again and again: set aside, with the reason, until somebody
+takes them back.
+"""
 
 # The rule, and why so.
 #
-# A node that breaks in part (a GPU with memory errors, a full disk, a mount that is gone) lives on for
-# whoever counts nodes, and is worse than a dead one: each job that is put there fails, its place is free at
-# once, and the next one is put there. So ends are counted by node: an end by error (Outcome.FAILED) is a
-# failure of the node on which the replica ran that failed first. A generation that ended well there, or was
+# A node that breaks in part (a GPU with memory errors, a full disk, a mount that is
+# gone) lives on for whoever counts nodes, and is worse than a dead one: each job that
+# is put there fails, its place is free at once, and the next one is put there. So ends
+# are counted by node: an end by error (Outcome.FAILED) is a failure of the node on
+# which the replica ran that failed first. A generation that ended well there, or was
 # stopped as ordered after PROOF_S, wipes the node's failures out: they count in a row.
 #
-# Most errors are scripts', and say nothing of a node. A broken script fails wherever it runs. So only the
-# failures of a job count that is known to run elsewhere: a generation of it on other nodes alone ended well,
-# or lived for PROOF_S, before or after. And it takes JOBS_MIN different ones: a script that has a bug in its
-# hundredth step has run elsewhere too.
+# Most errors are scripts', and say nothing of a node. A broken script fails wherever it
+# runs. So only the failures of a job count that is known to run elsewhere: a generation
+# of it on other nodes alone ended well, or lived for PROOF_S, before or after. And it
+# takes JOBS_MIN different ones: a script that has a bug in its hundredth step has run
+# elsewhere too.
 #
-# What a signal from outside ended, a machine that went away, a stop that was ordered: none of these counts.
+# What a signal from outside ended, a machine that went away, a stop that was ordered:
+# none of these counts.
 # They happen to sound nodes, and a lost one is the engine's to tell.
 #
-# Nothing here may take a whole cluster away, whatever goes wrong everywhere at once: at most a third of the
-# nodes is set aside, one at least, and never the last.
+# Nothing here may take a whole cluster away, whatever goes wrong everywhere at once: at
+# most a third of the nodes is set aside, one at least, and never the last.
 #
-# To the scheduler a node that is set aside is one that is lost, for the reason that is told with it: its jobs
-# save, end, and go on elsewhere. The list of such nodes is a file, and outlives the scheduler; the count of
-# failures does not, and begins anew.
+# To the scheduler a node that is set aside is one that is lost, for the reason that is
+# told with it: its jobs save, end, and go on elsewhere. The list of such nodes is a
+# file, and outlives the scheduler; the count of failures does not, and begins anew.
 
 import logging
 import threading
@@ -53,7 +58,9 @@ class NodesAside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationEnd:
-    """How a generation ended. nodes: all that it had. failed_on: where its first replica failed, if known."""
+    """How a generation ended. nodes: all that it had. failed_on: where its first
+    replica failed, if known.
+    """
 
     job: JobId
     nodes: frozenset[NodeId]
@@ -64,7 +71,9 @@ class GenerationEnd:
 
 
 class NodeHealth:
-    """Counts how generations end. `aside`, `take_back` and `sound` are for any thread, the rest for one."""
+    """Counts how generations end. `aside`, `take_back` and `sound` are for any thread,
+    the rest for one.
+    """
 
     def __init__(self, path: Path) -> None:
         """`path`: of the file that keeps the list."""
@@ -81,7 +90,9 @@ class NodeHealth:
             return dict(self._aside)
 
     def take_back(self, node: NodeId) -> bool:
-        """Let jobs on a node again, its failures forgotten; return whether it was set aside."""
+        """Let jobs on a node again, its failures forgotten; return whether it was set
+        aside.
+        """
         with self._lock:
             if self._aside.pop(node, None) is None:
                 return False
@@ -115,7 +126,9 @@ class NodeHealth:
             del failures[:-FAILURES_KEPT]
 
     def judge(self, nodes: Sequence[Node]) -> None:
-        """Set those of `nodes` aside that fail jobs again and again, as far as enough are left."""
+        """Set those of `nodes` aside that fail jobs again and again, as far as enough
+        are left.
+        """
         if not self._failures:
             return
         present = {node.id for node in nodes}
@@ -131,7 +144,8 @@ class NodeHealth:
                 self._failures.pop(node, None)
                 write_json(self._path, NodesAside(why=self._aside))
                 logger.warning(
-                    "node %s is set aside: %s; to take it back: coadapt nodes take-back",
+                    "node %s is set aside: %s; to take it back: coadapt nodes "
+                    "take-back",
                     node,
                     why,
                 )
@@ -153,6 +167,7 @@ class NodeHealth:
             return None
         last = f"; the last one: {count[-1][1]}" if count[-1][1] else ""
         return (
-            f"{len(count)} ends by error in a row on it, of {len(jobs)} jobs that run on other nodes "
+            f"{len(count)} ends by error in a row on it, of {len(jobs)} jobs that "
+            f"run on other nodes "
             f"({', '.join(jobs[:FAILURES_MIN])}){last}"
         )

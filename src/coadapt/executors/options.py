@@ -1,4 +1,6 @@
-"""Options of executors: from the text of a command line, or a settings file's value, to what is annotated."""
+"""Options of executors: from the text of a command line, or a settings file's value, to
+what is annotated.
+"""
 
 import types
 from collections.abc import Callable
@@ -16,7 +18,8 @@ WORDS_OF = {
 
 
 def parse_option(field: str, given: OptionText, kind: object) -> object:
-    """Return `given` as `kind`: str, int, float, bool, tuple[str, ...], or one of these or None.
+    """Return `given` as `kind`: str, int, float, bool, tuple[str, ...], or one of these
+    or None.
 
     Raises InputError that names `field` and what is allowed.
     """

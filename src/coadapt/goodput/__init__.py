@@ -1,1 +1,3 @@
-"""Floor 1: the mathematics of step time, efficiency and goodput. Pure; numpy, and numba where it pays."""
+"""Floor 1: the mathematics of step time, efficiency and goodput. Pure; numpy, and numba
+where it pays.
+"""

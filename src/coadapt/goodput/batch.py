@@ -1,4 +1,5 @@
-"""Which batches may be used: splitting one total over replicas, and the candidates to choose among.
+"""Which batches may be used: splitting one total over replicas, and the candidates to
+choose among.
 
 Axes: C configurations (replica counts), B candidate batches.
 """
@@ -18,11 +19,13 @@ Numbers = FloatArray | NDArray[np.int64]
 NUM_CANDIDATES = (
     50  # geometric steps from the smallest to the largest batch (Pollux's artifact)
 )
-ROUNDING_SLACK = 1e-8  # samples; a quotient this little above a whole number is that number (artifact)
+# samples; a quotient this little above a whole number is that number (artifact)
+ROUNDING_SLACK = 1e-8
 NUM_GRIDS_KEPT = 1024  # distinct (limits, replica counts); 60 kB each for 100 counts
 INT32_MAX = 2**31 - 1
 NUM_CANDIDATES_KEPT = 8192  # distinct (limits, replicas); about 1 kB each
-NUM_SPLITS_KEPT = 16384  # distinct cuts; about 0.3 kB each. A policy asks for the same ones every round
+# distinct cuts; about 0.3 kB each. A policy asks for the same ones every round
+NUM_SPLITS_KEPT = 16384
 
 
 def split_total(
@@ -33,13 +36,16 @@ def split_total(
     accumulate_alone: bool = False,
     exact: bool = False,
 ) -> BatchConfig:
-    """Cut `total` over `num_replicas`: equal shares rounded up, accumulation where one pass cannot hold one.
+    """Cut `total` over `num_replicas`: equal shares rounded up, accumulation where one
+    pass cannot hold one.
 
-    By default every pass is full: the result's total is replicas * atomic * passes, rounded up and then cut
-    to at most `limits.max_total` by a smaller atomic batch (the rule of Pollux's artifact). With `exact` the
-    total is kept (contracts `fixed` and `frozen`): the last shard is smaller, and passes are accumulated even
-    where `limits.accumulation` is off. `accumulate_alone`: one replica with a total above the initial batch
-    takes at least two passes, because one pass cannot measure the noise scale. ValueError for counts below 1.
+    By default every pass is full: the result's total is replicas * atomic * passes,
+    rounded up and then cut to at most `limits.max_total` by a smaller atomic batch (the
+    rule of Pollux's artifact). With `exact` the total is kept (contracts `fixed` and
+    `frozen`): the last shard is smaller, and passes are accumulated even where
+    `limits.accumulation` is off. `accumulate_alone`: one replica with a total above the
+    initial batch takes at least two passes, because one pass cannot measure the noise
+    scale. ValueError for counts below 1.
     """
     return _split(total, num_replicas, limits, accumulate_alone, exact)
 
@@ -79,13 +85,15 @@ def _split(
 
 
 def limits_in_use(job: JobView, gpu_type: str | None = None) -> BatchLimits:
-    """Return the batch limits that hold for `job` now, with the memory of `gpu_type` if it is known.
+    """Return the batch limits that hold for `job` now, with the memory of `gpu_type` if
+    it is known.
 
-    A job under `self` keeps, until it says otherwise, the total batch that it last reported, whatever it
-    requested: that is its `requested` here. One under `schedule` has the total batch in force at the samples
-    that it last reported.
+    A job under `self` keeps, until it says otherwise, the total batch that it last
+    reported, whatever it requested: that is its `requested` here. One under `schedule`
+    has the total batch in force at the samples that it last reported.
     """
-    limits, used = job.spec.batch, job.measured.batch
+    limits = job.spec.batch
+    used = job.measured.batch
     if (
         job.spec.contract is RescaleContract.SELF
         and used is not None
@@ -95,7 +103,8 @@ def limits_in_use(job: JobView, gpu_type: str | None = None) -> BatchLimits:
             limits, requested=used.total, max_total=max(limits.max_total, used.total)
         )
     if limits.schedule is not None:
-        # Without the ramp, limits are alike between two changes, and what is computed from them is kept.
+        # Without the ramp, limits are alike between two changes, and what is computed
+        # from them is kept.
         limits = replace(
             limits,
             requested=limits.schedule.total_at(job.measured.samples),
@@ -110,7 +119,9 @@ def limits_in_use(job: JobView, gpu_type: str | None = None) -> BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class BatchGrid:
-    """Batches to choose from per configuration, arrays (num_configs, num_candidates); total 0: not lawful."""
+    """Batches to choose from per configuration, arrays (num_configs, num_candidates);
+    total 0: not lawful.
+    """
 
     total_CB: IntArray
     atomic_CB: IntArray
@@ -119,12 +130,14 @@ class BatchGrid:
 
 @lru_cache(maxsize=NUM_GRIDS_KEPT)
 def adaptive_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> BatchGrid:
-    """Return the batches that an adaptive job may use on each replica count K, in ascending order.
+    """Return the batches that an adaptive job may use on each replica count K, in
+    ascending order.
 
-    Geometric totals from max(initial, min_atomic * K) to max_total, cut into shares rounded up, with a
-    smaller atomic batch where that would pass max_total. Passes are accumulated where max_atomic demands it,
-    and on one replica always above the initial batch, because one pass cannot measure the noise scale there;
-    a job that forbids accumulation stays at the initial batch on one replica. An atomic batch out of its
+    Geometric totals from max(initial, min_atomic * K) to max_total, cut into shares
+    rounded up, with a smaller atomic batch where that would pass max_total. Passes are
+    accumulated where max_atomic demands it, and on one replica always above the initial
+    batch, because one pass cannot measure the noise scale there; a job that forbids
+    accumulation stays at the initial batch on one replica. An atomic batch out of its
     limits is not lawful.
     """
     num_replicas = np.array(num_replicas_C, dtype=np.float64)[:, None]
@@ -160,7 +173,8 @@ def adaptive_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> Batch
 
 @lru_cache(maxsize=NUM_GRIDS_KEPT)
 def requested_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> BatchGrid:
-    """Return the one batch of a job that keeps `limits.requested`, split as by `split_total(exact=True)`.
+    """Return the one batch of a job that keeps `limits.requested`, split as by
+    `split_total(exact=True)`.
 
     It is lawful while each replica has at least min_atomic samples.
     """
@@ -180,7 +194,9 @@ def requested_grid(limits: BatchLimits, num_replicas_C: tuple[int, ...]) -> Batc
 def _grid(
     limits: BatchLimits, total: Numbers, atomic: Numbers, passes: Numbers
 ) -> BatchGrid:
-    """Return the grid, as small as can be to keep, with all values in range also where nothing is lawful."""
+    """Return the grid, as small as can be to keep, with all values in range also where
+    nothing is lawful.
+    """
     kind: type[np.signedinteger] = (
         np.int32 if limits.max_total <= INT32_MAX else np.int64
     )
@@ -193,7 +209,8 @@ def _grid(
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Lawful batches on one replica count, ascending by total; arrays (num_candidates,), maybe empty.
+    """Lawful batches on one replica count, ascending by total; arrays
+    (num_candidates,), maybe empty.
 
     configs: those that were asked for, by number.
     """

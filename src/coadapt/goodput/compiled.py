@@ -1,16 +1,21 @@
-"""Machine code for loops over small arrays: numba behind one typed decorator, for kernels only."""
+"""Machine code for loops over small arrays: numba behind one typed decorator, for
+kernels only.
+"""
 
-# Where numba is missing, kernels run as the plain Python that they are: with the same results, a hundred
-# times as slowly. Where no folder can be written to, neither the installed one nor the user's cache (numba
-# tries both), they are compiled anew in each process.
+# Where numba is missing, kernels run as the plain Python that they are: with the same
+# results, a hundred times as slowly. Where no folder can be written to, neither the
+# installed one nor the user's cache (numba tries both), they are compiled anew in each
+# process.
 #
-# A compiled function is optimised again inside of each compiled caller, and of the caller's callers. So the
-# outermost functions of a file, which only call others in turn, are better left to Python.
+# A compiled function is optimised again inside of each compiled caller, and of the
+# caller's callers. So the outermost functions of a file, which only call others in
+# turn, are better left to Python.
 #
-# What makes no array needs none of numba's counting of references, which is a fifth of what is compiled: lean
-# functions get their scratch from whoever calls. Numba takes a tuple of arrays apart at each call, into some
-# eight values per array, so few arrays are compiled faster than many. And a plain number as an argument makes
-# it compile the function anew for that number; one of numpy's type does not.
+# What makes no array needs none of numba's counting of references, which is a fifth of
+# what is compiled: lean functions get their scratch from whoever calls. Numba takes a
+# tuple of arrays apart at each call, into some eight values per array, so few arrays
+# are compiled faster than many. And a plain number as an argument makes it compile the
+# function anew for that number; one of numpy's type does not.
 
 from collections.abc import Callable
 from importlib import import_module
@@ -36,26 +41,33 @@ def variable(value: int) -> int:
 
 
 def compiled(function: Function) -> Function:
-    """Return `function` compiled on first use and kept on disk. It must be pure arithmetic on arrays.
+    """Return `function` compiled on first use and kept on disk. It must be pure
+    arithmetic on arrays.
 
-    Division by zero gives inf or nan as in numpy, it raises nothing. Kernels that call each other belong in
-    one file: numba renews a file's cache when that file changes.
+    Division by zero gives inf or nan as in numpy, it raises nothing. Kernels that call
+    each other belong in one file: numba renews a file's cache when that file changes.
     """
     return _compiled(function)
 
 
 def compiled_part(function: Function) -> Function:
-    """Return `function` likewise, where only compiled ones call it: a quarter of the compiling less."""
+    """Return `function` likewise, where only compiled ones call it: a quarter of the
+    compiling less.
+    """
     return _compiled(function, no_cpython_wrapper=True)
 
 
 def compiled_lean(function: Function) -> Function:
-    """Return `function` as `compiled` does, where it and what it calls make no array: a fifth less."""
+    """Return `function` as `compiled` does, where it and what it calls make no array: a
+    fifth less.
+    """
     return _compiled(function, _nrt=False)
 
 
 def lean_part(function: Function) -> Function:
-    """Return `function` as `compiled_part` does, where it and what it calls make no array."""
+    """Return `function` as `compiled_part` does, where it and what it calls make no
+    array.
+    """
     return _compiled(function, no_cpython_wrapper=True, _nrt=False)
 
 
@@ -80,8 +92,9 @@ def _compiled(function: Function, **options: bool) -> Function:
 def _begin_anew_if_unreadable(cache: Any) -> None:
     """Let a cache that cannot be read be begun anew, where numba would raise.
 
-    It names the classes of arguments. Where one of them has another name in this version of Coadapt, what an
-    earlier one kept (pip leaves it there) cannot be read, not even to see that it is of other code.
+    It names the classes of arguments. Where one of them has another name in this
+    version of Coadapt, what an earlier one kept (pip leaves it there) cannot be read,
+    not even to see that it is of other code.
     """
     load = getattr(cache, "load_overload", None)
     if load is None:  # another numba

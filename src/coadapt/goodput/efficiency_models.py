@@ -1,19 +1,22 @@
-"""Efficiency as a port, as step time is: several models of progress per sample, each with an interval."""
+"""Efficiency as a port, as step time is: several models of progress per sample, each
+with an interval.
+"""
 
-# Why more than one. Pollux's formula EFF(M) = (phi + M0) / (phi + M) takes the gradient noise scale phi for
-# the critical batch. That held for its workloads. It needs a phi that is measured well, it says nothing
-# before the first measurement, and under some rate schedules it is wrong in sign: with warmup-stable-decay
-# the curves of different batches cross, and a larger batch may need *less* data (arXiv 2601.05034). Teams
-# that measure the critical batch directly, by short branches, found it near 0 at first, rising fast, then
-# flat (arXiv 2505.23971). Before anything is measured, the tokens seen are the best known predictor of it
-# (arXiv 2505.13738, 2410.21676).
+# Why more than one. Pollux's formula EFF(M) = (phi + M0) / (phi + M) takes the gradient
+# noise scale phi for the critical batch. That held for its workloads. It needs a phi
+# that is measured well, it says nothing before the first measurement, and under some
+# rate schedules it is wrong in sign: with warmup-stable-decay the curves of different
+# batches cross, and a larger batch may need *less* data (arXiv 2601.05034). Teams that
+# measure the critical batch directly, by short branches, found it near 0 at first,
+# rising fast, then flat (arXiv 2505.23971). Before anything is measured, the tokens
+# seen are the best known predictor of it (arXiv 2505.13738, 2410.21676).
 #
-# So the model is a value that is called with total batches and answers with an interval. Whoever decides
-# under risk takes an end of it: the low one, where growth that does not pay costs more than growth that was
-# missed.
+# So the model is a value that is called with total batches and answers with an
+# interval. Whoever decides under risk takes an end of it: the low one, where growth
+# that does not pay costs more than growth that was missed.
 #
-# Jobs whose batch nobody else chooses (contracts fixed, frozen, self, schedule) have no efficiency to
-# estimate: theirs is 1 by definition of their own progress.
+# Jobs whose batch nobody else chooses (contracts fixed, frozen, self, schedule) have no
+# efficiency to estimate: theirs is 1 by definition of their own progress.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,9 +42,11 @@ NO_GAIN = GradStats(
     sqr=1.0, var=0.0
 )  # not measured yet: a larger batch is taken to gain nothing
 NO_LOSS = GradStats(sqr=0.0, var=1.0)  # efficiency 1, whatever the batch
-# Standard errors to each side of the expected noise scale: 95 % where the error is normal.
+# Standard errors to each side of the expected noise scale: 95 % where the error is
+# normal.
 NUM_STDERRS = 1.96
-# To each side of the prior by tokens: a choice of ours, for a law fitted on other models and other data.
+# To each side of the prior by tokens: a choice of ours, for a law fitted on other
+# models and other data.
 PRIOR_FACTOR = 2.0
 
 
@@ -55,7 +60,9 @@ class Estimate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyRange:
-    """Efficiencies of some total batches: arrays of their shape, low <= expected <= high."""
+    """Efficiencies of some total batches: arrays of their shape, low <= expected <=
+    high.
+    """
 
     low: FloatArray
     expected: FloatArray
@@ -70,16 +77,21 @@ class EfficiencyRange:
 
 
 class EfficiencyModel(Protocol):
-    """Progress per sample at a total batch, against the initial batch. Write another one and hand it on."""
+    """Progress per sample at a total batch, against the initial batch. Write another
+    one and hand it on.
+    """
 
     def __call__(self, total: FloatArray) -> EfficiencyRange:
-        """Return the efficiencies at total batches `total` (samples, any shape, at least the initial one)."""
+        """Return the efficiencies at total batches `total` (samples, any shape, at
+        least the initial one).
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseScale:
-    """Pollux's formula (OSDI'21, eq. 7), with the interval of the noise scale that `grad` was measured with.
+    """Pollux's formula (OSDI'21, eq. 7), with the interval of the noise scale that
+    `grad` was measured with.
 
     Without a standard error the interval goes from no gain at all to no loss at all.
     """
@@ -94,7 +106,8 @@ class NoiseScale:
 
     def stats(self, estimate: Estimate) -> GradStats:
         """Return gradient statistics whose noise scale is that end of the interval."""
-        grad, stderr = self.grad, self.grad.noise_scale_stderr
+        grad = self.grad
+        stderr = self.grad.noise_scale_stderr
         if estimate is Estimate.EXPECTED or grad in (NO_LOSS, NO_GAIN):
             return grad
         if stderr is None or grad.sqr == 0.0:
@@ -109,11 +122,13 @@ class NoiseScale:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCurve:
-    """Efficiencies measured at some batches and moments, `progress` (samples) being the present one.
+    """Efficiencies measured at some batches and moments, `progress` (samples) being the
+    present one.
 
-    Between moments, and over the logarithm of the batch, it goes on straight lines; before the first and
-    after the last moment it stays as it was there. Beyond the largest batch that was measured more samples
-    are taken to gain nothing: the efficiency falls as 1 / batch. At the initial batch it is 1.
+    Between moments, and over the logarithm of the batch, it goes on straight lines;
+    before the first and after the last moment it stays as it was there. Beyond the
+    largest batch that was measured more samples are taken to gain nothing: the
+    efficiency falls as 1 / batch. At the initial batch it is 1.
     """
 
     initial: float
@@ -132,7 +147,8 @@ class MeasuredCurve:
                 by_total.setdefault(point.total, []).append(
                     (point.progress, getattr(point, name))
                 )
-        totals, now = [float(self.initial)], [1.0]
+        totals = [float(self.initial)]
+        now = [1.0]
         for measured, line in by_total.items():
             totals.append(float(measured))
             moments, values = np.array(line).T
@@ -143,7 +159,9 @@ class MeasuredCurve:
 
 @dataclass(frozen=True, slots=True)
 class TokensPrior:
-    """Pollux's formula, with a critical batch that grows as a power of the tokens seen (EfficiencySpec)."""
+    """Pollux's formula, with a critical batch that grows as a power of the tokens seen
+    (EfficiencySpec).
+    """
 
     initial: float
     spec: EfficiencySpec
@@ -183,13 +201,15 @@ def model_of(
     samples: float = 0.0,
     points: Sequence[EfficiencyPoint] = (),
 ) -> EfficiencyModel:
-    """Return the model that `spec` names, of a job that is `progress` and `samples` (both samples) far.
+    """Return the model that `spec` names, of a job that is `progress` and `samples`
+    (both samples) far.
 
-    points: what was measured since it was submitted, for kind `measured`; where neither it nor the spec has
-    any, and without gradient statistics, a larger batch is taken to gain nothing. Jobs that are not adaptive
-    have none.
+    points: what was measured since it was submitted, for kind `measured`; where neither
+    it nor the spec has any, and without gradient statistics, a larger batch is taken to
+    gain nothing. Jobs that are not adaptive have none.
     """
-    initial, named = float(spec.batch.initial), spec.efficiency
+    initial = float(spec.batch.initial)
+    named = spec.efficiency
     if not spec.adaptive:
         return NoiseScale(initial, NO_LOSS)
     if named.kind is EfficiencyKind.TOKENS:

@@ -1,8 +1,10 @@
-"""The inner loop of the fit: Pollux's loss with its analytic gradient, and a bounded search for its minimum.
+"""The inner loop of the fit: Pollux's loss with its analytic gradient, and a bounded
+search for its minimum.
 
-Compiled by numba, but for what makes arrays. `x` is in the order of `ThroughputParams`. A row is
-(level, extra, atomic, log compute_s, log step_s), where level 0 is one replica, 1 one node, 2 several nodes,
-3 several racks, extra is max(K - 2, 0), and the alpha and beta of a level are x[2 * level : 2 * level + 2].
+Compiled by numba, but for what makes arrays. `x` is in the order of `ThroughputParams`.
+A row is (level, extra, atomic, log compute_s, log step_s), where level 0 is one
+replica, 1 one node, 2 several nodes, 3 several racks, extra is max(K - 2, 0), and the
+alpha and beta of a level are x[2 * level : 2 * level + 2].
 """
 
 import math
@@ -18,13 +20,18 @@ BoolArray = NDArray[np.bool_]
 
 NUM_PARAMS = 9
 GAMMA = 8
-LOW = 1e-8  # least alpha and beta, in s; what was not observed yet is pinned to it (Pollux)
-GAMMA_MIN, GAMMA_MAX = 1.0, 10.0  # no overlap, nearly full overlap (Pollux)
+# least alpha and beta, in s; what was not observed yet is pinned to it (Pollux)
+LOW = 1e-8
+# no overlap, nearly full overlap (Pollux)
+GAMMA_MIN = 1.0
+GAMMA_MAX = 10.0
 GAMMA_WEIGHT = 1e-3  # of (gamma - 1)^2 in the loss (Pollux)
 RATIO_WEIGHT = 1e-2  # of (beta / alpha)^2 of each link in the loss (Pollux)
-RMSE_MIN = 1e-12  # keeps the curvature 1 / RMSE finite where the model meets the measurements exactly
+# keeps the curvature 1 / RMSE finite where the model meets the measurements exactly
+RMSE_MIN = 1e-12
 
-# The search was tuned on 6,000 profiles, half of them measured ones; benchmarks/fit.py shows what it reaches.
+# The search was tuned on 6,000 profiles, half of them measured ones; benchmarks/fit.py
+# shows what it reaches.
 START_GAMMAS = (
     1.001,
     3.0,
@@ -34,9 +41,12 @@ FLOOR_SHARES = (
     3e-4,
 )  # kinks are rounded off below these shares of the loss, coarsely and then finely
 MAX_EVALUATIONS = 100  # per floor; 15 are usual
-TOLERANCE = 1e-6  # relative decrease of the loss that counts as standing still; twice in a row is the end
+# relative decrease of the loss that counts as standing still; twice in a row is the end
+TOLERANCE = 1e-6
 STEP_TOLERANCE = 1e-8  # a step that promises less, relative to the loss, is not tried
-DAMPING_START, DAMPING_MIN, DAMPING_MAX = 1e-2, 1e-6, 1e6
+DAMPING_START = 1e-2
+DAMPING_MIN = 1e-6
+DAMPING_MAX = 1e6
 PIVOT_MIN = 1e-300
 
 START_COMPUTE_SHARES = (
@@ -52,19 +62,23 @@ START_SYNC_MIN = (
 )
 
 
-NONE, COMPUTE_TERMS = variable(0), variable(2)
+NONE = variable(0)
+COMPUTE_TERMS = variable(2)
 GRAD_C, GRAD_T, GRAD, NEW_GRAD, SLOPE, STEP, MOVED, SOLUTION, NUM_VECTORS = range(
     9
 )  # rows of vector_SA
 GRAM_C, GRAM_T, GRAM, NEW_GRAM, FACTOR, NUM_MATRICES = range(6)  # of matrix_SAA
-COLUMN, INDEX = 0, 1  # of index_SA
+# of index_SA
+COLUMN = 0
+INDEX = 1
 
 
 class FitProblem(NamedTuple):
-    """A profile as the kernels take it: its rows, which parameters it can tell, and scratch.
+    """A profile as the kernels take it: its rows, which parameters it can tell, and
+    scratch.
 
-    rows (num_rows, 5), free (9,). vector_SA and the others are arrays of 9, or 9 x 9, which kernels would
-    otherwise have to make anew at each call.
+    rows (num_rows, 5), free (9,). vector_SA and the others are arrays of 9, or 9 x 9,
+    which kernels would otherwise have to make anew at each call.
     """
 
     rows: FloatArray
@@ -78,28 +92,39 @@ class FitProblem(NamedTuple):
 def evaluate(
     problem: FitProblem, x: FloatArray, floor: float, grad: FloatArray, gram: FloatArray
 ) -> float:
-    """Return Pollux's loss at `x`; overwrite `grad` (9,) and `gram` (9, 9), its curvature's lower half.
+    """Return Pollux's loss at `x`; overwrite `grad` (9,) and `gram` (9, 9), its
+    curvature's lower half.
 
-    RMSE(log T_grad) + RMSE(log T_step) + penalties. An RMSE r = sqrt(mean e²) over n rows has the gradient
-    J'e / (n r), and J'J / (n r) bounds its curvature from above (r is concave in e²), so that Newton's step
-    with it goes downhill. Below `floor` r has a kink and is rounded off to (r² / floor + floor) / 2.
+    RMSE(log T_grad) + RMSE(log T_step) + penalties. An RMSE r = sqrt(mean e²) over n
+    rows has the gradient J'e / (n r), and J'J / (n r) bounds its curvature from above
+    (r is concave in e²), so that Newton's step with it goes downhill. Below `floor` r
+    has a kink and is rounded off to (r² / floor + floor) / 2.
     """
     rows = problem.rows
     num_rows = rows.shape[0]
-    gram_c, gram_t = problem.matrix_SAA[GRAM_C], problem.matrix_SAA[GRAM_T]
-    grad_c, grad_t = problem.vector_SA[GRAD_C], problem.vector_SA[GRAD_T]
-    slope, column = problem.vector_SA[SLOPE], problem.index_SA[COLUMN]
+    gram_c = problem.matrix_SAA[GRAM_C]
+    gram_t = problem.matrix_SAA[GRAM_T]
+    grad_c = problem.vector_SA[GRAD_C]
+    grad_t = problem.vector_SA[GRAD_T]
+    slope = problem.vector_SA[SLOPE]
+    column = problem.index_SA[COLUMN]
     for a in range(NUM_PARAMS):
         grad_c[a] = grad_t[a] = 0.0
         for b in range(NUM_PARAMS):
             gram_c[a, b] = gram_t[a, b] = 0.0
-    column[0], column[1], column[4] = 0, 1, GAMMA
-    square_c, square_t = 0.0, 0.0
+    column[0] = 0
+    column[1] = 1
+    column[4] = GAMMA
+    square_c = 0.0
+    square_t = 0.0
     for i in range(num_rows):
-        level, extra, atomic = int(rows[i, 0]), rows[i, 1], rows[i, 2]
+        level = int(rows[i, 0])
+        extra = rows[i, 1]
+        atomic = rows[i, 2]
         compute_s = x[0] + x[1] * atomic
         log_c = math.log(compute_s)
-        slope[0], slope[1] = 1.0 / compute_s, atomic / compute_s
+        slope[0] = 1.0 / compute_s
+        slope[1] = atomic / compute_s
         num_terms = COMPUTE_TERMS
         square_c += _add_row(
             log_c - rows[i, 3], slope, column, num_terms, grad_c, gram_c
@@ -109,17 +134,21 @@ def evaluate(
             sync_s = x[2 * level] + x[2 * level + 1] * extra
             log_s = math.log(sync_s)
             log_t, share = _overlap(log_c, log_s, x[GAMMA])
-            column[2], column[3], num_terms = 2 * level, 2 * level + 1, 5
+            column[2] = 2 * level
+            column[3] = 2 * level + 1
+            num_terms = 5
             slope[0] *= 1.0 - share
             slope[1] *= 1.0 - share
-            slope[2], slope[3] = share / sync_s, share * extra / sync_s
+            slope[2] = share / sync_s
+            slope[3] = share * extra / sync_s
             slope[4] = ((1.0 - share) * (log_c - log_t) + share * (log_s - log_t)) / x[
                 GAMMA
             ]
         square_t += _add_row(
             log_t - rows[i, 4], slope, column, num_terms, grad_t, gram_t
         )
-    rmse_c, rmse_t = math.sqrt(square_c / num_rows), math.sqrt(square_t / num_rows)
+    rmse_c = math.sqrt(square_c / num_rows)
+    rmse_t = math.sqrt(square_t / num_rows)
     weight_c = 1.0 / (num_rows * max(rmse_c, floor))
     weight_t = 1.0 / (num_rows * max(rmse_t, floor))
     for a in range(NUM_PARAMS):
@@ -167,7 +196,9 @@ def _rounded(rmse: float, floor: float) -> float:
 def _add_penalties(
     x: FloatArray, free: BoolArray, grad: FloatArray, gram: FloatArray
 ) -> float:
-    """Add both penalties' slopes and return their sum; that of a link which is not `free` is constant: 0."""
+    """Add both penalties' slopes and return their sum; that of a link which is not
+    `free` is constant: 0.
+    """
     loss = GAMMA_WEIGHT * float(x[GAMMA] - 1.0) ** 2
     grad[GAMMA] += 2.0 * GAMMA_WEIGHT * (x[GAMMA] - 1.0)
     gram[GAMMA, GAMMA] += 2.0 * GAMMA_WEIGHT
@@ -175,7 +206,8 @@ def _add_penalties(
         if free[alpha]:
             beta = alpha + 1
             ratio = x[beta] / x[alpha]
-            to_alpha, to_beta = -ratio / x[alpha], 1.0 / x[alpha]
+            to_alpha = -ratio / x[alpha]
+            to_beta = 1.0 / x[alpha]
             loss += RATIO_WEIGHT * ratio * ratio
             grad[alpha] += 2.0 * RATIO_WEIGHT * ratio * to_alpha
             grad[beta] += 2.0 * RATIO_WEIGHT * ratio * to_beta
@@ -187,8 +219,11 @@ def _add_penalties(
 
 @compiled_lean
 def minimise(problem: FitProblem, x: FloatArray) -> float:
-    """Move `x` downhill in place, within its bounds, until the loss stands still; return the loss."""
-    grad, gram = problem.vector_SA[GRAD], problem.matrix_SAA[GRAM]
+    """Move `x` downhill in place, within its bounds, until the loss stands still;
+    return the loss.
+    """
+    grad = problem.vector_SA[GRAD]
+    gram = problem.matrix_SAA[GRAM]
     for share in FLOOR_SHARES:
         floor = share * evaluate(problem, x, RMSE_MIN, grad, gram) + RMSE_MIN
         _descend(problem, x, floor)
@@ -197,12 +232,18 @@ def minimise(problem: FitProblem, x: FloatArray) -> float:
 
 @lean_part
 def _descend(problem: FitProblem, x: FloatArray, floor: float) -> None:
-    """Levenberg-Marquardt: Newton steps with the curvature's bound, damped until they keep their promise."""
-    grad, gram = problem.vector_SA[GRAD], problem.matrix_SAA[GRAM]
-    new_grad, new_gram = problem.vector_SA[NEW_GRAD], problem.matrix_SAA[NEW_GRAM]
+    """Levenberg-Marquardt: Newton steps with the curvature's bound, damped until they
+    keep their promise.
+    """
+    grad = problem.vector_SA[GRAD]
+    gram = problem.matrix_SAA[GRAM]
+    new_grad = problem.vector_SA[NEW_GRAD]
+    new_gram = problem.matrix_SAA[NEW_GRAM]
     moved = problem.vector_SA[MOVED]
     loss = evaluate(problem, x, floor, grad, gram)
-    damping, num_small, num_evaluations = DAMPING_START, 0, 1
+    damping = DAMPING_START
+    num_small = 0
+    num_evaluations = 1
     while num_evaluations < MAX_EVALUATIONS and num_small < 2 and damping < DAMPING_MAX:
         promised = _solve_step(problem, x, grad, gram, damping)
         if 0.0 <= promised < STEP_TOLERANCE * loss:
@@ -243,11 +284,15 @@ def _solve_step(
     gram: FloatArray,
     damping: float,
 ) -> float:
-    """Set the row STEP to the damped Newton step within the bounds; return the decrease that it promises.
+    """Set the row STEP to the damped Newton step within the bounds; return the decrease
+    that it promises.
 
-    A parameter that would leave its bounds stops there, and the others are solved again with it fixed.
+    A parameter that would leave its bounds stops there, and the others are solved again
+    with it fixed.
     """
-    free, step, index = problem.free, problem.vector_SA[STEP], problem.index_SA[INDEX]
+    free = problem.free
+    step = problem.vector_SA[STEP]
+    index = problem.index_SA[INDEX]
     size = NONE
     for a in range(NUM_PARAMS):
         step[a] = 0.0
@@ -258,7 +303,8 @@ def _solve_step(
             size += 1
     num_solved = NONE - 1
     while size != num_solved:
-        num_solved, size = size, NONE
+        num_solved = size
+        size = NONE
         _solve_free(problem, num_solved, grad, gram, damping)
         for i in range(num_solved):
             a = index[i]
@@ -280,9 +326,13 @@ def _solve_step(
 def _solve_free(
     problem: FitProblem, size: int, grad: FloatArray, gram: FloatArray, damping: float
 ) -> None:
-    """Solve for the steps of the first `size` of the row INDEX while those of the others stand (Cholesky)."""
-    step, index = problem.vector_SA[STEP], problem.index_SA[INDEX]
-    factor, solution = problem.matrix_SAA[FACTOR], problem.vector_SA[SOLUTION]
+    """Solve for the steps of the first `size` of the row INDEX while those of the
+    others stand (Cholesky).
+    """
+    step = problem.vector_SA[STEP]
+    index = problem.index_SA[INDEX]
+    factor = problem.matrix_SAA[FACTOR]
+    solution = problem.vector_SA[SOLUTION]
     for i in range(size):
         step[index[i]] = 0.0
     for i in range(size):
@@ -315,8 +365,9 @@ def _solve_free(
 def search(profile: FloatArray, start: FloatArray) -> FloatArray:
     """Return the parameters with the least loss found from two starting points.
 
-    `profile` has the columns num_nodes, num_racks, num_replicas, atomic, compute_s and step_s. `start` (9,)
-    takes the place of the second starting point unless it is empty.
+    `profile` has the columns num_nodes, num_racks, num_replicas, atomic, compute_s and
+    step_s. `start` (9,) takes the place of the second starting point unless it is
+    empty.
     """
     problem = prepare(profile)
     best = start_point(problem, START_GAMMAS[0])
@@ -330,10 +381,13 @@ def search(profile: FloatArray, start: FloatArray) -> FloatArray:
 
 
 def prepare(profile: FloatArray) -> FitProblem:
-    """Return a profile's rows, and which parameters it can tell; the others stay pinned (Pollux's priors).
+    """Return a profile's rows, and which parameters it can tell; the others stay pinned
+    (Pollux's priors).
 
-    One atomic batch only: alpha_c is half of the mean compute time. A link that was not used costs nothing.
-    (A beta that no row has a say in, with two replicas at most, is left to its penalty: it stays at LOW.)
+    One atomic batch only: alpha_c is half of the mean compute time. A link that was not
+    used costs nothing.
+    (A beta that no row has a say in, with two replicas at most, is left to its penalty:
+    it stays at LOW.)
     """
     problem = FitProblem(
         rows=np.zeros((profile.shape[0], 5)),
@@ -354,13 +408,17 @@ def _fill_rows(profile: FloatArray, rows: FloatArray, free: BoolArray) -> None:
             level = 3 if profile[i, 1] > 1 else 2 if profile[i, 0] > 1 else 1
             rows[i, 0] = level
             free[2 * level] = free[2 * level + 1] = True
-        rows[i, 1], rows[i, 2] = max(profile[i, 2] - 2.0, 0.0), profile[i, 3]
-        rows[i, 3], rows[i, 4] = math.log(profile[i, 4]), math.log(profile[i, 5])
+        rows[i, 1] = max(profile[i, 2] - 2.0, 0.0)
+        rows[i, 2] = profile[i, 3]
+        rows[i, 3] = math.log(profile[i, 4])
+        rows[i, 4] = math.log(profile[i, 5])
         free[0] |= profile[i, 3] != profile[0, 3]
 
 
 def start_point(problem: FitProblem, gamma: float) -> FloatArray:
-    """Return parameters that match the profile roughly at overlap `gamma`: lines through its times."""
+    """Return parameters that match the profile roughly at overlap `gamma`: lines
+    through its times.
+    """
     x = np.full(NUM_PARAMS, LOW)
     x[GAMMA] = gamma
     _draw_lines(problem.rows, problem.free, x, np.empty((3, problem.rows.shape[0])))
@@ -371,10 +429,14 @@ def start_point(problem: FitProblem, gamma: float) -> FloatArray:
 def _draw_lines(
     rows: FloatArray, free: BoolArray, x: FloatArray, scratch: FloatArray
 ) -> None:
-    gamma, num_rows = x[GAMMA], rows.shape[0]
-    size, seconds, weight = scratch[0], scratch[1], scratch[2]
+    gamma = x[GAMMA]
+    num_rows = rows.shape[0]
+    size = scratch[0]
+    seconds = scratch[1]
+    weight = scratch[2]
     for i in range(num_rows):
-        size[i], seconds[i] = rows[i, 2], math.exp(rows[i, 3])
+        size[i] = rows[i, 2]
+        seconds[i] = math.exp(rows[i, 3])
         weight[i] = 1.0 / seconds[i] ** 2  # relative errors count
     if free[0]:
         x[0], x[1] = _line(size, seconds, weight, START_COMPUTE_SHARES)
@@ -389,7 +451,8 @@ def _draw_lines(
             step_s = math.exp(rows[i, 4])
             ratio = min((x[0] + x[1] * rows[i, 2]) / step_s, 1.0)
             left = max(1.0 - ratio**gamma, START_SYNC_MIN**gamma)
-            size[i], seconds[i] = rows[i, 1], step_s * left ** (1.0 / gamma)
+            size[i] = rows[i, 1]
+            seconds[i] = step_s * left ** (1.0 / gamma)
             weight[i] = 1.0 if rows[i, 0] == level else 0.0
         if free[2 * level]:
             x[2 * level], x[2 * level + 1] = _line(
@@ -404,11 +467,16 @@ def _line(
     weight: FloatArray,
     shares: tuple[float, float],
 ) -> tuple[float, float]:
-    """Return the line through `seconds` over `size` by weighted least squares, both of its terms above 0.
+    """Return the line through `seconds` over `size` by weighted least squares, both of
+    its terms above 0.
 
     `shares` bounds the share of the mean that grows with the size.
     """
-    total, sum_x, sum_y, sum_xx, sum_xy = 0.0, 0.0, 0.0, 0.0, 0.0
+    total = 0.0
+    sum_x = 0.0
+    sum_y = 0.0
+    sum_xx = 0.0
+    sum_xy = 0.0
     for i in range(len(size)):
         total += weight[i]
         sum_x += weight[i] * size[i]
@@ -417,7 +485,8 @@ def _line(
         sum_xy += weight[i] * size[i] * seconds[i]
     if sum_x <= 0.0:
         return max(sum_y / total, LOW), LOW
-    mean_x, mean_y = sum_x / total, sum_y / total
+    mean_x = sum_x / total
+    mean_y = sum_y / total
     spread = sum_xx / total - mean_x * mean_x
     share = shares[0]
     if spread > 1e-12 * mean_x * mean_x:

@@ -14,14 +14,17 @@ def packed_step_times(
     gpus_per_node: int,
     model: ThroughputModel = step_time,
 ) -> tuple[float, ...]:
-    """Return the seconds of one step at `limits.requested` on 1, 2, ... `num_replicas_max` replicas.
+    """Return the seconds of one step at `limits.requested` on 1, 2, ...
+    `num_replicas_max` replicas.
 
-    The replicas stand on as few nodes of `gpus_per_node` GPUs as possible, in one rack; the total batch is
-    split as by `split_total(exact=True)`. ValueError for counts below 1.
+    The replicas stand on as few nodes of `gpus_per_node` GPUs as possible, in one rack;
+    the total batch is split as by `split_total(exact=True)`. ValueError for counts
+    below 1.
     """
     if num_replicas_max < 1 or gpus_per_node < 1:
         raise ValueError(
-            f"replicas and GPUs per node must be >= 1, got {num_replicas_max} and {gpus_per_node}"
+            f"replicas and GPUs per node must be >= 1, got {num_replicas_max} and "
+            f"{gpus_per_node}"
         )
     num_replicas = np.arange(1, num_replicas_max + 1)
     grid = requested_grid(limits, tuple(num_replicas.tolist()))

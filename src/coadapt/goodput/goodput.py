@@ -1,4 +1,6 @@
-"""Goodput = throughput x efficiency, and the batch that maximises it for one job on one placement."""
+"""Goodput = throughput x efficiency, and the batch that maximises it for one job on one
+placement.
+"""
 
 from dataclasses import dataclass
 
@@ -17,7 +19,9 @@ from coadapt.model import (
 
 @dataclass(frozen=True, slots=True)
 class BatchChoice:
-    """The best batch on a placement, and its goodput in progress (scale-invariant samples) per second."""
+    """The best batch on a placement, and its goodput in progress (scale-invariant
+    samples) per second.
+    """
 
     goodput: float
     config: BatchConfig
@@ -25,11 +29,13 @@ class BatchChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchSearch:
-    """The search for the batch of an adaptive job on a placement, for one noise scale after the other.
+    """The search for the batch of an adaptive job on a placement, for one noise scale
+    after the other.
 
-    A job looks again after each epoch, by the noise of then; its step times change far more seldom, and what
-    follows from them alone is worked out once: rate_B, samples per second, and scale_B, total over initial
-    batch, of B candidates. fallback: where none is lawful, the nearest split.
+    A job looks again after each epoch, by the noise of then; its step times change far
+    more seldom, and what follows from them alone is worked out once: rate_B, samples
+    per second, and scale_B, total over initial batch, of B candidates. fallback: where
+    none is lawful, the nearest split.
     """
 
     choices: Candidates
@@ -45,7 +51,9 @@ class BatchSearch:
         placement: Placement,
         model: ThroughputModel,
     ) -> "BatchSearch":
-        """Return the search with these step times. ValueError for an empty placement."""
+        """Return the search with these step times. ValueError for an empty
+        placement.
+        """
         num_replicas = placement.num_replicas
         choices = candidates(limits, num_replicas)
         total_B = choices.total
@@ -60,7 +68,9 @@ class BatchSearch:
     def best(
         self, grad: GradStats, efficiency_model: EfficiencyModel | None = None
     ) -> BatchChoice:
-        """Return the batch with the highest goodput, the smallest on ties; as of `best_batch`."""
+        """Return the batch with the highest goodput, the smallest on ties; as of
+        `best_batch`.
+        """
         if self.fallback is not None:
             return BatchChoice(0.0, self.fallback)
         if efficiency_model is None:
@@ -82,11 +92,13 @@ def best_batch(
     model: ThroughputModel = step_time,
     efficiency_model: EfficiencyModel | None = None,
 ) -> BatchChoice:
-    """Return the batch with the highest goodput on `placement` (Pollux eq. 12), the smallest on ties.
+    """Return the batch with the highest goodput on `placement` (Pollux eq. 12), the
+    smallest on ties.
 
-    `efficiency_model`: by default the noise scale of `grad`. A job that is not `adaptive` keeps
-    `limits.requested` exactly, at efficiency 1. Where no lawful batch fits the placement, goodput is 0 and
-    the batch is the nearest split. ValueError for an empty placement.
+    `efficiency_model`: by default the noise scale of `grad`. A job that is not
+    `adaptive` keeps `limits.requested` exactly, at efficiency 1. Where no lawful batch
+    fits the placement, goodput is 0 and the batch is the nearest split. ValueError for
+    an empty placement.
     """
     num_replicas = placement.num_replicas
     if not adaptive:

@@ -31,8 +31,8 @@ class ProfileKey(NamedTuple):
 class Profile:
     """Measured steps, one row per `ProfileKey`. Arrays (num_rows,).
 
-    compute_s: one forward-backward pass without synchronisation. step_s: a pass with it, overlapped. Raises
-    ValueError unless all times are finite and above 0.
+    compute_s: one forward-backward pass without synchronisation. step_s: a pass with
+    it, overlapped. Raises ValueError unless all times are finite and above 0.
     """
 
     num_nodes: FloatArray

@@ -1,14 +1,17 @@
-"""Step times that kin measured, beside the model: what batches are chosen by where others were before.
+"""Step times that kin measured, beside the model: what batches are chosen by where
+others were before.
 
 Axes: B candidate batches, S steps that were timed.
 """
 
-# A model of seven parameters is off by several per cent on a single batch, and the best batch by such a
-# model is 2 % below the best in truth (in goodput, time for time, on the profiles of OSDI'21). What jobs of
-# the same application timed on the same shape says more: errors against the model, in logarithms, are taken
-# for one process over the logarithm of the samples of a pass (kriging). Where nothing was timed nearby, a
-# batch may prove faster than it looks, and whoever never tries it will not know. So seconds here are hopeful,
-# by one standard deviation (an upper confidence bound of the goodput; Srinivas et al., ICML 2010, alg. 1).
+# A model of seven parameters is off by several per cent on a single batch, and the best
+# batch by such a model is 2 % below the best in truth (in goodput, time for time, on
+# the profiles of OSDI'21). What jobs of the same application timed on the same shape
+# says more: errors against the model, in logarithms, are taken for one process over the
+# logarithm of the samples of a pass (kriging). Where nothing was timed nearby, a batch
+# may prove faster than it looks, and whoever never tries it will not know. So seconds
+# here are hopeful, by one standard deviation (an upper confidence bound of the goodput;
+# Srinivas et al., ICML 2010, alg. 1).
 
 from functools import lru_cache
 from typing import TypeGuard
@@ -25,26 +28,32 @@ from coadapt.goodput.throughput import (
 )
 from coadapt.model import KinTimes, Placement, ThroughputParams
 
-# Of errors in logarithms: what all steps of a shape share, what differs from batch to batch, over which
-# distance (in logarithms of samples), and what a measurement is off by. (Goodput lost against the best batch
-# on four recorded workloads: at distances 0.3, 0.5 and 0.8, noise scales known, 0.23, 0.30 and 0.41 %; with
-# measurements off by 0.005 and 0.02, noise scales as jobs know them, 1.05 and 1.10 %.)
+# Of errors in logarithms: what all steps of a shape share, what differs from batch to
+# batch, over which distance (in logarithms of samples), and what a measurement is off
+# by. (Goodput lost against the best batch on four recorded workloads: at distances 0.3,
+# 0.5 and 0.8, noise scales known, 0.23, 0.30 and 0.41 %; with measurements off by 0.005
+# and 0.02, noise scales as jobs know them, 1.05 and 1.10 %.)
 SHARED = 0.07
 BY_BATCH = 0.1
 DISTANCE = 0.3
 MEASURED = 0.02
-# Some kB each. In a simulation all jobs of an application on one shape are told the same.
+# Some kB each. In a simulation all jobs of an application on one shape are told the
+# same.
 NUM_MODELS_KEPT = 512
-HOPE = 1.0  # standard deviations (at a distance of 0.5, noise scales known, 0, 0.5 and 1: 0.41, 0.37, 0.30 %)
+# standard deviations (at a distance of 0.5, noise scales known, 0, 0.5 and 1: 0.41,
+# 0.37, 0.30 %)
+HOPE = 1.0
 
 
 @lru_cache(maxsize=NUM_MODELS_KEPT)
 def optimistic_step_times(kin: KinTimes) -> ThroughputModel:
-    """Return step times on the placement of `kin`, corrected by what was timed there, as short as may be.
+    """Return step times on the placement of `kin`, corrected by what was timed there,
+    as short as may be.
 
     The model ignores the parameters that it is given: it goes by those of `kin`.
     """
-    placement, theirs = kin.placement, kin.params
+    placement = kin.placement
+    theirs = kin.params
     atomic_S = np.array([step.atomic for step in kin.steps], dtype=np.float64)
     passes_S = np.array([step.accumulation for step in kin.steps], dtype=np.float64)
     taken_S = np.array([step.seconds for step in kin.steps])

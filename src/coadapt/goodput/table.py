@@ -1,6 +1,7 @@
 """Goodput of all jobs on all configurations of a round at once.
 
-Axes: J jobs, C configurations (number of nodes, racks and replicas), B candidate batches.
+Axes: J jobs, C configurations (number of nodes, racks and replicas), B candidate
+batches.
 """
 
 from collections.abc import Sequence
@@ -37,8 +38,9 @@ IntArray = NDArray[np.int64]
 CHUNK_ELEMENTS = (
     1 << 15
 )  # of one array (J, C, B): 256 KiB, so that a handful of them stays in the cache
-# Freeing an array of this many elements, 4 MiB, once makes glibc keep up to 8 MiB of freed heap (mallopt(3)).
-# Without that the pages of each temporary are mapped anew, which takes longer than the arithmetic.
+# Freeing an array of this many elements, 4 MiB, once makes glibc keep up to 8 MiB of
+# freed heap (mallopt(3)). Without that the pages of each temporary are mapped anew,
+# which takes longer than the arithmetic.
 HEAP_KEPT = 1 << 19
 
 ANY_PARAMS = ThroughputParams(
@@ -48,10 +50,12 @@ ANY_PARAMS = ThroughputParams(
 
 @dataclass(frozen=True, slots=True)
 class GoodputTable:
-    """Best goodput per job and configuration, and the batch that reaches it. Arrays (num_jobs, num_configs).
+    """Best goodput per job and configuration, and the batch that reaches it. Arrays
+    (num_jobs, num_configs).
 
-    Goodput is in progress per second; 0 where the job's batch limits rule the configuration out. A job whose
-    step time is not known scales perfectly: K on K replicas, in units of its own.
+    Goodput is in progress per second; 0 where the job's batch limits rule the
+    configuration out. A job whose step time is not known scales perfectly: K on K
+    replicas, in units of its own.
     """
 
     goodput_JC: FloatArray
@@ -69,12 +73,14 @@ def goodput_table(
     model: ThroughputModel = step_time,
     estimate: Estimate = Estimate.EXPECTED,
 ) -> GoodputTable:
-    """Return each job's best goodput on each configuration of `gpu_type` GPUs (Pollux eq. 12).
+    """Return each job's best goodput on each configuration of `gpu_type` GPUs (Pollux
+    eq. 12).
 
-    An adaptive job takes the best of its candidate batches, the smallest on ties, by the efficiency model
-    that its spec names; `estimate` is the end of that model's interval. Without gradient statistics it is
-    taken to gain nothing from a larger batch. Any other job keeps its batch, at efficiency 1: under `self`
-    the one in use, under `schedule` the one in force, else `limits.requested`.
+    An adaptive job takes the best of its candidate batches, the smallest on ties, by
+    the efficiency model that its spec names; `estimate` is the end of that model's
+    interval. Without gradient statistics it is taken to gain nothing from a larger
+    batch. Any other job keeps its batch, at efficiency 1: under `self` the one in use,
+    under `schedule` the one in force, else `limits.requested`.
     """
     num_replicas = np.asarray(num_replicas_C, dtype=np.int64)
     num_racks = (
@@ -152,7 +158,9 @@ def _grid_of(job: JobView, round_: _Round) -> BatchGrid:
 def _efficiency(
     jobs: list[JobView], total_JCB: FloatArray, estimate: Estimate
 ) -> FloatArray:
-    """Return the efficiencies: jobs with the noise scale all at once, then those with another model each."""
+    """Return the efficiencies: jobs with the noise scale all at once, then those with
+    another model each.
+    """
     models = [model_of_job(job) for job in jobs]
     stats = [
         model.stats(estimate) if isinstance(model, NoiseScale) else NO_LOSS

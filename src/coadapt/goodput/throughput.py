@@ -1,4 +1,5 @@
-"""Step time of a job on a placement: the pluggable model, and Pollux's as the default (OSDI'21, §3.2).
+"""Step time of a job on a placement: the pluggable model, and Pollux's as the default
+(OSDI'21, §3.2).
 
 Axes: J jobs, C configurations (placements), B candidate batches.
 """
@@ -16,7 +17,8 @@ from coadapt.model import Placement, ThroughputParams
 FloatArray = NDArray[np.float64]
 Floats = FloatArray | float
 
-# No step is shorter: launching one kernel takes longer. It keeps all-zero parameters from dividing by zero.
+# No step is shorter: launching one kernel takes longer. It keeps all-zero parameters
+# from dividing by zero.
 STEP_TIME_MIN_S = 1e-9
 
 PARAM_NAMES = tuple(each.name for each in fields(ThroughputParams))
@@ -25,7 +27,9 @@ _VALUES = attrgetter(*PARAM_NAMES)
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Many placements at once, as arrays that broadcast together; the plural of `model.Placement`."""
+    """Many placements at once, as arrays that broadcast together; the plural of
+    `model.Placement`.
+    """
 
     num_nodes: FloatArray
     num_racks: FloatArray
@@ -34,7 +38,9 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True)
 class ParamArrays:
-    """Parameters of many jobs, one array (num_jobs, 1, ..., 1) per name; the plural of `ThroughputParams`."""
+    """Parameters of many jobs, one array (num_jobs, 1, ..., 1) per name; the plural of
+    `ThroughputParams`.
+    """
 
     alpha_c: FloatArray
     beta_c: FloatArray
@@ -48,7 +54,9 @@ class ParamArrays:
 
     @classmethod
     def stack(cls, params: Sequence[ThroughputParams], ndim: int = 1) -> "ParamArrays":
-        """Return the parameters of `params` as arrays of `ndim` dimensions, jobs along the first."""
+        """Return the parameters of `params` as arrays of `ndim` dimensions, jobs along
+        the first.
+        """
         columns = (
             np.array([_VALUES(each) for each in params])
             .reshape(len(params), len(PARAM_NAMES))
@@ -58,7 +66,9 @@ class ParamArrays:
 
 
 class ThroughputModel(Protocol):
-    """How long a step takes. Write another function like `step_time` and pass it as `model=`."""
+    """How long a step takes. Write another function like `step_time` and pass it as
+    `model=`.
+    """
 
     def __call__(
         self,
@@ -67,7 +77,9 @@ class ThroughputModel(Protocol):
         atomic: Floats,
         accumulation: Floats,
     ) -> Floats:
-        """Return seconds per optimiser step; every argument may be one value or arrays that broadcast."""
+        """Return seconds per optimiser step; every argument may be one value or arrays
+        that broadcast.
+        """
         ...
 
 
@@ -77,9 +89,11 @@ def step_time(
     atomic: Floats,
     accumulation: Floats = 0.0,
 ) -> Floats:
-    """Return seconds of one optimiser step of s + 1 passes of `atomic` samples per replica: Pollux's eq. 11.
+    """Return seconds of one optimiser step of s + 1 passes of `atomic` samples per
+    replica: Pollux's eq. 11.
 
-    s T_grad + (T_grad^γ + T_sync^γ)^(1/γ), which lies between s T_grad + max and s T_grad + sum of the terms.
+    s T_grad + (T_grad^γ + T_sync^γ)^(1/γ), which lies between s T_grad + max and s
+    T_grad + sum of the terms.
     """
     # In place: large temporaries cost more than the arithmetic.
     compute_s = params.beta_c * atomic
@@ -98,7 +112,9 @@ def step_time(
 def sync_time(
     params: ThroughputParams | ParamArrays, shape: Placement | Shapes
 ) -> Floats:
-    """Return T_sync in seconds: 0 on one replica, then by the widest link in use: node, network, racks."""
+    """Return T_sync in seconds: 0 on one replica, then by the widest link in use: node,
+    network, racks.
+    """
     if isinstance(shape, Placement):
         return _sync_time_of_one(params, shape)
     extra = np.maximum(shape.num_replicas - 2.0, 0.0)
@@ -129,10 +145,13 @@ def _sync_time_of_one(
 
 
 def packed_placement(num_replicas: int, gpus_per_node: int) -> Placement:
-    """Return `num_replicas` on as few nodes of `gpus_per_node` GPUs as possible, one rack."""
+    """Return `num_replicas` on as few nodes of `gpus_per_node` GPUs as possible, one
+    rack.
+    """
     if num_replicas < 1 or gpus_per_node < 1:
         raise ValueError(
-            f"replicas and GPUs per node must be >= 1, got {num_replicas} and {gpus_per_node}"
+            f"replicas and GPUs per node must be >= 1, got {num_replicas} and "
+            f"{gpus_per_node}"
         )
     full, rest = divmod(num_replicas, gpus_per_node)
     return Placement((gpus_per_node,) * full + ((rest,) if rest else ()))

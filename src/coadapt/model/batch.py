@@ -8,11 +8,13 @@ from coadapt.model.quick_init import quick_init
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """A total batch size M cut into atomic batches m with s accumulation steps (Pollux, OSDI'21, §3.1).
+    """A total batch size M cut into atomic batches m with s accumulation steps (Pollux,
+    OSDI'21, §3.1).
 
-    atomic: samples of one forward-backward pass on one replica. accumulation: passes *before* the
-    synchronising one. total: samples of one optimiser step, at most replicas * atomic * (accumulation + 1);
-    it is less where the total does not divide evenly (contract `fixed`: the last shard is smaller).
+    atomic: samples of one forward-backward pass on one replica. accumulation: passes
+    *before* the synchronising one. total: samples of one optimiser step, at most
+    replicas * atomic * (accumulation + 1); it is less where the total does not divide
+    evenly (contract `fixed`: the last shard is smaller).
     """
 
     total: int

@@ -1,4 +1,6 @@
-"""By which rule a job under contract `self` changes its batch while it trains: Accordion or noise scale."""
+"""By which rule a job under contract `self` changes its batch while it trains:
+Accordion or noise scale.
+"""
 
 import re
 from dataclasses import dataclass
@@ -7,14 +9,18 @@ from math import isfinite
 
 from coadapt.model.errors import InputError
 
-# The rule is carried out by the training process (`coadapt.train`); the scheduler never touches it. It stands
-# here because job files declare it, and because what batches it may visit is all that a planner is told.
+# The rule is carried out by the training process (`coadapt.train`); the scheduler never
+# touches it. It stands here because job files declare it, and because what batches it
+# may visit is all that a planner is told.
 
 EPOCHS_MAX = 100_000
-# Both of Accordion (Agarwal et al. 2021, §3); Shockwave's noise-scale jobs decide every 10 epochs too.
-EVERY, THRESHOLD = 10, 0.5
+# Both of Accordion (Agarwal et al. 2021, §3); Shockwave's noise-scale jobs decide every
+# 10 epochs too.
+EVERY = 10
+THRESHOLD = 0.5
 ALLOWED = (
-    "accordion or noise-scale, with options in brackets: accordion(every=10, threshold=0.5), "
+    "accordion or noise-scale, with options in brackets: accordion(every=10, "
+    "threshold=0.5), "
     f"noise-scale(every=10); every: 1..{EPOCHS_MAX} epochs, threshold: > 0"
 )
 _RULE = re.compile(r"\s*([a-z-]+)\s*(?:\(([^()]*)\))?\s*")
@@ -22,7 +28,9 @@ _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 
 
 class RuleKind(StrEnum):
-    """What a rule looks at: how fast the gradient's norm changes, or whether its noise has grown."""
+    """What a rule looks at: how fast the gradient's norm changes, or whether its noise
+    has grown.
+    """
 
     ACCORDION = "accordion"
     NOISE_SCALE = "noise-scale"
@@ -30,11 +38,13 @@ class RuleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRule:
-    """A rule and its numbers. every: epochs from one decision to the next. threshold: Accordion's η.
+    """A rule and its numbers. every: epochs from one decision to the next. threshold:
+    Accordion's η.
 
-    Accordion (Agarwal et al. 2021): the small batch where the gradient's norm has changed by `threshold` of
-    itself, the largest one elsewhere. Noise scale (McCandlish et al. 2018, as Shockwave's jobs use it): twice
-    the batch whenever the noise scale is above its own recent mean.
+    Accordion (Agarwal et al. 2021): the small batch where the gradient's norm has
+    changed by `threshold` of itself, the largest one elsewhere. Noise scale (McCandlish
+    et al. 2018, as Shockwave's jobs use it): twice the batch whenever the noise scale
+    is above its own recent mean.
     """
 
     kind: RuleKind
@@ -44,7 +54,8 @@ class BatchRule:
     def __post_init__(self) -> None:
         if not 1 <= self.every <= EPOCHS_MAX:
             raise ValueError(
-                f"batch.rule: every must be within 1..{EPOCHS_MAX} epochs, got {self.every}"
+                f"batch.rule: every must be within 1..{EPOCHS_MAX} epochs, got "
+                f"{self.every}"
             )
         if not (isfinite(self.threshold) and self.threshold > 0.0):
             raise ValueError(
@@ -53,11 +64,14 @@ class BatchRule:
 
     @classmethod
     def parse(cls, text: str, *, field: str = "batch.rule") -> "BatchRule":
-        """Return the rule in `text`, such as `accordion(every=5)`. InputError names `field` otherwise."""
+        """Return the rule in `text`, such as `accordion(every=5)`. InputError names
+        `field` otherwise.
+        """
         match = _RULE.fullmatch(text)
         if match is None or match[1] not in set(RuleKind):
             raise InputError(field, text, ALLOWED)
-        kind, given = RuleKind(match[1]), dict[str, str]()
+        kind = RuleKind(match[1])
+        given = dict[str, str]()
         for option in (
             (match[2] or "").split(",") if match[2] and match[2].strip() else []
         ):
@@ -80,7 +94,9 @@ class BatchRule:
             raise InputError(field, text, ALLOWED) from None
 
     def totals(self, small: int, largest: int) -> tuple[int, ...]:
-        """Return the total batches, ascending, that a job may visit which begins with `small` samples."""
+        """Return the total batches, ascending, that a job may visit which begins with
+        `small` samples.
+        """
         if self.kind is RuleKind.ACCORDION:
             return (small, largest) if small < largest else (small,)
         doubled = [small]

@@ -1,18 +1,23 @@
-"""What nothing from outside may be, whichever door it comes through: limits of numbers, texts and nesting."""
+"""What nothing from outside may be, whichever door it comes through: limits of numbers,
+texts and nesting.
+"""
 
 # The rules, and why they hold.
 #
-# A number that is lawful as JSON may still be one that no code behind the door can use: 10**400 has no
-# float, 10**21 no C integer, infinity no sum. So a door first asks `check_outside`, which knows nothing of
-# fields and refuses what nobody can use; each field's own limits come after it, and say more. Bounds of the
-# types alone (1.8e308, 2**63) let sums and products overflow behind the door; a bound per field alone is
+# A number that is lawful as JSON may still be one that no code behind the door can use:
+# 10**400 has no float, 10**21 no C integer, infinity no sum. So a door first asks
+# `check_outside`, which knows nothing of fields and refuses what nobody can use; each
+# field's own limits come after it, and say more. Bounds of the types alone (1.8e308,
+# 2**63) let sums and products overflow behind the door; a bound per field alone is
 # forgotten with the next field.
 #
-# Whole numbers below 1e15 are exact as a float, in JSON, and in C. Fractions may be larger: the squared
-# norm of a gradient in single precision reaches 1e89 (1e12 parameters of 3e38 each) before it is infinite.
+# Whole numbers below 1e15 are exact as a float, in JSON, and in C. Fractions may be
+# larger: the squared norm of a gradient in single precision reaches 1e89 (1e12
+# parameters of 3e38 each) before it is infinite.
 #
-# A text with a NUL cannot be an argument of a process, half of a surrogate pair cannot be encoded, and
-# control characters forge lines of a log and drive terminals. Line ends and tabs belong to scripts.
+# A text with a NUL cannot be an argument of a process, half of a surrogate pair cannot
+# be encoded, and control characters forge lines of a log and drive terminals. Line ends
+# and tabs belong to scripts.
 
 from collections.abc import Mapping
 
@@ -90,7 +95,9 @@ def check_scalar(value: object, field: str) -> None:
 
 
 def is_clean(text: str) -> bool:
-    """Return whether a text of several lines holds nothing but what is meant to be read."""
+    """Return whether a text of several lines holds nothing but what is meant to be
+    read.
+    """
     return text.isprintable() or not any(_is_control(character) for character in text)
 
 
@@ -104,7 +111,8 @@ def is_label(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return `text` with its control characters written out, as `\\x1b`: so it cannot drive a terminal.
+    """Return `text` with its control characters written out, as `\\x1b`: so it cannot
+    drive a terminal.
 
     Line ends and tabs stay.
     """

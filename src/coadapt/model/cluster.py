@@ -1,4 +1,6 @@
-"""Nodes, what one job holds of them, and what it gets. Values only; no decisions live here."""
+"""Nodes, what one job holds of them, and what it gets. Values only; no decisions live
+here.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +16,19 @@ JobId = str
 
 DEFAULT_GPU_TYPE = "gpu"
 
-# The most jobs on one GPU. Published packing puts two to four on one (Gandiva, OSDI'18; AntMan, OSDI'20);
-# NVIDIA's own partitions of a GPU end at seven.
+# The most jobs on one GPU. Published packing puts two to four on one (Gandiva, OSDI'18;
+# AntMan, OSDI'20); NVIDIA's own partitions of a GPU end at seven.
 SHARERS_MAX = 8
-# How far a share that was written as a decimal fraction may be from 1/n: "0.333" is a third.
+# How far a share that was written as a decimal fraction may be from 1/n: "0.333" is a
+# third.
 SHARE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine: its GPUs are alike, and it belongs to one rack ("" = the only rack)."""
+    """One machine: its GPUs are alike, and it belongs to one rack ("" = the only
+    rack).
+    """
 
     id: NodeId
     num_gpus: int
@@ -40,9 +45,11 @@ class Node:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The shape of an allocation: replicas per node, in rank order, and the number of racks spanned.
+    """The shape of an allocation: replicas per node, in rank order, and the number of
+    racks spanned.
 
-    Two allocations of equal placement run at equal speed on equal GPUs. `()` means that the job waits.
+    Two allocations of equal placement run at equal speed on equal GPUs. `()` means that
+    the job waits.
     """
 
     replicas_per_node: tuple[int, ...] = ()
@@ -60,14 +67,16 @@ class Placement:
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same fields
-    """What one job holds: replicas per node in rank order (no zeros, no node twice); `()` means it waits.
+    """What one job holds: replicas per node in rank order (no zeros, no node twice);
+    `()` means it waits.
 
-    Rank order is part of the value: the ring that replicas form has an order, and measured step times
-    differ between (4, 3, 1) and (3, 4, 1).
+    Rank order is part of the value: the ring that replicas form has an order, and
+    measured step times differ between (4, 3, 1) and (3, 4, 1).
 
-    gpu_share: the fraction of each of its GPUs, 1/n with n up to SHARERS_MAX; 1.0 is exclusive. shared: where
-    it is less than 1, a label per replica in rank order, else nothing. Jobs that name the same label on the
-    same node sit on one physical GPU; replicas of one job on a node have different labels (see devices.py).
+    gpu_share: the fraction of each of its GPUs, 1/n with n up to SHARERS_MAX; 1.0 is
+    exclusive. shared: where it is less than 1, a label per replica in rank order, else
+    nothing. Jobs that name the same label on the same node sit on one physical GPU;
+    replicas of one job on a node have different labels (see devices.py).
     """
 
     slots: tuple[tuple[NodeId, int], ...] = ()
@@ -97,14 +106,16 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
             and abs(self.gpu_share - 1.0 / sharers) <= SHARE_TOLERANCE
         ):
             raise ValueError(
-                f"Allocation.gpu_share must be 1/n with n in 1..{SHARERS_MAX}, got {self.gpu_share}"
+                f"Allocation.gpu_share must be 1/n with n in 1..{SHARERS_MAX}, got "
+                f"{self.gpu_share}"
             )
         object.__setattr__(self, "gpu_share", 1.0 / sharers)
         object.__setattr__(self, "num_sharers", sharers)
         labels = self.num_replicas if sharers > 1 else 0
         if len(self.shared) != labels:
             raise ValueError(
-                f"Allocation.shared must name {labels} GPUs for {self.num_replicas} replicas with "
+                f"Allocation.shared must name {labels} GPUs for {self.num_replicas} "
+                f"replicas with "
                 f"{self.gpu_share:g} of a GPU each, got {self.shared}"
             )
         if min(self.shared, default=0) < 0:
@@ -146,7 +157,9 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
         return self.num_replicas / self.num_sharers
 
     def shared_gpus(self) -> Iterator[tuple[NodeId, int]]:
-        """Yield node and label of the GPU of each replica, in rank order; nothing where it is exclusive."""
+        """Yield node and label of the GPU of each replica, in rank order; nothing where
+        it is exclusive.
+        """
         labels = iter(self.shared)
         for node, count in self.slots:
             for _ in range(count):
@@ -162,7 +175,9 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
         return next((count for name, count in self.slots if name == node), 0)
 
     def placement(self, nodes: Mapping[NodeId, Node]) -> Placement:
-        """Return the shape of this allocation in the cluster `nodes`. Raises KeyError for an unknown node."""
+        """Return the shape of this allocation in the cluster `nodes`. Raises KeyError
+        for an unknown node.
+        """
         racks = {nodes[node].rack for node, _ in self.slots}
         return Placement(self.shape, max(len(racks), 1))
 
@@ -173,7 +188,9 @@ WAITING = Allocation()
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """An allocation, and the batch to train with on it, which go together; None: the job picks its own."""
+    """An allocation, and the batch to train with on it, which go together; None: the
+    job picks its own.
+    """
 
     allocation: Allocation = WAITING
     batch: BatchConfig | None = None
@@ -182,7 +199,9 @@ class Grant:
         return bool(self.allocation.slots)
 
     def satisfies(self, wanted: "Grant") -> bool:
-        """Return whether a job that has this needs no order to have `wanted`: an open batch fits any."""
+        """Return whether a job that has this needs no order to have `wanted`: an open
+        batch fits any.
+        """
         return self.allocation == wanted.allocation and wanted.batch in (
             None,
             self.batch,
@@ -192,24 +211,28 @@ class Grant:
 NO_GRANT = Grant()
 
 
-_GPU_TYPE, _NUM_GPUS = attrgetter("gpu_type"), attrgetter("num_gpus")
+_GPU_TYPE = attrgetter("gpu_type")
+_NUM_GPUS = attrgetter("num_gpus")
 
 
 def gpus_by_type(nodes: Iterable[Node]) -> dict[str, int]:
     """Return how many GPUs of each type the nodes have."""
     pools: dict[str, int] = {}
-    # Asked for in every round, and nodes of one type stand together: a third of a loop over nodes.
+    # Asked for in every round, and nodes of one type stand together: a third of a loop
+    # over nodes.
     for gpu_type, alike in groupby(nodes, _GPU_TYPE):
         pools[gpu_type] = pools.get(gpu_type, 0) + sum(map(_NUM_GPUS, alike))
     return pools
 
 
-# Tuples of nodes that are remembered: that of the cluster, and of parts of it that a policy plans alone.
+# Tuples of nodes that are remembered: that of the cluster, and of parts of it that a
+# policy plans alone.
 KEPT = 16
 
 
 class Inventory:
-    """Nodes by id, and their GPUs. Read it only: all who ask for the same nodes get the same one.
+    """Nodes by id, and their GPUs. Read it only: all who ask for the same nodes get the
+    same one.
 
     groups: by GPU type and rack, the place of each node in the view's order and its id.
     """
@@ -220,7 +243,8 @@ class Inventory:
             node.id: node.num_gpus for node in self.by_id.values()
         }
 
-    # When first asked for: while a cluster comes up there is an inventory after each node that joins.
+    # When first asked for: while a cluster comes up there is an inventory after each
+    # node that joins.
     @cached_property
     def by_type(self) -> Mapping[str, int]:
         return gpus_by_type(self.by_id.values())
@@ -236,7 +260,9 @@ class Inventory:
 
 
 class _Same:
-    """A tuple of nodes as a key that is equal to itself only: hashing hundreds of nodes would cost more."""
+    """A tuple of nodes as a key that is equal to itself only: hashing hundreds of nodes
+    would cost more.
+    """
 
     __slots__ = ("nodes",)
 
@@ -251,7 +277,9 @@ class _Same:
 
 
 def inventory(nodes: tuple[Node, ...]) -> Inventory:
-    """Return the inventory of `nodes`, the one of before where these are the very same tuple."""
+    """Return the inventory of `nodes`, the one of before where these are the very same
+    tuple.
+    """
     return _inventory(_Same(nodes))
 
 

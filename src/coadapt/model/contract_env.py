@@ -1,7 +1,9 @@
-"""The contract between an executor and the replicas that it starts: environment names and exit codes.
+"""The contract between an executor and the replicas that it starts: environment names
+and exit codes.
 
-Beside these a replica gets torchrun's own: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
-MASTER_PORT. Names only: reading the environment is the business of train/env.py and cli.
+Beside these a replica gets torchrun's own: RANK, LOCAL_RANK, WORLD_SIZE,
+LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Names only: reading the environment is the
+business of train/env.py and cli.
 """
 
 from collections.abc import Mapping
@@ -22,28 +24,34 @@ ENV_CHECKPOINT_URL = (
     "COADAPT_CHECKPOINT_URL"  # where checkpoints are kept instead; private to the job
 )
 
-# A process that saves its state on SIGTERM puts a file named by its id here, which holds EXIT_STOPPED once
-# it is saved: so it is asked itself, and heard, whatever stands between it and its executor. coadapt.train
-# writes one of three words and the replica's name: a run that began and did not say that it ended is none
-# that succeeded.
+# A process that saves its state on SIGTERM puts a file named by its id here, which
+# holds EXIT_STOPPED once it is saved: so it is asked itself, and heard, whatever stands
+# between it and its executor. coadapt.train writes one of three words and the replica's
+# name: a run that began and did not say that it ended is none that succeeded.
 ENV_LISTENERS_DIR = "COADAPT_LISTENERS_DIR"
 LISTENER_TRAINS = "training"
 LISTENER_ENDED = "ended"
 LISTENER_FAILED = "failed"
 LISTENER_WORDS = frozenset({LISTENER_TRAINS, LISTENER_ENDED, LISTENER_FAILED})
 
-# Where replicas hear of their next generation (model/rescale.py); unset: they only ever stop.
+# Where replicas hear of their next generation (model/rescale.py); unset: they only ever
+# stop.
 ENV_RESCALE_DIR = "COADAPT_RESCALE_DIR"
-# Or, without a disk in common with their launcher, where it serves the same notes, and what opens just these.
+# Or, without a disk in common with their launcher, where it serves the same notes, and
+# what opens just these.
 ENV_CONTROL_URL = "COADAPT_CONTROL_URL"
 ENV_CONTROL_TOKEN = "COADAPT_CONTROL_TOKEN"
-ENV_WORKDIR = "COADAPT_WORKDIR"  # the job's, where its launcher is on another machine than its replicas
-ENV_RESUMED = "COADAPT_RESUMED"  # "1": the replica lives elsewhere already, and has a new launcher
-ENV_NODE_ADDRESS = "COADAPT_NODE_ADDRESS"  # where other nodes' replicas reach this one; unset: all are here
-ENV_JOINING = "COADAPT_JOINING"  # "1": the others train already; RANK and WORLD_SIZE are those to come
+# the job's, where its launcher is on another machine than its replicas
+ENV_WORKDIR = "COADAPT_WORKDIR"
+# "1": the replica lives elsewhere already, and has a new launcher
+ENV_RESUMED = "COADAPT_RESUMED"
+# where other nodes' replicas reach this one; unset: all are here
+ENV_NODE_ADDRESS = "COADAPT_NODE_ADDRESS"
+# "1": the others train already; RANK and WORLD_SIZE are those to come
+ENV_JOINING = "COADAPT_JOINING"
 
-# Kubeflow's trainer status protocol (KEP-2779), which other trainers speak by themselves: where they tell how
-# far they are, and the file with the token for it.
+# Kubeflow's trainer status protocol (KEP-2779), which other trainers speak by
+# themselves: where they tell how far they are, and the file with the token for it.
 ENV_STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 ENV_STATUS_TOKEN_FILE = "KUBEFLOW_TRAINER_SERVER_TOKEN"
 STATUS_ROUTE = "trainer-status"
@@ -63,12 +71,14 @@ EXIT_STOPPED = (
     75  # told to stop, state is saved (EX_TEMPFAIL of sysexits.h: try again later)
 )
 
-# Two lists keep the environments of three parties apart: the scheduler's, a job's own `envs`, the contract's.
+# Two lists keep the environments of three parties apart: the scheduler's, a job's own
+# `envs`, the contract's.
 #
-# What the scheduler was started with is its operator's business: keys of clouds, tokens of registries. So of
-# its environment a job gets only what is named here: how programs are found, what a machine is like, and how
-# numerical libraries are set. Proxies are not among them (their URLs may hold passwords), nor is anything of
-# Coadapt's own. An operator adds names by the executor's setting `pass_env`.
+# What the scheduler was started with is its operator's business: keys of clouds, tokens
+# of registries. So of its environment a job gets only what is named here: how programs
+# are found, what a machine is like, and how numerical libraries are set. Proxies are
+# not among them (their URLs may hold passwords), nor is anything of Coadapt's own. An
+# operator adds names by the executor's setting `pass_env`.
 PASSED_ENVS = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR",
     "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "VIRTUAL_ENV",
@@ -80,8 +90,9 @@ PASSED_ENV_PREFIXES = (
     "OMP_", "KMP_", "MKL_", "OPENBLAS_",
 )  # fmt: skip
 
-# And a job's own `envs` may not set what an executor does: a replica that took another's rank, checkpoints or
-# generation for its own would break promises that were made to it. What only tunes the trainer it may.
+# And a job's own `envs` may not set what an executor does: a replica that took
+# another's rank, checkpoints or generation for its own would break promises that were
+# made to it. What only tunes the trainer it may.
 SETTABLE_ENVS = frozenset(
     {ENV_CHECKPOINT_EVERY_S, ENV_REPORT_EVERY_S, ENV_STOP_TIMEOUT_S}
 )
@@ -93,7 +104,9 @@ RESERVED_ENV_PREFIX = "COADAPT_"
 
 
 def is_reserved_env(name: str) -> bool:
-    """Return whether an executor sets the variable `name`, so that a job's `envs` may not."""
+    """Return whether an executor sets the variable `name`, so that a job's `envs` may
+    not.
+    """
     return name in RESERVED_ENVS or (
         name.startswith(RESERVED_ENV_PREFIX) and name not in SETTABLE_ENVS
     )
@@ -102,7 +115,9 @@ def is_reserved_env(name: str) -> bool:
 def passed_envs(
     variables: Mapping[str, str], extra: frozenset[str] = frozenset()
 ) -> dict[str, str]:
-    """Return what a job gets of the scheduler's environment. `extra`: further names, of the operator's."""
+    """Return what a job gets of the scheduler's environment. `extra`: further names, of
+    the operator's.
+    """
     return {
         name: value
         for name, value in variables.items()

@@ -1,29 +1,37 @@
-"""Which GPUs jobs hold, device by device: whole ones by node, shared ones by node and label."""
+"""Which GPUs jobs hold, device by device: whole ones by node, shared ones by node and
+label.
+"""
 
 # How shares stay sound on devices
 #
-# A sum of shares per node says nothing about devices: three jobs with 0.6 of a GPU each make 1.8 on a node of
-# two GPUs, and yet no two of them fit on one. Rounding up by classes of shares is sound for a moment only:
-# when one of two partners leaves, its half is free on *that* GPU, and the sum does not know which. So an
-# allocation with a share below 1 names its GPUs: one label per replica. Jobs that name the same label on the
-# same node sit on one physical GPU, as long as any of them holds it. An executor ties a label to a slot when
-# it first appears and unties it when nobody holds it any more; it never moves one.
+# A sum of shares per node says nothing about devices: three jobs with 0.6 of a GPU each
+# make 1.8 on a node of
+# two GPUs, and yet no two of them fit on one. Rounding up by classes of shares is sound
+# for a moment only:
+# when one of two partners leaves, its half is free on *that* GPU, and the sum does not
+# know which. So an allocation with a share below 1 names its GPUs: one label per
+# replica. Jobs that name the same label on the same node sit on one physical GPU, as
+# long as any of them holds it. An executor ties a label to a slot when it first appears
+# and unties it when nobody holds it any more; it never moves one.
 #
-# With that, what fits is a matter of counting, and the count is exact, now and after any partner has left:
+# With that, what fits is a matter of counting, and the count is exact, now and after
+# any partner has left:
 #
-#   per node:   whole GPUs held + different labels held <= its GPUs      (each of both is one physical GPU)
-#   per label:  the shares held on it sum to at most 1
-#   per job:    its replicas on one node have different labels           (Allocation sees to that)
+#   per node:   whole GPUs held + different labels held <= its GPUs      (each of both
+#   is one physical GPU) per label:  the shares held on it sum to at most 1 per job:
+#   its replicas on one node have different labels           (Allocation sees to that)
 #
-# Shares are 1/n for n up to SHARERS_MAX and are counted in PARTS of a GPU, whole numbers, so that thirds and
-# sixths add up without rounding.
+# Shares are 1/n for n up to SHARERS_MAX and are counted in PARTS of a GPU, whole
+# numbers, so that thirds and sixths add up without rounding.
 #
-# While an order is not answered a job holds what it had and what it is to get. A replica that stays on a node
-# keeps its GPU, so of whole GPUs the job holds the larger count; a label in both is one GPU, at the larger
-# share; and a whole GPU never stands in for a label, because nobody says which one would become shared.
+# While an order is not answered a job holds what it had and what it is to get. A
+# replica that stays on a node keeps its GPU, so of whole GPUs the job holds the larger
+# count; a label in both is one GPU, at the larger share; and a whole GPU never stands
+# in for a label, because nobody says which one would become shared.
 #
-# Tried before: gpu_share as a free fraction, summed per node with a slack for rounding (three times 0.6
-# above); and the ceiling of the sum per class of shares (sound, but it strands what leaving partners free).
+# Tried before: gpu_share as a free fraction, summed per node with a slack for rounding
+# (three times 0.6 above); and the ceiling of the sum per class of shares (sound, but it
+# strands what leaving partners free).
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -42,7 +50,8 @@ from coadapt.model.quick_init import maker, quick_init
 SharedGpu = tuple[NodeId, int]
 """A node and the label of one GPU of it that jobs share."""
 
-# The least common multiple of 1 to SHARERS_MAX: a share of 1/n is PARTS / n parts, without remainder.
+# The least common multiple of 1 to SHARERS_MAX: a share of 1/n is PARTS / n parts,
+# without remainder.
 PARTS = 840
 assert all(PARTS % sharers == 0 for sharers in range(1, SHARERS_MAX + 1))
 
@@ -54,7 +63,9 @@ _NO_PARTS: Mapping[SharedGpu, int] = MappingProxyType(
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one job holds. whole: GPUs per node. parts: of each shared GPU, out of PARTS."""
+    """What one job holds. whole: GPUs per node. parts: of each shared GPU, out of
+    PARTS.
+    """
 
     whole: Mapping[NodeId, int] = field(default_factory=dict)
     parts: Mapping[SharedGpu, int] = field(default_factory=lambda: _NO_PARTS)
@@ -82,7 +93,9 @@ _new_holding = maker(Holding)
 
 
 def holding(*allocations: Allocation) -> Holding:
-    """Return what a job holds that holds all of `allocations` at once: what it had, and what it is to get."""
+    """Return what a job holds that holds all of `allocations` at once: what it had, and
+    what it is to get.
+    """
     if len(allocations) == 1 and not allocations[0].shared:  # nearly always
         return _new_holding(whole=dict(allocations[0].slots), parts=_NO_PARTS)
     whole: dict[NodeId, int] = {}
@@ -104,8 +117,9 @@ NOTHING = Holding()
 class FreeGpus:
     """What is left of the GPUs of some nodes, while holdings are taken out.
 
-    whole: GPUs per node that nobody holds any part of. parts: parts taken, per shared GPU. Both are public to
-    be read; `take` may bring them below 0 and above PARTS, which `overfull` then tells.
+    whole: GPUs per node that nobody holds any part of. parts: parts taken, per shared
+    GPU. Both are public to be read; `take` may bring them below 0 and above PARTS,
+    which `overfull` then tells.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -118,16 +132,17 @@ class FreeGpus:
     def copy(self) -> "FreeGpus":
         """Return the same, to be changed apart."""
         other = FreeGpus(())
-        other._num_gpus, other.whole, other.parts = (
-            self._num_gpus,
-            self.whole.copy(),
-            self.parts.copy(),
-        )
+        other._num_gpus = self._num_gpus
+        other.whole = self.whole.copy()
+        other.parts = self.parts.copy()
         return other
 
     def renew(self, nodes: tuple[Node, ...]) -> None:
-        """Go on with `nodes`. Of those that came, went or changed nothing may be taken."""
-        had, self._num_gpus = self._num_gpus, inventory(nodes).num_gpus
+        """Go on with `nodes`. Of those that came, went or changed nothing may be
+        taken.
+        """
+        had = self._num_gpus
+        self._num_gpus = inventory(nodes).num_gpus
         left = self.whole
         self.whole = {
             node: left[node] if had.get(node) == count else count
@@ -135,7 +150,9 @@ class FreeGpus:
         }
 
     def take(self, wanted: Holding, already: Holding = NOTHING) -> None:
-        """Take out what `wanted` has beyond `already`, which is out. Nodes that are gone are passed over."""
+        """Take out what `wanted` has beyond `already`, which is out. Nodes that are
+        gone are passed over.
+        """
         for node, count in wanted.whole.items():
             if node in self.whole:
                 self.whole[node] -= max(count - already.whole.get(node, 0), 0)
@@ -148,7 +165,9 @@ class FreeGpus:
             self.parts[gpu] += max(parts - already.parts.get(gpu, 0), 0)
 
     def take_allocation(self, allocation: Allocation) -> None:
-        """Take out what `allocation` alone holds: `take(holding(allocation))`, for what is asked often."""
+        """Take out what `allocation` alone holds: `take(holding(allocation))`, for what
+        is asked often.
+        """
         if allocation.shared:
             self.take(holding(allocation))
             return
@@ -158,7 +177,9 @@ class FreeGpus:
                 whole[node] -= count
 
     def give(self, held: Holding) -> None:
-        """Put back what a job held and was taken out for it alone. Nodes that are gone are passed over."""
+        """Put back what a job held and was taken out for it alone. Nodes that are gone
+        are passed over.
+        """
         for node, count in held.whole.items():
             if node in self.whole:
                 self.whole[node] += count
@@ -171,7 +192,9 @@ class FreeGpus:
                 self.whole[gpu[0]] += 1
 
     def fits(self, wanted: Holding, already: Holding = NOTHING) -> bool:
-        """Return whether what `wanted` has beyond `already`, which is out, is free, on live nodes."""
+        """Return whether what `wanted` has beyond `already`, which is out, is free, on
+        live nodes.
+        """
         need = {
             node: count - already.whole.get(node, 0)
             for node, count in wanted.whole.items()
@@ -193,9 +216,11 @@ class FreeGpus:
         )
 
     def open_labels(self, node: NodeId, sharers: int) -> list[int]:
-        """Return the labels that one more job with a share of 1/`sharers` may use on `node`.
+        """Return the labels that one more job with a share of 1/`sharers` may use on
+        `node`.
 
-        Those of GPUs that others share come first, then one per GPU that is free, by number.
+        Those of GPUs that others share come first, then one per GPU that is free, by
+        number.
         """
         known = {
             label: parts for (name, label), parts in self.parts.items() if name == node
@@ -208,7 +233,9 @@ class FreeGpus:
         return shared + new[:num_free]
 
     def overfull(self) -> Iterator[str]:
-        """Yield, in words, each node and shared GPU of which more was taken than there is."""
+        """Yield, in words, each node and shared GPU of which more was taken than there
+        is.
+        """
         short = (
             min(self.whole.values(), default=0) < 0
         )  # nearly never, of thousands of nodes
@@ -220,7 +247,10 @@ class FreeGpus:
                 yield f"node {node!r}: {most - left} GPUs given{shared}, it has {most}"
         for (node, label), parts in self.parts.items():
             if parts > PARTS:
-                yield f"node {node!r}, shared GPU {label}: shares of {parts / PARTS:g} given, at most 1"
+                yield (
+                    f"node {node!r}, shared GPU {label}: shares of {parts / PARTS:g} "
+                    f"given, at most 1"
+                )
 
 
 class Holdings:
@@ -253,7 +283,9 @@ class Holdings:
         return sorted(self._on.get(node, ()))
 
     def renew(self, nodes: tuple[Node, ...], changed: NodeId) -> None:
-        """Go on with `nodes`, after the one named `changed` came, went or got another number of GPUs."""
+        """Go on with `nodes`, after the one named `changed` came, went or got another
+        number of GPUs.
+        """
         there = [self._of[job] for job in self.on(changed)]
         for each in there:
             self.free.give(each)

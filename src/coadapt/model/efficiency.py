@@ -1,4 +1,6 @@
-"""How a job's efficiency is to be estimated: named in its spec, measured in its reports. Values only."""
+"""How a job's efficiency is to be estimated: named in its spec, measured in its
+reports. Values only.
+"""
 
 import math
 from dataclasses import dataclass
@@ -6,16 +8,20 @@ from enum import StrEnum
 
 from coadapt.model.quick_init import quick_init
 
-# Critical batch sizes follow a power of the tokens that runs were trained on, whatever the size of the model:
-# the abstracts of Bergsma et al. 2025 ("Power Lines", arXiv 2505.13738) and Zhang et al. 2024 (2410.21676).
-# The number is our choice, a little below a square root, and so is its use within one run, by tokens seen.
+# Critical batch sizes follow a power of the tokens that runs were trained on, whatever
+# the size of the model:
+# the abstracts of Bergsma et al. 2025 ("Power Lines", arXiv 2505.13738) and Zhang et
+# al. 2024 (2410.21676).
+# The number is our choice, a little below a square root, and so is its use within one
+# run, by tokens seen.
 TOKENS_EXPONENT = 0.46
 
 
 class EfficiencyKind(StrEnum):
     """Which model estimates a job's efficiency (goodput/efficiency_models.py)."""
 
-    NOISE_SCALE = "noise-scale"  # Pollux's formula, from the gradient statistics that the job reports
+    # Pollux's formula, from the gradient statistics that the job reports
+    NOISE_SCALE = "noise-scale"
     MEASURED = (
         "measured"  # a curve measured over progress, for instance by short branches
     )
@@ -24,10 +30,11 @@ class EfficiencyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfficiencyPoint:
-    """Progress per sample at batch `total` against the initial batch, measured at `progress` (both samples).
+    """Progress per sample at batch `total` against the initial batch, measured at
+    `progress` (both samples).
 
-    low, high: the interval of it. It may be above 1: under some rate schedules a larger batch needs less
-    data.
+    low, high: the interval of it. It may be above 1: under some rate schedules a larger
+    batch needs less data.
     """
 
     progress: float
@@ -52,11 +59,12 @@ class EfficiencyPoint:
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfficiencySpec:
-    """Which model estimates the efficiency of an adaptive job, and what it is calibrated with.
+    """Which model estimates the efficiency of an adaptive job, and what it is
+    calibrated with.
 
-    points: for `measured`, what is known before the first report. For `tokens`: the critical batch (samples
-    at which twice the data are needed) was `critical_batch` after `reference_tokens`, and a sample is
-    `tokens_per_sample` tokens.
+    points: for `measured`, what is known before the first report. For `tokens`: the
+    critical batch (samples at which twice the data are needed) was `critical_batch`
+    after `reference_tokens`, and a sample is `tokens_per_sample` tokens.
     """
 
     kind: EfficiencyKind = EfficiencyKind.NOISE_SCALE

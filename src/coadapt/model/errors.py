@@ -1,4 +1,6 @@
-"""The one error for bad input at an edge: it names the field, the value, and what is allowed."""
+"""The one error for bad input at an edge: it names the field, the value, and what is
+allowed.
+"""
 
 import reprlib
 
@@ -9,8 +11,8 @@ WRITTEN_OUT = (
 
 
 class _Brief(reprlib.Repr):
-    """Python's repr, cut short inside lists and mappings too: one that holds itself again and again is not
-    written out.
+    """Python's repr, cut short inside lists and mappings too: one that holds itself
+    again and again is not written out.
     """
 
     def __init__(self) -> None:
@@ -31,10 +33,11 @@ _BRIEF = _Brief()
 
 
 class InputError(ValueError):
-    """Bad input from a user: a file, a flag, a request. Prints as one line; commands exit with 2.
+    """Bad input from a user: a file, a flag, a request. Prints as one line; commands
+    exit with 2.
 
-    field: where it stands (`resources.gpus`, `workload.csv line 7, time`, `--policy`). value: what was given.
-    allowed: what would be accepted.
+    field: where it stands (`resources.gpus`, `workload.csv line 7, time`, `--policy`).
+    value: what was given. allowed: what would be accepted.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
@@ -44,19 +47,26 @@ class InputError(ValueError):
         super().__init__(f"{field}: got {shown(value)}; allowed: {allowed}")
 
     def __reduce__(self) -> tuple[type["InputError"], tuple[str, object, str]]:
-        # Exceptions pickle by their text; this one has to come back whole from another process.
+        # Exceptions pickle by their text; this one has to come back whole from another
+        # process.
         return InputError, (self.field, self.value, self.allowed)
 
 
 def shown(value: object, limit: int = SHOWN_MAX) -> str:
-    """Return a value as an error shows it, at a cost that does not grow with the value."""
+    """Return a value as an error shows it, at a cost that does not grow with the
+    value.
+    """
     text = repr(value[: limit + 1]) if isinstance(value, str) else _BRIEF.repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class StoreError(RuntimeError):
-    """The journal cannot be read or written; the text says where, why, and what to do, in one line."""
+    """The journal cannot be read or written; the text says where, why, and what to do,
+    in one line.
+    """
 
 
 class StoreAwayError(StoreError):
-    """The journal cannot be read or written now, and may be later: nothing was lost, nothing was changed."""
+    """The journal cannot be read or written now, and may be later: nothing was lost,
+    nothing was changed.
+    """

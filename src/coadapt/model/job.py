@@ -17,7 +17,9 @@ LIMITS_KEPT = 4096
 
 
 class RescaleContract(StrEnum):
-    """What a job's user may rely on when the allocation changes; docs/vocabulary.md states each promise."""
+    """What a job's user may rely on when the allocation changes; docs/vocabulary.md
+    states each promise.
+    """
 
     FIXED = "fixed"
     ADAPTIVE = "adaptive"
@@ -33,10 +35,11 @@ OWNS_BATCH = (RescaleContract.SELF, RescaleContract.SCHEDULE)
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLimits:
-    """Replicas (= GPUs) that a job may hold while it runs, and the count its user would pick by hand.
+    """Replicas (= GPUs) that a job may hold while it runs, and the count its user would
+    pick by hand.
 
-    `requested` is what policies that never rescale use; it defaults to `min`. gpu_types: the types that it
-    may run on; none named: any.
+    `requested` is what policies that never rescale use; it defaults to `min`.
+    gpu_types: the types that it may run on; none named: any.
     """
 
     min: int = 1
@@ -55,14 +58,17 @@ class ReplicaLimits:
             object.__setattr__(self, "requested", self.min)
         if not self.min <= self.requested <= self.max:
             raise ValueError(
-                f"gpus: requested must be within {self.min}..{self.max}, got {self.requested}"
+                f"gpus: requested must be within {self.min}..{self.max}, got "
+                f"{self.requested}"
             )
         if "" in self.gpu_types or len(set(self.gpu_types)) < len(self.gpu_types):
             raise ValueError(f"gpu_types must be different names, got {self.gpu_types}")
 
     @property
     def types_in_words(self) -> str:
-        """The GPU types that it may run on, for a sentence: `one type`, `type a100 or v100`."""
+        """The GPU types that it may run on, for a sentence: `one type`, `type a100 or
+        v100`.
+        """
         return f"type {' or '.join(self.gpu_types)}" if self.gpu_types else "one type"
 
     def allows_type(self, gpu_type: str) -> bool:
@@ -75,12 +81,14 @@ class ReplicaLimits:
 class BatchLimits:
     """Batch sizes that a job may use, in samples.
 
-    initial: M0, to which progress and efficiency refer. requested: the total batch its user would pick by
-    hand (default: initial); contracts other than `adaptive`, and policies that know no adaptive jobs, use it.
-    max_total: the largest total batch. min_atomic, max_atomic: bounds of one pass on one replica
-    (max_atomic None: only max_total binds). accumulation: whether gradient accumulation is allowed. schedule:
-    the total batches to come, under contract `schedule`; `requested` is the first of them then. rule: by
-    which a job under contract `self` changes its batch, from `requested` up to `max_total`.
+    initial: M0, to which progress and efficiency refer. requested: the total batch its
+    user would pick by hand (default: initial); contracts other than `adaptive`, and
+    policies that know no adaptive jobs, use it. max_total: the largest total batch.
+    min_atomic, max_atomic: bounds of one pass on one replica (max_atomic None: only
+    max_total binds). accumulation: whether gradient accumulation is allowed. schedule:
+    the total batches to come, under contract `schedule`; `requested` is the first of
+    them then. rule: by which a job under contract `self` changes its batch, from
+    `requested` up to `max_total`.
     """
 
     initial: int
@@ -94,7 +102,8 @@ class BatchLimits:
     _hash: int = field(init=False, compare=False, repr=False, default=0)
 
     def __hash__(self) -> int:
-        # Cuts of batches are kept by these limits, and are looked up for every job in every round.
+        # Cuts of batches are kept by these limits, and are looked up for every job in
+        # every round.
         return self._hash
 
     def __post_init__(self) -> None:
@@ -110,15 +119,18 @@ class BatchLimits:
             )
         if self.max_total < self.initial:
             raise ValueError(
-                f"batch.max must be >= batch.initial ({self.initial}), got {self.max_total}"
+                f"batch.max must be >= batch.initial ({self.initial}), got "
+                f"{self.max_total}"
             )
         if not 1 <= self.requested <= self.max_total:
             raise ValueError(
-                f"batch.requested must be within 1..{self.max_total}, got {self.requested}"
+                f"batch.requested must be within 1..{self.max_total}, got "
+                f"{self.requested}"
             )
         if self.schedule is not None and self.requested != self.schedule.totals[0]:
             raise ValueError(
-                f"batch.requested must be the first of batch.schedule, {self.schedule.totals[0]}, "
+                f"batch.requested must be the first of batch.schedule, "
+                f"{self.schedule.totals[0]}, "
                 f"got {self.requested}"
             )
         if largest > self.max_total:
@@ -127,15 +139,18 @@ class BatchLimits:
             )
         if self.rule is not None and self.requested == self.max_total:
             raise ValueError(
-                f"batch.rule needs batch.max above the batch it begins with, {self.requested}"
+                f"batch.rule needs batch.max above the batch it begins with, "
+                f"{self.requested}"
             )
         if self.min_atomic < 1:
             raise ValueError(f"batch.min_atomic must be >= 1, got {self.min_atomic}")
         if self.max_atomic is not None and self.max_atomic < self.min_atomic:
             raise ValueError(
-                f"batch.max_atomic must be >= batch.min_atomic ({self.min_atomic}), got {self.max_atomic}"
+                f"batch.max_atomic must be >= batch.min_atomic ({self.min_atomic}), "
+                f"got {self.max_atomic}"
             )
-        # Of whole numbers alone, so that it is the same in every process that this is handed to.
+        # Of whole numbers alone, so that it is the same in every process that this is
+        # handed to.
         sizes = (
             self.initial,
             self.requested,
@@ -149,13 +164,17 @@ class BatchLimits:
 
 @lru_cache(maxsize=LIMITS_KEPT)
 def _one_for_all(limits: BatchLimits) -> BatchLimits:
-    """Return the first limits that were equal to `limits`: what is kept by them is then found at once."""
+    """Return the first limits that were equal to `limits`: what is kept by them is then
+    found at once.
+    """
     return limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLength:
-    """How long a job is to train, as declared: in one of three units. A hint that may be wrong."""
+    """How long a job is to train, as declared: in one of three units. A hint that may
+    be wrong.
+    """
 
     epochs: float | None = None
     steps: float | None = None
@@ -174,7 +193,8 @@ class JobLength:
             )
 
 
-# Reports come about every 30 s; a long validation or a first compilation sends none for many minutes.
+# Reports come about every 30 s; a long validation or a first compilation sends none for
+# many minutes.
 HANG_TIMEOUT_S = 1_800.0
 # To install what a job needs takes minutes, to fetch its data perhaps an hour.
 SETUP_TIMEOUT_S = 3_600.0
@@ -183,9 +203,11 @@ SETUP_TIMEOUT_S = 3_600.0
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start a replica: shell commands, environment and working directory of a real job.
+    """How to start a replica: shell commands, environment and working directory of a
+    real job.
 
-    checkpoints: URL of the object store below which they are kept; "": in the job's directory.
+    checkpoints: URL of the object store below which they are kept; "": in the job's
+    directory.
     """
 
     run: str
@@ -193,10 +215,14 @@ class Launch:
     envs: tuple[tuple[str, str], ...] = ()
     workdir: str = "."
     hang_timeout_s: float | None = HANG_TIMEOUT_S
-    """A job that reports, but has not for so long, is stopped and started again; None: it is let be."""
+    """A job that reports, but has not for so long, is stopped and started again; None:
+    it is let be.
+    """
     checkpoints: str = ""
     setup_timeout_s: float | None = SETUP_TIMEOUT_S
-    """`setup` that takes longer is ended, and the job has failed once more; None: it may take for ever."""
+    """`setup` that takes longer is ended, and the job has failed once more; None: it
+    may take for ever.
+    """
 
     def __post_init__(self) -> None:
         if not self.run.strip():
@@ -219,17 +245,25 @@ class JobSpec:
     replicas: ReplicaLimits = field(default_factory=ReplicaLimits)
     contract: RescaleContract = RescaleContract.FIXED
     tenant: TenantId = DEFAULT_TENANT
-    """Who owns it. What the tenant may have is state of the scheduler: ClusterView.tenants."""
+    """Who owns it. What the tenant may have is state of the scheduler:
+    ClusterView.tenants.
+    """
     priority: int = 0
-    """Higher goes first among the jobs of its tenant, for policies that know priorities."""
+    """Higher goes first among the jobs of its tenant, for policies that know
+    priorities.
+    """
     deadline_at: float | None = None
-    """When it is to have ended, s, for policies that know deadlines; None: at no certain time."""
+    """When it is to have ended, s, for policies that know deadlines; None: at no
+    certain time.
+    """
     length: JobLength | None = None
     """How long it is to train, as declared."""
     application: str = ""
     """What it trains; traces and profiles are found by it."""
     efficiency: EfficiencySpec = field(default_factory=EfficiencySpec)
-    """How the progress per sample of larger batches is estimated, where the contract is `adaptive`."""
+    """How the progress per sample of larger batches is estimated, where the contract is
+    `adaptive`.
+    """
     max_failures: int = 3
     launch: Launch | None = None
 
@@ -260,7 +294,9 @@ class JobSpec:
 
     @property
     def hang_timeout_s(self) -> float:
-        """Seconds without a report after which a job that reports is taken to hang; infinity: never."""
+        """Seconds without a report after which a job that reports is taken to hang;
+        infinity: never.
+        """
         allowed_s = None if self.launch is None else self.launch.hang_timeout_s
         return math.inf if allowed_s is None else allowed_s
 
@@ -271,5 +307,7 @@ class JobSpec:
 
     @property
     def batch_is_own(self) -> bool:
-        """Whether the job's batch follows from the job alone, so that nobody may dictate one."""
+        """Whether the job's batch follows from the job alone, so that nobody may
+        dictate one.
+        """
         return self.contract in OWNS_BATCH

@@ -1,7 +1,9 @@
-"""What a job was measured to do, and what it used so far: values that only grow, by pure methods.
+"""What a job was measured to do, and what it used so far: values that only grow, by
+pure methods.
 
-The scheduler's state, a policy's view, histories and snapshots hold these values as they are. A new figure is
-one field here with one line in `after`, and one field in TrainingReport.
+The scheduler's state, a policy's view, histories and snapshots hold these values as
+they are. A new figure is one field here with one line in `after`, and one field in
+TrainingReport.
 """
 
 from collections.abc import Mapping
@@ -14,7 +16,8 @@ from coadapt.model.quick_init import maker, quick_init, replace
 from coadapt.model.report import Forecast, GradStats, TrainingReport, TypeProfile
 
 # Names of the metrics by which a report tells which replica is slower than its peers.
-RANK, RATIO = "straggler_rank", "straggler_ratio"
+RANK = "straggler_rank"
+RATIO = "straggler_ratio"
 NOBODY = -1
 # Less than this is within what equal machines differ by from minute to minute.
 RATIO_MIN = 1.25
@@ -22,19 +25,25 @@ RATIO_MIN = 1.25
 # By which a report tells in which step a loss or the gradients were first not finite.
 NOT_FINITE = "not_finite_step"
 
-# And those by which a script tells how far it is that cannot say it in samples (KEP-2779): percent, seconds.
-PERCENT_DONE, REMAINING_S = "progress_percentage", "estimated_remaining_seconds"
+# And those by which a script tells how far it is that cannot say it in samples
+# (KEP-2779): percent, seconds.
+PERCENT_DONE = "progress_percentage"
+REMAINING_S = "estimated_remaining_seconds"
 
-# A job that adapts at every report for a week stays below this; older changes are dropped first.
+# A job that adapts at every report for a week stays below this; older changes are
+# dropped first.
 BATCH_HISTORY_MAX = 20_000
-# Branches are costly: a job that measures four batches each hour for a week has 672 points.
+# Branches are costly: a job that measures four batches each hour for a week has 672
+# points.
 EFFICIENCY_POINTS_MAX = 1_000
 
 
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a job's reports have told so far. What one leaves open stays known; progress never goes back."""
+    """What a job's reports have told so far. What one leaves open stays known; progress
+    never goes back.
+    """
 
     progress: float = 0.0
     """Scale-invariant samples: samples * efficiency."""
@@ -47,13 +56,17 @@ class Measured:
     batch_history: tuple[tuple[float, int], ...] = ()
     """(instant, total batch) at each change, the latest BATCH_HISTORY_MAX of them."""
     step_time_s: float | None = None
-    """Seconds of one optimiser step, as last reported; None: none was since the batch was."""
+    """Seconds of one optimiser step, as last reported; None: none was since the batch
+    was.
+    """
     by_type: Mapping[str, TypeProfile] = field(default_factory=dict)
     """What was learned per GPU type."""
     grad: GradStats | None = None
     """Gradient statistics, None before the first were reported."""
     efficiency_points: tuple[EfficiencyPoint, ...] = ()
-    """Efficiencies that the job measured directly, the latest EFFICIENCY_POINTS_MAX of them."""
+    """Efficiencies that the job measured directly, the latest EFFICIENCY_POINTS_MAX of
+    them.
+    """
     forecast: Forecast | None = None
     """What is left to do, and how fast it goes."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -67,14 +80,15 @@ class Measured:
         )
 
     def after(self, report: TrainingReport, at: float) -> "Measured":
-        """Return what is known after `report`, which came at `at` (s). What it leaves open stays."""
+        """Return what is known after `report`, which came at `at` (s). What it leaves
+        open stays.
+        """
         batch = self.batch if report.batch is None else report.batch
-        points, profiles, history = (
-            self.efficiency_points,
-            self.by_type,
-            self.batch_history,
-        )
-        target, step_s = report.progress_target, report.step_time_s
+        points = self.efficiency_points
+        profiles = self.by_type
+        history = self.batch_history
+        target = report.progress_target
+        step_s = report.step_time_s
         told_step = step_s is not None or report.batch is not None
         kept = batch is None or (
             history and history[-1][1] == batch.total
@@ -100,7 +114,9 @@ class Measured:
         )
 
     def with_batch(self, batch: BatchConfig | None, at: float) -> "Measured":
-        """Return what is known once the job trains with `batch`, from `at` (s) on; None: it picks its own."""
+        """Return what is known once the job trains with `batch`, from `at` (s) on;
+        None: it picks its own.
+        """
         if batch is None or batch == self.batch:
             return self
         return replace(self, batch=batch, batch_history=self._history_with(batch, at))
@@ -143,7 +159,9 @@ class RescaleCosts:
     num_in_place: int = 0
     """Those of them without a restart."""
     pause: Mapping[str, float] = field(default_factory=dict)
-    """Parts of the last pause of a rescale in place, seconds; empty before the first."""
+    """Parts of the last pause of a rescale in place, seconds; empty before the
+    first.
+    """
     generation: int = 0
     """The latest generation that told."""
 
@@ -155,7 +173,9 @@ class RescaleCosts:
     def after(
         self, generation: int, cost_s: float, pause: Mapping[str, float]
     ) -> "RescaleCosts":
-        """Return the costs with those of `generation`; a second word about it changes nothing."""
+        """Return the costs with those of `generation`; a second word about it changes
+        nothing.
+        """
         if generation <= self.generation:
             return self
         return RescaleCosts(
@@ -181,14 +201,18 @@ class Usage:
     num_starts: int = 0
     """Starts of replicas from nothing."""
     num_rescales: int = 0
-    """Changes of allocation after the first start; a preemption counts when the job starts again."""
+    """Changes of allocation after the first start; a preemption counts when the job
+    starts again.
+    """
     num_failures: int = 0
     """Ends of its replicas that count against max_failures."""
     costs: RescaleCosts = RescaleCosts()
     """What starts and rescales cost."""
 
     def upto(self, at: float, num_gpus: float) -> "Usage":
-        """Return the usage at instant `at` (s) of a job that held `num_gpus` since `accounted_at`."""
+        """Return the usage at instant `at` (s) of a job that held `num_gpus` since
+        `accounted_at`.
+        """
         held_s = max(at - self.accounted_at, 0.0)
         return _new_usage(
             attained_service_gpu_s=self.attained_service_gpu_s + num_gpus * held_s,
@@ -201,7 +225,9 @@ class Usage:
         )
 
     def after_start(self, at: float) -> "Usage":
-        """Return the usage after replicas were started at `at` (s): any start but the first is a rescale."""
+        """Return the usage after replicas were started at `at` (s): any start but the
+        first is a rescale.
+        """
         return replace(
             self,
             started_at=at if self.started_at is None else self.started_at,
@@ -214,13 +240,17 @@ class Usage:
         return replace(self, num_rescales=self.num_rescales + 1)
 
     def after_failure(self) -> "Usage":
-        """Return the usage after one more end of the replicas that was the job's own."""
+        """Return the usage after one more end of the replicas that was the job's
+        own.
+        """
         return replace(self, num_failures=self.num_failures + 1)
 
     def after_cost(
         self, generation: int, cost_s: float, pause: Mapping[str, float]
     ) -> "Usage":
-        """Return the usage after the first step of `generation`, whose start or rescale cost `cost_s`."""
+        """Return the usage after the first step of `generation`, whose start or rescale
+        cost `cost_s`.
+        """
         return replace(self, costs=self.costs.after(generation, cost_s, pause))
 
 
@@ -228,16 +258,24 @@ _new_usage = maker(Usage)
 
 
 def straggler(metrics: Mapping[str, float], allocation: Allocation) -> str:
-    """Return which replica of a job on `allocation` is slow, and by how much; "" where none is."""
-    rank, ratio = int(metrics.get(RANK, NOBODY)), metrics.get(RATIO, 1.0)
+    """Return which replica of a job on `allocation` is slow, and by how much; "" where
+    none is.
+    """
+    rank = int(metrics.get(RANK, NOBODY))
+    ratio = metrics.get(RATIO, 1.0)
     nodes = [node for node, count in allocation.slots for _ in range(count)]
     if len(nodes) < 2 or not 0 <= rank < len(nodes) or ratio < RATIO_MIN:
         return ""
-    return f"rank {rank} on {nodes[rank]} computes {ratio:.1f} times as long as the median of its peers"
+    return (
+        f"rank {rank} on {nodes[rank]} computes {ratio:.1f} times as long as the "
+        f"median of its peers"
+    )
 
 
 def not_finite(metrics: Mapping[str, float]) -> str:
-    """Return in which step the loss or the gradients were first not finite, in words; "" if they are."""
+    """Return in which step the loss or the gradients were first not finite, in words;
+    "" if they are.
+    """
     step = metrics.get(NOT_FINITE, 0.0)
     if step < 1.0:
         return ""

@@ -1,4 +1,6 @@
-"""What all jobs get this round, and the check that stands between any policy and the core."""
+"""What all jobs get this round, and the check that stands between any policy and the
+core.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
@@ -17,7 +19,9 @@ T = TypeVar("T")
 
 
 class PlanError(ValueError):
-    """A plan that breaks the cluster's or a job's limits. The text names job, value and what is allowed."""
+    """A plan that breaks the cluster's or a job's limits. The text names job, value and
+    what is allowed.
+    """
 
 
 @quick_init
@@ -25,11 +29,13 @@ class PlanError(ValueError):
 class Plan:
     """What all jobs get; a job left out waits.
 
-    batches: only where the policy itself dictates the batch; else the job picks its own.
-    reasons: per job, one sentence that its user can read. diagnostics: figures of the solver
-    (for instance objective, bound, gap), for people and benchmarks only. set_aside: jobs that were kept from
-    the policy because it fails with them, each with the instant (s) from which it is tried again. kin_times:
-    what jobs are told of steps that others timed; no part of what the core books, and not journaled.
+    batches: only where the policy itself dictates the batch; else the job picks its
+    own.
+    reasons: per job, one sentence that its user can read. diagnostics: figures of the
+    solver (for instance objective, bound, gap), for people and benchmarks only.
+    set_aside: jobs that were kept from the policy because it fails with them, each with
+    the instant (s) from which it is tried again. kin_times: what jobs are told of steps
+    that others timed; no part of what the core books, and not journaled.
     """
 
     allocations: Mapping[JobId, Allocation] = field(default_factory=dict)
@@ -62,9 +68,11 @@ class Plan:
         return found
 
     def made_of(self, held: Standing, before: "Plan") -> "Plan":
-        """Return an equal plan, of the very objects that jobs hold and that the plan before was made of.
+        """Return an equal plan, of the very objects that jobs hold and that the plan
+        before was made of.
 
-        One that came from another process has none of them, and equal ones take long to compare.
+        One that came from another process has none of them, and equal ones take long to
+        compare.
         """
         return Plan(
             allocations=_made_of(held.allocations, self.allocations),
@@ -94,20 +102,26 @@ class Plan:
 
 
 def check_plan(view: ClusterView, plan: Plan, *, names_known: bool = False) -> None:
-    """Raise PlanError unless `plan` is lawful for `view`. names_known: it names jobs of the view only.
+    """Raise PlanError unless `plan` is lawful for `view`. names_known: it names jobs of
+    the view only.
 
-    Lawful: only known jobs and nodes; no GPU over-committed (devices.py); replicas within each job's limits;
-    one GPU type per job, and one that it allows; a frozen job keeps its replicas unless it is stopped whole;
-    each tenant, and all together, within their quota; a batch is dictated only to a job that holds GPUs,
-    never to a `self` or `schedule` job, never past its limits.
+    Lawful: only known jobs and nodes; no GPU over-committed (devices.py); replicas
+    within each job's limits; one GPU type per job, and one that it allows; a frozen job
+    keeps its replicas unless it is stopped whole; each tenant, and all together, within
+    their quota; a batch is dictated only to a job that holds GPUs, never to a `self` or
+    `schedule` job, never past its limits.
     """
-    held, given = standing_of(view), plan.allocations
-    jobs, kept, batches = held.jobs, held.allocations, held.batches
+    held = standing_of(view)
+    given = plan.allocations
+    jobs = held.jobs
+    kept = held.allocations
+    batches = held.batches
     nodes = view.inventory.by_id
     if not names_known and not plan.names_only(held):
         unknown = {job for part in plan._parts for job in part.keys() - jobs.keys()}
         raise PlanError(f"job {min(unknown)!r} is not an active job of this round")
-    # Most jobs keep the very thing that they hold: that is known to be lawful, and counted.
+    # Most jobs keep the very thing that they hold: that is known to be lawful, and
+    # counted.
     new: dict[JobId, Allocation] = {}
     gone: list[Allocation] = []
     if (
@@ -142,14 +156,16 @@ def _made_of(known: Mapping[JobId, T], told: Mapping[JobId, T]) -> Mapping[JobId
 def _check_allocation(
     job: JobView, allocation: Allocation, nodes: Mapping[NodeId, Node]
 ) -> None:
-    spec, slots = job.spec, allocation.slots
+    spec = job.spec
+    slots = allocation.slots
     limits = spec.replicas
     for node, _ in slots:
         if node not in nodes:
             raise PlanError(f"job {job.id!r}: node {node!r} is not a live node")
     if not limits.min <= allocation.num_replicas <= limits.max:
         raise PlanError(
-            f"job {job.id!r}: {allocation.num_replicas} replicas, allowed {limits.min}..{limits.max}"
+            f"job {job.id!r}: {allocation.num_replicas} replicas, allowed "
+            f"{limits.min}..{limits.max}"
         )
     gpu_type = nodes[slots[0][0]].gpu_type
     if len(slots) > 1:
@@ -169,7 +185,8 @@ def _check_allocation(
         and allocation != job.allocation
     ):
         raise PlanError(
-            f"job {job.id!r}: contract frozen, its allocation {job.allocation.slots} must stay"
+            f"job {job.id!r}: contract frozen, its allocation {job.allocation.slots} "
+            f"must stay"
         )
 
 
@@ -206,19 +223,23 @@ def _check_batch(
             f"job {job.id!r}: a batch is dictated, but the job holds no GPU"
         )
     spec = job.spec
-    limits, contract = spec.batch, spec.contract
+    limits = spec.batch
+    contract = spec.contract
     if contract in OWNS_BATCH:
         raise PlanError(
-            f"job {job.id!r}: contract {contract}, its batch is its own, got {batch.total}"
+            f"job {job.id!r}: contract {contract}, its batch is its own, got "
+            f"{batch.total}"
         )
     most = allocation.num_replicas * batch.atomic * (batch.accumulation + 1)
     if batch.total > most:
         raise PlanError(
-            f"job {job.id!r}: total batch {batch.total} exceeds {most}, which its passes can hold"
+            f"job {job.id!r}: total batch {batch.total} exceeds {most}, which its "
+            f"passes can hold"
         )
     if limits.max_atomic is not None and batch.atomic > limits.max_atomic:
         raise PlanError(
-            f"job {job.id!r}: atomic batch {batch.atomic}, allowed at most {limits.max_atomic}"
+            f"job {job.id!r}: atomic batch {batch.atomic}, allowed at most "
+            f"{limits.max_atomic}"
         )
     # A total that must stay exact may need accumulation where memory forbids the shard.
     exact = contract is RescaleContract.FIXED or contract is RescaleContract.FROZEN
@@ -234,5 +255,6 @@ def _check_batch(
             )
     elif batch.total > limits.max_total:
         raise PlanError(
-            f"job {job.id!r}: total batch {batch.total}, allowed at most {limits.max_total}"
+            f"job {job.id!r}: total batch {batch.total}, allowed at most "
+            f"{limits.max_total}"
         )

@@ -1,4 +1,5 @@
-"""What a running job tells about itself: step-time parameters, gradient statistics, progress.
+"""What a running job tells about itself: step-time parameters, gradient statistics,
+progress.
 
 And what it is told in answer: steps that jobs like it timed.
 """
@@ -15,10 +16,12 @@ from coadapt.model.quick_init import maker, quick_init
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputParams:
-    """Pollux's step-time model (OSDI'21, §3.2, eq. 9-11) with a rack term beside it. Seconds.
+    """Pollux's step-time model (OSDI'21, §3.2, eq. 9-11) with a rack term beside it.
+    Seconds.
 
-    T_grad(m)  = alpha_c + beta_c * m                                   one forward-backward pass
-    T_sync     = alpha_r + beta_r * max(K - 2, 0)   on one node, K > 1
+    T_grad(m)  = alpha_c + beta_c * m                                   one
+    forward-backward pass T_sync     = alpha_r + beta_r * max(K - 2, 0)   on one node, K
+    > 1
                  alpha_n + beta_n * max(K - 2, 0)   on several nodes of one rack
                  alpha_k + beta_k * max(K - 2, 0)   on several racks
     T_step     = s * T_grad + (T_grad^gamma + T_sync^gamma)^(1/gamma)
@@ -59,10 +62,12 @@ class ThroughputParams:
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradStats:
-    """Squared norm of the true gradient, and the trace of its covariance at the *initial* batch size.
+    """Squared norm of the true gradient, and the trace of its covariance at the
+    *initial* batch size.
 
-    The noise scale in samples is `initial * var / sqr` (Pollux §3.1; McCandlish et al. 2018, eq. 2.8).
-    `noise_scale_stderr` is its standard error in samples, None where it is not known.
+    The noise scale in samples is `initial * var / sqr` (Pollux §3.1; McCandlish et al.
+    2018, eq. 2.8). `noise_scale_stderr` is its standard error in samples, None where it
+    is not known.
     """
 
     sqr: float
@@ -83,7 +88,9 @@ class GradStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMode:
-    """A total batch that a job may set by itself, and the seconds of an epoch on its requested replicas."""
+    """A total batch that a job may set by itself, and the seconds of an epoch on its
+    requested replicas.
+    """
 
     total: int
     epoch_s: float
@@ -102,10 +109,11 @@ class BatchMode:
 class Forecast:
     """What is left to do at the job's *requested* batch size, and how fast it goes.
 
-    remaining_steps: optimiser steps left. step_time_s[k - 1]: seconds of one step on k replicas packed on as
-    few nodes as possible. From a trace this is an oracle's knowledge; from a live job it is its own estimate.
-    num_epochs, modes: of a job that changes its own batch, its length and the batches that it may visit, by
-    size; not when. 0 and empty where they are not known.
+    remaining_steps: optimiser steps left. step_time_s[k - 1]: seconds of one step on k
+    replicas packed on as few nodes as possible. From a trace this is an oracle's
+    knowledge; from a live job it is its own estimate. num_epochs, modes: of a job that
+    changes its own batch, its length and the batches that it may visit, by size; not
+    when. 0 and empty where they are not known.
     """
 
     remaining_steps: float
@@ -124,18 +132,22 @@ class Forecast:
             or min(self.step_time_s) <= 0
         ):
             raise ValueError(
-                f"Forecast.step_time_s must be finite seconds > 0, got {self.step_time_s}"
+                f"Forecast.step_time_s must be finite seconds > 0, got "
+                f"{self.step_time_s}"
             )
         totals = [mode.total for mode in self.modes]
         if totals != sorted(set(totals)):
             raise ValueError(f"Forecast.modes must ascend by total, got {totals}")
         if self.num_epochs < 0 or (self.modes and self.num_epochs < 1):
             raise ValueError(
-                f"Forecast.num_epochs must be >= 1 where modes are known, got {self.num_epochs}"
+                f"Forecast.num_epochs must be >= 1 where modes are known, got "
+                f"{self.num_epochs}"
             )
 
     def remaining_s(self, num_replicas: int) -> float:
-        """Return the seconds left on `num_replicas` (clamped to the range that the forecast covers)."""
+        """Return the seconds left on `num_replicas` (clamped to the range that the
+        forecast covers).
+        """
         index = min(max(num_replicas, 1), len(self.step_time_s)) - 1
         return self.remaining_steps * self.step_time_s[index]
 
@@ -150,12 +162,15 @@ class TypeProfile:
     num_replicas_profiled: int = 0
     """The largest replica count that was timed."""
     max_atomic: int | None = None
-    """The most samples of one pass that fit into the memory of one GPU; None where it was not found."""
+    """The most samples of one pass that fit into the memory of one GPU; None where it
+    was not found.
+    """
 
     def __post_init__(self) -> None:
         if self.num_replicas_profiled < 0:
             raise ValueError(
-                f"TypeProfile.num_replicas_profiled must be >= 0, got {self.num_replicas_profiled}"
+                f"TypeProfile.num_replicas_profiled must be >= 0, got "
+                f"{self.num_replicas_profiled}"
             )
         if self.max_atomic is not None and self.max_atomic < 1:
             raise ValueError(
@@ -163,10 +178,11 @@ class TypeProfile:
             )
 
     def after(self, before: "TypeProfile | None") -> "TypeProfile":
-        """Return this newer profile without forgetting what `before` knew besides; `before` if all is old.
+        """Return this newer profile without forgetting what `before` knew besides;
+        `before` if all is old.
 
-        Most reports tell what the one before told, and what follows from a profile is worked out again
-        wherever that is another object.
+        Most reports tell what the one before told, and what follows from a profile is
+        worked out again wherever that is another object.
         """
         if before is None or before is self:
             return self
@@ -185,10 +201,11 @@ class TypeProfile:
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReport:
-    """One report of a job's rank 0; None and empty mean "nothing new". Measured explains the fields.
+    """One report of a job's rank 0; None and empty mean "nothing new". Measured
+    explains the fields.
 
-    All numbers are finite: what was once infinite in a sum or a maximum, and progress is one, stays so
-    for ever.
+    All numbers are finite: what was once infinite in a sum or a maximum, and progress
+    is one, stays so for ever.
     """
 
     progress: float
@@ -203,7 +220,8 @@ class TrainingReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        target, step_s = self.progress_target, self.step_time_s
+        target = self.progress_target
+        step_s = self.step_time_s
         # One look at all of them, because nearly all events of a run are reports.
         if not (
             0.0 <= self.progress < math.inf
@@ -234,7 +252,9 @@ new_training_report = maker(TrainingReport)
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStep:
-    """One optimiser step: samples of a pass on each replica, passes accumulated before the last, seconds."""
+    """One optimiser step: samples of a pass on each replica, passes accumulated before
+    the last, seconds.
+    """
 
     atomic: int
     accumulation: int
@@ -256,7 +276,8 @@ class TimedStep:
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinTimes:
-    """Steps that jobs of the same application timed on placements alike: nodes, racks, replicas, GPU type.
+    """Steps that jobs of the same application timed on placements alike: nodes, racks,
+    replicas, GPU type.
 
     params: the step-time model of one of them.
     """

@@ -1,11 +1,14 @@
-"""What an executor tells running replicas about their next generation, and the files that it goes through.
+"""What an executor tells running replicas about their next generation, and the files
+that it goes through.
 
-All files are in one directory of the job, named by ENV_RESCALE_DIR. Names and values only.
+All files are in one directory of the job, named by ENV_RESCALE_DIR. Names and values
+only.
 """
 
-# Over the network (ENV_CONTROL_URL) the files are notes under CONTROL_PATH, with the same names and contents:
-#   GET  CONTROL_PATH?after=N   {"version": V, "notes": {name: text}}, once V is not N, or after 20 s; 0: now
-#   PUT  CONTROL_PATH/NAME      the body is the note's text; 204
+# Over the network (ENV_CONTROL_URL) the files are notes under CONTROL_PATH, with the
+# same names and contents:
+#   GET  CONTROL_PATH?after=N   {"version": V, "notes": {name: text}}, once V is not N,
+#   or after 20 s; 0: now PUT  CONTROL_PATH/NAME      the body is the note's text; 204
 #   POST CONTROL_PATH/NAME      makes an empty note: 201, or 409 if it was there
 # each with the header Authorization: Bearer TOKEN (ENV_CONTROL_TOKEN), else 401.
 
@@ -15,10 +18,11 @@ from coadapt.model.batch import BatchConfig
 
 CONTROL_PATH = "/v1/control"
 
-# Written by the replicas once they can change in place: the script has reached its epochs.
+# Written by the replicas once they can change in place: the script has reached its
+# epochs.
 CAPABLE_FILE = "capable"
-# Written by the executor, whole, before it starts those who join; removed when it is taken back. The next one
-# only after that, or after DONE of this one.
+# Written by the executor, whole, before it starts those who join; removed when it is
+# taken back. The next one only after that, or after DONE of this one.
 ORDER_FILE = "order.json"
 
 
@@ -26,8 +30,9 @@ ORDER_FILE = "order.json"
 class RescaleOrder:
     """Who trains in generation `generation`.
 
-    members: names in rank order; those of running replicas stay, those of this generation join, and whoever
-    is not named leaves. placement: replicas per node. batch: None where the job picks its own.
+    members: names in rank order; those of running replicas stay, those of this
+    generation join, and whoever is not named leaves. placement: replicas per node.
+    batch: None where the job picks its own.
     """
 
     generation: int
@@ -38,11 +43,13 @@ class RescaleOrder:
     def __post_init__(self) -> None:
         if not self.members or len(set(self.members)) < len(self.members):
             raise ValueError(
-                f"RescaleOrder.members must be one or more different names, got {self.members}"
+                f"RescaleOrder.members must be one or more different names, got "
+                f"{self.members}"
             )
         if sum(self.placement) != len(self.members) or min(self.placement) < 1:
             raise ValueError(
-                f"RescaleOrder.placement must sum to {len(self.members)} members, got {self.placement}"
+                f"RescaleOrder.placement must sum to {len(self.members)} members, "
+                f"got {self.placement}"
             )
 
     @property
@@ -56,12 +63,16 @@ class RescaleOrder:
 
 
 def member_name(generation: int, rank: int) -> str:
-    """Return the name that a replica keeps for life: the generation and rank that it was started with."""
+    """Return the name that a replica keeps for life: the generation and rank that it
+    was started with.
+    """
     return f"{generation}-{rank}"
 
 
 def store_file(generation: int) -> str:
-    """Return where the first replica of a generation says `host:port` of the store that it keeps for it."""
+    """Return where the first replica of a generation says `host:port` of the store that
+    it keeps for it.
+    """
     return f"{generation}.store"
 
 
@@ -71,14 +82,16 @@ def ready_file(member: str) -> str:
 
 
 def decided_file(generation: int) -> str:
-    """Return what is created once, by the first replica as it offers the change to the others, or by the
-    executor to take the order back: whoever finds it there has come too late.
+    """Return what is created once, by the first replica as it offers the change to the
+    others, or by the executor to take the order back: whoever finds it there has come
+    too late.
     """
     return f"{generation}.decided"
 
 
 def begun_file(generation: int) -> str:
-    """Return what the first replica writes as a change begins: who ends from here on leaves, or is lost.
+    """Return what the first replica writes as a change begins: who ends from here on
+    leaves, or is lost.
 
     Whoever ended before had come to the end of the training.
     """

@@ -1,4 +1,6 @@
-"""A batch schedule declared in advance (contract `schedule`): from how many samples on which total batch."""
+"""A batch schedule declared in advance (contract `schedule`): from how many samples on
+which total batch.
+"""
 
 import re
 from bisect import bisect_right
@@ -8,20 +10,24 @@ from fractions import Fraction
 from coadapt.model.bounds import WHOLE_MAX
 from coadapt.model.errors import InputError
 
-# The syntax is that of Megatron-LM's step batch size schedule: `0:768 250B:1536`, keys with decimal suffixes.
+# The syntax is that of Megatron-LM's step batch size schedule: `0:768 250B:1536`, keys
+# with decimal suffixes.
 #
-# What is in force follows from the number of samples trained on, and from nothing else: `total_at`. All
-# replicas know that number, a checkpoint holds it, and reports tell it to the scheduler. So replicas need not
-# agree on a change, a run that comes back finds its place, and a policy can read the ramp to come.
+# What is in force follows from the number of samples trained on, and from nothing else:
+# `total_at`. All replicas know that number, a checkpoint holds it, and reports tell it
+# to the scheduler. So replicas need not agree on a change, a run that comes back finds
+# its place, and a policy can read the ramp to come.
 #
-# A step that begins below a key keeps its batch to its end, even where it passes the key: no step is cut, so
-# the change comes at the first step that begins at the key or above. Keys in tokens are turned into samples
-# once, rounded up: the first whole sample at which that many tokens were seen.
+# A step that begins below a key keeps its batch to its end, even where it passes the
+# key: no step is cut, so the change comes at the first step that begins at the key or
+# above. Keys in tokens are turned into samples once, rounded up: the first whole sample
+# at which that many tokens were seen.
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 STEPS_MAX = 1_000
 ALLOWED = (
-    "FROM:BATCH pairs parted by blanks, as in 0:768 250B:1536; FROM ascends from 0 and may end in "
+    "FROM:BATCH pairs parted by blanks, as in 0:768 250B:1536; FROM ascends from 0 "
+    "and may end in "
     f"K, M, B or T, BATCH is a whole number >= 1; at most {STEPS_MAX} pairs"
 )
 _PAIR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([KMBT]?):([0-9]{1,15})")
@@ -31,7 +37,8 @@ _PAIR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([KMBT]?):([0-9]{1,15})")
 class BatchSchedule:
     """Total batches and when each begins.
 
-    steps: (samples trained on, total batch in samples), ascending in the first, which begins at 0.
+    steps: (samples trained on, total batch in samples), ascending in the first, which
+    begins at 0.
     """
 
     steps: tuple[tuple[int, int], ...]
@@ -40,11 +47,13 @@ class BatchSchedule:
         keys = [begin for begin, _ in self.steps]
         if not 1 <= len(keys) <= STEPS_MAX or keys[0] != 0 or sorted(set(keys)) != keys:
             raise ValueError(
-                f"batch.schedule: 1..{STEPS_MAX} steps that ascend from 0 samples, got {keys[:8]}"
+                f"batch.schedule: 1..{STEPS_MAX} steps that ascend from 0 samples, "
+                f"got {keys[:8]}"
             )
         if keys[-1] >= WHOLE_MAX or min(self.totals) < 1:
             raise ValueError(
-                f"batch.schedule: batches >= 1 from below {WHOLE_MAX:g} samples, got {self.steps[-1]}"
+                f"batch.schedule: batches >= 1 from below {WHOLE_MAX:g} samples, got "
+                f"{self.steps[-1]}"
             )
 
     @classmethod
@@ -53,8 +62,8 @@ class BatchSchedule:
     ) -> "BatchSchedule":
         """Return the schedule in `text`, in Megatron's syntax.
 
-        tokens_per_sample: what a sample counts for where the keys are tokens; 1: they are samples. Raises
-        InputError that names `field` and what is allowed.
+        tokens_per_sample: what a sample counts for where the keys are tokens; 1: they
+        are samples. Raises InputError that names `field` and what is allowed.
         """
         if tokens_per_sample < 1:
             raise InputError(

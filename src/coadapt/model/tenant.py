@@ -1,4 +1,6 @@
-"""Who owns jobs, and what the operator grants them. Kept by the scheduler, so it may change at any time."""
+"""Who owns jobs, and what the operator grants them. Kept by the scheduler, so it may
+change at any time.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -36,7 +38,9 @@ class Tenant:
             raise ValueError(f"Tenant.quota_gpus must be >= 0, got {self.quota_gpus}")
 
     def allows(self, num_gpus: int) -> bool:
-        """Return whether one job may hold `num_gpus` GPUs when no other job holds any."""
+        """Return whether one job may hold `num_gpus` GPUs when no other job holds
+        any.
+        """
         return self.quota_gpus is None or num_gpus <= self.quota_gpus
 
 
@@ -49,7 +53,9 @@ def unconfigured(tenant: TenantId) -> Tenant:
 def beyond_quota(
     quotas: Mapping[TenantId, int], held: Iterable[tuple[TenantId, float]]
 ) -> set[TenantId]:
-    """Return whose jobs hold more GPUs than the quota. held: tenant and GPUs of each job."""
+    """Return whose jobs hold more GPUs than the quota. held: tenant and GPUs of each
+    job.
+    """
     sums = dict.fromkeys(quotas, 0.0)
     for tenant, gpus in held:
         for name in (tenant, EVERYBODY):

@@ -4,12 +4,14 @@ its jobs hold together, and pictures that are made one after another from what c
 
 # Why what jobs hold together is kept, and not computed anew.
 #
-# In a round of a large cluster a few jobs come, end or change, and hundreds go on as they were. Who makes
-# views tells a JobViews of the few; the view's sums over all jobs are then copies of mappings, which cost a
-# hundredth of looking at each job. A policy that leaves most jobs alone plans from them, and `check_plan`
-# looks at those alone whose part of the plan is not the very thing that they hold.
+# In a round of a large cluster a few jobs come, end or change, and hundreds go on as
+# they were. Who makes views tells a JobViews of the few; the view's sums over all jobs
+# are then copies of mappings, which cost a hundredth of looking at each job. A policy
+# that leaves most jobs alone plans from them, and `check_plan` looks at those alone
+# whose part of the plan is not the very thing that they hold.
 #
-# A view that was made in another way (a test's, a part of the cluster) sums up for itself when it is asked.
+# A view that was made in another way (a test's, a part of the cluster) sums up for
+# itself when it is asked.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +37,9 @@ from coadapt.model.tenant import Tenant, TenantId, quotas_of, unconfigured
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """One active job. Nothing here refers to live state: it pickles, and it is safe to keep."""
+    """One active job. Nothing here refers to live state: it pickles, and it is safe to
+    keep.
+    """
 
     id: JobId
     spec: JobSpec
@@ -45,11 +49,17 @@ class JobView:
     measured: Measured = field(default_factory=Measured)
     """What its reports told."""
     usage: Usage = field(default_factory=Usage)
-    """What it used until what it holds changed last; `ClusterView.service_gpu_s` counts up to the view."""
+    """What it used until what it holds changed last; `ClusterView.service_gpu_s` counts
+    up to the view.
+    """
     rescale_s: float = 30.0
-    """Mean cost of its starts and rescales, s; the cluster's default before one was measured."""
+    """Mean cost of its starts and rescales, s; the cluster's default before one was
+    measured.
+    """
     num_gpus_held: float = 0.0
-    """GPUs that are its own since `usage` was booked: of before and after while an order is unanswered."""
+    """GPUs that are its own since `usage` was booked: of before and after while an
+    order is unanswered.
+    """
 
     @property
     def allocation(self) -> Allocation:
@@ -63,7 +73,9 @@ new_job_view = maker(JobView)
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The cluster at instant `at` (s): live nodes by id, and active jobs by (submitted_at, id)."""
+    """The cluster at instant `at` (s): live nodes by id, and active jobs by
+    (submitted_at, id).
+    """
 
     at: float
     nodes: tuple[Node, ...]
@@ -83,13 +95,17 @@ class ClusterView:
         return inventory(self.nodes)
 
     def service_gpu_s(self, job: JobView) -> float:
-        """Return the GPU-seconds that `job` has held so far, up to the instant of this view."""
+        """Return the GPU-seconds that `job` has held so far, up to the instant of this
+        view.
+        """
         usage = job.usage
         held_s = max(self.at - usage.accounted_at, 0.0)
         return usage.attained_service_gpu_s + job.num_gpus_held * held_s
 
     def tenant(self, tenant: TenantId) -> Tenant:
-        """Return what is granted to `tenant`: weight 1 and no quota where nobody said anything else."""
+        """Return what is granted to `tenant`: weight 1 and no quota where nobody said
+        anything else.
+        """
         return self.tenants.get(tenant) or unconfigured(tenant)
 
     def quotas(self) -> dict[TenantId, int]:
@@ -100,9 +116,10 @@ class ClusterView:
 class Standing(NamedTuple):
     """What jobs hold in a policy's eyes. Read it only.
 
-    jobs: all of the view. allocations: what jobs hold within their limits, on live nodes of one type that
-    they allow. batches: those dictated to these. free: what they leave. unlike_requested: jobs that hold
-    another number of GPUs than they requested. frozen: the jobs that nobody may rescale, in the view's order.
+    jobs: all of the view. allocations: what jobs hold within their limits, on live
+    nodes of one type that they allow. batches: those dictated to these. free: what they
+    leave. unlike_requested: jobs that hold another number of GPUs than they requested.
+    frozen: the jobs that nobody may rescale, in the view's order.
     """
 
     jobs: Mapping[JobId, JobView]
@@ -123,12 +140,14 @@ class JobViews:
 
     def __init__(self, nodes: tuple[Node, ...], jobs: Iterable[JobView] = ()) -> None:
         self.views: dict[JobId, JobView] = {}
-        self._nodes, self._late = nodes, False
+        self._nodes = nodes
+        self._late = False
         self._allocations: dict[JobId, Allocation] = {}
         self._batches: dict[JobId, BatchConfig] = {}
         self._unlike_requested: set[JobId] = set()
         self._frozen: dict[JobId, JobView] = {}
-        self._free, self._by_id = FreeGpus(nodes), inventory(nodes).by_id
+        self._free = FreeGpus(nodes)
+        self._by_id = inventory(nodes).by_id
         self._told: _Held | None = (
             None  # what was told last, while jobs hold what they held then
         )
@@ -155,11 +174,15 @@ class JobViews:
         self._frozen.pop(job, None)
 
     def renew(self, nodes: tuple[Node, ...], jobs: Iterable[JobId]) -> None:
-        """Go on with `nodes`. jobs: those that may hold a part of a node that came or went."""
+        """Go on with `nodes`. jobs: those that may hold a part of a node that came or
+        went.
+        """
         there = [self.views[job] for job in jobs if job in self.views]
         for job in there:
             self._let_go(job)
-        self._nodes, self._by_id, self._told = nodes, inventory(nodes).by_id, None
+        self._nodes = nodes
+        self._by_id = inventory(nodes).by_id
+        self._told = None
         self._free.renew(nodes)
         for job in there:
             self._hold(job)
@@ -180,7 +203,8 @@ class JobViews:
             }
             self._late = False
         if self._told is None:
-            held, unlike = self._allocations.copy(), frozenset(self._unlike_requested)
+            held = self._allocations.copy()
+            unlike = frozenset(self._unlike_requested)
             self._told = held, self._batches.copy(), self._free.copy(), unlike
         frozen = sorted(self._frozen.values(), key=_place)
         return Standing(self.views.copy(), *self._told, frozen)

@@ -1,20 +1,25 @@
-"""Frozen dataclasses to JSON and back, by their type hints: one generic codec for journal, HTTP and files.
+"""Frozen dataclasses to JSON and back, by their type hints: one generic codec for
+journal, HTTP and files.
 
-A union of dataclasses is tagged with `"type"`. Keys with a default may be missing (an older writer): the value
-is then what the class has under that name in WIRE_MISSING, else the default. An
-unknown key, a wrong type or an illegal value raises InputError with the path to it.
+A union of dataclasses is tagged with `"type"`. Keys with a default may be missing (an
+older writer): the value is then what the class has under that name in WIRE_MISSING,
+else the default. An unknown key, a wrong type or an illegal value raises InputError
+with the path to it.
 """
 
 # Why it is written so.
 #
-# A journal of 1,000,000 events is read back in half a minute, and a snapshot of 10,000 jobs in less than two
-# seconds, so what is done per value is little. A decoder and an encoder are made once per type. A value that
-# is right as it stands (a float where a float is due) is not looked at one by one: which values of an object
-# are is remembered by its shape, its keys and the types of their values. And the path to a value is put
-# together on the way out of an error, from its end: nobody asks where a value stands that is in order.
+# A journal of 1,000,000 events is read back in half a minute, and a snapshot of 10,000
+# jobs in less than two seconds, so what is done per value is little. A decoder and an
+# encoder are made once per type. A value that is right as it stands (a float where a
+# float is due) is not looked at one by one: which values of an object are is remembered
+# by its shape, its keys and the types of their values. And the path to a value is put
+# together on the way out of an error, from its end: nobody asks where a value stands
+# that is in order.
 #
-# The encoder of Python's library is one call into C, which lets no other thread run: of the books of 10,000
-# jobs it made readers wait for 0.4 s. What is as large as that is written in pieces.
+# The encoder of Python's library is one call into C, which lets no other thread run: of
+# the books of 10,000 jobs it made readers wait for 0.4 s. What is as large as that is
+# written in pieces.
 
 import dataclasses
 import enum
@@ -35,19 +40,24 @@ T = TypeVar("T")
 _Decode = Callable[[typing.Any], object]
 _Encode = Callable[[typing.Any], Json]
 
-# Of each type: which fields are there, and which of them are null. A journal knows a handful.
+# Of each type: which fields are there, and which of them are null. A journal knows a
+# handful.
 SHAPES_MAX = 256
 
-# Entries of a mapping that are written in one go: half a millisecond's work where they are jobs.
+# Entries of a mapping that are written in one go: half a millisecond's work where they
+# are jobs.
 ENTRIES_BETWEEN = 10
 
-# One line: keys in order of their fields, nothing between. Text outside ASCII is escaped.
+# One line: keys in order of their fields, nothing between. Text outside ASCII is
+# escaped.
 _READER = json.JSONDecoder()
 _WRITER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class _MisfitError(Exception):
-    """A value that does not fit. steps: where it stands, from the inside out (`.grad`, `[3]`)."""
+    """A value that does not fit. steps: where it stands, from the inside out (`.grad`,
+    `[3]`).
+    """
 
     def __init__(self, value: object, allowed: str, *steps: str) -> None:
         super().__init__()
@@ -57,19 +67,25 @@ class _MisfitError(Exception):
 
 
 class _Decoder(typing.NamedTuple):
-    """How a type is read: values of the types `plain` stand for themselves, others go through `decode`."""
+    """How a type is read: values of the types `plain` stand for themselves, others go
+    through `decode`.
+    """
 
     decode: _Decode
     plain: frozenset[type] = frozenset()
 
 
 def to_json(value: object) -> Json:
-    """Return `value` (dataclass, enum, mapping, sequence or scalar) as plain JSON data."""
+    """Return `value` (dataclass, enum, mapping, sequence or scalar) as plain JSON
+    data.
+    """
     return _ENCODE[type(value)](value)
 
 
 def from_json(kind: type[T], data: object, path: str = "") -> T:
-    """Return the `kind` that `data` describes. Raises InputError (path, value, what is allowed)."""
+    """Return the `kind` that `data` describes. Raises InputError (path, value, what is
+    allowed).
+    """
     decoder = _decoder(typing.cast("Hashable", kind))
     try:
         return typing.cast(T, decoder.decode(data))
@@ -86,7 +102,8 @@ def dumps(value: object) -> str:
 
 
 def dumps_in_pieces(value: object, between: Callable[[], None] = lambda: None) -> str:
-    """Return what `dumps` does, entry by entry of each mapping, so that other threads run meanwhile.
+    """Return what `dumps` does, entry by entry of each mapping, so that other threads
+    run meanwhile.
 
     between: called now and then.
     """
@@ -115,7 +132,8 @@ def _in_pieces(value: object, between: Callable[[], None]) -> str:
 
 
 def loads(kinds: Mapping[str, type[T]], text: str) -> T:
-    """Return the value that `dumps` wrote; `kinds` maps the type names that are allowed here.
+    """Return the value that `dumps` wrote; `kinds` maps the type names that are allowed
+    here.
 
     Raises InputError for anything else, a newer wire version included.
     """
@@ -183,7 +201,8 @@ _ENCODE = _Encoders()
 
 @cache
 def _decoder(kind: Hashable) -> _Decoder:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         return _union_decoder(arguments)
     if origin is tuple:
@@ -336,7 +355,8 @@ def _dataclass_decode(kind: type) -> _Decode:
     def to_decode(
         keys: tuple[str, ...], kinds: tuple[type, ...]
     ) -> tuple[str, ...] | None:
-        # Which values of these types do not stand for themselves; None if these are not all the keys.
+        # Which values of these types do not stand for themselves; None if these are not
+        # all the keys.
         if not required <= set(keys) <= fields.keys():
             return None
         return tuple(
@@ -374,7 +394,9 @@ def _dataclass_decode(kind: type) -> _Decode:
 def _checked_keys(
     data: object, fields: list[str], required: set[str]
 ) -> Mapping[str, object]:
-    """Return `data` if it is an object of these fields, and with all that are required."""
+    """Return `data` if it is an object of these fields, and with all that are
+    required.
+    """
     if not isinstance(data, Mapping):
         raise _MisfitError(data, f"an object with {', '.join(fields)}")
     for key in data:

@@ -1,6 +1,8 @@
-"""Floor 2: scheduling policies. One paper, one file, one row in POLICIES; nothing heavy is imported here.
+"""Floor 2: scheduling policies. One paper, one file, one row in POLICIES; nothing heavy
+is imported here.
 
-Third parties register theirs under the entry point group `coadapt.policies`, or name it `module:Class`.
+Third parties register theirs under the entry point group `coadapt.policies`, or name it
+`module:Class`.
 """
 
 import importlib
@@ -64,22 +66,28 @@ __all__ = [
 
 
 def policy_names() -> tuple[str, ...]:
-    """Return the names that `create_policy` knows: our own in the order of the table, then installed ones."""
+    """Return the names that `create_policy` knows: our own in the order of the table,
+    then installed ones.
+    """
     installed = {entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)}
     return (*POLICIES, *sorted(installed - set(POLICIES)))
 
 
 def policy_card(name: str) -> PolicyCard:
-    """Return what policy `name` says of itself; one without a card says nothing. Raises as create_policy."""
+    """Return what policy `name` says of itself; one without a card says nothing. Raises
+    as create_policy.
+    """
     return getattr(
         _find(parse_choice(name)[0]), "card", PolicyCard(paper="", decides="")
     )
 
 
 def policy_options(name: str) -> dict[str, object]:
-    """Return the keyword options of policy `name`: what it names itself, else the default.
+    """Return the keyword options of policy `name`: what it names itself, else the
+    default.
 
-    Raises InputError as create_policy, but does not look whether the policy takes a value.
+    Raises InputError as create_policy, but does not look whether the policy takes a
+    value.
     """
     name, options = parse_choice(name)
     parameters = inspect.signature(_find(name)).parameters.values()
@@ -88,7 +96,8 @@ def policy_options(name: str) -> dict[str, object]:
 
 
 def policy_draws(name: str) -> bool:
-    """Return whether a run under policy `name` depends on the seed of the run: it draws, and names no seed.
+    """Return whether a run under policy `name` depends on the seed of the run: it
+    draws, and names no seed.
 
     Raises InputError as create_policy.
     """
@@ -96,12 +105,15 @@ def policy_draws(name: str) -> bool:
 
 
 def policy_module(name: str) -> str:
-    """Return the module that the class of policy `name` is written in. Raises InputError as create_policy."""
+    """Return the module that the class of policy `name` is written in. Raises
+    InputError as create_policy.
+    """
     return _find(parse_choice(name)[0]).__module__
 
 
 def policy_option_texts(name: str) -> dict[str, str]:
-    """Return what policy `name` says of its options; an option of which it says nothing is missing.
+    """Return what policy `name` says of its options; an option of which it says nothing
+    is missing.
 
     Raises InputError as create_policy.
     """
@@ -109,10 +121,11 @@ def policy_option_texts(name: str) -> dict[str, str]:
 
 
 def create_policy(name: str, **options: object) -> Policy:
-    """Return a new policy. `name`: a registered name or a reference `module:Class`, and in brackets options,
-    `gavel(objective=ftf)`, which yield to `options`.
+    """Return a new policy. `name`: a registered name or a reference `module:Class`, and
+    in brackets options, `gavel(objective=ftf)`, which yield to `options`.
 
-    Raises InputError where the name, an option's name or an option's value is not allowed.
+    Raises InputError where the name, an option's name or an option's value is not
+    allowed.
     """
     name, named = parse_choice(name)
     factory = _find(name)

@@ -1,4 +1,6 @@
-"""AFS-L (Hwang et al., NSDI 2021): short jobs first, unless a long one uses the next GPU far better."""
+"""AFS-L (Hwang et al., NSDI 2021): short jobs first, unless a long one uses the next
+GPU far better.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +18,8 @@ MIN_REMAINING_STEPS = (
 
 
 class Afs:
-    """Elastic share: one GPU at a time to the winner among all jobs. Needs a forecast or a declared length.
+    """Elastic share: one GPU at a time to the winner among all jobs. Needs a forecast
+    or a declared length.
 
     Jobs without one get their fewest first, in order of submission, and never grow.
     """
@@ -66,7 +69,9 @@ class Afs:
 
 @dataclass(slots=True, eq=False)
 class _Contender:
-    """A job with `count` GPUs so far. times: seconds of a step on 1, 2, ... GPUs that it can use."""
+    """A job with `count` GPUs so far. times: seconds of a step on 1, 2, ... GPUs that
+    it can use.
+    """
 
     job: JobView
     low: int
@@ -80,7 +85,9 @@ class _Contender:
         return self.count + 1 if self.count else self.low
 
     def speedup(self, count: int) -> float:
-        """Return its speedup over one GPU; 0 without any, the last known one beyond what is known."""
+        """Return its speedup over one GPU; 0 without any, the last known one beyond
+        what is known.
+        """
         return (
             self.times[0] / self.times[min(count, len(self.times)) - 1]
             if count
@@ -89,7 +96,9 @@ class _Contender:
 
     @property
     def gain(self) -> float:
-        """What its speedup grows by with the next GPU; nothing where it can use no more."""
+        """What its speedup grows by with the next GPU; nothing where it can use no
+        more.
+        """
         if self.count and self.next > len(self.times):
             return 0.0
         return self.speedup(self.next) - self.speedup(self.count)
@@ -113,7 +122,9 @@ def _contender(job: JobView, forecast: Forecast, count: int) -> _Contender:
 
 
 def _beats(other: _Contender, held: _Contender) -> bool:
-    """Return whether `other` deserves the next GPU more than `held` does (AFS-L, algorithm 1)."""
+    """Return whether `other` deserves the next GPU more than `held` does (AFS-L,
+    algorithm 1).
+    """
     if held.gain <= 0.0 or other.gain <= 0.0:
         return other.gain > 0.0
     if not held.count and not other.count:
@@ -124,7 +135,9 @@ def _beats(other: _Contender, held: _Contender) -> bool:
 
 
 def _long_wins(short: _Contender, long: _Contender) -> bool:
-    """Return whether the longer job gains more of its next speedup than the shorter of its present one."""
+    """Return whether the longer job gains more of its next speedup than the shorter of
+    its present one.
+    """
     return long.gain / long.speedup(long.next) > short.gain / short.speedup(short.count)
 
 

@@ -1,4 +1,6 @@
-"""AlloX (Le et al., EuroSys 2020): jobs matched to places in queues, for the mean completion."""
+"""AlloX (Le et al., EuroSys 2020): jobs matched to places in queues, for the mean
+completion.
+"""
 
 from typing import ClassVar
 
@@ -16,10 +18,12 @@ NEVER = 1e12  # the cost of a place on a type that the job may not use
 
 
 class Allox:
-    """Shortest jobs first, as far as `alpha` lets. A job of one GPU that has its turn keeps it to its end.
+    """Shortest jobs first, as far as `alpha` lets. A job of one GPU that has its turn
+    keeps it to its end.
 
-    alpha: of the jobs that wait, this part, the oldest, are matched; at least as many as GPUs are free.
-    round_s, resolve_s, hold_back: see RoundOptions. Jobs that do not tell their length count as half done.
+    alpha: of the jobs that wait, this part, the oldest, are matched; at least as many
+    as GPUs are free. round_s, resolve_s, hold_back: see RoundOptions. Jobs that do not
+    tell their length count as half done.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -80,16 +84,18 @@ def first_in_line(
 ) -> list[tuple[int, int]]:
     """Return (job, type) of those that the matching puts first on a free GPU.
 
-    A job that is k-th from the end on its GPU delays itself and the k - 1 behind it: it costs k times its
-    time there. Places are matched to jobs at least cost.
+    A job that is k-th from the end on its GPU delays itself and the k - 1 behind it: it
+    costs k times its time there. Places are matched to jobs at least cost.
     """
     from scipy.optimize import linear_sum_assignment
 
     type_W = np.repeat(np.arange(len(free_T)), np.minimum(free_T, len(waiting)))
-    num_gpus, num_jobs = len(type_W), len(waiting)
+    num_gpus = len(type_W)
+    num_jobs = len(waiting)
     if not num_gpus or not num_jobs:
         return []
-    can_JT, rate_JT = jobs.base.can[waiting], jobs.base.rate_JT[waiting]
+    can_JT = jobs.base.can[waiting]
+    rate_JT = jobs.base.rate_JT[waiting]
     left_JT = jobs.left_J[waiting, None] / np.where(can_JT, rate_JT, 1.0)
     cost_JW = np.where(can_JT, left_JT, NEVER)[:, type_W]
     places = np.arange(1, num_jobs + 1)

@@ -1,4 +1,6 @@
-"""AntMan (Xiao et al., OSDI 2020): guaranteed jobs as if alone, opportunistic ones on what they leave."""
+"""AntMan (Xiao et al., OSDI 2020): guaranteed jobs as if alone, opportunistic ones on
+what they leave.
+"""
 
 import math
 from collections.abc import Iterator
@@ -33,11 +35,12 @@ FULL = 840  # parts of a GPU that nobody else may join, as FreeGpus counts them
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept from round to round. Losing it loses trials, and who was promised first.
+    """What is kept from round to round. Losing it loses trials, and who was promised
+    first.
 
-    alone_s: step time of a guaranteed job without company, and on what. disturb: opportunistic jobs that
-    slowed a guaranteed one; disturb_as: their applications, where they have names. held: what each job held
-    at the last view, and beside whom.
+    alone_s: step time of a guaranteed job without company, and on what. disturb:
+    opportunistic jobs that slowed a guaranteed one; disturb_as: their applications,
+    where they have names. held: what each job held at the last view, and beside whom.
     """
 
     guaranteed: set[JobId] = field(default_factory=set)
@@ -49,7 +52,9 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Round:
-    """One round while it is decided. free: what is left, shares included. notes: per job, for its reason."""
+    """One round while it is decided. free: what is left, shares included. notes: per
+    job, for its reason.
+    """
 
     view: ClusterView
     capacity: Capacity
@@ -64,11 +69,13 @@ class _Round:
 
 
 class AntMan:
-    """Jobs within their tenant's part of the GPUs are guaranteed; the others run on what these leave.
+    """Jobs within their tenant's part of the GPUs are guaranteed; the others run on
+    what these leave.
 
-    tolerance: the slowdown of a guaranteed job from which on its company has to go. opportunistic: the part
-    of jobs that are opportunistic whatever their tenant has, drawn by `seed`; those of a priority below 0
-    always are. share: whether jobs share GPUs at all. seed: of the draw.
+    tolerance: the slowdown of a guaranteed job from which on its company has to go.
+    opportunistic: the part of jobs that are opportunistic whatever their tenant has,
+    drawn by `seed`; those of a priority below 0 always are. share: whether jobs share
+    GPUs at all. seed: of the draw.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -88,12 +95,10 @@ class AntMan:
             raise ValueError(f"tolerance must be >= 0, got {tolerance}")
         if not 0.0 <= opportunistic <= 1.0:
             raise ValueError(f"opportunistic must be in 0..1, got {opportunistic}")
-        self._tolerance, self._part, self._share, self._seed = (
-            tolerance,
-            opportunistic,
-            share,
-            seed,
-        )
+        self._tolerance = tolerance
+        self._part = opportunistic
+        self._share = share
+        self._seed = seed
         self._kept = _Kept()
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -108,11 +113,13 @@ class AntMan:
         self._fill(now, [job for job in order if job.id not in now.given])
         return _plan(now)
 
-    # -- introspection --------------------------------------------------------------------------------------
+    # -- introspection
+    # ----------------------------------------------------------------------------------
 
     def _observe(self, view: ClusterView) -> None:
         """Note step times of guaranteed jobs alone, and which company slowed them."""
-        kept, jobs = self._kept, {job.id: job for job in view.jobs}
+        kept = self._kept
+        jobs = {job.id: job for job in view.jobs}
         kept.guaranteed &= set(jobs)
         kept.alone_s = {
             job: known for job, known in kept.alone_s.items() if job in jobs
@@ -135,7 +142,8 @@ class AntMan:
                 or not job.measured.step_time_s
             ):
                 continue
-            step_s, known = job.measured.step_time_s, kept.alone_s.get(job.id)
+            step_s = job.measured.step_time_s
+            known = kept.alone_s.get(job.id)
             if not company:
                 kept.alone_s[job.id] = (job.allocation, step_s)
             elif (
@@ -155,10 +163,13 @@ class AntMan:
                     (job.spec.application, other.spec.application)
                 )
 
-    # -- guaranteed jobs ------------------------------------------------------------------------------------
+    # -- guaranteed jobs
+    # ----------------------------------------------------------------------------------
 
     def _guarantee(self, now: _Round, order: list[JobView]) -> None:
-        """Keep what guaranteed jobs have, then admit others, tenant by tenant first come first served."""
+        """Keep what guaranteed jobs have, then admit others, tenant by tenant first
+        come first served.
+        """
         left = _parts(now.view)
         for job in order:
             if job.id in self._kept.guaranteed and self._keep(now, job):
@@ -167,7 +178,8 @@ class AntMan:
         blocked: set[TenantId] = set()
         most = _parts(now.view)
         for job in order:
-            count, tenant = requested_gpus(job), job.spec.tenant
+            count = requested_gpus(job)
+            tenant = job.spec.tenant
             if (
                 job.id in now.given
                 or tenant in blocked
@@ -193,7 +205,9 @@ class AntMan:
         return crc32(f"{self._seed} {job.id}".encode()) < self._part * 2**32
 
     def _keep(self, now: _Round, job: JobView) -> bool:
-        """Let `job` keep what it holds, nobody guaranteed being on it; return whether it could."""
+        """Let `job` keep what it holds, nobody guaranteed being on it; return whether
+        it could.
+        """
         held = job.allocation
         alone = not any(gpu in now.free.parts for gpu in held.shared_gpus())
         if not held or held.num_replicas != requested_gpus(job) or not alone:
@@ -208,7 +222,9 @@ class AntMan:
         return True
 
     def _place_guaranteed(self, now: _Round, job: JobView, count: int) -> bool:
-        """Give `job` GPUs that no guaranteed job is on: idle ones first, then those of opportunistic jobs."""
+        """Give `job` GPUs that no guaranteed job is on: idle ones first, then those of
+        opportunistic jobs.
+        """
         if job.spec.contract is RescaleContract.FROZEN and job.allocation:
             return False
         idle = FreeGpus(now.view.nodes)
@@ -239,7 +255,9 @@ class AntMan:
     def _shared(
         self, now: _Round, job: JobView, slots: tuple[tuple[NodeId, int], ...]
     ) -> Allocation:
-        """Return `slots` with names for their GPUs that nobody has or had at the view."""
+        """Return `slots` with names for their GPUs that nobody has or had at the
+        view.
+        """
         labels: list[int] = []
         for name, count in slots:
             held = [each.allocation for each in now.view.jobs if each.id != job.id]
@@ -253,10 +271,13 @@ class AntMan:
             ][:count]
         return Allocation(slots=slots, gpu_share=1.0 / SHARERS, shared=tuple(labels))
 
-    # -- opportunistic jobs ---------------------------------------------------------------------------------
+    # -- opportunistic jobs
+    # ---------------------------------------------------------------------------------
 
     def _fill(self, now: _Round, order: list[JobView]) -> None:
-        """Let the other jobs run where they slow no guaranteed one: where they are, on idle GPUs, beside."""
+        """Let the other jobs run where they slow no guaranteed one: where they are, on
+        idle GPUs, beside.
+        """
         note = (
             "it is opportunistic: it may have to go when guaranteed jobs need its GPUs"
         )
@@ -276,8 +297,11 @@ class AntMan:
                 now.notes[job.id] = waits(job, count, now.capacity, ahead)
 
     def _stay_beside(self, now: _Round, job: JobView) -> bool:
-        """Let `job` stay beside the guaranteed jobs that it shares GPUs with, if it slows none of them."""
-        held, count = job.allocation, requested_gpus(job)
+        """Let `job` stay beside the guaranteed jobs that it shares GPUs with, if it
+        slows none of them.
+        """
+        held = job.allocation
+        count = requested_gpus(job)
         if (
             held.num_sharers != SHARERS
             or held.num_replicas != count
@@ -293,7 +317,9 @@ class AntMan:
         return True
 
     def _bears(self, other: JobId, job: JobId) -> bool:
-        """Return whether `other` is guaranteed, and was not seen to be slowed by `job`."""
+        """Return whether `other` is guaranteed, and was not seen to be slowed by
+        `job`.
+        """
         return other in self._kept.guaranteed and (other, job) not in self._kept.disturb
 
     def _on_idle(self, now: _Round, job: JobView, count: int) -> bool:
@@ -314,7 +340,9 @@ class AntMan:
         return True
 
     def _beside_guaranteed(self, now: _Round, job: JobView, count: int) -> bool:
-        """Put `job` on GPUs of guaranteed jobs whose step time alone is known, and on idle ones besides."""
+        """Put `job` on GPUs of guaranteed jobs whose step time alone is known, and on
+        idle ones besides.
+        """
         if not self._can_share(job) or not self._within_quota(now, job):
             return False
         jobs = {each.id: each for each in now.view.jobs}
@@ -337,7 +365,9 @@ class AntMan:
         return True
 
     def _open(self, other: JobView, allocation: Allocation, job: JobView) -> bool:
-        """Return whether guaranteed job `other` may have `job` for company on `allocation`."""
+        """Return whether guaranteed job `other` may have `job` for company on
+        `allocation`.
+        """
         known = self._kept.alone_s.get(other.id)
         if (
             other.id not in self._kept.guaranteed
@@ -355,7 +385,9 @@ class AntMan:
         )
 
     def _within_quota(self, now: _Round, job: JobView) -> bool:
-        """Return whether its tenant's quota allows `job`, what it borrows counted as whole GPUs."""
+        """Return whether its tenant's quota allows `job`, what it borrows counted as
+        whole GPUs.
+        """
         borrowed = now.borrowed.get(job.spec.tenant, 0)
         return borrowed + requested_gpus(job) <= now.capacity.quota_left(job)
 
@@ -366,11 +398,14 @@ class AntMan:
 
 
 def _parts(view: ClusterView) -> dict[TenantId, float]:
-    """Return the GPUs that each tenant with jobs is guaranteed: by weight, and no more than its quota."""
+    """Return the GPUs that each tenant with jobs is guaranteed: by weight, and no more
+    than its quota.
+    """
     weights = {
         job.spec.tenant: view.tenant(job.spec.tenant).weight for job in view.jobs
     }
-    quotas, whole = view.quotas(), sum(weights.values())
+    quotas = view.quotas()
+    whole = sum(weights.values())
     return {
         tenant: min(view.num_gpus * weight / whole + 1e-9, quotas.get(tenant, math.inf))
         for tenant, weight in sorted(weights.items())
@@ -379,14 +414,17 @@ def _parts(view: ClusterView) -> dict[TenantId, float]:
 
 def _lawful(job: JobView, held: Allocation, nodes: tuple[Node, ...]) -> bool:
     kinds = {node.id: node.gpu_type for node in nodes}
-    limits, types = job.spec.replicas, {kinds.get(name, "") for name, _ in held.slots}
+    limits = job.spec.replicas
+    types = {kinds.get(name, "") for name, _ in held.slots}
     return len(types) == 1 and "" not in types and limits.allows_type(types.pop())
 
 
 def _fewest(
     job: JobView, count: int, nodes: tuple[Node, ...], rooms: dict[NodeId, int]
 ) -> tuple[tuple[NodeId, int], ...]:
-    """Return `count` GPUs of one type, by `rooms`: on one node, the fullest; else in one rack if any can."""
+    """Return `count` GPUs of one type, by `rooms`: on one node, the fullest; else in
+    one rack if any can.
+    """
     allowed = [node for node in nodes if job.spec.replicas.allows_type(node.gpu_type)]
     for kind in sorted({node.gpu_type for node in allowed}):
         pool = [
@@ -406,7 +444,8 @@ def _fewest(
             for rack in sorted({n.rack for n in pool})
         ]
         for group in (*racks, pool):
-            slots, left = [], count
+            slots = []
+            left = count
             for node in sorted(group, key=lambda node: (-rooms[node.id], node.id)):
                 taken = min(rooms[node.id], left)
                 slots += [(node.id, taken)] if taken else []
@@ -421,7 +460,8 @@ def _plan(now: _Round) -> Plan:
     batches: dict[JobId, BatchConfig] = {}
     names = {job.id: job.spec.name for job in now.view.jobs}
     for job in now.view.jobs:
-        given, note = now.given.get(job.id), now.notes.get(job.id, "")
+        given = now.given.get(job.id)
+        note = now.notes.get(job.id, "")
         if given is None:
             reasons[job.id] = note
             continue

@@ -1,4 +1,6 @@
-"""What a user writes to choose policies: `gavel(objective=ftf)`, several of them with commas between."""
+"""What a user writes to choose policies: `gavel(objective=ftf)`, several of them with
+commas between.
+"""
 
 import ast
 import math
@@ -12,11 +14,14 @@ ALLOWED = "NAME or NAME(option=value, ...), such as tiresias(promote_knob=8)"
 
 
 def split_choices(text: str) -> list[str]:
-    """Return the policies of a list with commas; those inside of brackets separate options.
+    """Return the policies of a list with commas; those inside of brackets separate
+    options.
 
-    Raises InputError for brackets that do not close, an empty list and a policy that stands there twice.
+    Raises InputError for brackets that do not close, an empty list and a policy that
+    stands there twice.
     """
-    choices, depth = [""], 0
+    choices = [""]
+    depth = 0
     for letter in text:
         depth += (letter in "([") - (letter in ")]")
         if letter == "," and depth == 0:
@@ -34,9 +39,11 @@ def split_choices(text: str) -> list[str]:
 
 
 def parse_choice(text: str) -> tuple[str, dict[str, object]]:
-    """Return the name and the options of `NAME(option=value, ...)`; the options' names are not looked at.
+    """Return the name and the options of `NAME(option=value, ...)`; the options' names
+    are not looked at.
 
-    A value is a number, true, false, none, a list of them in brackets, or a word. Raises InputError.
+    A value is a number, true, false, none, a list of them in brackets, or a word.
+    Raises InputError.
     """
     name, bracket, inside = text.partition("(")
     if not bracket:
@@ -60,7 +67,9 @@ def parse_choice(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _value(source: str, keyword: ast.keyword) -> object:
-    """Return a literal as it is; any other text, such as `max-min`, as the word that it is."""
+    """Return a literal as it is; any other text, such as `max-min`, as the word that it
+    is.
+    """
     try:
         return ast.literal_eval(keyword.value)
     except ValueError:
@@ -77,10 +86,12 @@ def _value(source: str, keyword: ast.keyword) -> object:
 def fit_options(
     policy: str, options: Mapping[str, object], defaults: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return `options`, each of the kind of its default: a word becomes a member of an enumeration, a list a
-    tuple; a whole number stands for a fraction too. An option whose default is None takes any value.
+    """Return `options`, each of the kind of its default: a word becomes a member of an
+    enumeration, a list a tuple; a whole number stands for a fraction too. An option
+    whose default is None takes any value.
 
-    Raises InputError for an option that `defaults` does not name, and for a value of another kind.
+    Raises InputError for an option that `defaults` does not name, and for a value of
+    another kind.
     """
     fitted = {}
     for option, value in options.items():

@@ -1,11 +1,15 @@
-"""Delay scheduling with timers that tune themselves, after Dally (Sharma et al., 2024)."""
+"""Delay scheduling with timers that tune themselves, after Dally (Sharma et al.,
+2024).
+"""
 
-# A job wants its GPUs close together: on one node, else in one rack, else anywhere. It declines an offer that
-# is spread more widely than it allows, for a while: the timer of a level says how long jobs of its size wait
-# for that level. Timers follow what earlier offers were worth waiting for. Whoever loses most of a step to
-# the network, and has had least service, is asked first and may displace whoever loses less.
+# A job wants its GPUs close together: on one node, else in one rack, else anywhere. It
+# declines an offer that is spread more widely than it allows, for a while: the timer of
+# a level says how long jobs of its size wait for that level. Timers follow what earlier
+# offers were worth waiting for. Whoever loses most of a step to the network, and has
+# had least service, is asked first and may displace whoever loses less.
 #
-# The paper's formulas for priority, timers and tuner could not be read: those here are ours (docs/policies).
+# The paper's formulas for priority, timers and tuner could not be read: those here are
+# ours (docs/policies).
 
 import math
 from collections import deque
@@ -34,7 +38,8 @@ from coadapt.policies.predictors.communication import step_on
 
 NUM_WAITS_KEPT = 50
 MEMORY_S = 86_400.0  # waits that ended longer ago say nothing of today's load
-# Part of a step that a job loses to the network where it told nothing: between small and large models.
+# Part of a step that a job loses to the network where it told nothing: between small
+# and large models.
 LOST_UNKNOWN = 0.2
 
 
@@ -67,13 +72,16 @@ class _Offer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DallyOptions:
-    """How long jobs wait for close GPUs, and when one displaces another. Durations in seconds.
+    """How long jobs wait for close GPUs, and when one displaces another. Durations in
+    seconds.
 
-    node_delay_s, rack_delay_s: how long a job insists on one node, on one rack, until the timers have seen
-    offers accepted. tuned: whether timers follow the waits of jobs; else these two hold. node_cap_s,
-    rack_cap_s: no timer is longer. quantum_s: a job that started is not displaced for so long.
-    hysteresis: how much higher, as a part, the priority of a job must be that displaces another. least_lost:
-    the part of a step that every job counts as losing at least, so that service decides among the others.
+    node_delay_s, rack_delay_s: how long a job insists on one node, on one rack, until
+    the timers have seen offers accepted. tuned: whether timers follow the waits of
+    jobs; else these two hold. node_cap_s, rack_cap_s: no timer is longer. quantum_s: a
+    job that started is not displaced for so long.
+    hysteresis: how much higher, as a part, the priority of a job must be that displaces
+    another. least_lost: the part of a step that every job counts as losing at least, so
+    that service decides among the others.
     """
 
     node_delay_s: float = 1_800.0
@@ -100,7 +108,9 @@ class DallyOptions:
 
 @dataclass(slots=True)
 class _Timers:
-    """Waits after which jobs of each size (powers of two) accepted a level: (when, how long), the latest."""
+    """Waits after which jobs of each size (powers of two) accepted a level: (when, how
+    long), the latest.
+    """
 
     waits: dict[tuple[int, Level], deque[tuple[float, float]]] = field(
         default_factory=dict
@@ -115,7 +125,9 @@ class _Timers:
     def delay_s(
         self, count: int, level: Level, at: float, default_s: float, cap_s: float
     ) -> float:
-        """Return mean plus standard deviation of the waits of the last day; the default without any."""
+        """Return mean plus standard deviation of the waits of the last day; the default
+        without any.
+        """
         kept = self.waits.get((count.bit_length(), level), ())
         waits_s = [waited_s for when, waited_s in kept if at - when <= MEMORY_S]
         if not waits_s:
@@ -127,7 +139,9 @@ class _Timers:
 
 @dataclass(frozen=True, kw_only=True)
 class Dally(DallyOptions):
-    """Network-hungry jobs with little service choose first, and wait for GPUs that are close together."""
+    """Network-hungry jobs with little service choose first, and wait for GPUs that are
+    close together.
+    """
 
     card: ClassVar[PolicyCard] = PolicyCard(
         paper="after Sharma et al., Dally, 2024",
@@ -142,7 +156,9 @@ class Dally(DallyOptions):
     )
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return the round's plan: who runs stays, unless somebody who waits takes its GPUs."""
+        """Return the round's plan: who runs stays, unless somebody who waits takes its
+        GPUs.
+        """
         capacity = Capacity(view)
         kept = {
             job.id: job.allocation for job in view.jobs if job.id in capacity.counts
@@ -181,13 +197,17 @@ class Dally(DallyOptions):
     def _offer(
         self, job: JobView, view: ClusterView, table: "_Table", rank: dict[JobId, float]
     ) -> str:
-        """Give `job`, which waits, the closest GPUs that it accepts, maybe from others; return a note."""
-        # Without a memory of it a job that never ran waits since it came, one that was stopped since now.
+        """Give `job`, which waits, the closest GPUs that it accepts, maybe from others;
+        return a note.
+        """
+        # Without a memory of it a job that never ran waits since it came, one that was
+        # stopped since now.
         first = job.submitted_at if job.usage.started_at is None else view.at
         waited_s = view.at - self._since.setdefault(job.id, min(first, view.at))
         if not table.within_quota(job):
             return ""
-        allowed, count = self._allowed(job, view, waited_s), requested_gpus(job)
+        allowed = self._allowed(job, view, waited_s)
+        count = requested_gpus(job)
         offer = table.closest(job)
         if offer is None or offer.level > allowed:
             offer = self._displace(job, view, table, rank, allowed) or offer
@@ -195,7 +215,8 @@ class Dally(DallyOptions):
             return "jobs that lose more to the network, or had less service, go first"
         if offer.level > allowed:
             return (
-                f"it declines GPUs on {LEVEL_WORDS[offer.level]} and waits for {LEVEL_WORDS[allowed]}, "
+                f"it declines GPUs on {LEVEL_WORDS[offer.level]} and waits for "
+                f"{LEVEL_WORDS[allowed]}, "
                 f"since {waited_s / 60.0:.0f} minutes"
             )
         table.give(job, offer)
@@ -203,7 +224,9 @@ class Dally(DallyOptions):
         return f"on {LEVEL_WORDS[offer.level]}, after {waited_s / 60.0:.0f} minutes"
 
     def _allowed(self, job: JobView, view: ClusterView, waited_s: float) -> Level:
-        """Return the widest spread that `job` accepts by now; never closer than the cluster could give it."""
+        """Return the widest spread that `job` accepts by now; never closer than the
+        cluster could give it.
+        """
         count = requested_gpus(job)
         delays_s = [
             (Level.NODE, self.node_delay_s, self.node_cap_s),
@@ -226,7 +249,9 @@ class Dally(DallyOptions):
         rank: dict[JobId, float],
         allowed: Level,
     ) -> _Offer | None:
-        """Return an offer that `job` accepts once jobs of clearly lower priority have left, who then do."""
+        """Return an offer that `job` accepts once jobs of clearly lower priority have
+        left, who then do.
+        """
         lower = [
             other
             for other in view.jobs
@@ -268,7 +293,8 @@ class Dally(DallyOptions):
                 step = step_on(
                     job, offer.gpu_type, Allocation(slots=offer.slots).placement(nodes)
                 )
-                # Nobody knows how long it still runs: as long as it did so far is the best guess.
+                # Nobody knows how long it still runs: as long as it did so far is the
+                # best guess.
                 ran_s = view.service_gpu_s(job) / requested_gpus(job)
                 if (
                     step is not None
@@ -281,7 +307,9 @@ class Dally(DallyOptions):
 
 
 def priorities(view: ClusterView, least_lost: float) -> dict[JobId, float]:
-    """Return ν / (1 + A / mean A) of each job: ν the part of a step lost to the network, A its service."""
+    """Return ν / (1 + A / mean A) of each job: ν the part of a step lost to the
+    network, A its service.
+    """
     nodes = {node.id: node for node in view.nodes}
     served_gpu_s = [view.service_gpu_s(job) for job in view.jobs]
     mean_gpu_s = max(sum(served_gpu_s) / max(len(served_gpu_s), 1), 1.0)
@@ -293,7 +321,9 @@ def priorities(view: ClusterView, least_lost: float) -> dict[JobId, float]:
 
 
 def lost_part(job: JobView, view: ClusterView, nodes: dict[NodeId, Node]) -> float:
-    """Return which part of a step `job` loses to the network: as it runs, else as close as it can."""
+    """Return which part of a step `job` loses to the network: as it runs, else as close
+    as it can.
+    """
     count = requested_gpus(job)
     if count == 1:
         return 0.0
@@ -329,7 +359,9 @@ def level_of(allocation: Allocation, nodes: dict[NodeId, Node]) -> Level:
 
 
 def tightest(job: JobView, view: ClusterView) -> Level:
-    """Return the closest level at which the cluster, were it empty, has room for `job`."""
+    """Return the closest level at which the cluster, were it empty, has room for
+    `job`.
+    """
     count = requested_gpus(job)
     racks: dict[tuple[str, str], int] = {}
     for node in view.nodes:
@@ -369,8 +401,11 @@ class _Table:
         return quota is None or used + requested_gpus(job) <= quota
 
     def keep(self, job: JobView, *, beside: dict[NodeId, int] | None = None) -> None:
-        """Give `job` what it holds, if it is all it wants and free, with `beside` GPUs on nodes left free."""
-        held, gpu_type = job.allocation, gpu_type_held(job, self._nodes)
+        """Give `job` what it holds, if it is all it wants and free, with `beside` GPUs
+        on nodes left free.
+        """
+        held = job.allocation
+        gpu_type = gpu_type_held(job, self._nodes)
         if gpu_type is None or held.shared or held.num_replicas != requested_gpus(job):
             return
         room = all(
@@ -392,8 +427,11 @@ class _Table:
         self.kept_whole.discard(job.id)
 
     def closest(self, job: JobView) -> _Offer | None:
-        """Return the closest free GPUs for `job`: the fullest node that has room, else the fullest rack."""
-        count, offers = requested_gpus(job), []
+        """Return the closest free GPUs for `job`: the fullest node that has room, else
+        the fullest rack.
+        """
+        count = requested_gpus(job)
+        offers = []
         for gpu_type in sorted({node.gpu_type for node in self._nodes.values()}):
             if job.spec.replicas.allows_type(gpu_type):
                 offers += self._closest_of(gpu_type, count)
@@ -436,4 +474,5 @@ class _Table:
             self._free[node] -= count
         tenant = job.spec.tenant
         self._used[tenant] = self._used.get(tenant, 0.0) + requested_gpus(job)
-        self.given[job.id], self.types[job.id] = allocation, gpu_type
+        self.given[job.id] = allocation
+        self.types[job.id] = gpu_type

@@ -1,14 +1,19 @@
-"""DeepPool (Park et al., MLSys 2022): jobs scale while it is efficient, small ones fill their idle time."""
+"""DeepPool (Park et al., MLSys 2022): jobs scale while it is efficient, small ones fill
+their idle time.
+"""
 
-# A foreground job is one that asks for several GPUs, a background job one that asks for one. A foreground job
-# is planned once, when it starts: it gets the largest count at which a step takes no more than
-# `amplification` times the GPU time of a step on one GPU, at its batch. It then holds these GPUs to its end.
-# While it waits for its network they stand idle: for a part 1 - T_compute / T of its step. If that is enough,
-# it shares its GPUs by halves from the start, and background jobs are put beside it, largest idle part first,
-# once no GPU is free. Foreground jobs displace background ones, never each other.
+# A foreground job is one that asks for several GPUs, a background job one that asks for
+# one. A foreground job is planned once, when it starts: it gets the largest count at
+# which a step takes no more than `amplification` times the GPU time of a step on one
+# GPU, at its batch. It then holds these GPUs to its end.
+# While it waits for its network they stand idle: for a part 1 - T_compute / T of its
+# step. If that is enough, it shares its GPUs by halves from the start, and background
+# jobs are put beside it, largest idle part first, once no GPU is free. Foreground jobs
+# displace background ones, never each other.
 #
-# The paper plans each layer apart, and its background kernels run at a lower priority of the GPU. Jobs here
-# tell no layers, and two processes on one GPU are equals: see docs/policies/deeppool.md.
+# The paper plans each layer apart, and its background kernels run at a lower priority
+# of the GPU. Jobs here tell no layers, and two processes on one GPU are equals: see
+# docs/policies/deeppool.md.
 
 import math
 from collections.abc import Mapping, Sequence
@@ -51,7 +56,9 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A foreground job's plan on a GPU type. idle: part of a step in which its GPUs wait; None: not known."""
+    """A foreground job's plan on a GPU type. idle: part of a step in which its GPUs
+    wait; None: not known.
+    """
 
     count: int
     amplification: float
@@ -61,9 +68,9 @@ class _Planned:
 class DeepPool:
     """Foreground jobs get what they use efficiently, background jobs what is idle.
 
-    amplification: the most GPU time of a step over that on one GPU. least_idle: the part of a step that a
-    foreground job must leave its GPUs idle to have a background job beside it; 1: nobody shares. order: one
-    of Order.
+    amplification: the most GPU time of a step over that on one GPU. least_idle: the
+    part of a step that a foreground job must leave its GPUs idle to have a background
+    job beside it; 1: nobody shares. order: one of Order.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -87,16 +94,17 @@ class DeepPool:
             raise ValueError(f"least_idle must be within 0..1, got {least_idle}")
         if order not in list(Order):
             raise ValueError(f"order must be one of {', '.join(Order)}, got {order!r}")
-        self._amplification, self._least_idle, self._order = (
-            amplification,
-            least_idle,
-            Order(order),
-        )
+        self._amplification = amplification
+        self._least_idle = least_idle
+        self._order = Order(order)
         self._paces = Paces()
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return the round's plan: foreground jobs first, then background ones on what is idle."""
-        capacity, pool = Capacity(view), _Pool(view)
+        """Return the round's plan: foreground jobs first, then background ones on what
+        is idle.
+        """
+        capacity = Capacity(view)
+        pool = _Pool(view)
         for job in view.jobs:
             if job.id in capacity.counts:
                 pool.keep(job)
@@ -143,7 +151,9 @@ class DeepPool:
     def _start(
         self, job: JobView, view: ClusterView, pool: "_Pool", back: Sequence[JobView]
     ) -> str:
-        """Start a foreground job if there is room, if need be that of background jobs; return a note."""
+        """Start a foreground job if there is room, if need be that of background jobs;
+        return a note.
+        """
         for displacing in (False, True):
             taken = []
             if displacing:
@@ -182,16 +192,23 @@ class DeepPool:
             return ""
         if planned.idle is None:
             return "it told nothing of its speed: it has what it requested"
-        told = f"a step takes {planned.amplification:.2f} times the GPU time of one on a single GPU"
+        told = (
+            f"a step takes {planned.amplification:.2f} times the GPU time of one on "
+            f"a single GPU"
+        )
         return (
-            f"{told}; its GPUs are idle for {planned.idle:.0%} of it, which others may use"
+            f"{told}; its GPUs are idle for {planned.idle:.0%} of it, which others "
+            f"may use"
             if shares
             else told
         )
 
     def _planned(self, job: JobView, gpu_type: str, view: ClusterView) -> _Planned:
-        """Return the largest count, a power of two or all that were requested, within the amplification."""
-        low, count = useful_span(job)[0], requested_gpus(job)
+        """Return the largest count, a power of two or all that were requested, within
+        the amplification.
+        """
+        low = useful_span(job)[0]
+        count = requested_gpus(job)
         per_node = max(
             node.num_gpus for node in view.nodes if node.gpu_type == gpu_type
         )
@@ -203,14 +220,16 @@ class DeepPool:
             for each, rate in zip(curve.counts, curve.rates, strict=True)
         }
         least = curve.counts[0]  # one GPU, or the fewest that it may have
-        best, best_amp = least, 1.0
+        best = least
+        best_amp = 1.0
         for each in sorted(
             {*(1 << power for power in range(count.bit_length())), count}
         ):
             if low <= each <= count and each in step_s:
                 amp = each * step_s[each] / (least * step_s[least])
                 if amp <= self._amplification and each >= best:
-                    best, best_amp = each, amp
+                    best = each
+                    best_amp = amp
         return _Planned(best, best_amp, self._idle(job, gpu_type, best, per_node))
 
     def _idle(
@@ -236,7 +255,8 @@ class DeepPool:
 
 def _lasts(job: JobView, nodes: Mapping[NodeId, Node]) -> bool:
     """Return whether `job` may hold on to what it holds, if there is room for it."""
-    held, limits = gpu_type_held(job, nodes), job.spec.replicas
+    held = gpu_type_held(job, nodes)
+    limits = job.spec.replicas
     count = job.allocation.num_replicas
     return (
         held is not None
@@ -250,7 +270,9 @@ def _stranded(job: JobView) -> bool:
 
 
 class _Pool:
-    """GPUs left, device by device, quotas left, and what was given. bound: frozen jobs, never moved."""
+    """GPUs left, device by device, quotas left, and what was given. bound: frozen jobs,
+    never moved.
+    """
 
     def __init__(self, view: ClusterView) -> None:
         self.nodes = {node.id: node for node in view.nodes}
@@ -282,7 +304,9 @@ class _Pool:
         )
 
     def place(self, job: JobView, gpu_type: str, count: int, *, shares: bool) -> bool:
-        """Give `count` GPUs of a type that nobody is on, on few nodes of one rack if it can be; or halves."""
+        """Give `count` GPUs of a type that nobody is on, on few nodes of one rack if it
+        can be; or halves.
+        """
         slots: list[tuple[NodeId, int]] = []
         left = count
         free = {
@@ -323,7 +347,9 @@ class _Pool:
         )
 
     def fill(self, job: JobView, idle: Mapping[tuple[NodeId, int], float]) -> str:
-        """Start a background job on a free GPU, else beside the foreground job that is idle most."""
+        """Start a background job on a free GPU, else beside the foreground job that is
+        idle most.
+        """
         types = {
             node.gpu_type
             for node in self.nodes.values()
@@ -337,7 +363,10 @@ class _Pool:
         ):
             beside = Allocation(slots=((node, 1),), gpu_share=0.5, shared=(label,))
             if self.nodes[node].gpu_type in types and self._give(job, beside):
-                return f"beside a foreground job whose GPU is idle for {part:.0%} of its time"
+                return (
+                    f"beside a foreground job whose GPU is idle for {part:.0%} of "
+                    f"its time"
+                )
         return ""
 
     def _give(self, job: JobView, allocation: Allocation) -> bool:

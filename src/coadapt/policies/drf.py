@@ -1,4 +1,6 @@
-"""Dominant resource fairness (Ghodsi et al., NSDI 2011), with the GPU types as resources."""
+"""Dominant resource fairness (Ghodsi et al., NSDI 2011), with the GPU types as
+resources.
+"""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -13,12 +15,14 @@ from coadapt.policies.base import PolicyCard
 
 
 class Drf:
-    """Each next GPU to the tenant with the smallest dominant share per weight; nobody takes turns.
+    """Each next GPU to the tenant with the smallest dominant share per weight; nobody
+    takes turns.
 
-    A tenant's dominant share is the largest of its shares of the GPU types. Within a tenant jobs that have
-    nothing come first, in order of priority and submission, then the job with the smallest dominant share.
-    A gang starts whole: its first step is its fewest replicas. skip: a job that does not fit is passed over;
-    without, it ends the round, as in some implementations.
+    A tenant's dominant share is the largest of its shares of the GPU types. Within a
+    tenant jobs that have nothing come first, in order of priority and submission, then
+    the job with the smallest dominant share.
+    A gang starts whole: its first step is its fewest replicas. skip: a job that does
+    not fit is passed over; without, it ends the round, as in some implementations.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(

@@ -1,7 +1,11 @@
-"""Effective elastic scaling (Saxena et al., MASCOTS 2020): GPUs and batches by a programme."""
+"""Effective elastic scaling (Saxena et al., MASCOTS 2020): GPUs and batches by a
+programme.
+"""
 
-# The job scalability analyser gives each job its scaling factor on g GPUs, S(g) = R(b*(g), g) / R(b*(1), 1):
-# R samples per second, b*(g) the best batch of those that its user allows. The optimiser maximises the sum of
+# The job scalability analyser gives each job its scaling factor on g GPUs, S(g) =
+# R(b*(g), g) / R(b*(1), 1):
+# R samples per second, b*(g) the best batch of those that its user allows. The
+# optimiser maximises the sum of
 # scaling factors over all ways to give every admitted job at least its fewest GPUs:
 #
 #   P[j][k] = max over g of S_j(g) + P[j - 1][k - g],   P[0][k] = 0
@@ -26,17 +30,20 @@ from coadapt.policies.base import PolicyCard
 
 FloatArray = NDArray[np.float64]
 
-# A job may have twice the GPUs that it was timed on: further out its model is a guess (Pollux, OSDI'21).
+# A job may have twice the GPUs that it was timed on: further out its model is a guess
+# (Pollux, OSDI'21).
 KNOWN_TIMES = 2
 KEEPS = 1e-6  # of a scaling factor: among equal sums, fewer jobs change
 
 
 class ElasticJsa:
-    """First come, first admitted; among the admitted, the largest sum of scaling factors.
+    """First come, first admitted; among the admitted, the largest sum of scaling
+    factors.
 
-    period_s: seconds between two optimisations; in between jobs keep their counts, and new ones get their
-    fewest where GPUs are free. trusting: each batch in a job's range is taken to be as good as any, as in the
-    paper, and dictated; else samples count by their efficiency, and jobs choose their batch (by goodput).
+    period_s: seconds between two optimisations; in between jobs keep their counts, and
+    new ones get their fewest where GPUs are free. trusting: each batch in a job's range
+    is taken to be as good as any, as in the paper, and dictated; else samples count by
+    their efficiency, and jobs choose their batch (by goodput).
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -82,7 +89,8 @@ class ElasticJsa:
                 notes[job.id] = (
                     f"{factor:.3g} times as fast as on one GPU" if factor > 0.0 else ""
                 )
-                # A batch that is dictated teaches nothing: first it is to be timed on as many replicas.
+                # A batch that is dictated teaches nothing: first it is to be timed on
+                # as many replicas.
                 if (
                     self._trusting
                     and job.spec.adaptive
@@ -95,7 +103,9 @@ class ElasticJsa:
     def _table(
         self, view: ClusterView, jobs: list[JobView], gpu_type: str
     ) -> GoodputTable:
-        """Return what `jobs` do on 1, 2, ... GPUs of `gpu_type`, on as few nodes as possible."""
+        """Return what `jobs` do on 1, 2, ... GPUs of `gpu_type`, on as few nodes as
+        possible.
+        """
         sizes = [node.num_gpus for node in view.nodes if node.gpu_type == gpu_type]
         num_replicas_C = np.arange(1, sum(sizes) + 1)
         seen = [_trusted(job) for job in jobs] if self._trusting else jobs
@@ -125,7 +135,9 @@ def _factors(table: GoodputTable) -> FloatArray:
 def _grow(
     view: ClusterView, jobs: list[JobView], capacity: Capacity, table: GoodputTable
 ) -> None:
-    """Give the GPUs of one type that are left to `jobs`, which have their fewest, by the programme."""
+    """Give the GPUs of one type that are left to `jobs`, which have their fewest, by
+    the programme.
+    """
     gpu_type = capacity.gpu_types[jobs[0].id]
     total = sum(node.num_gpus for node in view.nodes if node.gpu_type == gpu_type)
     num_left = max(total - sum(capacity.counts[job.id] for job in jobs), 0)
@@ -133,12 +145,14 @@ def _grow(
     best_K = np.zeros(num_left + 1)
     choices: list[NDArray[np.intp]] = []
     for row, job in enumerate(jobs):
-        low, held = capacity.counts[job.id], job.allocation.num_replicas
+        low = capacity.counts[job.id]
+        held = job.allocation.num_replicas
         most = min(_most(job, gpu_type, low) - low, num_left)
         value_M = factor_JC[row, low - 1 : low + most] + KEEPS * (
             np.arange(low, low + most + 1) == held
         )
-        # [k, m]: the sum with m more for this job, where the jobs before it have the other k - m.
+        # [k, m]: the sum with m more for this job, where the jobs before it have the
+        # other k - m.
         before_KM = sliding_window_view(
             np.concatenate((np.full(most, -np.inf), best_K)), most + 1
         )[:, ::-1]
@@ -164,13 +178,13 @@ def _most(job: JobView, gpu_type: str, low: int) -> int:
 def _batch(
     job: JobView, table: GoodputTable, row: int, count: int
 ) -> dict[JobId, BatchConfig]:
-    """Return the best batch of `job` on `count` replicas; nothing where none is lawful."""
+    """Return the best batch of `job` on `count` replicas; nothing where none is
+    lawful.
+    """
     if not table.goodput_JC[row, count - 1] > 0.0:
         return {}
-    atomic, accumulation = (
-        int(table.atomic_JC[row, count - 1]),
-        int(table.accumulation_JC[row, count - 1]),
-    )
+    atomic = int(table.atomic_JC[row, count - 1])
+    accumulation = int(table.accumulation_JC[row, count - 1])
     return {
         job.id: BatchConfig(
             total=count * atomic * (accumulation + 1),

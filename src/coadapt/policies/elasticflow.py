@@ -1,10 +1,14 @@
-"""ElasticFlow (Gu et al., ASPLOS 2023): deadlines are promised when they can be kept, and then kept."""
+"""ElasticFlow (Gu et al., ASPLOS 2023): deadlines are promised when they can be kept,
+and then kept.
+"""
 
-# A job's promise is its minimum satisfactory share: the smallest count n with which it ends in time if it
-# gets min(n, what earlier deadlines leave free) in every slot from now on. Counts are doublings of a job's
-# fewest replicas. A job is admitted if it and all admitted ones, in the order of deadlines, have such a
-# share (algorithm 1). What the first slot leaves free goes, doubling by doubling, to whoever uses a further
-# GPU best in comparison with the GPUs of its own share (algorithm 2: least GPU time is added).
+# A job's promise is its minimum satisfactory share: the smallest count n with which it
+# ends in time if it gets min(n, what earlier deadlines leave free) in every slot from
+# now on. Counts are doublings of a job's fewest replicas. A job is admitted if it and
+# all admitted ones, in the order of deadlines, have such a share (algorithm 1). What
+# the first slot leaves free goes, doubling by doubling, to whoever uses a further GPU
+# best in comparison with the GPUs of its own share (algorithm 2: least GPU time is
+# added).
 
 import heapq
 import math
@@ -37,11 +41,13 @@ NUM_SLOTS_MAX = (
 
 
 class ElasticFlow:
-    """Serves deadlines first; jobs without one, or that came too late for theirs, on what is left.
+    """Serves deadlines first; jobs without one, or that came too late for theirs, on
+    what is left.
 
-    slot_s: seconds for which one count is planned. margin: a promise is given only where so much more work
-    (1: twice) could be done in time, since forecasts err and rescales cost. A promise stands until its job
-    has ended, late where it must be; whoever was refused is asked again when a job has gone.
+    slot_s: seconds for which one count is planned. margin: a promise is given only
+    where so much more work (1: twice) could be done in time, since forecasts err and
+    rescales cost. A promise stands until its job has ended, late where it must be;
+    whoever was refused is asked again when a job has gone.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -68,7 +74,8 @@ class ElasticFlow:
         }
         promises = self._promises(view, requests)
         self._promised = set(promises)
-        jobs, capacity = {job.id: job for job in view.jobs}, Capacity(view)
+        jobs = {job.id: job for job in view.jobs}
+        capacity = Capacity(view)
         order = [*promises, *(job_id for job_id in jobs if job_id not in promises)]
         for job_id in order:
             now = promises[job_id].now if job_id in promises else 0
@@ -92,10 +99,14 @@ class ElasticFlow:
     def _promises(
         self, view: ClusterView, requests: "dict[JobId, _Request]"
     ) -> "dict[JobId, _Promise]":
-        """Return who is promised its deadline, by deadline: all that were, and who can be besides."""
+        """Return who is promised its deadline, by deadline: all that were, and who can
+        be besides.
+        """
         by_deadline = sorted(requests, key=lambda job_id: requests[job_id].left_s)
-        # Whoever was refused is asked again when a job has gone: before that nothing became free.
-        known, self._known = self._known, {job.id for job in view.jobs}
+        # Whoever was refused is asked again when a job has gone: before that nothing
+        # became free.
+        known = self._known
+        self._known = {job.id for job in view.jobs}
         asked = set() if known - self._known else known
         held = [job_id for job_id in by_deadline if job_id in self._promised]
         promises = self._plan(view, requests, held)
@@ -110,7 +121,8 @@ class ElasticFlow:
                     and _num_late(tried) == _num_late(promises)
                     and len(tried) == len(wanted)
                 ):
-                    held, promises = wanted, tried
+                    held = wanted
+                    promises = tried
         return promises
 
     def _plan(
@@ -118,17 +130,15 @@ class ElasticFlow:
     ) -> "dict[JobId, _Promise]":
         """Return the shares of `wanted`, which come by deadline (algorithm 1).
 
-        One that cannot end in time is put off to twice its time, again and again; one that cannot end in
-        NUM_SLOTS_MAX slots is left out.
+        One that cannot end in time is put off to twice its time, again and again; one
+        that cannot end in NUM_SLOTS_MAX slots is left out.
         """
         free_T = np.full(NUM_SLOTS_MAX, view.num_gpus, dtype=np.int64)
         promises = {}
         for job_id in wanted:
             request = requests[job_id]
-            promise, left_s = (
-                self._share(request, request.left_s, free_T),
-                request.left_s,
-            )
+            promise = self._share(request, request.left_s, free_T)
+            left_s = request.left_s
             while promise is None and left_s < self._slot_s * NUM_SLOTS_MAX:
                 left_s *= PUT_OFF
                 promise = self._share(request, left_s, free_T)
@@ -141,7 +151,9 @@ class ElasticFlow:
     def _share(
         self, request: "_Request", left_s: float, free_T: IntArray
     ) -> "_Promise | None":
-        """Return the smallest share with which `request` ends in left_s beside what was taken of free_T."""
+        """Return the smallest share with which `request` ends in left_s beside what was
+        taken of free_T.
+        """
         num_slots = min(math.ceil(left_s / self._slot_s), len(free_T))
         seconds_T = np.full(num_slots, self._slot_s)
         seconds_T[-1] = min(left_s - self._slot_s * (num_slots - 1), self._slot_s)
@@ -165,7 +177,9 @@ class ElasticFlow:
         promises: "dict[JobId, _Promise]",
         capacity: Capacity,
     ) -> None:
-        """Give what is left, doubling by doubling, to the best use of a further GPU (algorithm 2)."""
+        """Give what is left, doubling by doubling, to the best use of a further GPU
+        (algorithm 2).
+        """
         heap: list[tuple[float, int, int]] = []
 
         def push(index: int) -> None:
@@ -196,7 +210,8 @@ class ElasticFlow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """A deadline to keep: `steps` in left_s seconds, at rates[i] steps per second on counts[i] GPUs.
+    """A deadline to keep: `steps` in left_s seconds, at rates[i] steps per second on
+    counts[i] GPUs.
 
     late: it has come already.
     """
@@ -210,7 +225,9 @@ class _Request:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Promise:
-    """The minimum satisfactory share `count`, and what comes of it in each slot until the job ends."""
+    """The minimum satisfactory share `count`, and what comes of it in each slot until
+    the job ends.
+    """
 
     count: int
     count_T: IntArray
@@ -224,15 +241,15 @@ class _Promise:
 
 
 def _scaling(job: JobView) -> tuple[IntArray, FloatArray] | None:
-    """Return the doublings of the job's fewest replicas, as far as they help, and its steps per second."""
+    """Return the doublings of the job's fewest replicas, as far as they help, and its
+    steps per second.
+    """
     forecast = job.measured.forecast
     if forecast is None:
         return None
     low, most = useful_span(job)
-    counts, rates = (
-        [low],
-        [1.0 / forecast.step_time_s[min(low, len(forecast.step_time_s)) - 1]],
-    )
+    counts = [low]
+    rates = [1.0 / forecast.step_time_s[min(low, len(forecast.step_time_s)) - 1]]
     while (count := 2 * counts[-1]) <= min(most, len(forecast.step_time_s)):
         rate = 1.0 / forecast.step_time_s[count - 1]
         if rate <= rates[-1]:
@@ -243,11 +260,13 @@ def _scaling(job: JobView) -> tuple[IntArray, FloatArray] | None:
 
 
 def _request(job: JobView, at: float, *, promised: bool) -> _Request | None:
-    """Return the deadline of `job`, if it has a forecast and a deadline that is not yet too close.
+    """Return the deadline of `job`, if it has a forecast and a deadline that is not yet
+    too close.
 
     One that was promised is a request until it has ended.
     """
-    forecast, scaling = job.measured.forecast, _scaling(job)
+    forecast = job.measured.forecast
+    scaling = _scaling(job)
     if job.spec.deadline_at is None or forecast is None or scaling is None:
         return None
     # Whatever it gets, it may have to start or to change once.
@@ -259,7 +278,9 @@ def _request(job: JobView, at: float, *, promised: bool) -> _Request | None:
 
 
 def _steps_by_progress(job: JobView) -> float:
-    """Return the steps left if the rest goes as what was done, which no forecast rounds; 0 at the start."""
+    """Return the steps left if the rest goes as what was done, which no forecast
+    rounds; 0 at the start.
+    """
     seen = job.measured
     if seen.progress_target is None or not seen.progress > 0.0:
         return 0.0
@@ -274,7 +295,9 @@ def _num_late(promises: dict[JobId, _Promise]) -> int:
 
 
 def _give_at_most(job: JobView, count: int, capacity: Capacity) -> None:
-    """Give `count` GPUs, or the largest halving of it that fits and that the job may hold."""
+    """Give `count` GPUs, or the largest halving of it that fits and that the job may
+    hold.
+    """
     low = useful_span(job)[0]
     while count >= low and job.id not in capacity.counts:
         capacity.give(job, count)
@@ -293,15 +316,24 @@ def _note(
         )
     elif request is not None and job.id in promises:
         share = plural(promises[job.id].count, "GPU")
-        told = f"its deadline is promised: {share} from now on would do for the {request.left_s:.0f} s left"
+        told = (
+            f"its deadline is promised: {share} from now on would do for the "
+            f"{request.left_s:.0f} s left"
+        )
     elif job.spec.deadline_at is None:
         told = "without a deadline it gets what is left"
     elif job.measured.forecast is None:
-        told = "without a forecast its deadline cannot be promised, so it gets what is left"
+        told = (
+            "without a forecast its deadline cannot be promised, so it gets what is "
+            "left"
+        )
     elif request is None:
         told = "its deadline has come, so it gets what is left"
     else:
-        told = "its deadline cannot be kept beside those promised before, so it gets what is left"
+        told = (
+            "its deadline cannot be kept beside those promised before, so it gets "
+            "what is left"
+        )
     if job.id in capacity.counts:
         return told
     return waits(job, useful_span(job)[0], capacity, told)

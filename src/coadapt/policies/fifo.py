@@ -1,4 +1,6 @@
-"""First in, first out: jobs start in order of arrival on the GPUs they requested, and run to their end."""
+"""First in, first out: jobs start in order of arrival on the GPUs they requested, and
+run to their end.
+"""
 
 from typing import ClassVar
 

@@ -1,4 +1,6 @@
-"""Gandiva_fair (Chaudhary et al., EuroSys 2020): GPU time by tickets, and trade between GPU types."""
+"""Gandiva_fair (Chaudhary et al., EuroSys 2020): GPU time by tickets, and trade between
+GPU types.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -22,18 +24,21 @@ NEGLIGIBLE_GPUS = 1e-9
 
 
 class Form(StrEnum):
-    """TICKETS: shares of GPU time per tenant, and trade. EQUAL: the stand-in of Shockwave's comparison."""
+    """TICKETS: shares of GPU time per tenant, and trade. EQUAL: the stand-in of
+    Shockwave's comparison.
+    """
 
     TICKETS = "tickets"
     EQUAL = "equal"
 
 
 class GandivaFair:
-    """Each tenant with jobs has its tickets' share of the GPU time, which its jobs have in equal parts.
+    """Each tenant with jobs has its tickets' share of the GPU time, which its jobs have
+    in equal parts.
 
-    Tickets are the tenants' weights. round_s, resolve_s, hold_back: see RoundOptions. form: what is divided;
-    `equal` gives every job the same part of the time, whatever its GPUs and whose it is. trade: whether
-    tenants swap fast GPUs for more slow ones.
+    Tickets are the tenants' weights. round_s, resolve_s, hold_back: see RoundOptions.
+    form: what is divided; `equal` gives every job the same part of the time, whatever
+    its GPUs and whose it is. trade: whether tenants swap fast GPUs for more slow ones.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -52,7 +57,8 @@ class GandivaFair:
     ) -> None:
         if form not in list(Form):
             raise ValueError(f"form must be one of {', '.join(Form)}, got {form!r}")
-        self._form, self._trade = Form(form), trade
+        self._form = Form(form)
+        self._trade = trade
         options = RoundOptions(
             round_s=round_s, resolve_s=resolve_s, hold_back=hold_back
         )
@@ -92,7 +98,9 @@ class GandivaFair:
 def capped_shares(
     amount: float, most_U: FloatArray, weight_U: FloatArray
 ) -> FloatArray:
-    """Return `amount` divided by weight, nobody above `most_U`; what one cannot use goes to the others."""
+    """Return `amount` divided by weight, nobody above `most_U`; what one cannot use
+    goes to the others.
+    """
     share_U = np.zeros(len(most_U))
     open_U = most_U > 0.0
     while open_U.any():
@@ -107,11 +115,12 @@ def capped_shares(
 
 
 def traded(owned_UT: FloatArray, rate_UT: FloatArray) -> FloatArray:
-    """Return what tenants own after trade. owned_UT: GPUs by type. rate_UT: their mean rate on each type.
+    """Return what tenants own after trade. owned_UT: GPUs by type. rate_UT: their mean
+    rate on each type.
 
-    For each two types: whoever speeds up most on the faster one buys it, with GPUs of the slower one, from
-    whoever speeds up least, at the second largest speedup of those who could buy (the geometric mean of both
-    where there are two).
+    For each two types: whoever speeds up most on the faster one buys it, with GPUs of
+    the slower one, from whoever speeds up least, at the second largest speedup of those
+    who could buy (the geometric mean of both where there are two).
     So both gain. Until no two are left who would.
     """
     owned_UT = owned_UT.copy()
@@ -156,7 +165,9 @@ def _price(speedup_U: FloatArray, present: list[int], buyer: int, seller: int) -
 def _rates_by_tenant(
     jobs: PacedJobs, owner_J: IntArray, num_tenants: int
 ) -> FloatArray:
-    """Return each tenant's mean over its jobs of their rate on a type over their best one; 0: none can."""
+    """Return each tenant's mean over its jobs of their rate on a type over their best
+    one; 0: none can.
+    """
     best_J = np.where(jobs.best > 0.0, jobs.best, 1.0)
     relative_JT = np.where(jobs.base.can, jobs.base.rate_JT / best_J[:, None], 0.0)
     sum_UT, num_UT = np.zeros((2, num_tenants, len(jobs.types)))
@@ -167,7 +178,9 @@ def _rates_by_tenant(
 
 
 def _to_jobs(jobs: PacedJobs, owner_J: IntArray, owned_UT: FloatArray) -> FloatArray:
-    """Return X_JT: each tenant's GPUs among its jobs alike, as far as each can use them."""
+    """Return X_JT: each tenant's GPUs among its jobs alike, as far as each can use
+    them.
+    """
     base = jobs.base
     x_JT = np.zeros(base.rate_JT.shape)
     for tenant, owned_T in enumerate(owned_UT):
@@ -175,7 +188,8 @@ def _to_jobs(jobs: PacedJobs, owner_J: IntArray, owned_UT: FloatArray) -> FloatA
         width_M = base.width_J[mine].astype(np.float64)
         gpus_M = capped_shares(float(owned_T.sum()), width_M, np.ones(len(mine)))
         mix_MT = np.where(base.can[mine], owned_T[None, :], 0.0)
-        # A job that may use none of its tenant's types still has its part, of those that it may use.
+        # A job that may use none of its tenant's types still has its part, of those
+        # that it may use.
         mix_MT = np.where(
             mix_MT.sum(axis=1, keepdims=True) > 0.0, mix_MT, base.can[mine]
         )

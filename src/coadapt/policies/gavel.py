@@ -1,4 +1,6 @@
-"""Gavel (Narayanan et al., OSDI 2020): parts of the time on each GPU type, by one of several objectives."""
+"""Gavel (Narayanan et al., OSDI 2020): parts of the time on each GPU type, by one of
+several objectives.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +26,8 @@ from coadapt.policies.solvers.time_shares import (
 class Objective(StrEnum):
     """What the parts of the time optimise."""
 
-    MAX_MIN = "max-min"  # the least weighted GPU time that is well spent: least attained service
+    # the least weighted GPU time that is well spent: least attained service
+    MAX_MIN = "max-min"
     FTF = "ftf"  # the largest finish-time ratio
     MAKESPAN = "makespan"  # when the last job ends
     COST = "cost"  # the sum of throughputs per price, deadlines kept
@@ -32,11 +35,13 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Gavel:
-    """Divides the time of jobs over GPU types by a linear programme, and realises it round by round.
+    """Divides the time of jobs over GPU types by a linear programme, and realises it
+    round by round.
 
-    objective: what the programme aims at. by_type: whether it knows that types differ; else all rates count
-    as 1 (max-min only). prices: of a GPU per hour, by type, for `cost`; 1 where missing. round_s, resolve_s,
-    hold_back: see RoundOptions. central: of equally good parts the most central (not for `cost`).
+    objective: what the programme aims at. by_type: whether it knows that types differ;
+    else all rates count as 1 (max-min only). prices: of a GPU per hour, by type, for
+    `cost`; 1 where missing. round_s, resolve_s, hold_back: see RoundOptions. central:
+    of equally good parts the most central (not for `cost`).
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -58,11 +63,13 @@ class Gavel:
     def __post_init__(self) -> None:
         if self.objective not in list(Objective):
             raise ValueError(
-                f"objective must be one of {', '.join(Objective)}, got {self.objective!r}"
+                f"objective must be one of {', '.join(Objective)}, got "
+                f"{self.objective!r}"
             )
         if not self.by_type and self.objective != Objective.MAX_MIN:
             raise ValueError(
-                f"by_type=False goes with objective max-min only, got '{self.objective}'"
+                f"by_type=False goes with objective max-min only, got "
+                f"'{self.objective}'"
             )
         prices: object = self.prices
         if prices is not None and not (
@@ -83,7 +90,9 @@ class Gavel:
         object.__setattr__(self, "_ideal", IdealTimes(central=self.central))
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return the round's plan; parts of the time are decided first where jobs or GPUs changed."""
+        """Return the round's plan; parts of the time are decided first where jobs or
+        GPUs changed.
+        """
         weights = {job.id: view.tenant(job.spec.tenant).weight for job in view.jobs}
         return self._time.plan(view, lambda jobs: self._decide(jobs, weights))
 
@@ -119,7 +128,8 @@ def _positive(values: Iterable[object]) -> bool:
 
 
 def fair_rates(base: Base, weight_J: FloatArray) -> FloatArray:
-    """Return what one unit of max-min is worth to each job: its rate if all types were divided alike.
+    """Return what one unit of max-min is worth to each job: its rate if all types were
+    divided alike.
 
     Divided by its GPUs, so that GPU time is shared, not turns (released code).
     """
@@ -131,7 +141,9 @@ def fair_rates(base: Base, weight_J: FloatArray) -> FloatArray:
 
 
 def deadline_rates(jobs: PacedJobs) -> FloatArray:
-    """Return the least steps per second with which each job meets its deadline; 0 without one, or past it."""
+    """Return the least steps per second with which each job meets its deadline; 0
+    without one, or past it.
+    """
     left_s_J = [
         job.spec.deadline_at - jobs.at if job.spec.deadline_at is not None else 0.0
         for job in jobs.jobs

@@ -1,4 +1,6 @@
-"""Least attained service first: preemptive, by the GPU-seconds that jobs have held so far."""
+"""Least attained service first: preemptive, by the GPU-seconds that jobs have held so
+far.
+"""
 
 from typing import ClassVar
 
@@ -9,10 +11,12 @@ from coadapt.policies.base import PolicyCard
 
 
 class Las:
-    """No durations, no model. Not discretised, equal jobs take turns: `tiresias` has queues against that.
+    """No durations, no model. Not discretised, equal jobs take turns: `tiresias` has
+    queues against that.
 
-    turn_s: jobs that run stay in front of those that wait until so many seconds have passed; 0: each round
-    decides anew (the textbook). A job that never ran comes first at any time.
+    turn_s: jobs that run stay in front of those that wait until so many seconds have
+    passed; 0: each round decides anew (the textbook). A job that never ran comes first
+    at any time.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="order")

@@ -1,13 +1,17 @@
-"""LWF-κ with SRSF and AdaDUAL (Wang et al., 2020): least-loaded GPUs, least remaining service first."""
+"""LWF-κ with SRSF and AdaDUAL (Wang et al., 2020): least-loaded GPUs, least remaining
+service first.
+"""
 
-# Each GPU has a workload: the time that the jobs placed on it still train. A job of at most κ GPUs takes
-# those with least workload, wherever they are; a larger one is consolidated: nodes in order of their mean
-# workload, filled one after the other. Jobs that are placed on the same GPU take turns, least remaining
-# service first: in the paper within each iteration, here round by round. A job runs where all its GPUs are
+# Each GPU has a workload: the time that the jobs placed on it still train. A job of at
+# most κ GPUs takes those with least workload, wherever they are; a larger one is
+# consolidated: nodes in order of their mean workload, filled one after the other. Jobs
+# that are placed on the same GPU take turns, least remaining service first: in the
+# paper within each iteration, here round by round. A job runs where all its GPUs are
 # free for it.
 #
-# A GPU here is a number on its node, for the workloads only: which of a node's GPUs a replica is given is the
-# executor's business, so a job runs as soon as its nodes have as many free GPUs as it needs there.
+# A GPU here is a number on its node, for the workloads only: which of a node's GPUs a
+# replica is given is the executor's business, so a job runs as soon as its nodes have
+# as many free GPUs as it needs there.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,10 +72,11 @@ class _Place(NamedTuple):
 class Lwf:
     """Jobs with the least remaining service first, each where LWF-κ put it.
 
-    kappa: the most GPUs of a job that is not consolidated. residents: the most jobs that are placed on one
-    GPU, of which one runs; the others wait for it. settled: a job that waits keeps its place, as in the
-    paper; else it is placed anew in each round. overlap: one of Overlap. size_ratio: how many times as long
-    the exchange must be that an adadual job runs beside.
+    kappa: the most GPUs of a job that is not consolidated. residents: the most jobs
+    that are placed on one GPU, of which one runs; the others wait for it. settled: a
+    job that waits keeps its place, as in the paper; else it is placed anew in each
+    round. overlap: one of Overlap. size_ratio: how many times as long the exchange must
+    be that an adadual job runs beside.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -99,16 +104,23 @@ class Lwf:
             )
         if not (math.isfinite(size_ratio) and size_ratio > 0.0):
             raise ValueError(f"size_ratio must be finite and > 0, got {size_ratio}")
-        self._kappa, self._residents, self._settled = kappa, residents, settled
-        self._overlap, self._size_ratio = Overlap(overlap), size_ratio
+        self._kappa = kappa
+        self._residents = residents
+        self._settled = settled
+        self._overlap = Overlap(overlap)
+        self._size_ratio = size_ratio
         self._paces = Paces()
         self._places: dict[JobId, _Place] = {}
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return the round's plan; jobs that came are placed first, then the GPUs go round."""
-        paces, capacity = self._paces.observe(view), Capacity(view)
+        """Return the round's plan; jobs that came are placed first, then the GPUs go
+        round.
+        """
+        paces = self._paces.observe(view)
+        capacity = Capacity(view)
         nodes = {node.id: node for node in view.nodes}
-        free, allocations = FreeNodes(nodes), dict[JobId, Allocation]()
+        free = FreeNodes(nodes)
+        allocations = dict[JobId, Allocation]()
         for job in view.jobs:
             if job.id in capacity.counts:
                 free.take(job.allocation)
@@ -150,9 +162,12 @@ class Lwf:
     def _place_all(
         self, view: ClusterView, paces: Mapping[JobId, Pace], capacity: Capacity
     ) -> None:
-        """Bring the places up to date: of jobs that hold GPUs, of those placed before, then of new ones."""
+        """Bring the places up to date: of jobs that hold GPUs, of those placed before,
+        then of new ones.
+        """
         nodes = {node.id: node for node in view.nodes}
-        before, self._places = self._places, {}
+        before = self._places
+        self._places = {}
         loads = _Loads(view.nodes, self._residents)
 
         def settle(job: JobView, place: _Place) -> None:
@@ -161,7 +176,8 @@ class Lwf:
 
         waiting = []
         for job in view.jobs:
-            held, place = gpu_type_held(job, nodes), before.get(job.id)
+            held = gpu_type_held(job, nodes)
+            place = before.get(job.id)
             if job.id in capacity.counts or (held is not None and _whole(job, nodes)):
                 if (
                     place is None
@@ -185,8 +201,11 @@ class Lwf:
     def _choose(
         self, job: JobView, view: ClusterView, pace: Pace, loads: "_Loads"
     ) -> _Place | None:
-        """Return where `job` ends first, if all before it on its GPUs do; None if there is no room."""
-        count, best = requested_gpus(job), None
+        """Return where `job` ends first, if all before it on its GPUs do; None if there
+        is no room.
+        """
+        count = requested_gpus(job)
+        best = None
         for gpu_type in sorted(pace.step_s):
             of_type = [node for node in view.nodes if node.gpu_type == gpu_type]
             gpus = loads.least(of_type, count, spread=count <= self._kappa)
@@ -197,7 +216,9 @@ class Lwf:
         return None if best is None else best[1]
 
     def _may_overlap(self, new_s: float, others_s: Sequence[float | None]) -> bool:
-        """Return whether an exchange of `new_s` seconds a step may begin beside `others_s` on some node."""
+        """Return whether an exchange of `new_s` seconds a step may begin beside
+        `others_s` on some node.
+        """
         if self._overlap is Overlap.ANY or not others_s or not new_s:
             return True
         if self._overlap is Overlap.ALONE or len(others_s) > 1:
@@ -222,7 +243,10 @@ class Lwf:
                 start = (
                     f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
                 )
-                note = f"{start} for its GPUs on {', '.join(node for node, _ in place.slots)}: {busy[job.id]}"
+                note = (
+                    f"{start} for its GPUs on "
+                    f"{', '.join(node for node, _ in place.slots)}: {busy[job.id]}"
+                )
             else:
                 crowded = f"all others have {plural(self._residents, 'job')} already"
                 note = waits(
@@ -237,7 +261,9 @@ class Lwf:
 
 
 def min_service_gpu_s(job: JobView, pace: Pace) -> float:
-    """Return GPUs × seconds that `job` has left on its best GPU type; infinity if it can run on none."""
+    """Return GPUs × seconds that `job` has left on its best GPU type; infinity if it
+    can run on none.
+    """
     return min(
         (_service_gpu_s(job, pace, name) for name in pace.step_s), default=math.inf
     )
@@ -248,7 +274,9 @@ def _service_gpu_s(job: JobView, pace: Pace, gpu_type: str) -> float:
 
 
 def _whole(job: JobView, nodes: Mapping[NodeId, Node]) -> bool:
-    """Return whether `job` holds all the GPUs that it requested, for itself, on nodes that have as many."""
+    """Return whether `job` holds all the GPUs that it requested, for itself, on nodes
+    that have as many.
+    """
     there = all(count <= nodes[node].num_gpus for node, count in job.allocation.slots)
     return (
         there
@@ -268,7 +296,9 @@ def _same_slots(job: JobView, allocation: Allocation) -> Allocation:
 
 
 def _stands(job: JobView, place: _Place, nodes: Mapping[NodeId, Node]) -> bool:
-    """Return whether `place` is still there for `job`: nodes go, or come back smaller or of another type."""
+    """Return whether `place` is still there for `job`: nodes go, or come back smaller
+    or of another type.
+    """
     fits = all(
         node in nodes
         and nodes[node].gpu_type == place.gpu_type
@@ -283,7 +313,9 @@ def _stands(job: JobView, place: _Place, nodes: Mapping[NodeId, Node]) -> bool:
 
 
 class _Loads:
-    """left_s: seconds that the jobs placed on each GPU still train, one after the other."""
+    """left_s: seconds that the jobs placed on each GPU still train, one after the
+    other.
+    """
 
     def __init__(self, nodes: Iterable[Node], residents: int) -> None:
         self._residents = residents
@@ -300,7 +332,9 @@ class _Loads:
     def least(
         self, nodes: Sequence[Node], count: int, *, spread: bool
     ) -> tuple[Gpu, ...] | None:
-        """Return the `count` GPUs that LWF-κ takes, spread or consolidated; None if there are too few."""
+        """Return the `count` GPUs that LWF-κ takes, spread or consolidated; None if
+        there are too few.
+        """
         rooms = [(node, room) for node in nodes if (room := self._room(node))]
         if sum(len(room) for _, room in rooms) < count:
             return None
@@ -316,7 +350,9 @@ class _Loads:
         return tuple([gpu for _, room in rooms for gpu in room][:count])
 
     def least_on(self, allocation: Allocation) -> tuple[Gpu, ...]:
-        """Return GPUs of the nodes of `allocation` for its replicas, the least loaded ones."""
+        """Return GPUs of the nodes of `allocation` for its replicas, the least loaded
+        ones.
+        """
         gpus: list[Gpu] = []
         for node, count in allocation.slots:
             of_node = [gpu for gpu in self.left_s if gpu[0] == node]
@@ -333,14 +369,17 @@ class _Loads:
 
 
 class _Links:
-    """Exchanges on each node, of the jobs that run in this round: seconds of a step, None if not known."""
+    """Exchanges on each node, of the jobs that run in this round: seconds of a step,
+    None if not known.
+    """
 
     def __init__(
         self,
         nodes: Mapping[NodeId, Node],
         may: Callable[[float, Sequence[float | None]], bool],
     ) -> None:
-        self._nodes, self._may = nodes, may
+        self._nodes = nodes
+        self._may = may
         self._on: dict[NodeId, list[float | None]] = {}
 
     def admits(self, job: JobView, allocation: Allocation) -> bool:

@@ -1,4 +1,6 @@
-"""Max-min fairness: nobody can have more without somebody who has less having still less."""
+"""Max-min fairness: nobody can have more without somebody who has less having still
+less.
+"""
 
 from typing import ClassVar
 
@@ -15,11 +17,12 @@ from coadapt.policies.base import PolicyCard
 class MaxMin:
     """Elastic jobs share GPUs, rigid ones time. No durations, no model.
 
-    First each job its fewest, in the order of what it got of its fair share so far (mean GPUs held since it
-    came, over the share): the deficit order that makes time shares of gangs come true (Gavel, OSDI'20). Then
-    one GPU at a time to the tenant with the fewest per weight, there to the job with the fewest.
-    turn_s: jobs keep their place for so many seconds, as in Gavel's rounds; 0: each round orders anew. It
-    matters only where not all jobs fit.
+    First each job its fewest, in the order of what it got of its fair share so far
+    (mean GPUs held since it came, over the share): the deficit order that makes time
+    shares of gangs come true (Gavel, OSDI'20). Then one GPU at a time to the tenant
+    with the fewest per weight, there to the job with the fewest.
+    turn_s: jobs keep their place for so many seconds, as in Gavel's rounds; 0: each
+    round orders anew. It matters only where not all jobs fit.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -30,7 +33,8 @@ class MaxMin:
         self._turns = Turns(turn_s)
 
     def allocate(self, view: ClusterView) -> Plan:
-        capacity, shares = Capacity(view), fair_shares(view)
+        capacity = Capacity(view)
+        shares = fair_shares(view)
         ahead = self._turns.ahead(view)
         queue = sorted(
             view.jobs,
@@ -58,8 +62,11 @@ class MaxMin:
 
 
 def _served(view: ClusterView, job: JobView, share: float) -> float:
-    """Return the mean GPUs that `job` held since it came, over its fair share; 0 for one that just came."""
-    age_s, service_gpu_s = view.at - job.submitted_at, view.service_gpu_s(job)
+    """Return the mean GPUs that `job` held since it came, over its fair share; 0 for
+    one that just came.
+    """
+    age_s = view.at - job.submitted_at
+    service_gpu_s = view.service_gpu_s(job)
     if age_s <= 0.0 or service_gpu_s <= 0.0:
         return 0.0
     return service_gpu_s / age_s / share if share > 0.0 else float("inf")

@@ -1,4 +1,6 @@
-"""The largest sum of throughputs now: a baseline of Gavel's and Shockwave's comparisons (also called MSS)."""
+"""The largest sum of throughputs now: a baseline of Gavel's and Shockwave's comparisons
+(also called MSS).
+"""
 
 from typing import ClassVar
 
@@ -15,10 +17,11 @@ from coadapt.policies.solvers.time_shares import central_max_total, max_total
 class Mst:
     """Runs whoever is fastest, whatever becomes of the others.
 
-    round_s, resolve_s, hold_back: see RoundOptions. raw: throughput in passes per second of all replicas, as
-    in the released code, where a job with small passes beats one with large ones; without it each job counts
-    by its rate over its best one, times its GPUs. central: of equally good parts the
-    most central, in which jobs that are alike are treated alike.
+    round_s, resolve_s, hold_back: see RoundOptions. raw: throughput in passes per
+    second of all replicas, as in the released code, where a job with small passes beats
+    one with large ones; without it each job counts by its rate over its best one, times
+    its GPUs. central: of equally good parts the most central, in which jobs that are
+    alike are treated alike.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -35,7 +38,8 @@ class Mst:
         raw: bool = False,
         central: bool = False,
     ) -> None:
-        self._raw, self._central = raw, central
+        self._raw = raw
+        self._central = central
         options = RoundOptions(
             round_s=round_s, resolve_s=resolve_s, hold_back=hold_back
         )

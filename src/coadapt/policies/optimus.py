@@ -1,4 +1,6 @@
-"""Optimus (Peng et al., EuroSys 2018) for all-reduce jobs: GPUs one at a time to whoever gains most time."""
+"""Optimus (Peng et al., EuroSys 2018) for all-reduce jobs: GPUs one at a time to
+whoever gains most time.
+"""
 
 from typing import ClassVar
 
@@ -10,18 +12,20 @@ from coadapt.policies.allocation.reasons import go_first, waits
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.predictors.declared import forecast_of
 
-# Steps left that are assumed where a forecast says that none are: the job is still there (OSDI'21 artifact).
+# Steps left that are assumed where a forecast says that none are: the job is still
+# there (OSDI'21 artifact).
 MIN_REMAINING_STEPS = 1.0
 UNKNOWN = MarginalGain(())  # of a job without a forecast
 
 
 class Optimus:
-    """Needs a forecast (`Optimus+Oracle` where it comes from a trace) or a declared length; jobs without one
-    hold their minimum.
+    """Needs a forecast (`Optimus+Oracle` where it comes from a trace) or a declared
+    length; jobs without one hold their minimum.
 
-    Each round starts anew and counts no cost of rescaling, as in Pollux's simulator (OSDI'21 artifact): the
-    minimum to each job in order of submission, then one GPU at a time to the largest decrease of remaining
-    time. Parameter servers and the loss-curve fit of the paper are not modelled.
+    Each round starts anew and counts no cost of rescaling, as in Pollux's simulator
+    (OSDI'21 artifact): the minimum to each job in order of submission, then one GPU at
+    a time to the largest decrease of remaining time. Parameter servers and the
+    loss-curve fit of the paper are not modelled.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(

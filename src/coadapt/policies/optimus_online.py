@@ -1,4 +1,6 @@
-"""Optimus (Peng et al., EuroSys 2018) without an oracle: ends by loss curves, speeds by what was timed."""
+"""Optimus (Peng et al., EuroSys 2018) without an oracle: ends by loss curves, speeds by
+what was timed.
+"""
 
 import math
 from dataclasses import replace
@@ -17,21 +19,24 @@ from coadapt.policies.predictors.learning import (
     types_to_count_on,
 )
 
-# Of Optimus's released code: a loss within this of those of so many epochs before has converged; the most
-# epochs; the epochs that are left where nothing is known.
+# Of Optimus's released code: a loss within this of those of so many epochs before has
+# converged; the most epochs; the epochs that are left where nothing is known.
 TOLERANCE = 0.05
 WINDOW_EPOCHS = 10
 EPOCHS_MAX = 100
 MORE_EPOCHS = 20
-# A job of which nothing is known has as much left as it did, and this many steps at least; ours.
+# A job of which nothing is known has as much left as it did, and this many steps at
+# least; ours.
 LEAST_STEPS = 1000.0
 
 
 class OptimusOnline:
-    """Forecasts are this policy's own, made of what jobs log and of step times; it gives as Optimus does.
+    """Forecasts are this policy's own, made of what jobs log and of step times; it
+    gives as Optimus does.
 
-    period_s: the least time between two decisions on all jobs; in between, new jobs get their minimum of what
-    is free. metric: the name that losses are logged under; none: the first known one that a job logs.
+    period_s: the least time between two decisions on all jobs; in between, new jobs get
+    their minimum of what is free. metric: the name that losses are logged under; none:
+    the first known one that a job logs.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -52,7 +57,8 @@ class OptimusOnline:
         if view.at - self._decided_at < self._period_s:
             return between_decisions(view, self._period_s)
         self._decided_at = view.at
-        jobs, how = [], {}
+        jobs = []
+        how = {}
         gpu_types, most = types_to_count_on(view)
         for job in view.jobs:
             forecast, how[job.id] = self._forecast(job, gpu_types[job.id], most)
@@ -67,7 +73,9 @@ class OptimusOnline:
         return replace(plan, reasons=reasons)
 
     def _forecast(self, job: JobView, gpu_type: str, most: int) -> tuple[Forecast, str]:
-        """Return steps left and step times up to `most` replicas, and in words where the former come from."""
+        """Return steps left and step times up to `most` replicas, and in words where
+        the former come from.
+        """
         samples, how = left_samples(job, self._learning)
         high = max(min(useful_span(job)[1], most), 1)
         times = self._learning.step_s(job, gpu_type, high)
@@ -77,8 +85,11 @@ class OptimusOnline:
 
 
 def left_samples(job: JobView, learning: Learning) -> tuple[float, str]:
-    """Return the samples that `job` has left, at least an epoch, and in words where that comes from."""
-    done, epoch = job.measured.samples, learning.epoch_samples(job)
+    """Return the samples that `job` has left, at least an epoch, and in words where
+    that comes from.
+    """
+    done = job.measured.samples
+    epoch = learning.epoch_samples(job)
     least = epoch or max(done / MORE_EPOCHS, total_batch(job))
     usual = learning.usual_samples(job)
     if usual is not None:

@@ -1,4 +1,6 @@
-"""What each option of a policy means, as the docstrings say it: `name, name: text.`, in any line of them."""
+"""What each option of a policy means, as the docstrings say it: `name, name: text.`, in
+any line of them.
+"""
 
 import inspect
 import re
@@ -6,17 +8,19 @@ import sys
 from collections.abc import Collection, Iterator
 from enum import Enum
 
-# `power, queue_cost: text`, at the start of a sentence or of its half; `options as in PolluxOptions` and
-# `see RoundOptions` name the class that explains them.
+# `power, queue_cost: text`, at the start of a sentence or of its half; `options as in
+# PolluxOptions` and `see RoundOptions` name the class that explains them.
 _HEAD = re.compile(r"(?:^|(?<=[.;] ))((?:[a-z]\w*, )*[a-z]\w*): ")
 _ELSEWHERE = re.compile(r"\b(?:as in|see) (\w*Options)\b")
 SEED = "of what it draws at random"
 
 
 def option_texts(policy: object, options: Collection[str]) -> dict[str, str]:
-    """Return what docstrings say of `options`; one that none of them explains is missing.
+    """Return what docstrings say of `options`; one that none of them explains is
+    missing.
 
-    The docstrings are those of the class `policy`, of its bases and of the classes of options named there.
+    The docstrings are those of the class `policy`, of its bases and of the classes of
+    options named there.
     """
     texts: dict[str, str] = {}
     for doc in _docs(policy):
@@ -43,7 +47,9 @@ def _docs(policy: object) -> Iterator[str]:
 
 
 def _explained(doc: str) -> Iterator[tuple[str, str]]:
-    """Yield each name with the text behind its colon, up to the next name or the end of the paragraph."""
+    """Yield each name with the text behind its colon, up to the next name or the end of
+    the paragraph.
+    """
     for paragraph in doc.split("\n\n"):
         flat = " ".join(paragraph.split())
         heads = list(_HEAD.finditer(flat))

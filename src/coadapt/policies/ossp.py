@@ -1,4 +1,6 @@
-"""Least makespan of the jobs that are there: a baseline of Gavel's and Shockwave's comparisons (OSSP)."""
+"""Least makespan of the jobs that are there: a baseline of Gavel's and Shockwave's
+comparisons (OSSP).
+"""
 
 from typing import ClassVar
 
@@ -11,16 +13,18 @@ from coadapt.policies.allocation.turns import GAVEL_ROUND_S
 from coadapt.policies.base import PolicyCard
 from coadapt.policies.solvers.time_shares import SLACK, central_max_min, max_min
 
-# The released code looks for T by bisection between these, until both ends are within the tolerance.
+# The released code looks for T by bisection between these, until both ends are within
+# the tolerance.
 BISECTION_S = (100.0, 1e6)
 
 
 class Ossp:
     """Every job gets the rate at which all end together, as early as can be.
 
-    round_s, resolve_s, hold_back: see RoundOptions. tolerance: 0 is exact; otherwise T is found by bisection
-    to within this part, as in the released code (0.05), and lies above the optimum. central: of equally
-    good parts the most central. Jobs that do not tell their length count as half done.
+    round_s, resolve_s, hold_back: see RoundOptions. tolerance: 0 is exact; otherwise T
+    is found by bisection to within this part, as in the released code (0.05), and lies
+    above the optimum. central: of equally good parts the most central. Jobs that do not
+    tell their length count as half done.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -40,7 +44,8 @@ class Ossp:
     ) -> None:
         if not 0.0 <= tolerance < 1.0:
             raise ValueError(f"tolerance must be in [0, 1), got {tolerance}")
-        self._tolerance, self._central = tolerance, central
+        self._tolerance = tolerance
+        self._central = central
         options = RoundOptions(
             round_s=round_s, resolve_s=resolve_s, hold_back=hold_back
         )
@@ -67,10 +72,13 @@ class Ossp:
 
 
 def bisected(least_s: float, tolerance: float) -> float:
-    """Return the T >= `least_s` at which a bisection that only sees whether T is possible stops."""
+    """Return the T >= `least_s` at which a bisection that only sees whether T is
+    possible stops.
+    """
     low, high = BISECTION_S
     while high < least_s:
-        low, high = high, 10.0 * high
+        low = high
+        high = 10.0 * high
     while high > (1.0 + tolerance) * low:
         middle = (low + high) / 2.0
         if middle >= least_s:

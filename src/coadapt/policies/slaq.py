@@ -1,4 +1,6 @@
-"""SLAQ (Zhang et al., SoCC 2017): GPUs go where the normalised loss is predicted to fall most."""
+"""SLAQ (Zhang et al., SoCC 2017): GPUs go where the normalised loss is predicted to
+fall most.
+"""
 
 import math
 from enum import StrEnum
@@ -29,19 +31,23 @@ class Family(StrEnum):
 
 
 class _Fall(NamedTuple):
-    """The fall of one job's normalised loss in the epoch to come, by replicas. curved: as predicted."""
+    """The fall of one job's normalised loss in the epoch to come, by replicas. curved:
+    as predicted.
+    """
 
     fall_N: tuple[float, ...]
     curved: bool
 
 
 class Slaq:
-    """Each job gets its minimum, then GPUs go one by one where predicted quality gains most from them.
+    """Each job gets its minimum, then GPUs go one by one where predicted quality gains
+    most from them.
 
-    epoch_s: the time that is looked ahead, and the least time between two decisions; in between, new jobs get
-    their minimum of what is free. family: of the loss curves, one of Family. keep: what a new count must
-    promise over the present one, as a part of it, before a job is rescaled. metric: the name that losses are
-    logged under; none: the first known one that a job logs.
+    epoch_s: the time that is looked ahead, and the least time between two decisions; in
+    between, new jobs get their minimum of what is free. family: of the loss curves, one
+    of Family. keep: what a new count must promise over the present one, as a part of
+    it, before a job is rescaled. metric: the name that losses are logged under; none:
+    the first known one that a job logs.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -65,11 +71,9 @@ class Slaq:
             )
         if not keep >= 0.0:
             raise ValueError(f"keep must be >= 0, got {keep}")
-        self._epoch_s, self._quadratic, self._keep = (
-            epoch_s,
-            family == Family.QUADRATIC,
-            keep,
-        )
+        self._epoch_s = epoch_s
+        self._quadratic = family == Family.QUADRATIC
+        self._keep = keep
         self._learning = Learning(metric)
         self._decided_at = -math.inf
 
@@ -78,7 +82,8 @@ class Slaq:
         if view.at - self._decided_at < self._epoch_s:
             return between_decisions(view, self._epoch_s)
         self._decided_at = view.at
-        capacity, falls = Capacity(view), self._falls(view)
+        capacity = Capacity(view)
+        falls = self._falls(view)
         # Where not all fit, those whose loss falls most by their minimum.
         for job in sorted(
             view.jobs, key=lambda job: -falls[job.id].fall_N[span(job)[0] - 1]
@@ -103,10 +108,12 @@ class Slaq:
     def _fall(self, job: JobView, gpu_type: str, most: int) -> _Fall:
         """Return the fall in `epoch_s` on 1 to as many replicas as are of use to `job`.
 
-        Losses are divided by the largest fall from one to the next so far, so that the first ones of any job
-        count about 1 (§3). Until there is a curve each GPU that the job requested is worth one such fall.
+        Losses are divided by the largest fall from one to the next so far, so that the
+        first ones of any job count about 1 (§3). Until there is a curve each GPU that
+        the job requested is worth one such fall.
         """
-        low, high = span(job)[0], max(useful_span(job)[1], span(job)[0])
+        low = span(job)[0]
+        high = max(useful_span(job)[1], span(job)[0])
         high = max(min(high, most), low)
         curve = self._learning.curve(job, quadratic=self._quadratic)
         if curve is None:
@@ -124,10 +131,13 @@ class Slaq:
     def _steady(
         self, view: ClusterView, found: Capacity, falls: dict[str, _Fall]
     ) -> Capacity:
-        """Return what was found but for changes that promise too little; `found` if not all of that fits."""
+        """Return what was found but for changes that promise too little; `found` if not
+        all of that fits.
+        """
         steady = Capacity(view)
         for job in view.jobs:
-            count, held = found.counts.get(job.id, 0), job.allocation.num_replicas
+            count = found.counts.get(job.id, 0)
+            held = job.allocation.num_replicas
             if job.id in steady.counts or not count or not held or count == held:
                 continue
             fall_N = falls[job.id].fall_N
@@ -155,4 +165,7 @@ class Slaq:
         if not fall.curved:
             return "it counts as new: it told too few losses to predict more"
         there = fall.fall_N[min(count, len(fall.fall_N)) - 1]
-        return f"its loss is to fall by {there:.2g} of its largest step in {self._epoch_s:g} s"
+        return (
+            f"its loss is to fall by {there:.2g} of its largest step in "
+            f"{self._epoch_s:g} s"
+        )

@@ -1,4 +1,6 @@
-"""Shortest remaining service first: preemptive, by remaining time x GPUs on the requested count."""
+"""Shortest remaining service first: preemptive, by remaining time x GPUs on the
+requested count.
+"""
 
 from typing import ClassVar
 
@@ -15,11 +17,13 @@ from coadapt.policies.predictors.declared import forecast_of
 
 
 class Srsf:
-    """Needs a forecast or a declared length; jobs without one come behind, the least attained service first.
+    """Needs a forecast or a declared length; jobs without one come behind, the least
+    attained service first.
 
-    turn_s: of those without one, who runs stays in front of who waits until so many seconds have passed.
-    The oracle that gang schedulers compare themselves with (Tiresias, NSDI'19): a job that is short but wide
-    holds up as many others as one that is long and narrow.
+    turn_s: of those without one, who runs stays in front of who waits until so many
+    seconds have passed.
+    The oracle that gang schedulers compare themselves with (Tiresias, NSDI'19): a job
+    that is short but wide holds up as many others as one that is long and narrow.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -35,5 +39,6 @@ class Srsf:
 
 
 def _left_gpu_s(job: JobView) -> float | None:
-    forecast, count = forecast_of(job), requested_gpus(job)
+    forecast = forecast_of(job)
+    count = requested_gpus(job)
     return None if forecast is None else forecast.remaining_s(count) * count

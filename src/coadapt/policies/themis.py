@@ -1,4 +1,6 @@
-"""Themis (Mahajan et al., NSDI 2020) by its objective: the least largest finish-time ratio."""
+"""Themis (Mahajan et al., NSDI 2020) by its objective: the least largest finish-time
+ratio.
+"""
 
 from typing import ClassVar
 
@@ -11,9 +13,11 @@ from coadapt.policies.base import PolicyCard
 
 
 class Themis:
-    """Finish-time fairness as Gavel, Shockwave and Sia compare with it: without the auction.
+    """Finish-time fairness as Gavel, Shockwave and Sia compare with it: without the
+    auction.
 
-    round_s, resolve_s, hold_back: see RoundOptions. central: of equally good parts the most central.
+    round_s, resolve_s, hold_back: see RoundOptions. central: of equally good parts the
+    most central.
     Jobs that do not tell their length count as half done.
     """
 

@@ -1,4 +1,6 @@
-"""Tiresias (Gu et al., NSDI 2019): two-dimensional least attained service, discretised into queues."""
+"""Tiresias (Gu et al., NSDI 2019): two-dimensional least attained service, discretised
+into queues.
+"""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +14,8 @@ from coadapt.policies.base import PolicyCard
 from coadapt.policies.predictors.gittins import GittinsIndex
 from coadapt.policies.predictors.tensor_skew import tensor_skew
 
-# 16 GPU-hours: the one threshold of the baseline in Pollux's simulator (OSDI'21 artifact).
+# 16 GPU-hours: the one threshold of the baseline in Pollux's simulator (OSDI'21
+# artifact).
 POLLUX_THRESHOLD_GPU_S = 57_600.0
 
 FORMS = ("las", "gittins")
@@ -29,22 +32,25 @@ class _Entry:
 
 
 class Tiresias:
-    """Jobs that used the fewest GPU-seconds first, in a few queues so that equal jobs do not alternate.
+    """Jobs that used the fewest GPU-seconds first, in a few queues so that equal jobs
+    do not alternate.
 
-    form: `las` knows nothing: within a queue, first in first out. `gittins` knows how long jobs were in the
-    past: within a queue, the largest Gittins index for going on up to the queue's end.
-    thresholds_gpu_s: attained service at which a job falls from queue i to the tail of queue i + 1.
-    promote_knob: a waiting job of a lower queue returns to the tail of the first one when it has waited this
-    many times as long as it ran, both since it last entered the first queue; 0 (the paper's test bed) is
-    never.
-    history_gpu_s: whole service of past jobs, for `gittins`; jobs that end are added, and until there are
-    MIN_SAMPLES it is `las`. pack_limit: a job whose tensors are more skewed, or unknown, is put on as few
-    nodes as possible, another on fragments of nodes; None: everybody on the emptiest nodes, as in the OSDI'21
-    artifact.
+    form: `las` knows nothing: within a queue, first in first out. `gittins` knows how
+    long jobs were in the past: within a queue, the largest Gittins index for going on
+    up to the queue's end.
+    thresholds_gpu_s: attained service at which a job falls from queue i to the tail of
+    queue i + 1. promote_knob: a waiting job of a lower queue returns to the tail of the
+    first one when it has waited this many times as long as it ran, both since it last
+    entered the first queue; 0 (the paper's test bed) is never.
+    history_gpu_s: whole service of past jobs, for `gittins`; jobs that end are added,
+    and until there are MIN_SAMPLES it is `las`. pack_limit: a job whose tensors are
+    more skewed, or unknown, is put on as few nodes as possible, another on fragments of
+    nodes; None: everybody on the emptiest nodes, as in the OSDI'21 artifact.
 
-    Attained service is what the scheduler measured (`ClusterView.service_gpu_s`), not a sum of round
-    lengths kept here: it survives a restart of the scheduler, and it is right where a node was lost between
-    two rounds. Without faults both are equal at every round.
+    Attained service is what the scheduler measured (`ClusterView.service_gpu_s`), not a
+    sum of round lengths kept here: it survives a restart of the scheduler, and it is
+    right where a node was lost between two rounds. Without faults both are equal at
+    every round.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -104,7 +110,8 @@ class Tiresias:
 
     def _ordered(self, level: int) -> list[JobId]:
         """Return the jobs of queue `level`, first served first."""
-        queue, index = list(self._queues[level]), self._index
+        queue = list(self._queues[level])
+        index = self._index
         if index is None or index.num_samples < MIN_SAMPLES:
             return queue
         bound = (*self._thresholds, math.inf)[level]
@@ -124,7 +131,9 @@ class Tiresias:
             self._service_gpu_s = {job.id: view.service_gpu_s(job) for job in view.jobs}
 
     def _queue_up(self, job: JobView, at: float, attained_gpu_s: float) -> None:
-        """Put `job` at the tail of the queue that it belongs to, unless it stands there already."""
+        """Put `job` at the tail of the queue that it belongs to, unless it stands there
+        already.
+        """
         level = next(
             (level for level, queue in enumerate(self._queues) if job.id in queue), None
         )
@@ -148,7 +157,9 @@ class Tiresias:
     def _starves(
         self, job: JobView, since_entry_s: float, service_gpu_s: float
     ) -> bool:
-        """Return whether `job` waited PromoteKnob times as long as it ran since its last entry."""
+        """Return whether `job` waited PromoteKnob times as long as it ran since its
+        last entry.
+        """
         ran_s = service_gpu_s / job.spec.replicas.requested
         return (
             self._promote_knob > 0

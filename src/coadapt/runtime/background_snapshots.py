@@ -1,12 +1,17 @@
-"""A store whose snapshots are written beside the events: the loop only waits for a copy to be taken."""
+"""A store whose snapshots are written beside the events: the loop only waits for a copy
+to be taken.
+"""
 
 # Why a shallow copy will do
 #
-# All values of the state are frozen and replaced whole; only the state itself, its dictionaries and the
-# records of jobs change. So copies of those are a picture of the moment, and turning them into text, which
-# takes seconds at 10,000 jobs, needs nobody to wait. What the snapshot stands for is in the journal already:
-# one that comes late, or not at all, costs a longer replay and nothing else. So while one is written, the
-# next is left out. An error of one is raised at the next: a disk that cannot be written ends the scheduler.
+# All values of the state are frozen and replaced whole; only the state itself, its
+# dictionaries and the records of jobs change. So copies of those are a picture of the
+# moment, and turning them into text, which
+# takes seconds at 10,000 jobs, needs nobody to wait. What the snapshot stands for is in
+# the journal already:
+# one that comes late, or not at all, costs a longer replay and nothing else. So while
+# one is written, the next is left out. An error of one is raised at the next: a disk
+# that cannot be written ends the scheduler.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,8 +71,9 @@ class BackgroundSnapshots(Store):
         return self._store.latest_snapshot()
 
     def finish(self) -> None:
-        """Wait until what is being written is written. Raises what went wrong with it, unless that may pass
-        (a full disk, a lock): it was left out then, and a restart replays more events.
+        """Wait until what is being written is written. Raises what went wrong with it,
+        unless that may pass (a full disk, a lock): it was left out then, and a restart
+        replays more events.
         """
         if self._writing is None:
             return
@@ -82,7 +88,8 @@ class BackgroundSnapshots(Store):
 def picture_of(state: SchedulerState) -> SchedulerState:
     """Return a copy that stays as it is while `state` goes on."""
     jobs = {name: copy_of(job) for name, job in state.jobs.items()}
-    ended, tenants = dict(state.ended), dict(state.tenants)
+    ended = dict(state.ended)
+    tenants = dict(state.tenants)
     picture = replace(
         state, nodes=dict(state.nodes), jobs=jobs, ended=ended, tenants=tenants
     )
@@ -92,24 +99,22 @@ def picture_of(state: SchedulerState) -> SchedulerState:
 
 def copy_of(job: JobRecord) -> JobRecord:
     """Return a copy of a job's record that stays as it is."""
-    # By hand, a tenth of what copy.copy takes: all 10,000 are copied while the loop waits.
+    # By hand, a tenth of what copy.copy takes: all 10,000 are copied while the loop
+    # waits.
     made = object.__new__(JobRecord)
-    made.id, made.spec, made.submitted_at, made.ended_at = (
-        job.id,
-        job.spec,
-        job.submitted_at,
-        job.ended_at,
-    )
-    made.status, made.target, made.order, made.running = (
-        job.status,
-        job.target,
-        job.order,
-        job.running,
-    )
+    made.id = job.id
+    made.spec = job.spec
+    made.submitted_at = job.submitted_at
+    made.ended_at = job.ended_at
+    made.status = job.status
+    made.target = job.target
+    made.order = job.order
+    made.running = job.running
     made.failed_rescales = job.failed_rescales
     made.growth = job.growth
     made.unfit_nodes = job.unfit_nodes
     made.heard_at = job.heard_at
     made.retry_at = job.retry_at
-    made.measured, made.usage = job.measured, job.usage
+    made.measured = job.measured
+    made.usage = job.usage
     return made

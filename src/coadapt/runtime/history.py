@@ -1,5 +1,6 @@
-"""What happened, per job and per cluster: a fold over (event, commands, state), for simulated and live runs
-alike. Metrics and the report page read it; the core does not know it.
+"""What happened, per job and per cluster: a fold over (event, commands, state), for
+simulated and live runs alike. Metrics and the report page read it; the core does not
+know it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,10 +30,11 @@ from coadapt.model.quick_init import quick_init
 from coadapt.runtime.snapshot import job_efficiency
 from coadapt.runtime.story import replicas_of_change, told_in_place, why_now
 
-# Points kept per job: when full, every other one goes, so that a month of reports fits in memory and the
-# curve still spans the job's whole life.
+# Points kept per job: when full, every other one goes, so that a month of reports fits
+# in memory and the curve still spans the job's whole life.
 NUM_POINTS_MAX = 2000
-# Sentences kept per job: the first says why it began as it did, the latest say why it is where it is.
+# Sentences kept per job: the first says why it began as it did, the latest say why it
+# is where it is.
 NUM_REASONS_MAX = 500
 # Sentences about changes in place kept per job: the latest.
 NUM_CHANGES_MAX = 50
@@ -45,8 +47,8 @@ ANY_ROUND = -1
 class Span:
     """A stretch of time (s) in which a job's state and what it held did not change.
 
-    num_gpus: GPUs held, weighted by the share of each; during a rescale those of before and after. shape:
-    replicas per node of the last order, in rank order.
+    num_gpus: GPUs held, weighted by the share of each; during a rescale those of before
+    and after. shape: replicas per node of the last order, in rank order.
     """
 
     start: float
@@ -59,7 +61,9 @@ class Span:
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One training report. efficiency: Pollux eq. 7 at the total batch; None before the noise is known."""
+    """One training report. efficiency: Pollux eq. 7 at the total batch; None before the
+    noise is known.
+    """
 
     at: float
     total_batch: int | None
@@ -70,10 +74,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRescale:
-    """A start or a change of replicas, measured: at `at` the first step of a generation was done.
+    """A start or a change of replicas, measured: at `at` the first step of a generation
+    was done.
 
-    before, now: replicas. cost_s: of training time, up to that instant. pause: of a change in place, the
-    seconds of each part; empty if replicas were started.
+    before, now: replicas. cost_s: of training time, up to that instant. pause: of a
+    change in place, the seconds of each part; empty if replicas were started.
     """
 
     at: float
@@ -108,7 +113,9 @@ class JobHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The answer to one round: the error of a plan that failed or was refused, "" for one that was taken."""
+    """The answer to one round: the error of a plan that failed or was refused, "" for
+    one that was taken.
+    """
 
     at: float
     round: int
@@ -118,7 +125,9 @@ class Round:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """A whole run up to `at`. capacity: (instant, GPUs of the live nodes from then on), in order."""
+    """A whole run up to `at`. capacity: (instant, GPUs of the live nodes from then on),
+    in order.
+    """
 
     at: float = 0.0
     jobs: dict[JobId, JobHistory] = field(default_factory=dict)
@@ -126,7 +135,8 @@ class History:
     rounds: list[Round] = field(default_factory=list)
 
 
-# What is written of a live job, and what decided which GPUs it held, and why, when it was last looked at.
+# What is written of a live job, and what decided which GPUs it held, and why, when it
+# was last looked at.
 _Followed = tuple["JobHistory", Order | None, Grant | None, Status | None]
 
 # Events that change their own job alone, and those that the commands after them name.
@@ -140,27 +150,32 @@ _OF_ONE_JOB = (
     ReplicasExited,
 )
 
-# Events that change what jobs hold by the commands after them alone; of any other job they change sentences,
-# and book its service, which its own next event tells as well.
+# Events that change what jobs hold by the commands after them alone; of any other job
+# they change sentences, and book its service, which its own next event tells as well.
 _OF_ROUNDS = (TimerFired, PlanReady, PlanFailed)
 
 
 class Recorder:
-    """An observer of the runtime that keeps a History. Attach it before the first event.
+    """An observer of the runtime that keeps a History. Attach it before the first
+    event.
 
-    figures_only: without the points and sentences of jobs, which a page shows and no figure needs.
+    figures_only: without the points and sentences of jobs, which a page shows and no
+    figure needs.
     """
 
     def __init__(self, *, figures_only: bool = False) -> None:
         self._history = History()
         self._figures_only = figures_only
         self._open: dict[JobId, _Followed] = {}
-        # The round whose answer is waited for, None: of none; unknown before the first event.
+        # The round whose answer is waited for, None: of none; unknown before the first
+        # event.
         self._asked: int | None = ANY_ROUND
 
     @property
     def history(self) -> History:
-        """The history so far; the spans of jobs that have not ended reach to the last event."""
+        """The history so far; the spans of jobs that have not ended reach to the last
+        event.
+        """
         for job, *_ in self._open.values():
             job.spans[-1].end = self._history.at
         return self._history
@@ -197,7 +212,8 @@ class Recorder:
     def _touched(
         self, event: Event, commands: Sequence[Command], state: SchedulerState
     ) -> Iterable[JobRecord]:
-        # Reports are most of all events: they and the other events of one job must not cost a scan of all.
+        # Reports are most of all events: they and the other events of one job must not
+        # cost a scan of all.
         named = (
             {c.job for c in commands if not isinstance(c, Solve | SetAlarm)}
             if commands
@@ -217,13 +233,18 @@ class Recorder:
             followed = (_begin(record), None, None, None)
             self._history.jobs[record.id] = followed[0]
         job = followed[0]
-        job.measured, job.usage = record.measured, record.usage
-        # A record's values are replaced, never changed: while these are the same ones, so is what it holds.
-        order, grant, status = record.order, record.running.grant, record.status
+        job.measured = record.measured
+        job.usage = record.usage
+        # A record's values are replaced, never changed: while these are the same ones,
+        # so is what it holds.
+        order = record.order
+        grant = record.running.grant
+        status = record.status
         if followed[1] is order and followed[2] is grant and followed[3] is status:
             return
         self._open[record.id] = (job, order, grant, status)
-        job.ended_at, job.state = record.ended_at, record.state
+        job.ended_at = record.ended_at
+        job.state = record.state
         _extend(job, record, self._history.at)
         if self._figures_only:
             pass
@@ -268,7 +289,8 @@ class Recorder:
             or record.id not in self._open
         ):
             return
-        job, batch = self._history.jobs[record.id], record.measured.batch
+        job = self._history.jobs[record.id]
+        batch = record.measured.batch
         job.points.append(
             Point(
                 at=self._history.at,
@@ -288,7 +310,8 @@ class Recorder:
         diagnostics: Mapping[str, float],
     ) -> None:
         if self._asked not in (event.round, ANY_ROUND):
-            return  # the round was void, or another one: nothing was done with the answer
+            # the round was void, or another one: nothing was done with the answer
+            return
         rounds = self._history.rounds
         if not rounds or rounds[-1].round < event.round:
             rounds.append(
@@ -315,10 +338,9 @@ def _begin(record: JobRecord) -> JobHistory:
 def _extend(job: JobHistory, record: JobRecord, at: float) -> None:
     last = job.spans[-1]
     last.end = at
-    num_gpus, shape = (
-        num_gpus_held(record) or 0,
-        record.ordered.shape,
-    )  # nothing is written 0, not 0.0
+    # nothing is written 0, not 0.0
+    num_gpus = num_gpus_held(record) or 0
+    shape = record.ordered.shape
     if (last.num_gpus, last.shape, last.state) == (num_gpus, shape, record.state):
         return
     if last.start == at:

@@ -1,4 +1,6 @@
-"""The observer that writes the index of jobs, row by row as things happen (job_index.py)."""
+"""The observer that writes the index of jobs, row by row as things happen
+(job_index.py).
+"""
 
 import logging
 import re
@@ -50,8 +52,8 @@ from coadapt.runtime.story import (
     why_now,
 )
 
-# A young job's points and sentences are kept this many seconds apart at least, and of an old one so many per
-# its age: some thousand rows of a job that runs for a month.
+# A young job's points and sentences are kept this many seconds apart at least, and of
+# an old one so many per its age: some thousand rows of a job that runs for a month.
 POINTS_APART_S = 10.0
 SENTENCES_APART_S = 60.0
 ROWS_PER_AGE = 500
@@ -63,7 +65,9 @@ _DIGITS = re.compile(r"[0-9.]+")
 
 @dataclass(slots=True, kw_only=True)
 class _Seen:
-    """What was written of a live job: the values that it had then, and when the last rows were."""
+    """What was written of a live job: the values that it had then, and when the last
+    rows were.
+    """
 
     status: Status
     order: Order
@@ -78,7 +82,9 @@ class _Seen:
     sentence_at: float = float("-inf")
 
     def same(self, job: JobRecord) -> bool:
-        """Whether nothing that is written of has changed: a record's values are replaced, never changed."""
+        """Whether nothing that is written of has changed: a record's values are
+        replaced, never changed.
+        """
         return (
             self.status is job.status
             and self.order is job.order
@@ -92,8 +98,8 @@ class _Seen:
 class IndexWriter:
     """An observer of the runtime; `number` tells it which event it is told of.
 
-    events, config: the whole journal with its numbers, and the settings that it begins under, for an index
-    that has to be made anew; None where its beginning was pruned.
+    events, config: the whole journal with its numbers, and the settings that it begins
+    under, for an index that has to be made anew; None where its beginning was pruned.
     """
 
     number: Callable[[], int]
@@ -114,7 +120,9 @@ class IndexWriter:
         self._ended: list[EndedJob] = []
 
     def restored(self, state: SchedulerState, number: int) -> None:
-        """Go on from `state` after event `number`; an index that does not reach so far is made anew."""
+        """Go on from `state` after event `number`; an index that does not reach so far
+        is made anew.
+        """
         if self._index.upto < number:
             self._make_anew(state, number)
         self._seen = {
@@ -133,7 +141,8 @@ class IndexWriter:
         events = self._events()
         if events is None:
             logger.warning(
-                "the journal was pruned: the index knows no job that ended before event %d",
+                "the journal was pruned: the index knows no job that ended before "
+                "event %d",
                 upto,
             )
             self._begin_at(state, upto)
@@ -163,7 +172,8 @@ class IndexWriter:
         number = self.number()
         self.observe(number, event, commands, state)
         if number % journaled_scheduler.EVENTS_PER_SNAPSHOT == 0:
-            # A snapshot comes next: a replay from it must find what was before it in the index.
+            # A snapshot comes next: a replay from it must find what was before it in
+            # the index.
             self._index.flush()
 
     def observe(
@@ -196,7 +206,8 @@ class IndexWriter:
                 pass
         self._index.add(number, self._rows, self._ended)
         if self._rows or self._ended:
-            self._rows, self._ended = [], []
+            self._rows = []
+            self._ended = []
 
     def _follow_plans(self, state: SchedulerState) -> None:
         """Note once that plans fail, and once that they come again."""
@@ -231,7 +242,8 @@ class IndexWriter:
         if seen is None:
             now.key = NEW
             self._add(job.id, SPAN, job.submitted_at, [0.0, [], "pending"])
-            seen, now = replace(now, span=[0.0, [], "pending"]), _seen_of(job)
+            seen = replace(now, span=[0.0, [], "pending"])
+            now = _seen_of(job)
         self._add_change(job, seen, now, at)
         if job.state in ENDED:
             self._seen.pop(job.id, None)
@@ -242,14 +254,14 @@ class IndexWriter:
         self._seen[job.id] = now
 
     def _add_change(self, job: JobRecord, seen: _Seen, now: _Seen, at: float) -> None:
-        now.point_at, now.sentence_at = seen.point_at, seen.sentence_at
-        now.generation_told, now.replicas_told = (
-            seen.generation_told,
-            seen.replicas_told,
-        )
+        now.point_at = seen.point_at
+        now.sentence_at = seen.sentence_at
+        now.generation_told = seen.generation_told
+        now.replicas_told = seen.replicas_told
         if now.key == seen.key:
             return
-        # A sentence that only counts on ("3 jobs are before it", "2 jobs …") is told now and then.
+        # A sentence that only counts on ("3 jobs are before it", "2 jobs …") is told
+        # now and then.
         same_but_for_figures = now.key[:-1] == seen.key[:-1] and (
             _DIGITS.sub("#", now.key[-1]) == _DIGITS.sub("#", seen.key[-1])
         )
@@ -300,7 +312,8 @@ class IndexWriter:
             _told_pause(job, event),
         ]
         self._add(job.id, RESCALE, at, [*counts, *costs])
-        seen.generation_told, seen.replicas_told = event.generation, now
+        seen.generation_told = event.generation
+        seen.replicas_told = now
 
     def _add(self, job: JobId, kind: str, at: float, payload: Json) -> None:
         place = len(self._rows)
@@ -312,7 +325,9 @@ class IndexWriter:
 def touched_jobs(
     event: Event, commands: Sequence[Command], state: SchedulerState
 ) -> Iterable[JobRecord]:
-    """Return the jobs that `event` may have changed, by id. Few events concern more than one."""
+    """Return the jobs that `event` may have changed, by id. Few events concern more
+    than one.
+    """
     if isinstance(event, TrainingReported) and not commands:
         job_of_report = state.jobs.get(
             event.job
@@ -342,8 +357,11 @@ def _seen_of(job: JobRecord) -> _Seen:
 
 
 def _standing(seen: _Seen) -> Json:
-    """Return for programs how a job stood: its state, why, and how many replicas it was ordered to have."""
-    status, replicas = seen.status, seen.order.grant.allocation.num_replicas
+    """Return for programs how a job stood: its state, why, and how many replicas it was
+    ordered to have.
+    """
+    status = seen.status
+    replicas = seen.order.grant.allocation.num_replicas
     return [status.state.value, why_now(status)[0].value, replicas]
 
 

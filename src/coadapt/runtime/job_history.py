@@ -1,4 +1,6 @@
-"""The history of jobs as the index on disk tells it: of one job, in words or as values, or of a whole run."""
+"""The history of jobs as the index on disk tells it: of one job, in words or as values,
+or of a whole run.
+"""
 
 import math
 from collections.abc import Iterable
@@ -36,12 +38,15 @@ from coadapt.runtime.job_index import (
 from coadapt.runtime.story import StoryLine
 
 PAGE = 500
-# As many as are read at a time: a job that changes each round for a month has some thousand.
+# As many as are read at a time: a job that changes each round for a month has some
+# thousand.
 CHANGES_MAX = 500
 
 
 def story_of(index: JobIndex, job: JobId) -> list[StoryLine]:
-    """Return a job's life in order, with the plans that failed while it waited; nothing if it is unknown."""
+    """Return a job's life in order, with the plans that failed while it waited; nothing
+    if it is unknown.
+    """
     rows = index.rows(job, LINE, DECISION)
     if plans := index.rows(PLANS, LINE):
         ended = index.ended(job)
@@ -63,14 +68,17 @@ def story_of(index: JobIndex, job: JobId) -> list[StoryLine]:
 def latest_decisions(
     index: JobIndex, job: JobId, number: int
 ) -> list[tuple[float, str]]:
-    """Return the latest sentences about why a job is where it is, and how its rescales in place went."""
+    """Return the latest sentences about why a job is where it is, and how its rescales
+    in place went.
+    """
     return [
         (row.at, _decision(row)) for row in index.rows(job, DECISION, latest=number)
     ]
 
 
 def latest_spans(index: JobIndex, job: JobId, until: float, number: int) -> list[Span]:
-    """Return the latest stretches in which a job's state and what it held did not change.
+    """Return the latest stretches in which a job's state and what it held did not
+    change.
 
     The last one ends at `until` (s): now, or when the job ended.
     """
@@ -78,7 +86,9 @@ def latest_spans(index: JobIndex, job: JobId, until: float, number: int) -> list
 
 
 def whole_history(index: JobIndex, state: SchedulerState) -> History:
-    """Return all that the index knows; live jobs have the figures of `state`, which is of the same event."""
+    """Return all that the index knows; live jobs have the figures of `state`, which is
+    of the same event.
+    """
     history = History(at=state.at)
     for row in index.rows(CLUSTER, CAPACITY, ROUND):
         if row.kind == ROUND:
@@ -100,7 +110,9 @@ def whole_history(index: JobIndex, state: SchedulerState) -> History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a job stands: its state, why, and how many replicas it was last ordered to have."""
+    """How a job stands: its state, why, and how many replicas it was last ordered to
+    have.
+    """
 
     state: JobState
     reason: Reason
@@ -111,8 +123,9 @@ class Standing:
 class Change:
     """One change, which event number `seq` of the journal brought at `at` (s).
 
-    Either it stands otherwise (`now`; `was` None: it came in), or replicas that were started or changed took
-    their first step (`rescale`). text: as its story tells it. why: the sentence for its user, if it is new.
+    Either it stands otherwise (`now`; `was` None: it came in), or replicas that were
+    started or changed took their first step (`rescale`). text: as its story tells it.
+    why: the sentence for its user, if it is new.
     """
 
     seq: int
@@ -125,8 +138,8 @@ class Change:
 
 
 def changes_of(index: JobIndex, job: JobId, after: int) -> list[Change]:
-    """Return what happened to a job after event number `after`, in order: at most CHANGES_MAX changes, and
-    all that the last one's event brought.
+    """Return what happened to a job after event number `after`, in order: at most
+    CHANGES_MAX changes, and all that the last one's event brought.
     """
     found = [
         _change(row) for row in index.rows(job, LINE, DECISION, RESCALE, after=after)
@@ -216,7 +229,9 @@ def _point(row: Row) -> Point:
 
 
 def rescale_of(row: Row) -> tuple[MeasuredRescale, str]:
-    """Return the change of replicas in a row of RESCALE, and what it is in words; "" for a restart."""
+    """Return the change of replicas in a row of RESCALE, and what it is in words; ""
+    for a restart.
+    """
     generation, before, now, cost_s, pause, text = cast(
         "tuple[int, int, int, float, dict[str, float], str]", row.payload
     )
@@ -248,7 +263,9 @@ def _decision(row: Row) -> str:
 
 
 def _change(row: Row) -> Change | None:
-    """Return the change in a row, None where it tells of none: a job that stands as before, for instance."""
+    """Return the change in a row, None where it tells of none: a job that stands as
+    before, for instance.
+    """
     if row.kind == RESCALE:
         rescale, text = rescale_of(row)
         return Change(seq=row.seq, at=row.at, text=text, rescale=rescale)

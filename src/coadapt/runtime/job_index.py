@@ -1,26 +1,32 @@
-"""The history of jobs on disk: an SQLite file beside the journal, from which describe, ls, story and report
-read. It is a fold of the journal and may be thrown away: then it is made anew from it.
+"""The history of jobs on disk: an SQLite file beside the journal, from which describe,
+ls, story and report read. It is a fold of the journal and may be thrown away: then it
+is made anew from it.
 """
 
 # Why there is an index, and when it is right.
 #
-# The scheduler's state holds live jobs only, so what became of others must be found elsewhere, and not by
-# replaying the journal at each request: 1,000,000 events take minutes. An observer (`IndexWriter`) therefore
-# writes rows as things happen: what was told of a job, when it changed what it held, what it reported; and
-# one row for each job that ended. All are found by the job's id.
+# The scheduler's state holds live jobs only, so what became of others must be found
+# elsewhere, and not by replaying the journal at each request: 1,000,000 events take
+# minutes. An observer (`IndexWriter`) therefore writes rows as things happen: what was
+# told of a job, when it changed what it held, what it reported; and one row for each
+# job that ended. All are found by the job's id.
 #
-# Rows are named by (job, number of the event, counter within the event), so a replay after a crash, which
-# begins at the last snapshot, writes rows anew that are there already, and changes nothing. `upto` is the
-# last event whose rows are in the file, written in the same transaction. It is flushed before each snapshot
-# of the scheduler, so that a replay from that snapshot leaves no gap. Where `upto` lies before the snapshot
-# all the same (the file was removed, or the machine lost power), the index is made anew from the journal.
+# Rows are named by (job, number of the event, counter within the event), so a replay
+# after a crash, which begins at the last snapshot, writes rows anew that are there
+# already, and changes nothing. `upto` is the last event whose rows are in the file,
+# written in the same transaction. It is flushed before each snapshot of the scheduler,
+# so that a replay from that snapshot leaves no gap. Where `upto` lies before the
+# snapshot all the same (the file was removed, or the machine lost power), the index is
+# made anew from the journal.
 #
-# Who reads writes nothing but jobs that have just ended: the rows of a plan that moves thousands of jobs are
-# for the loop to write, a part at a time, and are found in memory until then.
+# Who reads writes nothing but jobs that have just ended: the rows of a plan that moves
+# thousands of jobs are for the loop to write, a part at a time, and are found in memory
+# until then.
 #
-# What may grow without end is thinned while it is written: the gaps between points and between sentences
-# that differ in their figures only grow with the job's age, so a job leaves some thousand rows whatever its
-# length. (To thin afterwards, every other row, was tried in memory: on disk it costs a rewrite.)
+# What may grow without end is thinned while it is written: the gaps between points and
+# between sentences that differ in their figures only grow with the job's age, so a job
+# leaves some thousand rows whatever its length. (To thin afterwards, every other row,
+# was tried in memory: on disk it costs a rewrite.)
 
 import json
 import sqlite3
@@ -38,8 +44,8 @@ from coadapt.runtime.wall_clock import give_way
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS rows (
-    job TEXT NOT NULL, seq INTEGER NOT NULL, n INTEGER NOT NULL, kind TEXT NOT NULL, at REAL NOT NULL,
-    payload TEXT NOT NULL, PRIMARY KEY (job, seq, n)
+    job TEXT NOT NULL, seq INTEGER NOT NULL, n INTEGER NOT NULL, kind TEXT NOT NULL,
+    at REAL NOT NULL, payload TEXT NOT NULL, PRIMARY KEY (job, seq, n)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ended (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, tenant TEXT NOT NULL, state TEXT NOT NULL,
@@ -55,17 +61,25 @@ BUFFER_MAX = 500
 # Rows of the cluster itself, beside those of jobs.
 CLUSTER = ""
 
-# Rows about plans that failed, and that came again: a job's story looks for those of its time.
+# Rows about plans that failed, and that came again: a job's story looks for those of
+# its time.
 PLANS = " "
 
 # Kinds of rows. A decision is a line that says why as well.
-LINE, DECISION, SPAN, POINT, RESCALE = "line", "decision", "span", "point", "rescale"
-ROUND, CAPACITY = "round", "capacity"
+LINE = "line"
+DECISION = "decision"
+SPAN = "span"
+POINT = "point"
+RESCALE = "rescale"
+ROUND = "round"
+CAPACITY = "capacity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Something that happened at `at` (s) in event number `seq`; n: its place among the rows of the event."""
+    """Something that happened at `at` (s) in event number `seq`; n: its place among the
+    rows of the event.
+    """
 
     job: JobId
     seq: int
@@ -81,7 +95,9 @@ _Values = tuple[JobId, int, int, str, float, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedJob:
-    """A job that has ended. picture: as `job_snapshot` gave it then; spec, measured, usage: in wire form."""
+    """A job that has ended. picture: as `job_snapshot` gave it then; spec, measured,
+    usage: in wire form.
+    """
 
     id: JobId
     name: str
@@ -97,7 +113,9 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedQuery:
-    """Which ended jobs; after: (submitted_at, id) of the last one that was seen, in the order asked for."""
+    """Which ended jobs; after: (submitted_at, id) of the last one that was seen, in the
+    order asked for.
+    """
 
     states: frozenset[JobState] = ENDED
     tenant: str = ""
@@ -110,9 +128,11 @@ class JobIndex:
     """Reads and writes the index. `add` is for one thread, everything else for any."""
 
     def __init__(self, path: Path | str) -> None:
-        """Open or create the index at `path`; ":memory:" for one that is gone with this object.
+        """Open or create the index at `path`; ":memory:" for one that is gone with this
+        object.
 
-        A file that is no index, or one of another version, is replaced by an empty one: it can be made anew.
+        A file that is no index, or one of another version, is replaced by an empty one:
+        it can be made anew.
         """
         self._path = str(path)
         self._lock = threading.RLock()
@@ -138,7 +158,9 @@ class JobIndex:
     def add(
         self, seq: int, rows: Sequence[Row], ended: Sequence[EndedJob] = ()
     ) -> None:
-        """Take in what event number `seq` brought. Readers see it at once; a crash loses it until `flush`."""
+        """Take in what event number `seq` brought. Readers see it at once; a crash
+        loses it until `flush`.
+        """
         if not (rows or ended):
             self._upto = max(
                 self._upto, seq
@@ -182,12 +204,16 @@ class JobIndex:
             self._ended.clear()
 
     def _write_ended(self) -> None:
-        """Write the jobs that ended, which who asks for them shall find; rows wait on."""
+        """Write the jobs that ended, which who asks for them shall find; rows wait
+        on.
+        """
         if self._ended:
             self._write(0)
 
     def follow_journal(self, last_number: int) -> None:
-        """Forget all if there are rows of events after `last_number`, the journal's last: it is another."""
+        """Forget all if there are rows of events after `last_number`, the journal's
+        last: it is another.
+        """
         if self.upto > last_number:
             self.clear()
 
@@ -215,7 +241,8 @@ class JobIndex:
     def rows(
         self, job: JobId, *kinds: str, latest: int | None = None, after: int = -1
     ) -> list[Row]:
-        """Return rows of a job in order, of all kinds or of some; latest: only the last so many.
+        """Return rows of a job in order, of all kinds or of some; latest: only the last
+        so many.
 
         after: only those of events after this number.
         """
@@ -317,7 +344,8 @@ class JobIndex:
         if self._path != ":memory:":
             Path(self._path).touch(mode=0o600, exist_ok=True)
         database = sqlite3.connect(self._path, check_same_thread=False, timeout=5.0)
-        # The journal is what must survive a loss of power; this file can be made anew from it.
+        # The journal is what must survive a loss of power; this file can be made anew
+        # from it.
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
         version = database.execute("PRAGMA user_version").fetchone()[0]

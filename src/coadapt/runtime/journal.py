@@ -1,28 +1,35 @@
-"""The durable journal: every event in an SQL database before it is handled, and snapshots beside it.
+"""The durable journal: every event in an SQL database before it is handled, and
+snapshots beside it.
 
-SQLite in WAL mode with synchronous=FULL by default; any SQLAlchemy URL will do. One writer at a time.
+SQLite in WAL mode with synchronous=FULL by default; any SQLAlchemy URL will do. One
+writer at a time.
 """
 
 # How the journal tells that it was harmed
 #
-# A scheduler that replays a journal with a row missing decides something else than it did: jobs that ended
-# run again. So each row carries a checksum over its own content and the checksum of the row before it: a row
-# that is altered, missing or out of order breaks the chain where it stands. The last link stands in `meta`
-# too, written in the same transaction, since a chain alone does not tell that its end was cut off.
+# A scheduler that replays a journal with a row missing decides something else than it
+# did: jobs that ended run again. So each row carries a checksum over its own content
+# and the checksum of the row before it: a row that is altered, missing or out of order
+# breaks the chain where it stands. The last link stands in `meta` too, written in the
+# same transaction, since a chain alone does not tell that its end was cut off.
 #
-# Opening looks at what costs nothing: that rows 1 to the last are all there, and the last is the one in
-# `meta`. Reading checks the chain of what it reads: a start the rows after the snapshot, `coadapt doctor` all
-# of them. A snapshot is bound to the chain by the checksum of the row it stands at. One that does not fit is
-# passed over, because the rows before it tell the same; a row that does not fit is never passed over.
+# Opening looks at what costs nothing: that rows 1 to the last are all there, and the
+# last is the one in `meta`. Reading checks the chain of what it reads: a start the rows
+# after the snapshot, `coadapt doctor` all of them. A snapshot is bound to the chain by
+# the checksum of the row it stands at. One that does not fit is passed over, because
+# the rows before it tell the same; a row that does not fit is never passed over.
 #
-# Checksums find accidents. They are no signature: who may write the file can write a chain that fits.
+# Checksums find accidents. They are no signature: who may write the file can write a
+# chain that fits.
 #
-# The beginning may be pruned, up to the older of two snapshots: nothing before it is ever replayed. `anchor`
-# then holds the number and the checksum of the last event that is gone, and the chain goes on from there. It
-# is written before any row goes: a prune that is cut off leaves rows that count no more, for the next one.
+# The beginning may be pruned, up to the older of two snapshots: nothing before it is
+# ever replayed. `anchor` then holds the number and the checksum of the last event that
+# is gone, and the chain goes on from there. It is written before any row goes: a prune
+# that is cut off leaves rows that count no more, for the next one.
 #
-# An event that the core refuses stays in its row. A row in `refusals` says that a replay leaves it out, so
-# the books are as if it had never come, and the event can still be looked at.
+# An event that the core refuses stays in its row. A row in `refusals` says that a
+# replay leaves it out, so the books are as if it had never come, and the event can
+# still be looked at.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -97,7 +104,9 @@ refusals = sa.Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An event that the core could not handle: its number, its kind, the error in one line and in whole."""
+    """An event that the core could not handle: its number, its kind, the error in one
+    line and in whole.
+    """
 
     number: int
     kind: str
@@ -107,14 +116,18 @@ class Refusal:
 
 
 def allowed_schema(version: object) -> str:
-    """Return what to do with a journal of another version, as the allowed value of an InputError."""
+    """Return what to do with a journal of another version, as the allowed value of an
+    InputError.
+    """
     if isinstance(version, int) and version > SCHEMA_VERSION:
         return f"up to {SCHEMA_VERSION}: a newer coadapt wrote it; use that one"
     return f"{SCHEMA_VERSION}: an earlier coadapt wrote it; `coadapt up` brings it over"
 
 
 def link_after(before: str, row: Sequence[object]) -> str:
-    """Return the checksum of an event's row that follows the one with checksum `before`."""
+    """Return the checksum of an event's row that follows the one with checksum
+    `before`.
+    """
     seq, at, kind, job, payload = row[:5]
     return _digest(f"{before}\n{seq}\n{at!r}\n{kind}\n{job}\n{payload}")
 
@@ -128,9 +141,11 @@ def _digest(text: str) -> str:
 
 
 class Journal(Store):
-    """The Store port on a database. `append` returns once the group is committed to disk.
+    """The Store port on a database. `append` returns once the group is committed to
+    disk.
 
-    Every method raises StoreError where the database cannot be read or written, or is damaged.
+    Every method raises StoreError where the database cannot be read or written, or is
+    damaged.
     """
 
     def __init__(
@@ -143,8 +158,9 @@ class Journal(Store):
     ) -> None:
         """Open or create the journal at an SQLAlchemy URL; errors call it `name`.
 
-        path: its file, which every write looks for. retry: waits while the journal cannot be used; None:
-        StoreAwayError is raised then. Raises InputError for a journal of another version.
+        path: its file, which every write looks for. retry: waits while the journal
+        cannot be used; None: StoreAwayError is raised then. Raises InputError for a
+        journal of another version.
         """
         self._name = name
         self._path = path
@@ -170,7 +186,9 @@ class Journal(Store):
         return cls(f"sqlite:///{path}", str(path), path=path, retry=retry)
 
     def _begin_or_check(self, connection: sa.Connection) -> None:
-        """Begin a new journal in an empty database, or look whether the one that is there can be read."""
+        """Begin a new journal in an empty database, or look whether the one that is
+        there can be read.
+        """
         tables = sa.inspect(connection).get_table_names()
         if "meta" in tables:
             version = connection.scalar(sa.text("SELECT schema_version FROM meta"))
@@ -187,13 +205,17 @@ class Journal(Store):
 
     @property
     def first_number(self) -> int:
-        """The number of the first event that is there, or will be; 1 unless earlier ones were pruned."""
+        """The number of the first event that is there, or will be; 1 unless earlier
+        ones were pruned.
+        """
         return self._anchor[0] + 1
 
     def append(self, events: Sequence[Event]) -> None:
-        rows, (last, before) = [], self._tip
+        rows = []
+        (last, before) = self._tip
         for number, event in enumerate(events, start=last + 1):
-            job, kind = getattr(event, "job", None), type(event).__name__
+            job = getattr(event, "job", None)
+            kind = type(event).__name__
             payload = (
                 dumps_in_pieces(event) if isinstance(event, PlanReady) else dumps(event)
             )
@@ -216,7 +238,8 @@ class Journal(Store):
             if connection.execute(update).rowcount:
                 connection.execute(_INSERT_EVENT, rows)
                 return
-            # A try before this one may have been committed although its answer was lost on the way.
+            # A try before this one may have been committed although its answer was lost
+            # on the way.
             found = connection.execute(sa.select(meta.c.head_seq, meta.c.head_link))
             if tuple(found.one()) != tip:
                 raise StoreError(f"{self._name} was written by another process")
@@ -247,7 +270,8 @@ class Journal(Store):
                     raise self._damaged(after + 1, "is missing")
                 if row.link != link_after(before, row):
                     raise self._damaged(number, "was altered")
-                after, before = number, row.link
+                after = number
+                before = row.link
                 if number not in self._refused:
                     yield number, self._loaded(number, row.payload)
 
@@ -311,7 +335,9 @@ class Journal(Store):
         self._work(write, writes=True)
 
     def latest_snapshot(self) -> tuple[SchedulerState, int] | None:
-        """Return the newest snapshot that fits the events; any other is passed over for the one before."""
+        """Return the newest snapshot that fits the events; any other is passed over for
+        the one before.
+        """
         rows = self._rows(sa.select(snapshots).order_by(snapshots.c.upto.desc()))
         for row in rows:
             if not 0 < row.upto <= self._tip[0] or row.link != checksum(
@@ -324,13 +350,16 @@ class Journal(Store):
                 continue
         if self.first_number > 1:
             raise StoreError(
-                f"{self._name} was harmed: no snapshot fits its events, and those before event "
+                f"{self._name} was harmed: no snapshot fits its events, and those "
+                f"before event "
                 f"{self.first_number} were pruned; bring back the file from a backup"
             )
         return None
 
     def prunable(self, before_at: float) -> int:
-        """Return how many events a prune may delete: those before `before_at` (s) that no restart needs."""
+        """Return how many events a prune may delete: those before `before_at` (s) that
+        no restart needs.
+        """
         rows = self._rows(sa.select(snapshots.c.upto).order_by(snapshots.c.upto))
         if len(rows) < SNAPSHOTS_KEPT:
             return 0
@@ -342,7 +371,9 @@ class Journal(Store):
         return max(min(first_kept - 1, int(rows[0].upto)) - self._anchor[0], 0)
 
     def prune(self, count: int) -> Iterator[int]:
-        """Delete the first `count` events, as `prunable` allowed; yield now and then how many are gone."""
+        """Delete the first `count` events, as `prunable` allowed; yield now and then
+        how many are gone.
+        """
         upto = self._anchor[0] + count
         if count:
             link_there = self._link_of(upto)
@@ -378,7 +409,8 @@ class Journal(Store):
 
     def _give_back_room(self) -> None:
         def give_back(connection: sa.Connection) -> None:
-            # Not `execute`: the statement gives back one page per step, and that takes one only.
+            # Not `execute`: the statement gives back one page per step, and that takes
+            # one only.
             driver = connection.connection.dbapi_connection
             driver.executescript("PRAGMA incremental_vacuum")  # type: ignore[union-attr]  # sqlite3's
 
@@ -401,8 +433,11 @@ class Journal(Store):
         return row.seq, row.link
 
     def _checked_tip(self) -> tuple[int, str]:
-        """Return number and checksum of the last event. Raises StoreError if rows are missing before it."""
-        count, last = sa.func.count(events.c.seq), sa.func.max(events.c.seq)
+        """Return number and checksum of the last event. Raises StoreError if rows are
+        missing before it.
+        """
+        count = sa.func.count(events.c.seq)
+        last = sa.func.max(events.c.seq)
         begin = self._anchor[0]
         # One statement sees one moment, also while another process writes.
         query = sa.select(
@@ -458,7 +493,8 @@ class Journal(Store):
         except InputError as error:
             # Its checksum fits: it was written so.
             raise StoreError(
-                f"{self._name}: event {number} is of another version of Coadapt ({error}); use that version"
+                f"{self._name}: event {number} is of another version of Coadapt "
+                f"({error}); use that version"
             ) from None
 
     def _damaged(self, number: int, what: str) -> StoreError:
@@ -479,8 +515,9 @@ class Journal(Store):
     ) -> T:
         """Do `work` in one transaction, and return its result.
 
-        While the journal cannot be used, it waits if it is `patient` or reads: snapshots and prunes can be
-        left out, what happened cannot. Then `work` may be done more than once; only the last one is kept.
+        While the journal cannot be used, it waits if it is `patient` or reads:
+        snapshots and prunes can be left out, what happened cannot. Then `work` may be
+        done more than once; only the last one is kept.
         """
         retry = self._retry if patient or not writes else None
         waited = False
@@ -518,7 +555,8 @@ class Journal(Store):
     def _check_there(self) -> None:
         """Raise StoreError where the journal's file does not have its name any more.
 
-        What is written to a file that was moved or replaced would not be found by the next start.
+        What is written to a file that was moved or replaced would not be found by the
+        next start.
         """
         if self._path is None or not self._open:
             return
@@ -526,11 +564,13 @@ class Journal(Store):
             inode = self._path.stat().st_ino
         except OSError as error:
             raise StoreAwayError(
-                f"{self._name} is not there ({error.strerror}): bring it back to its place"
+                f"{self._name} is not there ({error.strerror}): bring it back to its "
+                f"place"
             ) from None
         if inode != self._inode:
             raise StoreError(
-                f"{self._name} was replaced by another file while the scheduler ran: what it wrote since is "
+                f"{self._name} was replaced by another file while the scheduler ran: "
+                f"what it wrote since is "
                 "not in that file"
             )
 
@@ -546,7 +586,8 @@ def _explained(error: str) -> str:
     return f"cannot be read or written ({error}); {DOCTOR}"
 
 
-# What a disk says that is away for a while; a file of another user says so as well, while it is opened.
+# What a disk says that is away for a while; a file of another user says so as well,
+# while it is opened.
 _MAY_PASS = ("unable to open", "readonly", "disk I/O error", "disk is full")
 
 _MEANINGS = {

@@ -1,13 +1,18 @@
-"""What is wrong with a journal, and a new one of what can be kept: `coadapt doctor` tells and does it."""
+"""What is wrong with a journal, and a new one of what can be kept: `coadapt doctor`
+tells and does it.
+"""
 
-# Everything that can be read is read first, then judged, and a repair writes a new file beside the old one:
-# so a repair that is cut off has changed nothing, and one rule mends whatever was wrong.
+# Everything that can be read is read first, then judged, and a repair writes a new file
+# beside the old one:
+# so a repair that is cut off has changed nothing, and one rule mends whatever was
+# wrong.
 #
-# A row is sound if its checksum follows from the row before. Where only a checksum was harmed, the row after
-# it says so. A row that was altered is kept and set aside: what it said cannot be relied on. Where rows are
-# missing, empty ones that are set aside take their place, because numbers are how everything else is found. A
-# snapshot that was bound to its row stays, whatever is wrong before it: it holds the books as they were, and
-# then nothing is lost.
+# A row is sound if its checksum follows from the row before. Where only a checksum was
+# harmed, the row after it says so. A row that was altered is kept and set aside: what
+# it said cannot be relied on. Where rows are missing, empty ones that are set aside
+# take their place, because numbers are how everything else is found. A snapshot that
+# was bound to its row stays, whatever is wrong before it: it holds the books as they
+# were, and then nothing is lost.
 
 import sqlite3
 from collections.abc import Iterator
@@ -50,9 +55,11 @@ class Row(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """All that could be read of a journal. head: the number of the last event by its own word, -1 if lost.
+    """All that could be read of a journal. head: the number of the last event by its
+    own word, -1 if lost.
 
-    anchor: number and checksum of the last event that was pruned; where that was altered, what the rows say.
+    anchor: number and checksum of the last event that was pruned; where that was
+    altered, what the rows say.
     """
 
     rows: dict[int, Row] = field(default_factory=dict)
@@ -67,11 +74,13 @@ class Found:
 
 @dataclass(slots=True, kw_only=True)
 class Judgement:
-    """altered, missing, relinked (sound but for their checksum): numbers of events; kept, unfit: snapshots.
+    """altered, missing, relinked (sound but for their checksum): numbers of events;
+    kept, unfit: snapshots.
 
-    foreign: events whose checksum fits, but that cannot be read: another version of Coadapt wrote them.
-    lost_tail: how many of the last events are missing; end: what else is wrong there. errors: of reading.
-    anchor_altered: what says where the journal begins was altered.
+    foreign: events whose checksum fits, but that cannot be read: another version of
+    Coadapt wrote them. lost_tail: how many of the last events are missing; end: what
+    else is wrong there. errors: of reading. anchor_altered: what says where the journal
+    begins was altered.
     """
 
     altered: list[int] = field(default_factory=list)
@@ -117,13 +126,15 @@ class Judgement:
 def read_all(path: Path) -> Found:
     """Return what can be read of the journal at `path`, harmed or not."""
     found = Found()
-    # As a writer, which is what a reader of a write-ahead log has to be; nothing is created.
+    # As a writer, which is what a reader of a write-ahead log has to be; nothing is
+    # created.
     with closing(
         sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True)
     ) as database:
         try:
             head = database.execute("SELECT head_seq, head_link FROM meta").fetchone()
-            found.head, found.head_link = int(head[0]), str(head[1])
+            found.head = int(head[0])
+            found.head_link = str(head[1])
         except (sqlite3.Error, TypeError, ValueError) as error:
             found.errors.append(str(error))
         for row in _readable(
@@ -143,7 +154,9 @@ def read_all(path: Path) -> Found:
 
 
 def _read_anchor(database: sqlite3.Connection, found: Found) -> None:
-    """Find out where the journal begins, and leave out what a prune did not come to delete."""
+    """Find out where the journal begins, and leave out what a prune did not come to
+    delete.
+    """
     tables = {
         row[0] for row in _readable(database, found, "SELECT name FROM sqlite_master")
     }
@@ -161,7 +174,9 @@ def _read_anchor(database: sqlite3.Connection, found: Found) -> None:
 
 
 def _row(seq: int, *rest: object) -> Row:
-    """Return a row of the types that it should have; what has others counts as altered by that."""
+    """Return a row of the types that it should have; what has others counts as altered
+    by that.
+    """
     at, kind, job, payload, link = rest
     number = float(at) if isinstance(at, int | float) else 0.0
     return Row(
@@ -182,7 +197,10 @@ def judge(found: Found) -> Judgement:
     last = max(found.rows, default=begin)
     judgement.lost_tail = max(found.head - last, 0)
     if 0 <= found.head < last:
-        judgement.end = f"by its own word it ends at event {found.head}, but there are {last - found.head} more"
+        judgement.end = (
+            f"by its own word it ends at event {found.head}, but there are "
+            f"{last - found.head} more"
+        )
     elif (
         found.head == last
         and last in found.rows
@@ -247,7 +265,8 @@ def rewrite(path: Path, found: Found, judgement: Judgement) -> None:
                 if number in found.rows or number in judgement.missing:
                     entry = (number, why, trace, checksum(links[number], why, trace))
                     database.execute(
-                        "INSERT INTO refusals (seq, why, trace, link) VALUES (?, ?, ?, ?)",
+                        "INSERT INTO refusals (seq, why, trace, link) VALUES (?, ?, "
+                        "?, ?)",
                         entry,
                     )
             begin, begin_link = found.anchor
@@ -259,7 +278,8 @@ def rewrite(path: Path, found: Found, judgement: Judgement) -> None:
             head = max(links)
             end = (SCHEMA_VERSION, head, links[head])
             database.execute(
-                "INSERT INTO meta (schema_version, head_seq, head_link) VALUES (?, ?, ?)",
+                "INSERT INTO meta (schema_version, head_seq, head_link) VALUES (?, "
+                "?, ?)",
                 end,
             )
             database.commit()
@@ -274,14 +294,16 @@ def rewrite(path: Path, found: Found, judgement: Judgement) -> None:
 
 def _write_events(database: sqlite3.Connection, found: Found) -> dict[int, str]:
     begin, before = found.anchor
-    links, at = {begin: before}, 0.0
+    links = {begin: before}
+    at = 0.0
     for number in range(begin + 1, max(found.rows, default=begin) + 1):
         row = found.rows.get(number)
         if row is None:
             empty = TimerFired(at=at)
             row = Row(number, at, "TimerFired", None, dumps(empty), "")
         before = link_after(before, (number, *row[1:5]))
-        links[number], at = before, row.at
+        links[number] = before
+        at = row.at
         database.execute(
             "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (*row[:5], before)
         )

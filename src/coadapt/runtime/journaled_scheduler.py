@@ -1,16 +1,20 @@
-"""A scheduler and the journal that it can be rebuilt from: what is told to it is durable first."""
+"""A scheduler and the journal that it can be rebuilt from: what is told to it is
+durable first.
+"""
 
 # An event that cannot be handled
 #
-# An event is durable before it is handled. So one that makes `handle` raise would end each restart as well,
-# and a bug that a single report can reach would be an outage without end. A host that has to live (it says
-# who is told: `on_refused`) sets such an event aside instead. What `handle` did before it raised is unknown,
-# so the state is built anew from the last snapshot and the events after it, which is rare enough to be dear;
-# then the refusal is written, and a snapshot, so that a second event of the kind costs no replay. The state
-# is as if the event had never come, now and after each restart.
+# An event is durable before it is handled. So one that makes `handle` raise would end
+# each restart as well, and a bug that a single report can reach would be an outage
+# without end. A host that has to live (it says who is told: `on_refused`) sets such an
+# event aside instead. What `handle` did before it raised is unknown, so the state is
+# built anew from the last snapshot and the events after it, which is rare enough to be
+# dear; then the refusal is written, and a snapshot, so that a second event of the kind
+# costs no replay. The state is as if the event had never come, now and after each
+# restart.
 #
-# To handle a copy, and keep it if all goes well, would copy 10,000 jobs for each event. A simulation sets
-# nothing aside: there a bug is to end the run.
+# To handle a copy, and keep it if all goes well, would copy 10,000 jobs for each event.
+# A simulation sets nothing aside: there a bug is to end the run.
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +28,8 @@ from coadapt.model import JobId, KinTimes
 from coadapt.runtime.ports import Store
 from coadapt.runtime.solver import describe
 
-# A snapshot of a busy cluster costs some milliseconds; replaying this many events costs about 0.1 s.
+# A snapshot of a busy cluster costs some milliseconds; replaying this many events costs
+# about 0.1 s.
 EVENTS_PER_SNAPSHOT = 5_000
 
 OnRestored = Callable[[SchedulerState, int], None]
@@ -32,12 +37,16 @@ OnRefused = Callable[[int, Event, Exception], None]
 
 
 class JournaledScheduler:
-    """Keeps `scheduler` and `store` in step. Events have the numbers 1, 2, … of the store."""
+    """Keeps `scheduler` and `store` in step. Events have the numbers 1, 2, … of the
+    store.
+    """
 
     def __init__(
         self, scheduler: Scheduler, store: Store, on_refused: OnRefused | None
     ) -> None:
-        """`on_refused` is told of an event that was set aside; None: what the scheduler raises is raised."""
+        """`on_refused` is told of an event that was set aside; None: what the scheduler
+        raises is raised.
+        """
         self.scheduler = scheduler
         self.store = store
         self._on_refused = on_refused
@@ -48,9 +57,11 @@ class JournaledScheduler:
     def replay(
         self, restored: OnRestored = lambda *_: None
     ) -> Iterator[tuple[Event, list[Command]]]:
-        """Bring the scheduler to the state that the store tells; yield each event and what followed.
+        """Bring the scheduler to the state that the store tells; yield each event and
+        what followed.
 
-        `restored` is called with the state from which the replay begins, and its event's number.
+        `restored` is called with the state from which the replay begins, and its
+        event's number.
         """
         self.scheduler, upto = self._from_snapshot()
         restored(self.scheduler.state, upto)
@@ -74,7 +85,8 @@ class JournaledScheduler:
     def write(self, events: Iterable[Event]) -> list[Event]:
         """Make events durable, and return them; each is then to be handled, in order.
 
-        What plans tell jobs of their kin is kept apart: the next plan tells it anew, so no journal needs it.
+        What plans tell jobs of their kin is kept apart: the next plan tells it anew, so
+        no journal needs it.
         """
         lasting = [self._without_kin_times(event) for event in events]
         self.store.append(lasting)
@@ -91,12 +103,16 @@ class JournaledScheduler:
         )
 
     def handle(self, event: Event) -> list[Command] | None:
-        """Return what follows from the next event that was written, None if it was set aside."""
+        """Return what follows from the next event that was written, None if it was set
+        aside.
+        """
         self._num_events += 1
         return self._handle(self._num_events, event)
 
     def save_if_due(self) -> None:
-        """Write a snapshot, now and then; to be called once an event's orders were carried out."""
+        """Write a snapshot, now and then; to be called once an event's orders were
+        carried out.
+        """
         if self._num_events % EVENTS_PER_SNAPSHOT == 0:
             self.store.save_snapshot(self.scheduler.state, self._num_events)
 
@@ -116,7 +132,9 @@ class JournaledScheduler:
             return None
 
     def _rebuild(self, number: int) -> None:
-        """Bring back the state before event `number`, which was refused; its orders were carried out then."""
+        """Bring back the state before event `number`, which was refused; its orders
+        were carried out then.
+        """
         self.scheduler, upto = self._from_snapshot()
         for earlier, event in self.store.numbered_events(after=upto):
             if earlier > number:

@@ -8,7 +8,9 @@ from coadapt.core.state import SchedulerState
 
 
 class MemoryStore:
-    """Keeps every event and the latest snapshot (a deep copy) for as long as the process lives."""
+    """Keeps every event and the latest snapshot (a deep copy) for as long as the
+    process lives.
+    """
 
     def __init__(self) -> None:
         self._events: list[Event] = []

@@ -1,4 +1,6 @@
-"""The four ports between the core and the world: Clock, Executor (LiveExecutor to run one), Store, Solver."""
+"""The four ports between the core and the world: Clock, Executor (LiveExecutor to run
+one), Store, Solver.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,16 +23,19 @@ class Clock(Protocol):
     def call_at(
         self, when: float, callback: Callable[[], None], *, last: bool = False
     ) -> Cancel:
-        """Call `callback` once at `when` (at once if that has passed); return a function that prevents it.
+        """Call `callback` once at `when` (at once if that has passed); return a
+        function that prevents it.
 
-        Among callbacks of one instant those marked `last` come after all others (alarms after facts);
-        otherwise the order of the calls to `call_at` decides.
+        Among callbacks of one instant those marked `last` come after all others (alarms
+        after facts); otherwise the order of the calls to `call_at` decides.
         """
         ...
 
 
 class Executor(Protocol):
-    """Turns orders into replicas. `execute` returns at once; answers are posted, from any thread."""
+    """Turns orders into replicas. `execute` returns at once; answers are posted, from
+    any thread.
+    """
 
     @property
     def rescales_in_place(self) -> bool:
@@ -45,7 +50,9 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPart:
-    """Bytes of a replica's log. next_offset: where to read on, behind `data` and what was dropped."""
+    """Bytes of a replica's log. next_offset: where to read on, behind `data` and what
+    was dropped.
+    """
 
     data: bytes
     next_offset: int
@@ -65,19 +72,25 @@ class KeepsNodes(Protocol):
 
 
 class LiveExecutor(Executor, KeepsNodes, Protocol):
-    """An executor as a live host needs it, in this order: adopted, announce, run (in a thread), close.
+    """An executor as a live host needs it, in this order: adopted, announce, run (in a
+    thread), close.
 
-    It finds by itself what an earlier one left running. `execute` and `log` are for any thread, at any time.
+    It finds by itself what an earlier one left running. `execute` and `log` are for any
+    thread, at any time.
     """
 
     @property
     def to_come(self) -> Sequence[Node]:
-        """Nodes that it may get by itself beside those that are there: a submission may count on them."""
+        """Nodes that it may get by itself beside those that are there: a submission may
+        count on them.
+        """
         ...
 
     @property
     def shares_disk(self) -> bool:
-        """Whether a job's directory is on this machine too, so that a job without one can be refused."""
+        """Whether a job's directory is on this machine too, so that a job without one
+        can be refused.
+        """
         ...
 
     @property
@@ -89,24 +102,31 @@ class LiveExecutor(Executor, KeepsNodes, Protocol):
         ...
 
     def adopted(self) -> Sequence[tuple[JobId, int]]:
-        """Return (job, generation) of what lives, or ended unnoticed, since an earlier executor."""
+        """Return (job, generation) of what lives, or ended unnoticed, since an earlier
+        executor.
+        """
         ...
 
     def announce(self, known: Mapping[NodeId, Node], post: Post) -> None:
-        """Post NodeLost for those of `known` that are gone, NodeJoined for those that are new or changed."""
+        """Post NodeLost for those of `known` that are gone, NodeJoined for those that
+        are new or changed.
+        """
         ...
 
     def run(self, post: Post) -> None:
-        """Carry out orders, watch what runs, and post nodes that join or are lost, until `close`.
+        """Carry out orders, watch what runs, and post nodes that join or are lost,
+        until `close`.
 
-        What runs then goes on running. What is raised here is a bug: the scheduler ends.
+        What runs then goes on running. What is raised here is a bug: the scheduler
+        ends.
         """
         ...
 
     def close(self) -> None: ...
 
     def log(self, job: JobId, rank: int, offset: int) -> LogPart:
-        """Return what replica `rank` printed, over all generations, from byte `offset`; no data at the end.
+        """Return what replica `rank` printed, over all generations, from byte `offset`;
+        no data at the end.
 
         Output that is kept no more is passed over.
         """
@@ -114,7 +134,9 @@ class LiveExecutor(Executor, KeepsNodes, Protocol):
 
 
 class Store(Protocol):
-    """The journal. What is appended is durable when `append` returns. Events have the numbers 1, 2, …"""
+    """The journal. What is appended is durable when `append` returns. Events have the
+    numbers 1, 2, …
+    """
 
     @property
     def last_number(self) -> int:
@@ -124,7 +146,9 @@ class Store(Protocol):
     def append(self, events: Sequence[Event]) -> None: ...
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        """Yield the events with a number greater than `after`, in order, without the refused ones."""
+        """Yield the events with a number greater than `after`, in order, without the
+        refused ones.
+        """
         ...
 
     def numbered_events(self, after: int = 0) -> Iterator[tuple[int, Event]]:
@@ -132,7 +156,9 @@ class Store(Protocol):
         ...
 
     def refuse(self, number: int, why: str, trace: str = "") -> None:
-        """Set event `number` aside for good: no replay sees it again. why: one line; trace: of the error."""
+        """Set event `number` aside for good: no replay sees it again. why: one line;
+        trace: of the error.
+        """
         ...
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:

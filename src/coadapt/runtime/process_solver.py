@@ -1,6 +1,8 @@
-"""A policy in a process of its own: it may be slow, hang or crash, and the loop goes on.
+"""A policy in a process of its own: it may be slow, hang or crash, and the loop goes
+on.
 
-The policy's state lives and dies with that process; losing it only costs quality (policies/base.py).
+The policy's state lives and dies with that process; losing it only costs quality
+(policies/base.py).
 """
 
 import contextlib
@@ -29,7 +31,8 @@ from coadapt.runtime.triage import NoPlan, Triage
 from coadapt.runtime.wall_clock import give_way
 
 SOLVE_TIMEOUT_S = 60.0
-# A new process imports, and after an installation compiles kernels: not the decision's time.
+# A new process imports, and after an installation compiles kernels: not the decision's
+# time.
 START_TIMEOUT_S = 120.0
 DECISIONS_KEPT = 1_000
 # Half a millisecond's work.
@@ -130,14 +133,16 @@ class ProcessSolver:
     def _connect(self) -> Connection:
         """Return the way to the policy's process, which is started if there is none."""
         if self._connection is None:
-            # Not a fork: this process has threads, and locks that a child would find taken for ever.
+            # Not a fork: this process has threads, and locks that a child would find
+            # taken for ever.
             context = multiprocessing.get_context("spawn")
             self._connection, theirs = context.Pipe()
             process = context.Process(
                 target=_serve, args=(theirs, self._factory), daemon=True
             )
             process.start()
-            # Known to `close` from here on only: one that is being started cannot be ended.
+            # Known to `close` from here on only: one that is being started cannot be
+            # ended.
             self._process = process
             self._came_up = False
             theirs.close()
@@ -158,10 +163,11 @@ class ProcessSolver:
 
 
 def _serve(connection: Connection, factory: PolicyFactory) -> None:
-    # Ctrl-C in a terminal reaches this process too; it is the scheduler that decides when it ends.
+    # Ctrl-C in a terminal reaches this process too; it is the scheduler that decides
+    # when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The first decision after an installation compiles kernels. Better now, by an instance that is thrown
-    # away, than while the first job waits.
+    # The first decision after an installation compiles kernels. Better now, by an
+    # instance that is thrown away, than while the first job waits.
     with contextlib.suppress(Exception):
         rehearse(factory())
     policy = factory()
@@ -170,12 +176,15 @@ def _serve(connection: Connection, factory: PolicyFactory) -> None:
     ):  # the scheduler ended, perhaps by kill -9
         connection.send(True)
         while True:
-            view, probe = _receive_view(connection), connection.recv()
+            view = _receive_view(connection)
+            probe = connection.recv()
             connection.send(_allocate(_copied(policy) if probe else policy, view))
 
 
 def _send_view(connection: Connection, view: ClusterView) -> None:
-    """Send a view in pieces: to pickle thousands of jobs takes long, and nobody waits for it."""
+    """Send a view in pieces: to pickle thousands of jobs takes long, and nobody waits
+    for it.
+    """
     connection.send((replace(view, jobs=()), len(view.jobs)))
     for first in range(0, len(view.jobs), JOBS_PER_PIECE):
         connection.send(view.jobs[first : first + JOBS_PER_PIECE])

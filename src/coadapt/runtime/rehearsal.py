@@ -1,4 +1,6 @@
-"""First decisions on made-up rounds: they load all that a policy needs, and compile its kernels."""
+"""First decisions on made-up rounds: they load all that a policy needs, and compile its
+kernels.
+"""
 
 from dataclasses import replace
 
@@ -30,7 +32,8 @@ _PROFILE = TypeProfile(
 
 
 def _job(index: int, done: float = 0.0) -> JobView:
-    """Return one of a few jobs that hold one GPU each and want more, no two of them alike.
+    """Return one of a few jobs that hold one GPU each and want more, no two of them
+    alike.
 
     done: samples that it has trained on, of a million.
     """
@@ -59,8 +62,11 @@ def _job(index: int, done: float = 0.0) -> JobView:
 
 
 def _kin(number: int, done: float) -> JobView:
-    """Return one of some jobs of an application, which has reported a step, and is later than is fair."""
-    one, batch = _job(4, done), BatchConfig(total=64, atomic=64, accumulation=0)
+    """Return one of some jobs of an application, which has reported a step, and is
+    later than is fair.
+    """
+    one = _job(4, done)
+    batch = BatchConfig(total=64, atomic=64, accumulation=0)
     spec = replace(one.spec, application="rehearsal")
     measured = replace(one.measured, batch=batch, step_time_s=0.1)
     return replace(
@@ -68,14 +74,16 @@ def _kin(number: int, done: float) -> JobView:
     )
 
 
-# What jobs hold is in the way of what they want, and Pollux's bound cannot be met: policies have to search.
+# What jobs hold is in the way of what they want, and Pollux's bound cannot be met:
+# policies have to search.
 REHEARSAL = ClusterView(
     at=60.0,
     nodes=tuple(Node(id=f"node-{index}", num_gpus=3) for index in range(3)),
     jobs=(*(_job(index) for index in range(4)), _kin(0, done=1e5), _kin(1, done=9e5)),
 )
-# A round later the last job has ended: policies that learn from jobs that have do so now. And a node is of
-# another type: what is decided in other ways where types differ is compiled, too.
+# A round later the last job has ended: policies that learn from jobs that have do so
+# now. And a node is of another type: what is decided in other ways where types differ
+# is compiled, too.
 REHEARSAL_AFTER = replace(
     REHEARSAL,
     at=120.0,

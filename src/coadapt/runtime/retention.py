@@ -1,13 +1,17 @@
-"""What a scheduler forgets: jobs that ended long ago, logs beyond a total, events that no restart needs."""
+"""What a scheduler forgets: jobs that ended long ago, logs beyond a total, events that
+no restart needs.
+"""
 
 # In which order, and why nothing is lost by a kill in between
 #
-# Of a job its files go first, then its rows in the index: cut off, the next prune finds it there and goes
-# on. The checkpoints of a job stay, whatever its age: they are its result. Only jobs that the index knows as
-# ended are looked at, and files stay as well while a process of the job holds its lock.
+# Of a job its files go first, then its rows in the index: cut off, the next prune finds
+# it there and goes on. The checkpoints of a job stay, whatever its age: they are its
+# result. Only jobs that the index knows as ended are looked at, and files stay as well
+# while a process of the job holds its lock.
 #
-# Events go last (journal.py). An event that is younger than what is kept of jobs stays, and so does all that
-# follows the older of the journal's two snapshots: what a restart reads is never touched.
+# Events go last (journal.py). An event that is younger than what is kept of jobs stays,
+# and so does all that follows the older of the journal's two snapshots: what a restart
+# reads is never touched.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,12 +26,16 @@ if TYPE_CHECKING:
 DAY_S = 86_400.0
 MEBIBYTE = 1024 * 1024
 
-JOB, LOGS, EVENTS = "job", "logs", "events"
+JOB = "job"
+LOGS = "logs"
+EVENTS = "events"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """How long ended jobs are kept, and events beside them; how much of all logs together, in MiB."""
+    """How long ended jobs are kept, and events beside them; how much of all logs
+    together, in MiB.
+    """
 
     days: float
     logs_mib: int
@@ -35,7 +43,9 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one step of a prune deletes: a job, the logs of one, or events; num_bytes: of files."""
+    """What one step of a prune deletes: a job, the logs of one, or events; num_bytes:
+    of files.
+    """
 
     what: str
     job: JobId = ""
@@ -44,7 +54,9 @@ class Step:
 
 
 class JobFiles(Protocol):
-    """The files of jobs, as far as they are the scheduler's: logs and control notes, no checkpoints."""
+    """The files of jobs, as far as they are the scheduler's: logs and control notes, no
+    checkpoints.
+    """
 
     def sizes(self, *, logs_only: bool) -> Mapping[JobId, int]:
         """Return the bytes of each job that has files."""
@@ -93,7 +105,9 @@ class Retention:
             before = done
 
     def _surplus_logs(self, keep: Keep, gone: set[JobId]) -> Iterator[Step]:
-        """Yield logs of ended jobs, the oldest first, until what is left together is small enough."""
+        """Yield logs of ended jobs, the oldest first, until what is left together is
+        small enough.
+        """
         sizes = {
             job: size
             for job, size in self._files.sizes(logs_only=True).items()

@@ -1,10 +1,14 @@
-"""The loop: journal an event, let the core handle it, carry out its commands. One loop, two clocks."""
+"""The loop: journal an event, let the core handle it, carry out its commands. One loop,
+two clocks.
+"""
 
-# What must not be lost with an event that is set aside (journaled_scheduler.py says when and how)
+# What must not be lost with an event that is set aside (journaled_scheduler.py says
+# when and how)
 #
-# An alarm rings once: where none is set any more, the runtime sets one, or no round would ever come again. A
-# plan that cannot be taken in is a plan that failed, and is told so. Whoever waits for the event is told that
-# it was refused. An observer that raises is switched off: it is a chart or a log, and no job waits for it.
+# An alarm rings once: where none is set any more, the runtime sets one, or no round
+# would ever come again. A plan that cannot be taken in is a plan that failed, and is
+# told so. Whoever waits for the event is told that it was refused. An observer that
+# raises is switched off: it is a chart or a log, and no job waits for it.
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -37,7 +41,8 @@ from coadapt.runtime.ports import Cancel, Clock, Executor, Solver, Store
 
 Observer = Callable[[Event, Sequence[Command], SchedulerState], None]
 
-# After a refused event without an alarm: long enough that a round which fails each time costs little.
+# After a refused event without an alarm: long enough that a round which fails each time
+# costs little.
 ALARM_AFTER_REFUSAL_S = 60.0
 
 _NOTHING_TO_ENTER = nullcontext()
@@ -47,7 +52,9 @@ class Mishaps(Protocol):
     """Who is told of what went wrong inside, and lives on."""
 
     def event_refused(self, number: int, event: Event, error: Exception) -> None:
-        """Event `number` made the core raise; it was set aside, and the state is as if it had not come."""
+        """Event `number` made the core raise; it was set aside, and the state is as if
+        it had not come.
+        """
         ...
 
     def observer_failed(
@@ -58,7 +65,9 @@ class Mishaps(Protocol):
 
 
 class Runtime:
-    """Runs `scheduler` over its ports, on one thread: a live host hands over what other threads post."""
+    """Runs `scheduler` over its ports, on one thread: a live host hands over what other
+    threads post.
+    """
 
     def __init__(
         self,
@@ -96,13 +105,17 @@ class Runtime:
 
     @property
     def num_events(self) -> int:
-        """The number of the event that was handled last, which observers are told of just now."""
+        """The number of the event that was handled last, which observers are told of
+        just now.
+        """
         return self.journaled.num_events
 
     def recover(self) -> None:
-        """Bring the scheduler to the state that the journal tells, then let it repeat its orders.
+        """Bring the scheduler to the state that the journal tells, then let it repeat
+        its orders.
 
-        Commands that come out of the replay were carried out before; only the repeats of the last step are.
+        Commands that come out of the replay were carried out before; only the repeats
+        of the last step are.
         """
         for event, commands in self.journaled.replay(self._tell_restored):
             self.observe(event, commands)
@@ -110,7 +123,9 @@ class Runtime:
             self.post(SchedulerRestarted(at=self.clock.now()))
 
     def post(self, event: Event) -> None:
-        """Take an event in; it is journaled and handled before the outermost call returns."""
+        """Take an event in; it is journaled and handled before the outermost call
+        returns.
+        """
         self.post_all((event,))
 
     def post_all(self, events: Sequence[Event]) -> None:
@@ -131,12 +146,14 @@ class Runtime:
             self._draining = False
 
     def kin_times_of(self, job: JobId) -> KinTimes | None:
-        """Return what the last plan tells `job` of steps that others timed; for any thread."""
+        """Return what the last plan tells `job` of steps that others timed; for any
+        thread.
+        """
         return self.journaled.kin_times.get(job)
 
     def _within_means(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return `events` with settings that an executor can keep which starts anew for each change, such
-        settings first if none are in force.
+        """Return `events` with settings that an executor can keep which starts anew for
+        each change, such settings first if none are in force.
 
         In the journal, so that a replay decides as the scheduler did.
         """
@@ -165,7 +182,9 @@ class Runtime:
                 self._mishaps.observer_failed(observer, error)
 
     def turn(self, event: Event) -> AbstractContextManager[None]:  # noqa: ARG002 - for those who override it
-        """Return what is entered while `event` is handled and observed: the state changes only then."""
+        """Return what is entered while `event` is handled and observed: the state
+        changes only then.
+        """
         return _NOTHING_TO_ENTER
 
     def _tell_restored(self, state: SchedulerState, number: int) -> None:

@@ -1,4 +1,6 @@
-"""One picture of the cluster as plain JSON data: the same for the command line, the page and a simulation."""
+"""One picture of the cluster as plain JSON data: the same for the command line, the
+page and a simulation.
+"""
 
 from collections.abc import Iterable
 from dataclasses import fields
@@ -14,7 +16,8 @@ from coadapt.model import Measured, NodeId, Usage
 from coadapt.model.wire import Json, to_json
 from coadapt.runtime.story import why_now
 
-# Fields of Measured and Usage that a picture leaves out: too long for a look, or shown in another form.
+# Fields of Measured and Usage that a picture leaves out: too long for a look, or shown
+# in another form.
 _NOT_SHOWN = frozenset(
     {"batch_history", "by_type", "forecast", "grad", "accounted_at", "costs"}
 )
@@ -41,7 +44,8 @@ _OWN_REASONS = frozenset(
 def cluster_snapshot(
     state: SchedulerState, at: float, limit: int | None = None
 ) -> dict[str, Json]:
-    """Return nodes, the last round, and live jobs by number and in submission order, at `at` (s).
+    """Return nodes, the last round, and live jobs by number and in submission order, at
+    `at` (s).
 
     limit: the most jobs: those that hold GPUs, then those that wait the longest.
     """
@@ -80,8 +84,10 @@ def _gpus_used(
     """Return how many GPUs of each live node jobs hold."""
     used: dict[NodeId, float] = dict.fromkeys(nodes, 0.0)
     for job in holding:
-        ordered, trains_on = job.order.grant.allocation, job.running.grant.allocation
-        # Nearly all jobs hold whole GPUs, and only those: they need no look at single devices.
+        ordered = job.order.grant.allocation
+        trains_on = job.running.grant.allocation
+        # Nearly all jobs hold whole GPUs, and only those: they need no look at single
+        # devices.
         whole = (
             ordered.gpu_share == trains_on.gpu_share == 1.0
             and ordered.slots == trains_on.slots
@@ -96,7 +102,9 @@ def _gpus_used(
 
 
 def count_states(state: SchedulerState) -> dict[str, int]:
-    """Return how many live jobs there are in each state, states without one left out."""
+    """Return how many live jobs there are in each state, states without one left
+    out.
+    """
     # Counted in C, and nothing called per job: each list asks it of all of them.
     standings = [job.status.state for job in state.active]
     return {
@@ -106,12 +114,14 @@ def count_states(state: SchedulerState) -> dict[str, int]:
 
 
 def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, Json]:
-    """Return one job's picture at `at` (s); attained service is counted up to that instant.
+    """Return one job's picture at `at` (s); attained service is counted up to that
+    instant.
 
     plan_error: why the last round had no plan, "" if it had one.
     """
     usage = job.usage.upto(max(at, job.usage.accounted_at), num_gpus_held(job))
-    grad, allocation = job.measured.grad, job.ordered
+    grad = job.measured.grad
+    allocation = job.ordered
     return {
         "id": job.id,
         "name": job.spec.name,
@@ -148,7 +158,9 @@ def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, J
 
 
 def _explanation(job: JobRecord, plan_error: str) -> str:
-    """Return why the job is where it is; of one that waits for a plan that fails, that as well."""
+    """Return why the job is where it is; of one that waits for a plan that fails, that
+    as well.
+    """
     if not plan_error or job.state is not JobState.PENDING:
         return why_now(job.status)[1]
     before = f"{job.explanation}; " * (job.reason in _OWN_REASONS)
@@ -165,14 +177,19 @@ def _shown(figures: Measured | Usage) -> dict[str, Json]:
 
 
 def _silent_s(job: JobRecord, at: float) -> float | None:
-    """Return the age of the last report of a job that trains, None for one that never reported."""
+    """Return the age of the last report of a job that trains, None for one that never
+    reported.
+    """
     last_at = job.running.reported_at
     return None if last_at is None or not job.trains_on else max(at - last_at, 0.0)
 
 
 def job_efficiency(job: JobRecord) -> float | None:
-    """Return the statistical efficiency of the batch in use, None while the noise scale is unknown."""
-    grad, batch = job.measured.grad, job.measured.batch
+    """Return the statistical efficiency of the batch in use, None while the noise scale
+    is unknown.
+    """
+    grad = job.measured.grad
+    batch = job.measured.batch
     if grad is None or batch is None or (grad.sqr == 0.0 and grad.var == 0.0):
         return None
     return float(efficiency(batch.total, job.spec.batch.initial, grad.sqr, grad.var))

@@ -1,4 +1,6 @@
-"""Where a policy runs: here, inside the loop. (A live host runs it in another process: process_solver.py.)"""
+"""Where a policy runs: here, inside the loop. (A live host runs it in another process:
+process_solver.py.)
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +16,8 @@ OnDecided = Callable[[Policy, ClusterView], None]
 
 
 class InlineSolver:
-    """Answers each Solve at once. `decision_s` keeps what each decision took by `timer` (seconds).
+    """Answers each Solve at once. `decision_s` keeps what each decision took by `timer`
+    (seconds).
 
     on_decided: called after each that succeeded, with what was decided on.
     """
@@ -58,7 +61,10 @@ def decide(policy: Policy, view: ClusterView) -> Plan:
     plan = policy.allocate(shown)
     if shown.nodes == view.nodes:
         return plan
-    note = f"; of the cluster's {view.num_gpus} GPUs all jobs together may hold {shown.num_gpus}"
+    note = (
+        f"; of the cluster's {view.num_gpus} GPUs all jobs together may hold "
+        f"{shown.num_gpus}"
+    )
     waits = {job.id for job in view.jobs if not plan.allocations.get(job.id)}
     reasons = {job: why + note * (job in waits) for job, why in plan.reasons.items()}
     return replace(plan, reasons=reasons)

@@ -1,4 +1,6 @@
-"""The whole life of one job, told from the journal: replay it, and note each change that concerns the job."""
+"""The whole life of one job, told from the journal: replay it, and note each change
+that concerns the job.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,8 +20,8 @@ from coadapt.model import Allocation, JobId
 from coadapt.model.measured import not_finite, straggler
 
 StoryKey = tuple[str, ...]
-"""State, generation, allocation, batch, slow replica, whether losses are finite, why it is unseen and, last,
-explanation of a job."""
+"""State, generation, allocation, batch, slow replica, whether losses are finite, why it
+is unseen and, last, explanation of a job."""
 
 NEW: StoryKey = ()
 
@@ -62,11 +64,16 @@ def shown_allocation(allocation: Allocation) -> str:
     if not allocation:
         return "no GPU"
     nodes = ", ".join(f"{node}: {count}" for node, count in allocation.slots)
-    return f"{allocation.num_replicas} GPU{'s' if allocation.num_replicas > 1 else ''} ({nodes})"
+    return (
+        f"{allocation.num_replicas} GPU{'s' if allocation.num_replicas > 1 else ''} "
+        f"({nodes})"
+    )
 
 
 def replicas_of_change(job: JobRecord, generation: int) -> tuple[int, int]:
-    """Return how many replicas trained before `generation`, and in it; it may train, as far as is known."""
+    """Return how many replicas trained before `generation`, and in it; it may train, as
+    far as is known.
+    """
     running = job.trains_on.num_replicas
     if generation == job.running.generation:
         return job.running.num_replicas_before, running
@@ -75,7 +82,9 @@ def replicas_of_change(job: JobRecord, generation: int) -> tuple[int, int]:
 
 
 def told_in_place(job: JobRecord, event: TrainingResumed) -> str:
-    """Return what a change in place of `job` was, and where the time went that training stood still."""
+    """Return what a change in place of `job` was, and where the time went that training
+    stood still.
+    """
     before, now = replicas_of_change(job, event.generation)
     what = f"rescaled {before} -> {now}" if before != now else f"changed on {now}"
     parts = ", ".join(
@@ -95,20 +104,32 @@ def told_by(event: Event, job: JobRecord) -> list[str]:
                 return [told_in_place(job, event)]
             what = "the start" if event.generation == 1 else "the restart"
             return [
-                f"generation {event.generation} took its first step; {what} cost {event.rescale_s:.1f} s"
+                (
+                    f"generation {event.generation} took its first step; {what} cost "
+                    f"{event.rescale_s:.1f} s"
+                )
             ]
         case ReplicasKept() if event.job == job_id:
             if event.detail:
                 return [
-                    f"the change of generation {event.generation} failed ({event.detail}); it trains on"
+                    (
+                        f"the change of generation {event.generation} failed "
+                        f"({event.detail}); it trains on"
+                    )
                 ]
             return [
-                f"the change of generation {event.generation} was taken back in time; it trains on"
+                (
+                    f"the change of generation {event.generation} was taken back in "
+                    f"time; it trains on"
+                )
             ]
         case ReplicasExited() if event.job == job_id:
             detail = f" ({event.detail})" if event.detail else ""
             return [
-                f"replicas of generation {event.generation} ended: {event.outcome.value}{detail}"
+                (
+                    f"replicas of generation {event.generation} ended: "
+                    f"{event.outcome.value}{detail}"
+                )
             ]
         case _:
             return []
@@ -132,7 +153,9 @@ def story_key(job: JobRecord) -> StoryKey:
 
 
 def why_now(status: Status) -> tuple[Reason, str]:
-    """Return why a job is where it is, for programs and for people; that it is unseen goes before that."""
+    """Return why a job is where it is, for programs and for people; that it is unseen
+    goes before that.
+    """
     if status.blocked:
         return status.reason, status.blocked
     if not status.unseen:
@@ -142,7 +165,9 @@ def why_now(status: Status) -> tuple[Reason, str]:
 
 
 def straggler_of(job: JobRecord) -> str:
-    """Return which replica of the job is consistently slower than its peers, in words; "" where none is."""
+    """Return which replica of the job is consistently slower than its peers, in words;
+    "" where none is.
+    """
     return straggler(job.measured.metrics, job.trains_on)
 
 
@@ -151,7 +176,8 @@ def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
     if before == NEW:
         limits = job.spec.replicas
         return (
-            f"submitted: {limits.min}..{limits.max} GPUs, batch {job.spec.batch.initial}.."
+            f"submitted: {limits.min}..{limits.max} GPUs, batch "
+            f"{job.spec.batch.initial}.."
             f"{job.spec.batch.max_total}, contract {job.spec.contract.value}"
         )
     state, _, allocation, batch, slow, trouble, unseen, explanation = now

@@ -2,24 +2,29 @@
 
 # How the jobs are found, and what becomes of them
 #
-# A policy raises, dies or plans nonsense because of something about one job, or about a few together. Thrown
-# away whole, such a round would cost everybody their plan, and the next one too, for as long as that job is
-# there. So jobs are added to a view as long as the policy still makes a lawful plan of it: all that are left
-# at once, and where that fails the first half, then the second, down to one. One that cannot be added is set
-# aside. With d such jobs among n that takes about 2 d log(n / d) plans, in a round that had none otherwise.
+# A policy raises, dies or plans nonsense because of something about one job, or about a
+# few together. Thrown away whole, such a round would cost everybody their plan, and the
+# next one too, for as long as that job is there. So jobs are added to a view as long as
+# the policy still makes a lawful plan of it: all that are left at once, and where that
+# fails the first half, then the second, down to one. One that cannot be added is set
+# aside. With d such jobs among n that takes about 2 d log(n / d) plans, in a round that
+# had none otherwise.
 #
-# Jobs that hold GPUs are added first, then the others in the order of their submission: of two that go wrong
-# together, the younger one steps back, and nobody loses what it has to somebody who came later.
+# Jobs that hold GPUs are added first, then the others in the order of their submission:
+# of two that go wrong together, the younger one steps back, and nobody loses what it
+# has to somebody who came later.
 #
-# One that is set aside and holds GPUs keeps them, and the policy does not see them: it plans for a cluster
-# that is smaller by what is held, for tenants whose quotas are. Where that cannot be lawful (its tenant may
-# have less by now) it gets nothing. It is tried again after RETRY_S, and after twice the time with each
-# further failure.
+# One that is set aside and holds GPUs keeps them, and the policy does not see them: it
+# plans for a cluster that is smaller by what is held, for tenants whose quotas are.
+# Where that cannot be lawful (its tenant may have less by now) it gets nothing. It is
+# tried again after RETRY_S, and after twice the time with each further failure.
 #
-# What is tried, is tried on a copy of the policy: its queues and populations are those of the whole cluster.
+# What is tried, is tried on a copy of the policy: its queues and populations are those
+# of the whole cluster.
 #
-# Nothing is known of jobs where a policy takes too long: it is given the whole view again next round. One
-# that fails with every single job is broken itself; then nobody is set aside, and all are told why.
+# Nothing is known of jobs where a policy takes too long: it is given the whole view
+# again next round. One that fails with every single job is broken itself; then nobody
+# is set aside, and all are told why.
 
 import logging
 import time
@@ -42,7 +47,8 @@ from coadapt.model.tenant import EVERYBODY
 
 RETRY_S = 600.0
 RETRY_MAX_S = 4 * 3600.0
-# So long jobs are told apart in one round; the core gives a round up after SchedulerConfig.solve_timeout_s.
+# So long jobs are told apart in one round; the core gives a round up after
+# SchedulerConfig.solve_timeout_s.
 SEARCH_S = 120.0
 WHY_MAX = 300  # characters of an error, which may hold anything
 NOT_TRIED = "or with others that came with it"
@@ -52,7 +58,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlan:
-    """Why there is no plan. of_jobs: whether some jobs may be the cause; a policy that is slow is not."""
+    """Why there is no plan. of_jobs: whether some jobs may be the cause; a policy that
+    is slow is not.
+    """
 
     why: str
     of_jobs: bool = True
@@ -64,7 +72,9 @@ Ask = Callable[[ClusterView, bool], Plan | NoPlan]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aside:
-    """A job that the policy fails with: why, and until when (s) it is not asked about it."""
+    """A job that the policy fails with: why, and until when (s) it is not asked about
+    it.
+    """
 
     why: str
     until: float
@@ -85,7 +95,9 @@ class _NoTimeLeftError(Exception):
 
 
 class Triage:
-    """Makes plans by `ask`, and remembers the jobs that it sets aside; `timer` bounds the search (s)."""
+    """Makes plans by `ask`, and remembers the jobs that it sets aside; `timer` bounds
+    the search (s).
+    """
 
     def __init__(self, ask: Ask, timer: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -103,7 +115,9 @@ class Triage:
         return dict(self._aside)
 
     def plan(self, view: ClusterView) -> Plan | NoPlan:
-        """Return a lawful plan for `view`; one that sets jobs aside gives the reason of each."""
+        """Return a lawful plan for `view`; one that sets jobs aside gives the reason of
+        each.
+        """
         answer = self._plan(view)
         if isinstance(answer, Plan):
             self._num_failed = 0
@@ -131,13 +145,16 @@ class Triage:
         for job, why in sorted(search.bad.items()):
             self._set_aside(view, job, why)
         for job in sorted(present - {*search.good, *self._aside}):
-            # There was no time for these: the next round asks about them, they keep what they have.
+            # There was no time for these: the next round asks about them, they keep
+            # what they have.
             self._aside[job] = Aside(why=NOT_TRIED, until=view.at, pause_s=RETRY_S / 2)
         answer = self._lawful(view, present - set(search.good))
         return self._told(view, answer) if isinstance(answer, Plan) else answer
 
     def _told_apart(self, view: ClusterView, waiting: set[JobId]) -> _Search:
-        """Find the most jobs that the policy can plan for; those of `waiting` are not tried."""
+        """Find the most jobs that the policy can plan for; those of `waiting` are not
+        tried.
+        """
         search = _Search(deadline=self._timer() + SEARCH_S)
         tried = [job for job in view.jobs if job.id not in waiting]
         tried.sort(
@@ -151,7 +168,8 @@ class Triage:
             self._good = frozenset()
         except _NoTimeLeftError:
             logger.warning(
-                "the policy fails on some jobs; there was no time to tell all of them apart"
+                "the policy fails on some jobs; there was no time to tell all of "
+                "them apart"
             )
             self._good = frozenset(search.good)
         return search
@@ -185,7 +203,8 @@ class Triage:
         half = len(more) // 2
         num_bad = len(search.bad)
         self._add(view, search, more[:half])
-        # If the first half is in, the second half is all that was tried before, and is known to fail.
+        # If the first half is in, the second half is all that was tried before, and is
+        # known to fail.
         self._add(view, search, more[half:], known_to_fail=len(search.bad) == num_bad)
 
     def _lawful(
@@ -210,7 +229,9 @@ class Triage:
         )
 
     def _told(self, view: ClusterView, plan: Plan) -> Plan | NoPlan:
-        """Return the plan for the whole view: with what those hold that it leaves out, and why they do."""
+        """Return the plan for the whole view: with what those hold that it leaves out,
+        and why they do.
+        """
         left_out = {job.id for job in view.jobs if job.id in self._aside}
         if not left_out:
             return plan

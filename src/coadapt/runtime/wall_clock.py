@@ -1,4 +1,6 @@
-"""Real time: seconds since the epoch that never go back, and callbacks for whoever turns the loop."""
+"""Real time: seconds since the epoch that never go back, and callbacks for whoever
+turns the loop.
+"""
 
 import heapq
 import itertools
@@ -12,7 +14,9 @@ PAUSE_S = 5e-5
 
 
 class WallClock:
-    """The port Clock for a live scheduler. `now` is for any thread, the rest for the loop's own."""
+    """The port Clock for a live scheduler. `now` is for any thread, the rest for the
+    loop's own.
+    """
 
     def __init__(self, not_before: float = 0.0) -> None:
         """Start at the system's time, or at `not_before` if that is later."""
@@ -26,7 +30,9 @@ class WallClock:
         return time.monotonic() + self._offset_s
 
     def advance(self, at: float) -> None:
-        """Go on from `at` if that lies ahead: a journal knows instants that this system does not yet."""
+        """Go on from `at` if that lies ahead: a journal knows instants that this system
+        does not yet.
+        """
         self._offset_s = max(self._offset_s, at - time.monotonic())
 
     def call_at(
@@ -49,9 +55,10 @@ class WallClock:
 
 
 def give_way() -> None:
-    """Let threads go first that wait for the interpreter or for a lock that this one had.
+    """Let threads go first that wait for the interpreter or for a lock that this one
+    had.
 
-    For work that nobody waits for, after each piece of it: whoever sleeps for a moment gets the interpreter
-    back when the others have had a turn.
+    For work that nobody waits for, after each piece of it: whoever sleeps for a moment
+    gets the interpreter back when the others have had a turn.
     """
     time.sleep(PAUSE_S)

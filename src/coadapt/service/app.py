@@ -1,4 +1,6 @@
-"""The HTTP API, version 1: routes only. Every change is journaled before it is answered."""
+"""The HTTP API, version 1: routes only. Every change is journaled before it is
+answered.
+"""
 
 import asyncio
 import logging
@@ -106,7 +108,9 @@ open_router = APIRouter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the routes use. policy: its name, to be shown. The last four: see LiveExecutor."""
+    """What the routes use. policy: its name, to be shown. The last four: see
+    LiveExecutor.
+    """
 
     loop: LiveLoop
     index: JobIndex
@@ -135,7 +139,9 @@ class ListQuery(BaseModel):
 
 
 class ReportBody(BaseModel):
-    """A training report of one generation; `report` is a TrainingReport in wire form."""
+    """A training report of one generation; `report` is a TrainingReport in wire
+    form.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     generation: Generation
@@ -155,7 +161,9 @@ class RescaledBody(BaseModel):
 
 
 def create_app(service: Service) -> ASGIApp:
-    """Return the ASGI application: the routes, and the lane that takes lawful reports past them."""
+    """Return the ASGI application: the routes, and the lane that takes lawful reports
+    past them.
+    """
 
     def tell(text: str) -> None:
         logger.warning("%s", text)
@@ -172,9 +180,12 @@ def create_app(service: Service) -> ASGIApp:
 
 
 def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
-    """Return all routes of the API; what they take in of reports goes through `groups`."""
+    """Return all routes of the API; what they take in of reports goes through
+    `groups`.
+    """
     # No documentation pages: they would load scripts from foreign servers.
-    # No redirects from a path with a slash too many: to make one fails on questions that are not UTF-8.
+    # No redirects from a path with a slash too many: to make one fails on questions
+    # that are not UTF-8.
     app = FastAPI(
         title="Coadapt",
         version=__version__,
@@ -218,8 +229,9 @@ def healthz() -> dict[str, str]:
 async def report(
     request: Request, job: JobId, body: ReportBody
 ) -> dict[str, JsonValue]:
-    """Take in a training report; one of an old generation changes nothing. The answer may have `kin_times`,
-    a KinTimes in wire form: what jobs of the same application timed where this one trains.
+    """Take in a training report; one of an old generation changes nothing. The answer
+    may have `kin_times`, a KinTimes in wire form: what jobs of the same application
+    timed where this one trains.
     """
     record = _service(request).loop.peek(job)
     if record is None:
@@ -238,8 +250,8 @@ async def report(
 def cluster(
     request: Request, limit: Annotated[int, Query(ge=0, le=PAGE_MAX)] = PAGE_MAX
 ) -> Response:
-    """Nodes, how many jobs are in which state, the last round, and up to `limit` jobs: those that hold GPUs,
-    then those that wait the longest, then those that ended last.
+    """Nodes, how many jobs are in which state, the last round, and up to `limit` jobs:
+    those that hold GPUs, then those that wait the longest, then those that ended last.
     """
     service = _service(request)
     at = service.loop.now()
@@ -260,7 +272,9 @@ async def submit(
     job: JobFile,
     idempotency_key: Annotated[str, Header(max_length=200)] = "",
 ) -> dict[str, JsonValue]:
-    """Take a job in. A repeat under the same Idempotency-Key answers with the same job."""
+    """Take a job in. A repeat under the same Idempotency-Key answers with the same
+    job.
+    """
     new_id = job_id(job.name, idempotency_key or secrets.token_hex())
     known = await _submitted(request, new_id)
     at = _service(request).loop.now() if known is None else known[1]
@@ -288,9 +302,11 @@ async def submit(
 
 @router.get("/jobs")
 def jobs(request: Request, given: Annotated[ListQuery, Query()]) -> Response:
-    """A page of jobs in the order of their submission, ended ones too; `next`: the cursor of the page after.
+    """A page of jobs in the order of their submission, ended ones too; `next`: the
+    cursor of the page after.
 
-    `state`: states with commas between; `name`: a part of the name or id, or a pattern with `*`.
+    `state`: states with commas between; `name`: a part of the name or id, or a pattern
+    with `*`.
     """
     query = JobQuery(**{**given.model_dump(), "state": parse_states(given.state)})
     service = _service(request)
@@ -305,7 +321,9 @@ def jobs(request: Request, given: Annotated[ListQuery, Query()]) -> Response:
 
 @router.get("/jobs/{job}")
 async def describe(request: Request, job: JobId) -> Response:
-    """All about one job: what it holds and why, what it reported, the latest decisions."""
+    """All about one job: what it holds and why, what it reported, the latest
+    decisions.
+    """
     found = await _find(request, job)
     return JSONResponse(await asyncio.to_thread(_description, _service(request), found))
 
@@ -322,7 +340,9 @@ async def tell_story(request: Request, job: JobId) -> dict[str, JsonValue]:
 async def changes(
     request: Request, job: JobId, after: Annotated[int, Query(ge=-1, le=SEQ_MAX)] = -1
 ) -> dict[str, JsonValue]:
-    """What became of one job, for programs: the changes that events after number `after` brought, a page."""
+    """What became of one job, for programs: the changes that events after number
+    `after` brought, a page.
+    """
     job = await _known(request, job)
     found = await asyncio.to_thread(changes_of, _service(request).index, job, after)
     return {"changes": [to_json(change) for change in found]}
@@ -336,7 +356,9 @@ async def logs(
     offset: Annotated[int, Query(ge=0, le=LOG_BYTES_MAX)] = 0,
     follow: bool = False,
 ) -> StreamingResponse:
-    """The log of one replica over all generations from byte `offset`; with `follow` until the job ends."""
+    """The log of one replica over all generations from byte `offset`; with `follow`
+    until the job ends.
+    """
     job = await _known(request, job)
     service = _service(request)
 
@@ -353,7 +375,9 @@ async def logs(
 
 @router.post("/jobs/{job}/cancel", status_code=202)
 async def cancel(request: Request, job: JobId) -> dict[str, JsonValue]:
-    """Ask for the job's end; a job that has ended stays as it is, and `ended_before` says so."""
+    """Ask for the job's end; a job that has ended stays as it is, and `ended_before`
+    says so.
+    """
     found = await _find(request, job)
     ended = isinstance(found, EndedJob)
     if not ended:
@@ -368,7 +392,9 @@ async def cancel(request: Request, job: JobId) -> dict[str, JsonValue]:
 async def rescaled(
     request: Request, job: JobId, body: RescaledBody
 ) -> dict[str, JsonValue]:
-    """Note that a generation took its first step, and what the change cost; the answer is as to a report."""
+    """Note that a generation took its first step, and what the change cost; the answer
+    is as to a report.
+    """
     job = await _known(request, job)
     _reports(request).take(job, _length(request))
     at = _service(request).loop.now()
@@ -387,7 +413,9 @@ async def rescaled(
 async def trainer_status(
     request: Request, job: JobId, body: StatusBody
 ) -> dict[str, JsonValue]:
-    """Take in how far a job is that says so by Kubeflow's trainer status protocol (KEP-2779)."""
+    """Take in how far a job is that says so by Kubeflow's trainer status protocol
+    (KEP-2779).
+    """
     record = _service(request).loop.peek(job)
     if record is None:
         return {"id": await _known(request, job)}
@@ -395,7 +423,8 @@ async def trainer_status(
     if not told.metrics:
         return {"id": job}
     request.app.state.throttle.check(job)
-    at, generation = _service(request).loop.now(), record.running.generation
+    at = _service(request).loop.now()
+    generation = record.running.generation
     event = TrainingReported(at=at, job=job, generation=generation, report=told)
     await _reports(request).commit(event, _length(request))
     return {"id": job}
@@ -403,7 +432,9 @@ async def trainer_status(
 
 @router.post("/token")
 async def rotate_token(request: Request) -> dict[str, JsonValue]:
-    """Put a new operator's token into the token file; the old one is worth nothing from now on."""
+    """Put a new operator's token into the token file; the old one is worth nothing from
+    now on.
+    """
     await asyncio.to_thread(_service(request).credentials.rotate)
     return {"rotated": True}
 
@@ -461,7 +492,9 @@ async def _read(request: Request, question: Callable[[SchedulerState], T]) -> T:
 
 
 async def _find(request: Request, job: JobId) -> JobRecord | EndedJob:
-    """Return the job with this id, or the only one whose id begins so. Raises UnknownJobError."""
+    """Return the job with this id, or the only one whose id begins so. Raises
+    UnknownJobError.
+    """
     live = await _read(request, lambda state: find_live(state, job))
     return await asyncio.to_thread(find_job, live, _service(request).index, job)
 

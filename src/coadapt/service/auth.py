@@ -1,9 +1,12 @@
-"""Who may ask: the operator's bearer token, and one for each job, in files that only their owner can read."""
+"""Who may ask: the operator's bearer token, and one for each job, in files that only
+their owner can read.
+"""
 
-# Whoever holds the operator's token may do everything, so no job gets it. A job's token is the job's id and a
-# keyed hash of it (HMAC-SHA256). So nothing has to be stored per job, it holds over restarts of the scheduler
-# and of the job, and it says itself whose it is. The key is a file of its own: a new operator's token leaves
-# the jobs that run as they are. What a job's token is good for is guard.py's business.
+# Whoever holds the operator's token may do everything, so no job gets it. A job's token
+# is the job's id and a keyed hash of it (HMAC-SHA256). So nothing has to be stored per
+# job, it holds over restarts of the scheduler and of the job, and it says itself whose
+# it is. The key is a file of its own: a new operator's token leaves the jobs that run
+# as they are. What a job's token is good for is guard.py's business.
 #
 # All comparisons take the same time whatever was right of a guess.
 
@@ -42,7 +45,9 @@ class Credentials:
 
     @classmethod
     def load(cls, token_file: Path, key_file: Path) -> "Credentials":
-        """Return the secrets in these files; make what is not there. Raises InputError as `load_token`."""
+        """Return the secrets in these files; make what is not there. Raises InputError
+        as `load_token`.
+        """
         return cls(load_token(token_file), load_token(key_file), token_file)
 
     def job_token(self, job: JobId) -> str:
@@ -51,7 +56,9 @@ class Credentials:
         return f"{JOB_TOKEN_MARK}.{job}.{mac}"
 
     def caller(self, authorization: bytes) -> Caller | None:
-        """Return who sends this value of the header, None if it is nobody's. RFC 6750: `Bearer TOKEN`."""
+        """Return who sends this value of the header, None if it is nobody's. RFC 6750:
+        `Bearer TOKEN`.
+        """
         scheme, _, given = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
             return None
@@ -68,7 +75,9 @@ class Credentials:
         return Caller(job=job)
 
     def rotate(self) -> None:
-        """Put a new operator's token in place of the old one, which is worth nothing from now on."""
+        """Put a new operator's token in place of the old one, which is worth nothing
+        from now on.
+        """
         assert self._token_file is not None, "these secrets are in no file"
         with self._lock:
             self._token = new_token(self._token_file)
@@ -99,9 +108,12 @@ def new_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in `path`. Raises InputError as `load_token`, or if there is no such file."""
+    """Return the token in `path`. Raises InputError as `load_token`, or if there is no
+    such file.
+    """
     try:
-        # Of a pipe nobody may ever write the other end: it is opened without waiting, and refused below.
+        # Of a pipe nobody may ever write the other end: it is opened without waiting,
+        # and refused below.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             token = file.read().strip() if stat.S_ISREG(status.st_mode) else ""

@@ -1,4 +1,6 @@
-"""The bodies of requests: JSON in UTF-8 without what JSON leaves open, checked before any route sees it."""
+"""The bodies of requests: JSON in UTF-8 without what JSON leaves open, checked before
+any route sees it.
+"""
 
 import json
 from collections.abc import Callable, Coroutine
@@ -13,7 +15,9 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class StrictRoute(APIRoute):
-    """A route whose body is JSON that can be taken in one way only: see `parse_body`."""
+    """A route whose body is JSON that can be taken in one way only: see
+    `parse_body`.
+    """
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -29,8 +33,9 @@ class StrictRoute(APIRoute):
 def parse_body(body: bytes) -> object:
     """Return the plain data of a body.
 
-    Raises HTTPException 400 for what is not JSON in UTF-8, for a key that stands twice and for NaN, which
-    JSON does not know; InputError for numbers and texts that no field may hold.
+    Raises HTTPException 400 for what is not JSON in UTF-8, for a key that stands twice
+    and for NaN, which JSON does not know; InputError for numbers and texts that no
+    field may hold.
     """
     try:
         data = json.loads(

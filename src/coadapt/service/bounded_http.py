@@ -1,21 +1,26 @@
-"""HTTP by httptools, with an end to how long a request's head may be, how long it may take to come, and how
-many come at once.
+"""HTTP by httptools, with an end to how long a request's head may be, how long it may
+take to come, and how many come at once.
 """
 
-# httptools (llhttp, as Node.js has it) reads HTTP in C, at an eighth of the CPU of h11, which is written in
-# Python. But h11 refuses a head of more than 64 kB, and httptools takes whatever comes: a client without a
-# token could send headers until the memory is full. So what arrives is counted while a head is being read.
-# What comes in one read is parsed before it is counted, and asyncio reads at most 256 kB at once.
+# httptools (llhttp, as Node.js has it) reads HTTP in C, at an eighth of the CPU of h11,
+# which is written in Python. But h11 refuses a head of more than 64 kB, and httptools
+# takes whatever comes: a client without a token could send headers until the memory is
+# full. So what arrives is counted while a head is being read.
+# What comes in one read is parsed before it is counted, and asyncio reads at most 256
+# kB at once.
 #
-# uvicorn closes connections on which nothing comes after an answer, but waits for ever for the first request,
-# and for the rest of one: a client without a token could take all file descriptors, byte by byte.
+# uvicorn closes connections on which nothing comes after an answer, but waits for ever
+# for the first request, and for the rest of one: a client without a token could take
+# all file descriptors, byte by byte.
 #
-# Nor does it count connections. Whoever reaches the port could have more of them than this process may have
-# files open (1,024 is usual), and then the scheduler cannot read a job's files and ends. So half of these are
-# for connections, and a newcomer beyond takes the place of whoever has kept its own the longest without being
-# given an answer: a lawful request is here and gone within milliseconds, one that only stays is older.
+# Nor does it count connections. Whoever reaches the port could have more of them than
+# this process may have files open (1,024 is usual), and then the scheduler cannot read
+# a job's files and ends. So half of these are for connections, and a newcomer beyond
+# takes the place of whoever has kept its own the longest without being given an answer:
+# a lawful request is here and gone within milliseconds, one that only stays is older.
 #
-# Requests that come together wait in memory, and 256 kB hold some 10,000 short ones: PIPELINED_MAX.
+# Requests that come together wait in memory, and 256 kB hold some 10,000 short ones:
+# PIPELINED_MAX.
 
 import asyncio
 import resource
@@ -29,14 +34,17 @@ from uvicorn.protocols.http.httptools_impl import (
 HEAD_BYTES_MAX = 65_536
 # From its first byte, or the connection's beginning, to its last: 1 MB at 140 kbit/s.
 REQUEST_S = 60.0
-# Requests that wait behind the one that is answered, on one connection. No client of ours sends any.
+# Requests that wait behind the one that is answered, on one connection. No client of
+# ours sends any.
 PIPELINED_MAX = 100
 # More serve no cluster: reports come and go, followed logs stay. Each is some 10 kB.
 CONNECTIONS_MAX = 4_000
 
 
 def connections_max() -> int:
-    """Return how many connections there may be at once: half of the files that this process may open."""
+    """Return how many connections there may be at once: half of the files that this
+    process may open.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         CONNECTIONS_MAX
@@ -46,8 +54,8 @@ def connections_max() -> int:
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol; a connection whose request is too long in its head, or in coming, is answered 400
-    and closed, and so is one whose place somebody else needs.
+    """uvicorn's protocol; a connection whose request is too long in its head, or in
+    coming, is answered 400 and closed, and so is one whose place somebody else needs.
     """
 
     _in_head = False
@@ -96,7 +104,9 @@ class BoundedHttp(HttpToolsProtocol):
             )
 
     def _make_room(self) -> None:
-        """Close the connection that has waited the longest; this one, where all others are being answered."""
+        """Close the connection that has waited the longest; this one, where all others
+        are being answered.
+        """
         others = cast("set[BoundedHttp]", self.connections - {self})
         idle = [
             each
@@ -108,7 +118,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     @property
     def is_answering(self) -> bool:
-        """Return whether somebody takes the answer to a request of this connection just now."""
+        """Return whether somebody takes the answer to a request of this connection just
+        now.
+        """
         answer = cast("RequestResponseCycle | None", self.cycle)
         return (
             answer is not None

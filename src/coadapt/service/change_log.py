@@ -1,4 +1,6 @@
-"""A log line per change of a job: what an operator sees of a scheduler in the foreground."""
+"""A log line per change of a job: what an operator sees of a scheduler in the
+foreground.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -11,14 +13,17 @@ from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId
 from coadapt.runtime.story import told_in_place, why_now
 
-# Letters by which "starts" and "starting", "runs" and "running" are told to be the same verb.
+# Letters by which "starts" and "starting", "runs" and "running" are told to be the same
+# verb.
 STEM_LENGTH = 3
 
 logger = logging.getLogger(__name__)
 
 
 class ChangeLog:
-    """An observer of the runtime; it speaks once `speak` was called, so that a replay stays silent."""
+    """An observer of the runtime; it speaks once `speak` was called, so that a replay
+    stays silent.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[JobId, tuple[object, ...]] = {}
@@ -65,7 +70,9 @@ class ChangeLog:
 
 
 def _line(job: JobRecord, told: str) -> str:
-    """Return what is new; a reason that was told before is not told again, nor a verb twice."""
+    """Return what is new; a reason that was told before is not told again, nor a verb
+    twice.
+    """
     why = why_now(job.status)[1].split("\n", 1)[0]
     num_gpus = job.ordered.num_replicas
     held = f" on {num_gpus} GPU{'s' if num_gpus > 1 else ''}" * bool(

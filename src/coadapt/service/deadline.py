@@ -1,4 +1,6 @@
-"""When a job is to have ended, as users write it: a time after its submission, or an instant."""
+"""When a job is to have ended, as users write it: a time after its submission, or an
+instant.
+"""
 
 import re
 from datetime import datetime
@@ -7,11 +9,15 @@ from coadapt.model import InputError
 from coadapt.service.limits import SECONDS_MAX
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-DEADLINE_ALLOWED = "a time after submission such as 90m, 2h or 1d12h, or an instant such as 2026-12-01T18:00:00+01:00"
+DEADLINE_ALLOWED = (
+    "a time after submission such as 90m, 2h or 1d12h, or an instant such as "
+    "2026-12-01T18:00:00+01:00"
+)
 
 
 def deadline_at(text: str, at: float) -> float:
-    """Return the instant (s since 1970) that `text` means for a job submitted at `at`. Raises InputError.
+    """Return the instant (s since 1970) that `text` means for a job submitted at `at`.
+    Raises InputError.
 
     An instant without an offset is in the time zone of the scheduler.
     """

@@ -1,4 +1,6 @@
-"""Every error of the API has one shape: `{"error": {"field", "value", "allowed", "message"}}`."""
+"""Every error of the API has one shape: `{"error": {"field", "value", "allowed",
+"message"}}`.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -25,7 +27,9 @@ RETRY_AFTER_S = 1
 
 
 class ErrorFields(BaseModel):
-    """What is wrong, in one line, and where it is about a field: which, what was given, what is allowed."""
+    """What is wrong, in one line, and where it is about a field: which, what was given,
+    what is allowed.
+    """
 
     field: str | None
     value: str | None
@@ -51,7 +55,10 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         413: "The body is longer than 1,000,000 bytes.",
         429: "The job reports too often, or too much (`Retry-After`).",
         422: "A value is not allowed, or the scheduler could not handle it.",
-        503: "Nothing can be written now; with `Retry-After`, ask again after so many seconds.",
+        503: (
+            "Nothing can be written now; with `Retry-After`, ask again after so many "
+            "seconds."
+        ),
     }.items()
 }
 

@@ -1,4 +1,6 @@
-"""What stands before every route: who asks, what they may, and how much they send; ASGI middleware."""
+"""What stands before every route: who asks, what they may, and how much they send; ASGI
+middleware.
+"""
 
 import json
 import time
@@ -16,8 +18,9 @@ BODY_BYTES_MAX = JOB_FILE_BYTES_MAX
 LENGTH_DIGITS_MAX = 20
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 OPEN_PATHS = frozenset({"/v1/healthz"})
-# What a job's token is good for: to read of the job itself, and to tell of it. It may not even cancel itself,
-# because whoever reads the environment of one of its processes could then end it.
+# What a job's token is good for: to read of the job itself, and to tell of it. It may
+# not even cancel itself, because whoever reads the environment of one of its processes
+# could then end it.
 JOB_MAY = frozenset(
     {
         *(("GET", path) for path in ("", "/story", "/logs")),
@@ -27,8 +30,8 @@ JOB_MAY = frozenset(
 
 
 class Guard:
-    """Answers 401 without a token (`/v1/healthz` is open), 403 to a job's where it is not good, 413 to bodies
-    that are too large.
+    """Answers 401 without a token (`/v1/healthz` is open), 403 to a job's where it is
+    not good, 413 to bodies that are too large.
     """
 
     def __init__(
@@ -37,7 +40,9 @@ class Guard:
         credentials: Credentials,
         answered: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
-        """`answered` is told of each answer: method, route, status, and seconds until its head was sent."""
+        """`answered` is told of each answer: method, route, status, and seconds until
+        its head was sent.
+        """
         self._app = app
         self._credentials = credentials
         self._answered = answered
@@ -64,7 +69,8 @@ class Guard:
                 await _refuse(
                     send,
                     401,
-                    "a bearer token is needed: see the token file in the state directory",
+                    "a bearer token is needed: see the token file in the state "
+                    "directory",
                 )
                 return
             if caller.job is not None and not _may(
@@ -92,7 +98,9 @@ def caller_of(scope: Scope, credentials: Credentials) -> Caller | None:
 
 
 def _route(scope: Scope) -> str:
-    """Return the path of the route that answered, "none" where none did: a client chooses paths freely."""
+    """Return the path of the route that answered, "none" where none did: a client
+    chooses paths freely.
+    """
     return str(getattr(scope.get("route"), "path", "none"))
 
 
@@ -102,7 +110,9 @@ def _may(job: JobId, method: str, path: str) -> bool:
 
 
 async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
-    """Return the whole body, None for one that is longer than allowed, whatever its header says of it."""
+    """Return the whole body, None for one that is longer than allowed, whatever its
+    header says of it.
+    """
     length = headers.get(b"content-length", b"0")
     if (
         not length.isdigit()
@@ -124,7 +134,8 @@ async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes | N
 
 def read_again(body: bytes, receive: Receive) -> Receive:
     """Give out a body that was read already; after it, what comes of the connection."""
-    # An empty one as well: in parts, its end is read by now, and whoever asks for it would wait for ever.
+    # An empty one as well: in parts, its end is read by now, and whoever asks for it
+    # would wait for ever.
     waiting: list[Message] = [
         {"type": "http.request", "body": body, "more_body": False}
     ]

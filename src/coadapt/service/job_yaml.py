@@ -1,13 +1,17 @@
-"""YAML as job files use it: mappings, lists, texts, numbers, truth values. Every mistake is one line."""
+"""YAML as job files use it: mappings, lists, texts, numbers, truth values. Every
+mistake is one line.
+"""
 
-# What YAML 1.1 makes of plain words has surprised people for twenty years: `1:30` is 90, `010` is 8, a date
-# is an object, and `no` is false. So plain words are read by the rules of YAML 1.2, which has none of the
-# first three: they stay text, and whoever wants a number is told. Only yes, no, on and off stay truth values:
-# as text they would pass for a name, while their author may have meant either. Whoever expects text there
-# says that they are to be quoted.
+# What YAML 1.1 makes of plain words has surprised people for twenty years: `1:30` is
+# 90, `010` is 8, a date is an object, and `no` is false. So plain words are read by the
+# rules of YAML 1.2, which has none of the first three: they stay text, and whoever
+# wants a number is told. Only yes, no, on and off stay truth values:
+# as text they would pass for a name, while their author may have meant either. Whoever
+# expects text there says that they are to be quoted.
 #
-# The parser is recursive, Python's integers stop at 4,300 digits, and constructors of tags raise what they
-# like: nesting, digits and tags are limited here, so that no such thing comes up.
+# The parser is recursive, Python's integers stop at 4,300 digits, and constructors of
+# tags raise what they like: nesting, digits and tags are limited here, so that no such
+# thing comes up.
 
 import re
 from collections.abc import Hashable
@@ -23,7 +27,8 @@ DIGITS_MAX = 40  # more than any number that a field takes
 SHOWN_LINE_MAX = 200  # characters of the line that is wrong
 
 _FRACTION = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
-# Type, the words that are of it, and the characters that those begin with ("" for no word at all).
+# Type, the words that are of it, and the characters that those begin with ("" for no
+# word at all).
 _PLAIN: list[tuple[str, str, list[str]]] = [
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"(?i:true|false|yes|no|on|off)", list("tTfFyYnNoO")),
@@ -34,7 +39,9 @@ _PLAIN: list[tuple[str, str, list[str]]] = [
 
 
 class _JobLoader(yaml.SafeLoader):
-    """The safe loader with fewer types, without repeated keys, and with an end to nesting."""
+    """The safe loader with fewer types, without repeated keys, and with an end to
+    nesting.
+    """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own
 
@@ -90,7 +97,9 @@ _JobLoader.add_constructor(f"{TAG_PREFIX}int", _JobLoader.construct_yaml_int)
 
 
 def load_yaml(text: str, name: str) -> object:
-    """Return the plain data of one YAML document. Raises InputError with the line of the file `name`."""
+    """Return the plain data of one YAML document. Raises InputError with the line of
+    the file `name`.
+    """
     try:
         return yaml.load(text, _JobLoader)
     except yaml.MarkedYAMLError as error:

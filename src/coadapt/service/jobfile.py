@@ -1,6 +1,8 @@
-"""The job file: what a user writes in YAML or posts as JSON, parsed strictly into a JobSpec.
+"""The job file: what a user writes in YAML or posts as JSON, parsed strictly into a
+JobSpec.
 
-Each field's description says what is allowed there; the error for a bad value and the API's schema quote it.
+Each field's description says what is allowed there; the error for a bad value and the
+API's schema quote it.
 """
 
 import difflib
@@ -93,7 +95,8 @@ class BatchSection(_Section):
     """Batch sizes in samples."""
 
     initial: Samples = Field(
-        description=f"a whole number in 1..{SAMPLES_MAX}: the total batch that the job was tuned for"
+        description=f"a whole number in 1..{SAMPLES_MAX}: the total batch that the job was "
+        f"tuned for"
     )
     max: Samples | None = Field(
         default=None,
@@ -109,7 +112,8 @@ class BatchSection(_Section):
     )
     max_atomic: Samples | None = Field(
         default=None,
-        description="a whole number >= batch.min_atomic: the most samples of one pass on one GPU",
+        description="a whole number >= batch.min_atomic: the most samples of one pass on one "
+        "GPU",
     )
     accumulation: bool = Field(
         default=True,
@@ -136,7 +140,9 @@ class BatchSection(_Section):
 
 
 class LengthSection(_Section):
-    """How long the job is to train, in one of three units: a hint for policies, which may be wrong."""
+    """How long the job is to train, in one of three units: a hint for policies, which
+    may be wrong.
+    """
 
     epochs: Length | None = Field(
         default=None, description="a number > 0 of passes over the data"
@@ -185,7 +191,8 @@ class JobFile(_Section):
         default=0,
         ge=-PRIORITY_MAX,
         le=PRIORITY_MAX,
-        description=f"a whole number in {-PRIORITY_MAX}..{PRIORITY_MAX}: higher goes first in its tenant",
+        description=f"a whole number in {-PRIORITY_MAX}..{PRIORITY_MAX}: higher goes first "
+        f"in its tenant",
     )
     deadline: str | None = Field(default=None, description=DEADLINE_ALLOWED)
     length: LengthSection | None = Field(
@@ -200,20 +207,23 @@ class JobFile(_Section):
         default=3,
         ge=0,
         le=FAILURES_MAX,
-        description=f"a whole number in 0..{FAILURES_MAX}: how often it is started again after it failed",
+        description=f"a whole number in 0..{FAILURES_MAX}: how often it is started again "
+        f"after it failed",
     )
     hang_timeout: float | None = Field(
         default=HANG_TIMEOUT_S,
         ge=HANG_TIMEOUT_MIN_S,
         le=SECONDS_MAX,
-        description=f"seconds >= {HANG_TIMEOUT_MIN_S:g} without a report after which it is started again; "
+        description=f"seconds >= {HANG_TIMEOUT_MIN_S:g} without a report after which it is "
+        f"started again; "
         "null for never",
     )
     setup_timeout: float | None = Field(
         default=SETUP_TIMEOUT_S,
         ge=SETUP_TIMEOUT_MIN_S,
         le=SECONDS_MAX,
-        description=f"seconds >= {SETUP_TIMEOUT_MIN_S:g} after which a setup that runs is ended; "
+        description=f"seconds >= {SETUP_TIMEOUT_MIN_S:g} after which a setup that runs is "
+        f"ended; "
         "null for never",
     )
     checkpoints: str = Field(
@@ -222,7 +232,9 @@ class JobFile(_Section):
 
 
 def read_job_file(path: Path) -> JobFile:
-    """Return the parsed file with an absolute workdir. Raises InputError (field, value, allowed)."""
+    """Return the parsed file with an absolute workdir. Raises InputError (field, value,
+    allowed).
+    """
     try:
         size = path.stat().st_size
         text = path.read_text(encoding="utf-8") if size <= JOB_FILE_BYTES_MAX else ""
@@ -238,7 +250,8 @@ def read_job_file(path: Path) -> JobFile:
 
 
 def parse_job_file(text: str, name: str, folder: Path) -> JobFile:
-    """Return the job file `text`, called `name` in errors; its relative paths start at `folder`.
+    """Return the job file `text`, called `name` in errors; its relative paths start at
+    `folder`.
 
     Raises InputError (field, value, allowed).
     """
@@ -306,7 +319,9 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
 
 
 def check_disk(launch: Launch) -> None:
-    """Raise InputError if this machine has no such directory, or not the script that the command names."""
+    """Raise InputError if this machine has no such directory, or not the script that
+    the command names.
+    """
     workdir = Path(launch.workdir)
     if not _on_disk(workdir.is_dir):
         raise InputError("workdir", launch.workdir, "a directory that exists")
@@ -356,12 +371,15 @@ def _envs(job: JobFile) -> tuple[tuple[str, str], ...]:
 def input_error(
     model: type[BaseModel], errors: Sequence[Mapping[str, object]]
 ) -> InputError:
-    """Return the first of pydantic's `errors` about `model` as the one line that a user sees."""
+    """Return the first of pydantic's `errors` about `model` as the one line that a user
+    sees.
+    """
     error = errors[0]
     location = error["loc"]
     assert isinstance(location, tuple)
     path: list[str] = []
-    allowed, keys = "", list(model.model_fields)
+    allowed = ""
+    keys = list(model.model_fields)
     annotation: object = model
     for part in location:
         section = (
@@ -395,17 +413,23 @@ def input_error(
 
 
 def _quoting_hint(error: Mapping[str, object]) -> str:
-    """Return what to do where YAML made a truth value or a number of a word that was meant as text."""
+    """Return what to do where YAML made a truth value or a number of a word that was
+    meant as text.
+    """
     value = error["input"]
     if error["type"] == "string_type" and isinstance(value, bool):
-        return "; yes, no, on, off, true and false are truth values in YAML: quote the word"
+        return (
+            "; yes, no, on, off, true and false are truth values in YAML: quote the "
+            "word"
+        )
     if error["type"] == "string_type" and isinstance(value, int | float):
         return f'; quote it: "{shown(value)}"'
     return ""
 
 
 def _replica_limits(resources: ResourcesSection) -> ReplicaLimits:
-    # [0-9], since \d also means the digits of other scripts; without zeros in front, which meant octal once.
+    # [0-9], since \d also means the digits of other scripts; without zeros in front,
+    # which meant octal once.
     match = re.fullmatch(
         r" *([1-9][0-9]{0,8}) *(?:\.\. *([1-9][0-9]{0,8}) *)?",
         str(resources.gpus)[:100],
@@ -439,8 +463,11 @@ def _length(length: LengthSection) -> JobLength:
 
 
 def _schedule(job: JobFile) -> BatchSchedule | None:
-    """Return the declared schedule, its keys in samples; every key about it needs the contract."""
-    batch, per_sample = job.batch, job.batch.tokens_per_sample
+    """Return the declared schedule, its keys in samples; every key about it needs the
+    contract.
+    """
+    batch = job.batch
+    per_sample = job.batch.tokens_per_sample
     scheduled = job.contract is RescaleContract.SCHEDULE
     if scheduled is not (batch.schedule is not None):
         allowed = (
@@ -477,10 +504,8 @@ def _rule(job: JobFile) -> BatchRule | None:
             job.batch.rule,
             f"none under contract {job.contract}, only under self",
         )
-    rule, first = (
-        BatchRule.parse(job.batch.rule),
-        job.batch.requested or job.batch.initial,
-    )
+    rule = BatchRule.parse(job.batch.rule)
+    first = job.batch.requested or job.batch.initial
     if (job.batch.max or 0) <= first:
         raise InputError(
             "batch.max", job.batch.max, f"with batch.rule, a whole number above {first}"
@@ -533,7 +558,9 @@ def _batch_limits(
 
 
 def _check_script(run: str, workdir: Path) -> None:
-    """Refuse a missing script where the command is plain enough to be sure which script it names."""
+    """Refuse a missing script where the command is plain enough to be sure which script
+    it names.
+    """
     if re.search(r"[;&|<>$(){}`\n*?\\]", run.strip()):
         return
     try:

@@ -1,4 +1,6 @@
-"""How large numbers and texts of jobs may be. Each limit is above anything seen, and below what breaks."""
+"""How large numbers and texts of jobs may be. Each limit is above anything seen, and
+below what breaks.
+"""
 
 # Llama 3 (2024) trained on 16,384 GPUs, with up to 16 million tokens per step.
 GPUS_MAX = 100_000
@@ -16,7 +18,8 @@ TENANTS_MAX = 10_000
 
 JOB_FILE_BYTES_MAX = 1_000_000  # as much as the scheduler takes in one request
 NAME_LENGTH_MAX = 100  # characters
-# Linux takes at most 131,072 bytes for one argument or one variable of a process (MAX_ARG_STRLEN).
+# Linux takes at most 131,072 bytes for one argument or one variable of a process
+# (MAX_ARG_STRLEN).
 COMMAND_BYTES_MAX = 100_000
 ENVS_BYTES_MAX = 100_000  # all of them, names and values
 ENVS_MAX = 1_000

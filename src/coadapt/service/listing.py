@@ -1,4 +1,6 @@
-"""Lists of jobs as the API gives them: filtered, in pages, and one job found by the beginning of its id."""
+"""Lists of jobs as the API gives them: filtered, in pages, and one job found by the
+beginning of its id.
+"""
 
 import fnmatch
 import re
@@ -18,7 +20,8 @@ from coadapt.runtime.job_index import EndedJob, EndedQuery, JobIndex
 from coadapt.runtime.snapshot import job_snapshot
 
 PAGE_MAX = 1_000
-# Ids that an error names when the one that was asked for is not there, or stands for several.
+# Ids that an error names when the one that was asked for is not there, or stands for
+# several.
 IDS_SHOWN = 5
 
 
@@ -34,8 +37,9 @@ class UnknownJobError(InputError):
 class JobQuery:
     """Which jobs, and which page of them.
 
-    state: one of these, empty for all. name: a part of the name or id, or a pattern with `*` and `?`; "" for
-    all. cursor: where the page before ended, "" for the first. newest: last submitted first.
+    state: one of these, empty for all. name: a part of the name or id, or a pattern
+    with `*` and `?`; "" for all. cursor: where the page before ended, "" for the first.
+    newest: last submitted first.
     """
 
     state: frozenset[JobState] = field(default_factory=frozenset)
@@ -47,7 +51,9 @@ class JobQuery:
 
 
 def parse_states(text: str) -> frozenset[JobState]:
-    """Return the states that a list such as `running,pending` names. Raises InputError."""
+    """Return the states that a list such as `running,pending` names. Raises
+    InputError.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     known = {state.value: state for state in JobState}
     for name in names:
@@ -59,16 +65,19 @@ def parse_states(text: str) -> frozenset[JobState]:
 
 
 def live_jobs(state: SchedulerState, query: JobQuery) -> list[JobRecord]:
-    """Return copies of the live jobs that fit, in the order asked for: one more than a page, if there are."""
-    jobs, after = state.active, place_of(query.cursor)
+    """Return copies of the live jobs that fit, in the order asked for: one more than a
+    page, if there are.
+    """
+    jobs = state.active
+    after = place_of(query.cursor)
     places = range(len(jobs))
     if after is not None and query.newest:
         places = places[: bisect_left(jobs, after, key=_place)]
     elif after is not None:
         places = places[bisect_right(jobs, after, key=_place) :]
     fitting = (jobs[place] for place in (reversed(places) if query.newest else places))
-    # A test for each thing that is asked, and none for the others: a page may have to look at all jobs,
-    # while the loop waits.
+    # A test for each thing that is asked, and none for the others: a page may have to
+    # look at all jobs, while the loop waits.
     if query.state:
         fitting = (job for job in fitting if job.status.state in query.state)
     if query.tenant:
@@ -110,8 +119,8 @@ def job_page(
 ) -> dict[str, Json]:
     """Return one page of pictures, and the cursor of the next, "" if there is none.
 
-    plan_error: see job_snapshot. A job that ended after the live ones were looked at is in both, and its end
-    counts.
+    plan_error: see job_snapshot. A job that ended after the live ones were looked at is
+    in both, and its end counts.
     """
     merged: dict[JobId, JobRecord | EndedJob] = {job.id: job for job in live}
     merged.update({job.id: job for job in ended})
@@ -145,7 +154,8 @@ def find_live(state: SchedulerState, given: str) -> list[JobRecord]:
 def find_job(
     live: Sequence[JobRecord], index: JobIndex, given: str
 ) -> JobRecord | EndedJob:
-    """Return the job with this id, or the only one whose id begins so. Raises UnknownJobError.
+    """Return the job with this id, or the only one whose id begins so. Raises
+    UnknownJobError.
 
     live: what find_live gave.
     """
@@ -170,7 +180,9 @@ def find_job(
 
 
 def unknown_job(given: str, near: Iterable[JobId]) -> UnknownJobError:
-    """Return the error for an id that stands for no job or for several; `near`: what may have been meant."""
+    """Return the error for an id that stands for no job or for several; `near`: what
+    may have been meant.
+    """
     names = sorted(near)
     shown = ", ".join(names[:IDS_SHOWN]) + (
         f" and {len(names) - IDS_SHOWN} more" * (len(names) > IDS_SHOWN)
@@ -193,7 +205,9 @@ def _called(given: str) -> Callable[[str], object]:
 
 
 def place_of(cursor: str) -> tuple[float, JobId] | None:
-    """Return the place in the order of submission that a cursor names, None for "". Raises InputError."""
+    """Return the place in the order of submission that a cursor names, None for "".
+    Raises InputError.
+    """
     at, colon, job_id = cursor.partition(":")
     try:
         if cursor and not colon:

@@ -1,4 +1,6 @@
-"""The live host of the core: what any thread posts is journaled in groups and handled by one thread."""
+"""The live host of the core: what any thread posts is journaled in groups and handled
+by one thread.
+"""
 
 import asyncio
 import logging
@@ -32,9 +34,11 @@ from coadapt.runtime.solver import describe
 from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.fair_lock import FairLock
 
-# A full queue means that the disk cannot keep up: callers are told to come back instead of being buffered.
+# A full queue means that the disk cannot keep up: callers are told to come back instead
+# of being buffered.
 QUEUE_MAX = 10_000
-# One commit costs about as much for a group as for one event; larger groups would only delay the first.
+# One commit costs about as much for a group as for one event; larger groups would only
+# delay the first.
 # What was handed over together counts once.
 GROUP_MAX = 500
 # How soon `close` is noticed.
@@ -43,7 +47,8 @@ NOTICES_KEPT = 100
 # How often a request looks whether the journal can still be written.
 LOOK_S = 0.5
 MAY_STILL_COME = "; what was asked for may still be done once it is back"
-# With so many jobs, an event about all of them takes longer to handle than a reader should have to wait.
+# With so many jobs, an event about all of them takes longer to handle than a reader
+# should have to wait.
 MANY_JOBS = 1_000
 ABOUT_ALL = (PlanReady, TimerFired, SchedulerRestarted)
 # So long a reader waits before it takes the picture of before.
@@ -64,12 +69,15 @@ class EndedError(RuntimeError):
 
 
 class EventRefusedError(RuntimeError):
-    """The scheduler could not handle an event, a bug of ours; it was set aside, and nothing has changed."""
+    """The scheduler could not handle an event, a bug of ours; it was set aside, and
+    nothing has changed.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
-    """Events that were handed over together at `since` (monotonic s), and who is told of them, if anybody.
+    """Events that were handed over together at `since` (monotonic s), and who is told
+    of them, if anybody.
 
     The future's result says which of them were refused, by their place.
     """
@@ -80,10 +88,12 @@ class _Waiting:
 
 
 class LiveLoop:
-    """Turns the runtime. `post`, `commit` and `read` are for any thread, `run` for one of its own.
+    """Turns the runtime. `post`, `commit` and `read` are for any thread, `run` for one
+    of its own.
 
-    It is the runtime's Mishaps: an event that cannot be handled is told to whoever waits for it, an observer
-    that fails is switched off, and both are told in the log and by `notices`.
+    It is the runtime's Mishaps: an event that cannot be handled is told to whoever
+    waits for it, an observer that fails is switched off, and both are told in the log
+    and by `notices`.
     """
 
     def __init__(
@@ -98,8 +108,8 @@ class LiveLoop:
         restored: Callable[[SchedulerState, int], None] = lambda *_: None,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`observers` and `restored`: see Runtime. `waited` is told how long each event took until it was
-        handled, in seconds since it was handed over.
+        """`observers` and `restored`: see Runtime. `waited` is told how long each event
+        took until it was handled, in seconds since it was handed over.
         """
         self._trouble: Callable[[], str] = str
         self._ended = threading.Event()
@@ -124,7 +134,9 @@ class LiveLoop:
         self._closed = threading.Event()
 
     def recover(self, config: SchedulerConfig, announce: Announce) -> None:
-        """Read the journal back, before `run`. config: that of now. announce: see LiveExecutor."""
+        """Read the journal back, before `run`. config: that of now. announce: see
+        LiveExecutor.
+        """
         self._runtime.recover()
         state = self._runtime.scheduler.state
         self._clock.advance(state.at)
@@ -137,7 +149,9 @@ class LiveLoop:
         self._runtime.post_all(changes)
 
     def run(self) -> None:
-        """Handle events until `close`. What is raised here is a bug or a dead disk: nothing goes on then."""
+        """Handle events until `close`. What is raised here is a bug or a dead disk:
+        nothing goes on then.
+        """
         try:
             self._run()
         finally:
@@ -169,7 +183,8 @@ class LiveLoop:
 
     def _tell(self, group: "list[_Waiting]") -> None:
         """Tell whoever waits what became of the events."""
-        now, refused = time.monotonic(), self._refused
+        now = time.monotonic()
+        refused = self._refused
         for waiting in group:
             for _ in waiting.events:
                 self._waited(now - waiting.since)
@@ -186,7 +201,8 @@ class LiveLoop:
     def event_refused(self, number: int, event: Event, error: Exception) -> None:
         job = f" of job {event.job}" if hasattr(event, "job") else ""
         text = (
-            f"event {number}, {type(event).__name__}{job}, was set aside: the scheduler could not handle it "
+            f"event {number}, {type(event).__name__}{job}, was set aside: the "
+            f"scheduler could not handle it "
             f"({describe(error)}); nothing has changed"
         )
         self._notices.append(text)
@@ -197,7 +213,10 @@ class LiveLoop:
         self, observer: Callable[..., object], error: Exception
     ) -> None:
         name = getattr(observer, "__name__", type(observer).__name__)
-        text = f"{name} is switched off until the next start: it failed ({describe(error)})"
+        text = (
+            f"{name} is switched off until the next start: it failed "
+            f"({describe(error)})"
+        )
         self._notices.append(text)
         logger.error("%s; jobs are scheduled as before", text, exc_info=error)
 
@@ -220,7 +239,8 @@ class LiveLoop:
         self._queue.put(_Waiting(events=(event,), future=None, since=time.monotonic()))
 
     def commit(self, event: Event) -> "Future[None]":
-        """Hand an event over; the future is done once it is durable and handled. Raises OverloadedError.
+        """Hand an event over; the future is done once it is durable and handled. Raises
+        OverloadedError.
 
         The future's error is EventRefusedError, or what broke the loop.
         """
@@ -241,10 +261,12 @@ class LiveLoop:
     def commit_all(
         self, events: Sequence[Event], since: float
     ) -> "Future[dict[int, EventRefusedError]]":
-        """Hand events over that go together, and came from `since` on; the future is done likewise.
+        """Hand events over that go together, and came from `since` on; the future is
+        done likewise.
 
-        Its result names by their places those that were refused. Raises OverloadedError, StoreAwayError while
-        the journal cannot be written, and EndedError once the scheduler ends.
+        Its result names by their places those that were refused. Raises
+        OverloadedError, StoreAwayError while the journal cannot be written, and
+        EndedError once the scheduler ends.
         """
         if trouble := self._trouble():
             raise StoreAwayError(trouble)
@@ -268,7 +290,8 @@ class LiveLoop:
         return self._trouble()
 
     def read(self, question: Callable[[SchedulerState], T]) -> T:
-        """Return `question(state)`, with all that was answered in it. The question must keep nothing of it.
+        """Return `question(state)`, with all that was answered in it. The question must
+        keep nothing of it.
 
         While an event about all jobs is handled, it is the state before that event.
         """
@@ -282,13 +305,17 @@ class LiveLoop:
             self._lock.leave()
 
     def hold(self, question: Callable[[SchedulerState], T]) -> T:
-        """Return `question(state)` likewise, while no event is handled: for what observers gather as well."""
+        """Return `question(state)` likewise, while no event is handled: for what
+        observers gather as well.
+        """
         with self._lock:
             return question(self._runtime.scheduler.state)
 
     @contextmanager
     def _turn(self, event: Event) -> Iterator[None]:
-        """Hold the lock while `event` is handled; if that takes long, give readers a picture of before."""
+        """Hold the lock while `event` is handled; if that takes long, give readers a
+        picture of before.
+        """
         state = self._runtime.scheduler.state
         if len(state.jobs) >= MANY_JOBS and isinstance(event, ABOUT_ALL):
             self._picture = picture_of(state)
@@ -300,7 +327,9 @@ class LiveLoop:
         return self._clock.now()
 
     def peek(self, job: JobId) -> JobRecord | None:
-        """Return a live job's record, for a look at its values: one look at a dictionary needs no lock."""
+        """Return a live job's record, for a look at its values: one look at a
+        dictionary needs no lock.
+        """
         return self._runtime.scheduler.state.jobs.get(job)
 
     def kin_times_of(self, job: JobId) -> KinTimes | None:
@@ -346,7 +375,9 @@ class _Runtime(Runtime):
 
 
 class _Relay:
-    """The executor as the runtime sees it: answers come from other threads, so they go through the queue."""
+    """The executor as the runtime sees it: answers come from other threads, so they go
+    through the queue.
+    """
 
     def __init__(self, executor: Executor, post: Post) -> None:
         self._executor = executor
@@ -363,8 +394,10 @@ class _Relay:
 async def commit(live: "LiveLoop", event: Event) -> None:
     """Return once `event` is durable and handled.
 
-    Raises StoreAwayError where the journal cannot be written now; the event may still be written later.
-    Raises OverloadedError, EndedError and EventRefusedError as well; nothing came of the event then.
+    Raises StoreAwayError where the journal cannot be written now; the event may still
+    be written later.
+    Raises OverloadedError, EndedError and EventRefusedError as well; nothing came of
+    the event then.
     """
     handled = asyncio.wrap_future(live.commit(event))
     while not (await asyncio.wait({handled}, timeout=LOOK_S))[0]:

@@ -1,4 +1,6 @@
-"""A job's log over all its generations as one stream of bytes, followed while the job lives."""
+"""A job's log over all its generations as one stream of bytes, followed while the job
+lives.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +15,8 @@ async def stream_logs(
 ) -> AsyncIterator[bytes]:
     """Yield what `read` has from byte `offset` on.
 
-    ended: whether no more will come, asked before a last look; None: do not wait for more.
+    ended: whether no more will come, asked before a last look; None: do not wait for
+    more.
     """
     while True:
         last = ended is None or await asyncio.to_thread(ended)

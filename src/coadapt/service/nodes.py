@@ -1,4 +1,6 @@
-"""Nodes over HTTP: what each has and gives, and which are set aside since jobs fail there again and again."""
+"""Nodes over HTTP: what each has and gives, and which are set aside since jobs fail
+there again and again.
+"""
 
 import asyncio
 from typing import Annotated, cast
@@ -18,7 +20,9 @@ NodeName = Annotated[NodeId, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
 
 @router.get("")
 async def nodes(request: Request) -> dict[str, JsonValue]:
-    """All nodes that jobs may have, and those that are set aside, with the reason in `aside`."""
+    """All nodes that jobs may have, and those that are set aside, with the reason in
+    `aside`.
+    """
     service = request.app.state.service
     at = service.loop.now()
     picture = await asyncio.to_thread(

@@ -19,7 +19,9 @@ router = APIRouter(prefix="/v1/prune", route_class=StrictRoute, redirect_slashes
 
 
 class PruneBody(BaseModel):
-    """How long ended jobs are kept, how much of all logs together; dry_run: only say what would go."""
+    """How long ended jobs are kept, how much of all logs together; dry_run: only say
+    what would go.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     keep_days: Annotated[float, Field(ge=0, le=KEEP_DAYS_MAX, allow_inf_nan=False)]
@@ -32,7 +34,8 @@ async def prune(request: Request, body: PruneBody) -> dict[str, JsonValue]:
     """Delete what is too old, for a second or so; `done` says whether that was all."""
     service = request.app.state.service
     keep = Keep(days=body.keep_days, logs_mib=body.logs_mib)
-    at, retention = service.loop.now(), service.retention
+    at = service.loop.now()
+    retention = service.retention
     if body.dry_run:
         return await asyncio.to_thread(summed, retention.due(keep, at), None)
     return await asyncio.to_thread(summed, retention.steps(keep, at), ANSWER_S)

@@ -7,12 +7,15 @@ from coadapt.service.app import Service, create_app
 
 try:
     from coadapt.service.bounded_http import BoundedHttp
-except ImportError:  # no httptools: no wheel for this machine. It costs more, and slow or many clients stay.
+except ImportError:
+    # No httptools: no wheel for this machine. It costs more, and slow or many clients
+    # stay.
     HTTP: type = H11Protocol
 else:
     HTTP = BoundedHttp
 
-# Followed logs keep their connections open for as long as they are read: they are cut off then.
+# Followed logs keep their connections open for as long as they are read: they are cut
+# off then.
 SHUTDOWN_GRACE_S = 1
 
 
@@ -21,10 +24,12 @@ def http_server(service: Service) -> uvicorn.Server:
     config = uvicorn.Config(
         create_app(service),
         http=HTTP,
-        # Nothing here asks who the client was, and a socket in the file system has no address.
+        # Nothing here asks who the client was, and a socket in the file system has no
+        # address.
         proxy_headers=False,
         ws="none",
-        # A warning for each that is no HTTP: whoever reaches the port could fill the operator's log.
+        # A warning for each that is no HTTP: whoever reaches the port could fill the
+        # operator's log.
         log_level="error",
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S,

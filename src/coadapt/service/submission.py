@@ -1,4 +1,6 @@
-"""From an accepted job file to a job of this cluster: its id, and whether the cluster could ever run it."""
+"""From an accepted job file to a job of this cluster: its id, and whether the cluster
+could ever run it.
+"""
 
 import hashlib
 import re
@@ -8,19 +10,24 @@ from coadapt.goodput.batch import adaptive_grid
 from coadapt.model import InputError, JobId, JobSpec, Node, Tenant
 
 ID_NAME_LENGTH = 40
-# Two jobs of one name meet with a chance of 1 in 4 billion; `submit` refuses the second then.
+# Two jobs of one name meet with a chance of 1 in 4 billion; `submit` refuses the second
+# then.
 ID_HASH_LENGTH = 8
 
 
 def job_id(name: str, key: str) -> JobId:
-    """Return the id of the job `name` submitted under idempotency key `key`: equal input, equal id."""
+    """Return the id of the job `name` submitted under idempotency key `key`: equal
+    input, equal id.
+    """
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:ID_NAME_LENGTH] or "job"
     digest = hashlib.sha256(repr((name, key)).encode()).hexdigest()
     return f"{slug}-{digest[:ID_HASH_LENGTH]}"
 
 
 def check_possible(spec: JobSpec, nodes: Iterable[Node]) -> None:
-    """Raise InputError if no allocation on the whole cluster would let the job train."""
+    """Raise InputError if no allocation on the whole cluster would let the job
+    train.
+    """
     pools: dict[str, int] = {}
     for node in nodes:
         pools[node.gpu_type] = pools.get(node.gpu_type, 0) + node.num_gpus
@@ -40,7 +47,10 @@ def check_possible(spec: JobSpec, nodes: Iterable[Node]) -> None:
     )
     if limits.min > most:
         types = limits.types_in_words
-        allowed = f"a minimum of at most {most}, which is all that this cluster has of {types}"
+        allowed = (
+            f"a minimum of at most {most}, which is all that this cluster has of "
+            f"{types}"
+        )
         raise InputError("resources.gpus", f"{limits.min}..{limits.max}", allowed)
     _check_batch(spec, min(limits.max, most))
 
@@ -61,12 +71,18 @@ def check_quota(spec: JobSpec, tenant: Tenant | None) -> None:
 
 
 def _check_batch(spec: JobSpec, most: int) -> None:
-    """Refuse limits under which the policies find no lawful batch on any number of GPUs up to `most`."""
-    limits, least = spec.batch, spec.replicas.min
+    """Refuse limits under which the policies find no lawful batch on any number of GPUs
+    up to `most`.
+    """
+    limits = spec.batch
+    least = spec.replicas.min
     if limits.schedule is not None and least * limits.min_atomic > min(
         limits.schedule.totals
     ):
-        allowed = f"batches of at least {least * limits.min_atomic}: {limits.min_atomic} samples on each GPU"
+        allowed = (
+            f"batches of at least {least * limits.min_atomic}: {limits.min_atomic} "
+            f"samples on each GPU"
+        )
         raise InputError("batch.schedule", min(limits.schedule.totals), allowed)
     if not spec.adaptive:
         if least * limits.min_atomic > limits.requested:
@@ -76,8 +92,10 @@ def _check_batch(spec: JobSpec, most: int) -> None:
                 if limits.requested != limits.initial
                 else "batch.initial",
                 limits.requested,
-                f"at least {needed}: {limits.min_atomic} samples (batch.min_atomic) on each of {least} "
-                f"GPU{'s' if least > 1 else ''}, the least that resources.gpus asks for",
+                f"at least {needed}: {limits.min_atomic} samples (batch.min_atomic) "
+                f"on each of {least} "
+                f"GPU{'s' if least > 1 else ''}, the least that resources.gpus asks "
+                f"for",
             )
         return
     counts = tuple(range(least, most + 1))

@@ -33,7 +33,9 @@ TenantName = Annotated[TenantId, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
 
 
 class TenantBody(BaseModel):
-    """What a tenant is granted; what is left out is as for one that nobody configured."""
+    """What a tenant is granted; what is left out is as for one that nobody
+    configured.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     weight: float = Field(
@@ -60,7 +62,9 @@ class TenantBody(BaseModel):
 async def configure(
     request: Request, tenant: TenantName, body: TenantBody
 ) -> dict[str, JsonValue]:
-    """Grant a tenant something else; it counts from the next round on, which is brought forward."""
+    """Grant a tenant something else; it counts from the next round on, which is brought
+    forward.
+    """
     if not is_label(tenant):
         raise InputError("tenant", tenant, LABEL_ALLOWED)
     granted = Tenant(id=tenant, **body.model_dump())
@@ -89,7 +93,9 @@ async def tenants(request: Request) -> dict[str, JsonValue]:
 def tenant_snapshots(
     state: SchedulerState, only: set[TenantId] | None = None
 ) -> list[dict[str, Json]]:
-    """Return tenants as plain data, by name: what is granted, and what live jobs hold. `only`: of these."""
+    """Return tenants as plain data, by name: what is granted, and what live jobs hold.
+    `only`: of these.
+    """
     held: Counter[TenantId] = Counter()
     num_jobs: Counter[TenantId] = Counter()
     num_barred: Counter[TenantId] = Counter()

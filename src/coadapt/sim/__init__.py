@@ -1,1 +1,3 @@
-"""Floor 4: the virtual world: clock, simulated executor, faults, traces, metrics, reports."""
+"""Floor 4: the virtual world: clock, simulated executor, faults, traces, metrics,
+reports.
+"""

@@ -1,5 +1,6 @@
-"""What a job does by itself while it trains, as pure functions of values: it measures its steps, fits them,
-picks its batch, and reports. The order of things is that of the Pollux artifact's simulator (OSDI'21).
+"""What a job does by itself while it trains, as pure functions of values: it measures
+its steps, fits them, picks its batch, and reports. The order of things is that of the
+Pollux artifact's simulator (OSDI'21).
 """
 
 import math
@@ -58,11 +59,12 @@ _KEEP_THEIR_BATCH = (RescaleContract.FIXED, RescaleContract.FROZEN)
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What one order gives a job. `dictated`: the policy's batch, None where the job picks its own.
+    """What one order gives a job. `dictated`: the policy's batch, None where the job
+    picks its own.
 
-    limits: the job's batch limits, with the memory that the setting leaves it. keeps_batch: whether it has
-    the same batch for as long as it has this assignment. kin_times: what it was told of steps that others
-    timed there.
+    limits: the job's batch limits, with the memory that the setting leaves it.
+    keeps_batch: whether it has the same batch for as long as it has this assignment.
+    kin_times: what it was told of steps that others timed there.
     """
 
     spec: JobSpec
@@ -89,19 +91,25 @@ class Assignment:
         object.__setattr__(self, "keeps_batch", keeps)
 
     def step_time(self, application: Application, atomic: int) -> tuple[float, float]:
-        """Return `application.step_time` in this setting, which is asked for at every report."""
+        """Return `application.step_time` in this setting, which is asked for at every
+        report.
+        """
         times = self._times.get(atomic)
         if times is None:
             times = self._times[atomic] = application.step_time(self.setting, atomic)
         return times
 
     def step_s(self, application: Application, batch: BatchConfig) -> float:
-        """Return the seconds of one optimiser step in this setting, accumulation included."""
+        """Return the seconds of one optimiser step in this setting, accumulation
+        included.
+        """
         whole_s, sync_s = self.step_time(application, batch.atomic)
         return whole_s + batch.accumulation * (whole_s - sync_s)
 
     def best(self, timed: TimedSteps, grad: GradStats) -> BatchConfig:
-        """Return the best batch by noise scale. Who goes by what kin timed needs no fit of its own."""
+        """Return the best batch by noise scale. Who goes by what kin timed needs no fit
+        of its own.
+        """
         times = timed.params if self.kin_times is None else self.kin_times
         if not self._search or self._search[0][0] is not times:
             self._search[:] = [
@@ -112,7 +120,9 @@ class Assignment:
     def pace(
         self, application: Application, batch: BatchConfig, speed: float
     ) -> tuple[float, Pace]:
-        """Return steps per second and the pace of a job that keeps `batch`; jobs alike share a pace."""
+        """Return steps per second and the pace of a job that keeps `batch`; jobs alike
+        share a pace.
+        """
         kept = self._kept.get(speed)
         if kept is None:
             steps_per_s = speed / self.step_s(application, batch)
@@ -123,7 +133,9 @@ class Assignment:
         return kept
 
     def told(self, kin_times: KinTimes | None) -> "Assignment":
-        """Return the assignment of a job that was told this of its kin; of other placements it is nothing."""
+        """Return the assignment of a job that was told this of its kin; of other
+        placements it is nothing.
+        """
         if (
             kin_times is self.kin_times
             or self.keeps_batch
@@ -139,7 +151,9 @@ class Assignment:
         return replace(self, kin_times=kin_times)
 
     def learn(self, application: Application, learned: Learned, atomic: int) -> Learned:
-        """Return `learned` with a step of `atomic` samples in this setting, itself if it has one."""
+        """Return `learned` with a step of `atomic` samples in this setting, itself if
+        it has one.
+        """
         if self._timed.get(atomic) is not learned:
             if not learned.on(self.setting).knows(self.setting.placement, atomic):
                 whole_s, sync_s = self.step_time(application, atomic)
@@ -156,7 +170,9 @@ def assignment(
     setting: Setting,
     dictated: BatchConfig | None = None,
 ) -> Assignment:
-    """Return what a job gets with `setting`; a dictated batch takes more passes where memory is short."""
+    """Return what a job gets with `setting`; a dictated batch takes more passes where
+    memory is short.
+    """
     limits = within_memory(spec.batch, application, setting)
     if (
         dictated is not None
@@ -170,7 +186,9 @@ def assignment(
 def within_memory(
     limits: BatchLimits, application: Application, setting: Setting
 ) -> BatchLimits:
-    """Return `limits` with no more samples in a pass than fit into the memory that `setting` leaves."""
+    """Return `limits` with no more samples in a pass than fit into the memory that
+    `setting` leaves.
+    """
     ceiling = application.max_atomic(setting)
     if ceiling is None or ceiling >= (limits.max_atomic or limits.max_total):
         return limits
@@ -188,10 +206,11 @@ def _in_more_passes(batch: BatchConfig, max_atomic: int) -> BatchConfig:
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A job's training at one instant: all that a checkpoint holds, and the delay before it goes on.
+    """A job's training at one instant: all that a checkpoint holds, and the delay
+    before it goes on.
 
-    epoch: epochs finished. progress: in steps at the initial batch size. delay_s: rescale time still to pay.
-    grad: what the latest step saw.
+    epoch: epochs finished. progress: in steps at the initial batch size. delay_s:
+    rescale time still to pay. grad: what the latest step saw.
     """
 
     epoch: int = 0
@@ -209,7 +228,9 @@ _new_training = maker(Training)
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Training after a stretch of time, and when after its start the last epoch ended (None: it did not)."""
+    """Training after a stretch of time, and when after its start the last epoch ended
+    (None: it did not).
+    """
 
     training: Training
     finished_s: float | None = None
@@ -218,7 +239,9 @@ class Segment:
 def assign(
     application: Application, assigned: Assignment, training: Training, delay_s: float
 ) -> Training:
-    """Return the training as it goes on under a new assignment: batch chosen, `delay_s` to pay first."""
+    """Return the training as it goes on under a new assignment: batch chosen, `delay_s`
+    to pay first.
+    """
     batch = choose_batch(
         application,
         assigned,
@@ -243,12 +266,14 @@ def choose_batch(
 ) -> BatchConfig:
     """Return the batch after `epoch` epochs, `progress` steps and `samples`.
 
-    It is dictated, the script's own, the scheduled one, fixed, the smallest while nothing is known of the GPU
-    type, or the best by the efficiency model that the job names.
+    It is dictated, the script's own, the scheduled one, fixed, the smallest while
+    nothing is known of the GPU type, or the best by the efficiency model that the job
+    names.
     """
     if assigned.dictated is not None:
         return assigned.dictated
-    limits, num_replicas = assigned.limits, assigned.setting.placement.num_replicas
+    limits = assigned.limits
+    num_replicas = assigned.setting.placement.num_replicas
     if not assigned.spec.adaptive:
         own = None
         if assigned.spec.contract is RescaleContract.SELF:
@@ -279,7 +304,9 @@ def choose_batch(
 def kept_batch(
     limits: BatchLimits, num_replicas: int, total: int | None = None
 ) -> BatchConfig:
-    """Return `total` samples, `limits.requested` by default, as a job cuts what it must keep exactly."""
+    """Return `total` samples, `limits.requested` by default, as a job cuts what it must
+    keep exactly.
+    """
     return split_total(
         total or limits.requested,
         num_replicas,
@@ -289,7 +316,8 @@ def kept_batch(
     )
 
 
-# Seconds left over; then, as in a Training: epoch, progress, samples, batch, grad, learned.
+# Seconds left over; then, as in a Training: epoch, progress, samples, batch, grad,
+# learned.
 _Trained = tuple[float, int, float, float, BatchConfig, GradStats | None, Learned]
 
 
@@ -302,9 +330,10 @@ def advance(
 ) -> Segment:
     """Return the training `seconds` later, or at its end if that comes first.
 
-    The delay is paid first. Epochs take whole seconds, as in the artifact; after each epoch, and at the end
-    of the stretch, the batch is chosen anew. `speed` < 1 slows all steps (interference). Raises
-    UnmeasuredError where the application's truth is not known for the assignment.
+    The delay is paid first. Epochs take whole seconds, as in the artifact; after each
+    epoch, and at the end of the stretch, the batch is chosen anew. `speed` < 1 slows
+    all steps (interference). Raises UnmeasuredError where the application's truth is
+    not known for the assignment.
     """
     delay_s = min(training.delay_s, seconds)
     train = _train_keeping if assigned.keeps_batch else _train_choosing
@@ -329,24 +358,34 @@ def _train_choosing(
     left_s: float,
     speed: float,
 ) -> _Trained:
-    """Train for `left_s` seconds; the batch is chosen anew after each epoch, and at the end."""
+    """Train for `left_s` seconds; the batch is chosen anew after each epoch, and at the
+    end.
+    """
     batch = training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
-    epoch, progress, samples = training.epoch, training.progress, training.samples
-    grad, learned = training.grad, training.learned
-    initial, num_epochs = assigned.spec.batch.initial, application.num_epochs
+    epoch = training.epoch
+    progress = training.progress
+    samples = training.samples
+    grad = training.grad
+    learned = training.learned
+    initial = assigned.spec.batch.initial
+    num_epochs = application.num_epochs
     timed: BatchConfig | None = None
     steps_per_s = scale = rate = 0.0
     rated: GradStats | None = None
-    next_at, ramped = math.inf, assigned.spec.batch.schedule is not None
+    next_at = math.inf
+    ramped = assigned.spec.batch.schedule is not None
     while left_s > 0.0 and epoch < num_epochs:
         if batch is not timed:  # most stretches have one batch, and several epochs
             learned = assigned.learn(application, learned, batch.atomic)
             steps_per_s = speed / assigned.step_s(application, batch)
-            timed, rated, scale = batch, None, batch.total / initial
+            timed = batch
+            rated = None
+            scale = batch.total / initial
         grad = application.grad_stats(batch.total, epoch)
         if grad is not rated:
-            rate, rated = gain(scale, grad.sqr, grad.var) * steps_per_s, grad
+            rate = gain(scale, grad.sqr, grad.var) * steps_per_s
+            rated = grad
         target = application.progress_at(epoch + 1)
         if ramped:
             next_at = _next_change(assigned, samples)
@@ -360,7 +399,8 @@ def _train_choosing(
             progress = target
             epoch += 1
         left_s -= used_s
-        # Exactly there, whatever rounding did: below it, the batch before would be chosen again.
+        # Exactly there, whatever rounding did: below it, the batch before would be
+        # chosen again.
         samples = (
             next_at
             if used_s == change_s
@@ -388,13 +428,13 @@ def _train_keeping(
     """Do the same for a job that keeps its batch: nothing is chosen on the way."""
     batch = training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
-    epoch, progress, samples = training.epoch, training.progress, training.samples
-    grad, learned, total, num_epochs = (
-        training.grad,
-        training.learned,
-        batch.total,
-        application.num_epochs,
-    )
+    epoch = training.epoch
+    progress = training.progress
+    samples = training.samples
+    grad = training.grad
+    learned = training.learned
+    total = batch.total
+    num_epochs = application.num_epochs
     if left_s > 0.0 and epoch < num_epochs:
         learned = assigned.learn(application, learned, batch.atomic)
         steps_per_s, pace = assigned.pace(application, batch, speed)
@@ -407,13 +447,12 @@ def _train_keeping(
                 progress == begins and left_s > whole_s + 1.0
             ):  # the whole epoch, whatever rounding does
                 epoch += 1
-                progress, left_s, samples = (
-                    target,
-                    left_s - whole_s,
-                    samples + whole_samples,
-                )
+                progress = target
+                left_s = left_s - whole_s
+                samples = samples + whole_samples
                 continue
-            reached, used_s = progress + rate * left_s, left_s
+            reached = progress + rate * left_s
+            used_s = left_s
             if reached >= target:
                 used_s = min(float(round((target - progress) / rate)), left_s)
                 reached = target
@@ -425,7 +464,9 @@ def _train_keeping(
 
 
 def _next_change(assigned: Assignment, samples: float) -> float:
-    """Return after how many samples the declared schedule changes the batch; infinity if it never does."""
+    """Return after how many samples the declared schedule changes the batch; infinity
+    if it never does.
+    """
     schedule = assigned.spec.batch.schedule
     change = None if schedule is None else schedule.next_change(samples)
     return math.inf if change is None else float(change)
@@ -437,8 +478,11 @@ def report(
     training: Training,
     forecast: Forecast,
 ) -> TrainingReport:
-    """Return what the job tells the scheduler. Only a job that picks its own batch fits a step-time model."""
-    learned, batch = training.learned, training.batch
+    """Return what the job tells the scheduler. Only a job that picks its own batch fits
+    a step-time model.
+    """
+    learned = training.learned
+    batch = training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
     initial = assigned.spec.batch.initial
     fits = assigned.dictated is None and training.grad is not None
@@ -466,7 +510,9 @@ def _metrics(application: Application, total: int, epoch: int) -> Mapping[str, f
 
 @cache
 def _tells_metrics(kind: type) -> bool:
-    """Return whether applications of `kind` do; asked once per kind, because a Protocol takes long to ask."""
+    """Return whether applications of `kind` do; asked once per kind, because a Protocol
+    takes long to ask.
+    """
     return issubclass(kind, TellsMetrics)
 
 
@@ -479,17 +525,21 @@ def _told_by_type(application: Application, learned: Learned) -> dict[str, TypeP
 
 @cache
 def _forecasts_itself(kind: type) -> bool:
-    """Return whether applications of `kind` do; asked once per kind, because a Protocol takes long to ask."""
+    """Return whether applications of `kind` do; asked once per kind, because a Protocol
+    takes long to ask.
+    """
     return issubclass(kind, ForecastsItself)
 
 
 class Oracle:
-    """Forecasts from the truth, at the job's requested batch: what Optimus's predictor would know at best.
+    """Forecasts from the truth, at the job's requested batch: what Optimus's predictor
+    would know at best.
 
-    A job with a declared schedule has all steps of its ramp to come, at the mean of their times.
+    A job with a declared schedule has all steps of its ramp to come, at the mean of
+    their times.
 
-    Step times are those of replicas packed on nodes of `gpus_per_node` GPUs of `gpu_type`, up to `num_gpus`
-    in all.
+    Step times are those of replicas packed on nodes of `gpus_per_node` GPUs of
+    `gpu_type`, up to `num_gpus` in all.
     """
 
     def __init__(
@@ -512,14 +562,17 @@ class Oracle:
         progress: float = 0.0,
         samples: float = 0.0,
     ) -> Forecast:
-        """Return the forecast of a job after `epoch` epochs, at `progress` in steps at its initial batch.
+        """Return the forecast of a job after `epoch` epochs, at `progress` in steps at
+        its initial batch.
 
         samples: trained on so far, which is where a declared schedule stands.
         """
         return self.of(application, spec)(epoch, progress, samples)
 
     def of(self, application: Application, spec: JobSpec) -> ForecastAt:
-        """Return the forecasts of one job, by epoch, progress and samples: it is asked at every report."""
+        """Return the forecasts of one job, by epoch, progress and samples: it is asked
+        at every report.
+        """
         if _forecasts_itself(type(application)):
             own = cast("ForecastsItself", application)
             return lambda _, progress, __: own.forecast(progress)
@@ -545,7 +598,8 @@ class Oracle:
     def _after(
         self, application: Application, limits: BatchLimits, most: int, epoch: int
     ) -> Forecast:
-        # The artifact counts from the end of the epoch under way: in the last one a single step is left.
+        # The artifact counts from the end of the epoch under way: in the last one a
+        # single step is left.
         last = application.num_epochs
         steps = [
             application.steps(limits.requested, each)
@@ -568,7 +622,8 @@ class Oracle:
         assert limits.schedule is not None
         num_steps = sum(steps_by_total.values())
         if num_steps <= 0.0:  # at its end a single step is left, as of any job
-            steps_by_total, num_steps = {limits.schedule.totals[-1]: 1.0}, 1.0
+            steps_by_total = {limits.schedule.totals[-1]: 1.0}
+            num_steps = 1.0
         most_gpus = min(spec.replicas.max, self._num_gpus)
         most = min(most_gpus, max(max(steps_by_total) // limits.min_atomic, 1))
         weighed_s = np.zeros(most)
@@ -584,7 +639,9 @@ class Oracle:
         )
 
     def first_look(self, application: Application, gpu_types: Iterable[str]) -> Learned:
-        """Return `first_look`, made once for all jobs of an application: they share its fits."""
+        """Return `first_look`, made once for all jobs of an application: they share its
+        fits.
+        """
         if application.name not in self._first_looks:
             self._first_looks[application.name] = first_look(application, gpu_types)
         return self._first_looks[application.name]
@@ -610,7 +667,8 @@ class Oracle:
 
 
 def _oracle_batch(limits: BatchLimits, num_replicas: int) -> BatchConfig:
-    # The artifact's Optimus accumulates on one GPU always, even at the initial batch size.
+    # The artifact's Optimus accumulates on one GPU always, even at the initial batch
+    # size.
     if (
         num_replicas == 1
         and limits.accumulation

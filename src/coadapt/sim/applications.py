@@ -1,6 +1,8 @@
-"""The truth about what jobs train: true step times, gradient statistics and progress per epoch.
+"""The truth about what jobs train: true step times, gradient statistics and progress
+per epoch.
 
-Importers and built-in profiles provide Applications; the world advances jobs by them, no policy sees them.
+Importers and built-in profiles provide Applications; the world advances jobs by them,
+no policy sees them.
 """
 
 from collections.abc import Mapping
@@ -20,12 +22,16 @@ from coadapt.model.quick_init import quick_init
 
 
 class UnmeasuredError(ValueError):
-    """A setting or batch whose truth is not known. The text names the application and what was asked."""
+    """A setting or batch whose truth is not known. The text names the application and
+    what was asked.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A job on the same GPU: what it trains, and the part of a GPU's time in (0, 1] that it is busy alone."""
+    """A job on the same GPU: what it trains, and the part of a GPU's time in (0, 1]
+    that it is busy alone.
+    """
 
     application: str
     load: float
@@ -36,9 +42,9 @@ class Neighbour:
 class Setting:
     """Where replicas train: all that their speed depends on, besides the batch.
 
-    placement: replicas per node in rank order, and the racks spanned. gpu_share: what they may use of each
-    GPU. neighbours: on the most crowded of their GPUs, in order of job ids; a step of all replicas is as slow
-    as the slowest of them.
+    placement: replicas per node in rank order, and the racks spanned. gpu_share: what
+    they may use of each GPU. neighbours: on the most crowded of their GPUs, in order of
+    job ids; a step of all replicas is as slow as the slowest of them.
     """
 
     placement: Placement
@@ -48,9 +54,11 @@ class Setting:
 
 
 class Application(Protocol):
-    """Measured or synthetic truth about one model. All methods are pure and cheap on repeated calls.
+    """Measured or synthetic truth about one model. All methods are pure and cheap on
+    repeated calls.
 
-    They raise UnmeasuredError outside the range that is known: truth is never extrapolated.
+    They raise UnmeasuredError outside the range that is known: truth is never
+    extrapolated.
     """
 
     @property
@@ -69,52 +77,73 @@ class Application(Protocol):
 
     @property
     def load(self) -> float:
-        """The part of a GPU's time, in (0, 1], that one replica keeps busy when it has the GPU for itself."""
+        """The part of a GPU's time, in (0, 1], that one replica keeps busy when it has
+        the GPU for itself.
+        """
         ...
 
     def step_time(self, setting: Setting, atomic: int) -> tuple[float, float]:
-        """Return seconds of one optimiser step without accumulation, and of its synchronising part."""
+        """Return seconds of one optimiser step without accumulation, and of its
+        synchronising part.
+        """
         ...
 
     def max_atomic(self, setting: Setting) -> int | None:
-        """Return the most samples of one pass that fit into the memory that `setting` leaves a replica."""
+        """Return the most samples of one pass that fit into the memory that `setting`
+        leaves a replica.
+        """
         ...
 
     def own_batch(self, epoch: int) -> int | None:
-        """Return the total batch that the script sets by itself in `epoch` (contract `self`).
+        """Return the total batch that the script sets by itself in `epoch` (contract
+        `self`).
 
         None: it stays with the requested one.
         """
         ...
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:
-        """Return the gradient statistics at total batch `total` in epoch `epoch` (0 is the first)."""
+        """Return the gradient statistics at total batch `total` in epoch `epoch` (0 is
+        the first).
+        """
         ...
 
     def progress_at(self, epoch: int) -> float:
-        """Return the progress after `epoch` epochs, in optimiser steps at the initial batch size."""
+        """Return the progress after `epoch` epochs, in optimiser steps at the initial
+        batch size.
+        """
         ...
 
     def steps(self, total: int, epoch: int) -> float:
-        """Return the optimiser steps that `epoch` epochs take at total batch `total`."""
+        """Return the optimiser steps that `epoch` epochs take at total batch
+        `total`.
+        """
         ...
 
 
 @runtime_checkable
 class ForecastsItself(Protocol):
-    """An Application whose jobs change their own batch: what is left of them depends on where they are."""
+    """An Application whose jobs change their own batch: what is left of them depends on
+    where they are.
+    """
 
     def forecast(self, progress: float) -> Forecast:
-        """Return what an oracle knows at `progress`, in optimiser steps at the initial batch size."""
+        """Return what an oracle knows at `progress`, in optimiser steps at the initial
+        batch size.
+        """
         ...
 
 
 @runtime_checkable
 class TellsMetrics(Protocol):
-    """An Application of which it is known what its jobs log about how well they learn."""
+    """An Application of which it is known what its jobs log about how well they
+    learn.
+    """
 
     def metrics(self, total: int, epoch: int) -> Mapping[str, float]:
-        """Return what a job logged last after `epoch` epochs (at least one) at total batch `total`."""
+        """Return what a job logged last after `epoch` epochs (at least one) at total
+        batch `total`.
+        """
         ...
 
 
@@ -134,5 +163,7 @@ def step_s(application: Application, setting: Setting, batch: BatchConfig) -> fl
 def packed(
     num_replicas: int, gpus_per_node: int, gpu_type: str = DEFAULT_GPU_TYPE
 ) -> Setting:
-    """Return the setting of `num_replicas` on as few nodes as possible, in one rack, undisturbed."""
+    """Return the setting of `num_replicas` on as few nodes as possible, in one rack,
+    undisturbed.
+    """
     return Setting(packed_placement(num_replicas, gpus_per_node), gpu_type)

@@ -1,4 +1,6 @@
-"""Virtual time: a heap of callbacks. The port Clock of the runtime, and nothing else."""
+"""Virtual time: a heap of callbacks. The port Clock of the runtime, and nothing
+else.
+"""
 
 import heapq
 from collections import Counter
@@ -7,31 +9,39 @@ from functools import partial
 
 from coadapt.runtime.ports import Cancel
 
-# A clock that moves by less than this, s, stands: instants of a run of 30 years are told apart to 1e-7 s.
+# A clock that moves by less than this, s, stands: instants of a run of 30 years are
+# told apart to 1e-7 s.
 STANDS_WITHIN_S = 1e-6
-# Callbacks, asked for and called while the clock stands, after which it will never move again.
+# Callbacks, asked for and called while the clock stands, after which it will never move
+# again.
 STANDING_MAX = 1_000_000
 # Of these, the latest that the error tells by name.
 NAMED_LATEST = 1_000
 
 
 class ClockStandsError(RuntimeError):
-    """Virtual time does not go on: callbacks ask for callbacks of the same instant, again and again."""
+    """Virtual time does not go on: callbacks ask for callbacks of the same instant,
+    again and again.
+    """
 
 
 class VirtualClock:
-    """Time that jumps from one callback to the next. Single-threaded; instants in seconds."""
+    """Time that jumps from one callback to the next. Single-threaded; instants in
+    seconds.
+    """
 
     def __init__(self, start: float = 0.0, standing_max: int = STANDING_MAX) -> None:
         self._now = start
         self._standing_max = standing_max
-        # (when, last, order of the call, number of the callback): the callback itself lies apart, so that a
-        # cancelled one costs nothing and entries never compare functions.
+        # (when, last, order of the call, number of the callback): the callback itself
+        # lies apart, so that a cancelled one costs nothing and entries never compare
+        # functions.
         self._heap: list[tuple[float, bool, int]] = []
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._num_asked = 0
-        # When the clock last moved, how many callbacks had been asked for by then, and how many of the later
-        # ones were called since. Any number may be asked for beforehand: a million jobs may come at once.
+        # When the clock last moved, how many callbacks had been asked for by then, and
+        # how many of the later ones were called since. Any number may be asked for
+        # beforehand: a million jobs may come at once.
         self._moved_at = start
         self._asked_before = 0
         self._num_standing = 0
@@ -43,7 +53,9 @@ class VirtualClock:
     def call_at(
         self, when: float, callback: Callable[[], None], *, last: bool = False
     ) -> Cancel:
-        """Call `callback` once at `when`, at once if that has passed; see runtime.ports.Clock."""
+        """Call `callback` once at `when`, at once if that has passed; see
+        runtime.ports.Clock.
+        """
         order = self._num_asked
         self._num_asked += 1
         heapq.heappush(self._heap, (max(when, self._now), last, order))
@@ -56,10 +68,11 @@ class VirtualClock:
         return not self._callbacks
 
     def run(self, until: float | None = None) -> None:
-        """Call what is due, in order, up to and including `until` (None: until nothing is left).
+        """Call what is due, in order, up to and including `until` (None: until nothing
+        is left).
 
-        With `until` the clock stands there afterwards, or where it stood if that is later. Raises
-        ClockStandsError where it would never get there.
+        With `until` the clock stands there afterwards, or where it stood if that is
+        later. Raises ClockStandsError where it would never get there.
         """
         while self._heap and (until is None or self._heap[0][0] <= until):
             when, _, order = heapq.heappop(self._heap)
@@ -73,7 +86,9 @@ class VirtualClock:
             self._now = max(self._now, until)
 
     def _watch(self, when: float, callback: Callable[[], None]) -> None:
-        """Count the callbacks that were asked for since the clock moved; raise when there are too many."""
+        """Count the callbacks that were asked for since the clock moved; raise when
+        there are too many.
+        """
         if when - self._moved_at >= STANDS_WITHIN_S:
             self._moved_at = when
             self._asked_before = self._num_asked
@@ -88,7 +103,8 @@ class VirtualClock:
                 f"{name} ({count})" for name, count in self._names.most_common(3)
             )
             raise ClockStandsError(
-                f"virtual time stands at {when!r} s: {self._num_standing} callbacks in this instant, "
+                f"virtual time stands at {when!r} s: {self._num_standing} callbacks "
+                f"in this instant, "
                 f"the latest are {named}"
             )
 

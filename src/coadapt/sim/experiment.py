@@ -1,4 +1,6 @@
-"""One simulated run: the live service's scheduler and runtime, on a virtual clock and in a virtual world."""
+"""One simulated run: the live service's scheduler and runtime, on a virtual clock and
+in a virtual world.
+"""
 
 import gc
 import math
@@ -42,13 +44,15 @@ from coadapt.sim.workload import Workload
 from coadapt.sim.world import World
 from coadapt.sim.world_config import WorldConfig
 
-# How often, in virtual time, a run looks whether it is still worth going on, and tells how far it came.
+# How often, in virtual time, a run looks whether it is still worth going on, and tells
+# how far it came.
 CHECK_PERIOD_S = 3600.0
 # A hundred times as long as a published workload takes.
 HORIZON_S = 100 * 86_400.0
 # A day without a running job while some wait: the policy will never start them.
 IDLE_MAX_S = 86_400.0
-# New values before cycles are looked for among them (700 by default, which took a twelfth of a run): 10 MB.
+# New values before cycles are looked for among them (700 by default, which took a
+# twelfth of a run): 10 MB.
 GARBAGE_AFTER = 50_000
 
 OnProgress = Callable[[float, int], None]  # virtual instant, jobs ended so far
@@ -62,12 +66,14 @@ class SimulationError(RuntimeError):
 class ExperimentConfig:
     """Settings of a run. Durations in seconds; see SchedulerConfig and WorldConfig.
 
-    reaction_s: how long after an arrival or an exit a round happens besides the periodic ones (infinity:
+    reaction_s: how long after an arrival or an exit a round happens besides the
+    periodic ones (infinity:
     none does; None: as the policy wants it).
-    report_s: how often jobs report (None: once in a round). Between two reports policies see what the last
-    one told, and jobs save no checkpoint.
-    horizon_s: virtual time after which a run that has not ended is an error. figures_only: the history keeps
-    no points and sentences of jobs, which grow with every report and every round.
+    report_s: how often jobs report (None: once in a round). Between two reports
+    policies see what the last one told, and jobs save no checkpoint.
+    horizon_s: virtual time after which a run that has not ended is an error.
+    figures_only: the history keeps no points and sentences of jobs, which grow with
+    every report and every round.
     """
 
     round_s: float = 60.0
@@ -108,9 +114,10 @@ class ExperimentConfig:
 class RunResult:
     """What one run gave. cpu_s: CPU seconds of this process, the figures not counted.
 
-    peak_rss_mb: highest resident memory of the process during the run, in MiB, with all that it held before.
-    foretold: what the policy said of the ends of jobs, if it does; nothing where figures alone were wanted.
-    reaction_s: after which an arrival or an exit was followed by a round; None: by the periodic ones only.
+    peak_rss_mb: highest resident memory of the process during the run, in MiB, with all
+    that it held before. foretold: what the policy said of the ends of jobs, if it does;
+    nothing where figures alone were wanted. reaction_s: after which an arrival or an
+    exit was followed by a round; None: by the periodic ones only.
     """
 
     trace: str
@@ -142,14 +149,17 @@ class Simulation:
     config: ExperimentConfig = field(default_factory=ExperimentConfig)
 
     def run(self, on_progress: OnProgress | None = None) -> None:
-        """Play until every job has ended. Raises SimulationError if that will never be."""
+        """Play until every job has ended. Raises SimulationError if that will never
+        be.
+        """
         busy_at = self.clock.now()
         while not self.clock.idle:
             try:
                 self.clock.run(until=self.clock.now() + CHECK_PERIOD_S)
             except ClockStandsError as error:
                 raise SimulationError(f"{self.workload.name}: {error}") from error
-            now, num_live = self.clock.now(), len(self._live())
+            now = self.clock.now()
+            num_live = len(self._live())
             if on_progress is not None:
                 on_progress(now, len(self.recorder.history.jobs) - num_live)
             if not num_live or self.world.alive():
@@ -167,7 +177,8 @@ class Simulation:
         waiting = self._live()
         why = self.runtime.scheduler.state.plan_error or waiting[0].explanation
         return SimulationError(
-            f"{self.workload.name}: after {now:.0f} s of virtual time {len(waiting)} jobs have not ended, "
+            f"{self.workload.name}: after {now:.0f} s of virtual time {len(waiting)} "
+            f"jobs have not ended, "
             f"the first is {waiting[0].id!r} ({why})"
         )
 
@@ -233,10 +244,11 @@ def simulate(
     config: ExperimentConfig | None = None,
     on_progress: OnProgress | None = None,
 ) -> RunResult:
-    """Run `workload` on `cluster` under a policy, and return what happened and what it cost.
+    """Run `workload` on `cluster` under a policy, and return what happened and what it
+    cost.
 
-    `seed` goes to policies that draw. Raises InputError for an unknown policy, SimulationError for a run that
-    cannot end.
+    `seed` goes to policies that draw. Raises InputError for an unknown policy,
+    SimulationError for a run that cannot end.
     """
     return simulate_policy(
         workload,
@@ -261,7 +273,9 @@ def simulate_policy(
     config: ExperimentConfig | None = None,
     on_progress: OnProgress | None = None,
 ) -> RunResult:
-    """Do what `simulate` does with the policy that `create` makes; name and seed are those of the result."""
+    """Do what `simulate` does with the policy that `create` makes; name and seed are
+    those of the result.
+    """
     _reset_peak_rss()
     started_s = time.process_time()
     policy = create()
@@ -276,7 +290,8 @@ def simulate_policy(
     with _garbage_seldom():
         simulation.run(on_progress)
         history = simulation.recorder.history
-        cpu_s, peak_rss_mb = time.process_time() - started_s, _peak_rss_mb()
+        cpu_s = time.process_time() - started_s
+        peak_rss_mb = _peak_rss_mb()
         jobs = job_outcomes(history, facts)
         decision_s = simulation.solver.decision_s
         metrics = measure(history, jobs, decision_s, facts)
@@ -300,18 +315,22 @@ def simulate_policy(
 
 
 def new_policy(name: str, seed: int) -> Policy:
-    """Return a fresh policy, seeded if it draws and its name does not say a seed. Raises InputError for an
-    unknown name.
+    """Return a fresh policy, seeded if it draws and its name does not say a seed.
+    Raises InputError for an unknown name.
     """
     return create_policy(name, seed=seed) if policy_draws(name) else create_policy(name)
 
 
 @contextmanager
 def _garbage_seldom() -> Iterator[None]:
-    """Look for cycles less often while this holds: a run makes millions of values and hardly any cycle."""
+    """Look for cycles less often while this holds: a run makes millions of values and
+    hardly any cycle.
+    """
     before = gc.get_threshold()
     gc.set_threshold(GARBAGE_AFTER, *before[1:])
-    gc.freeze()  # what was there before, the workload most of all, is not looked through again and again
+    # what was there before, the workload most of all, is not looked through again and
+    # again
+    gc.freeze()
     try:
         yield
     finally:
@@ -320,7 +339,9 @@ def _garbage_seldom() -> Iterator[None]:
 
 
 def _reset_peak_rss() -> None:
-    """Forget earlier runs' peak where the kernel allows it (Linux); elsewhere the process's peak stands."""
+    """Forget earlier runs' peak where the kernel allows it (Linux); elsewhere the
+    process's peak stands.
+    """
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:

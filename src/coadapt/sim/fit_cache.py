@@ -1,6 +1,8 @@
-"""What comes out the same for all jobs that are alike, worked out once: their fits, and their batches.
+"""What comes out the same for all jobs that are alike, worked out once: their fits, and
+their batches.
 
-Jobs of an application that trained on the same shapes timed the same steps, and look for a batch alike.
+Jobs of an application that trained on the same shapes timed the same steps, and look
+for a batch alike.
 """
 
 from functools import lru_cache
@@ -29,7 +31,9 @@ NUM_BATCHES_KEPT = (
 def fitted(
     steps: tuple[tuple[ProfileKey, tuple[int, float, float]], ...],
 ) -> ThroughputParams:
-    """Return the step-time model of jobs that timed these rows of a ProfileBuilder, in this order."""
+    """Return the step-time model of jobs that timed these rows of a ProfileBuilder, in
+    this order.
+    """
     from coadapt.goodput.fit import (
         fit_throughput,
     )  # numba: only where a job fits at all
@@ -41,7 +45,9 @@ def fitted(
 def search_of(
     limits: BatchLimits, placement: Placement, times: ThroughputParams | KinTimes
 ) -> BatchSearch:
-    """Return the search by step times that a job fitted, or that kin timed; one object for jobs alike."""
+    """Return the search by step times that a job fitted, or that kin timed; one object
+    for jobs alike.
+    """
     if isinstance(times, KinTimes):
         return BatchSearch.of(
             limits, times.params, placement, optimistic_step_times(times)

@@ -11,7 +11,8 @@ NAMED_MAX = 20  # jobs that the error names; their number is told besides
 
 
 def too_large(jobs: Iterable[TraceJob], cluster: Sequence[Node]) -> list[TraceJob]:
-    """Return the jobs that need more GPUs than `cluster` has of any one type that they may run on.
+    """Return the jobs that need more GPUs than `cluster` has of any one type that they
+    may run on.
 
     A job trains on one GPU type at a time, and on no fewer GPUs than its minimum.
     """
@@ -40,13 +41,16 @@ def check_fits(workload: Workload, cluster: Sequence[Node]) -> None:
     raise InputError(
         workload.name,
         f"{len(found)} of {len(workload.jobs)} jobs that can never fit",
-        f"jobs for one GPU type of the cluster ({has}); too large are {', '.join(names)}; "
+        f"jobs for one GPU type of the cluster ({has}); too large are "
+        f"{', '.join(names)}; "
         "--skip-too-large leaves them out",
     )
 
 
 def fitting(workload: Workload, cluster: Sequence[Node]) -> Workload:
-    """Return `workload` without the jobs that can never fit. Raises InputError if no job is left."""
+    """Return `workload` without the jobs that can never fit. Raises InputError if no
+    job is left.
+    """
     gone = {job.id for job in too_large(workload.jobs, cluster)}
     if not gone:
         return workload

@@ -12,7 +12,8 @@ SEEN_EVERY_S = 60.0  # within it nothing is said anew (1)
 
 
 class Foretold(NamedTuple):
-    """One word on when a job ends, seconds from when it was said; took_s: how long it really took.
+    """One word on when a job ends, seconds from when it was said; took_s: how long it
+    really took.
 
     low_s, high_s: the interval that holds nine times of ten.
     """
@@ -30,9 +31,9 @@ class Foretold(NamedTuple):
 
 @dataclass(slots=True)
 class Foresight:
-    """Words by job, each with the instant (s) at which it was said: the first, and a new one whenever half of
-    what the last one said has passed. So a job that lasts ten times as long has a few words more, not ten
-    times as many.
+    """Words by job, each with the instant (s) at which it was said: the first, and a
+    new one whenever half of what the last one said has passed. So a job that lasts ten
+    times as long has a few words more, not ten times as many.
     """
 
     said: dict[JobId, list[tuple[float, Prediction]]] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""What a job has timed of its own steps, on each GPU type, and the model that it fits to them."""
+"""What a job has timed of its own steps, on each GPU type, and the model that it fits
+to them.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +20,9 @@ NUM_FIRST_BATCHES = 10  # of a first look at a GPU type (Sia, SOSP'23)
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """The steps that a job has timed, the first of each kind; the model is fitted to them when asked for."""
+    """The steps that a job has timed, the first of each kind; the model is fitted to
+    them when asked for.
+    """
 
     profile: ProfileBuilder = field(default_factory=ProfileBuilder)
 
@@ -49,7 +53,9 @@ class TimedSteps:
         return {}
 
     def told(self, max_atomic: int | None) -> TypeProfile:
-        """Return `type_profile` with the memory's ceiling; the same value in each report."""
+        """Return `type_profile` with the memory's ceiling; the same value in each
+        report.
+        """
         if max_atomic is None:
             return self.type_profile
         if max_atomic not in self._told:
@@ -62,9 +68,11 @@ UNTIMED = TimedSteps()
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The steps that a job has timed, apart for each GPU type, and for each set of neighbours on its GPUs.
+    """The steps that a job has timed, apart for each GPU type, and for each set of
+    neighbours on its GPUs.
 
-    Steps beside neighbours say little about a GPU of one's own: they never enter the same fit.
+    Steps beside neighbours say little about a GPU of one's own: they never enter the
+    same fit.
     """
 
     timed: Mapping[tuple[str, tuple[Neighbour, ...]], TimedSteps] = field(
@@ -72,7 +80,9 @@ class Learned:
     )
 
     def on(self, setting: Setting) -> TimedSteps:
-        """Return the steps timed on the GPU type and beside the neighbours of `setting`."""
+        """Return the steps timed on the GPU type and beside the neighbours of
+        `setting`.
+        """
         return self.timed.get((setting.gpu_type, setting.neighbours), UNTIMED)
 
     def with_step(
@@ -90,7 +100,9 @@ class Learned:
         )
 
     def by_type(self) -> dict[str, TimedSteps]:
-        """Return what to tell of each GPU type: steps on GPUs of its own, else the first beside others."""
+        """Return what to tell of each GPU type: steps on GPUs of its own, else the
+        first beside others.
+        """
         told: dict[str, TimedSteps] = {}
         for (gpu_type, neighbours), steps in self.timed.items():
             if not neighbours:
@@ -101,15 +113,17 @@ class Learned:
 
 
 def first_look(application: Application, gpu_types: Iterable[str]) -> Learned:
-    """Return what a job knows that was timed on one GPU of each type before it starts, at some batches each.
+    """Return what a job knows that was timed on one GPU of each type before it starts,
+    at some batches each.
 
-    Sia does so with each job that comes, in under 20 s per type (SOSP'23); that time is not counted here. A
-    type on which one GPU was not measured is left out.
+    Sia does so with each job that comes, in under 20 s per type (SOSP'23); that time is
+    not counted here. A type on which one GPU was not measured is left out.
     """
     timed: dict[tuple[str, tuple[Neighbour, ...]], TimedSteps] = {}
     limits = application.limits
     for gpu_type in gpu_types:
-        setting, profile = Setting(ONE_GPU, gpu_type), ProfileBuilder()
+        setting = Setting(ONE_GPU, gpu_type)
+        profile = ProfileBuilder()
         try:
             most = application.max_atomic(setting) or limits.max_total
             for size in np.geomspace(limits.min_atomic, most, NUM_FIRST_BATCHES):

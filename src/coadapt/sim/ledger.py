@@ -1,7 +1,9 @@
-"""The world's own books: which job sits on which GPU of which node. They take no word from the core.
+"""The world's own books: which job sits on which GPU of which node. They take no word
+from the core.
 
-The core counts what is free (model/devices.py); here GPUs are seats that jobs really take, one by one, as an
-executor's would. So the world also tells whether the counting is right.
+The core counts what is free (model/devices.py); here GPUs are seats that jobs really
+take, one by one, as an executor's would. So the world also tells whether the counting
+is right.
 """
 
 from collections.abc import Mapping
@@ -15,14 +17,18 @@ WHOLE = Fraction(1)
 
 @dataclass(slots=True)
 class _Gpu:
-    """One physical GPU: who is on it with what share, and under which label while it is shared."""
+    """One physical GPU: who is on it with what share, and under which label while it is
+    shared.
+    """
 
     label: int | None = None
     shares: dict[JobId, Fraction] = field(default_factory=dict)
 
 
 class Ledger:
-    """GPUs per live node, and who is on them. A GPU that is given out beyond itself is an AssertionError."""
+    """GPUs per live node, and who is on them. A GPU that is given out beyond itself is
+    an AssertionError.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, Node] = {}
@@ -97,7 +103,9 @@ class Ledger:
         ]
 
     def neighbours(self, job: JobId, allocation: Allocation) -> list[tuple[JobId, ...]]:
-        """Return the other jobs on each shared GPU that `allocation` of `job` names, by id, in rank order."""
+        """Return the other jobs on each shared GPU that `allocation` of `job` names, by
+        id, in rank order.
+        """
         at = {
             (node, gpu.label): gpu
             for node, _ in allocation.slots

@@ -1,7 +1,7 @@
 """Figures of one run: completion times, fairness, utilisation, and where the time went.
 
-What happened comes from the run's History; what a job would have reached alone on its fair share comes from
-the same truth that the world ran on.
+What happened comes from the run's History; what a job would have reached alone on its
+fair share comes from the same truth that the world ran on.
 """
 
 import math
@@ -32,7 +32,8 @@ from coadapt.sim.ramp import steps_to_come
 from coadapt.sim.static_fairness import static_fairness
 from coadapt.sim.workload import TraceJob, Workload
 
-# A job that took 5 % longer than on its fair share was treated unfairly (Shockwave, NSDI'23).
+# A job that took 5 % longer than on its fair share was treated unfairly (Shockwave,
+# NSDI'23).
 UNFAIR_ABOVE = 1.05
 # Gains by batch that are kept for jobs of the same application.
 GAINS_KEPT = 256
@@ -59,7 +60,9 @@ class RunFacts:
 
 
 def commonest_type(cluster: Iterable[Node]) -> str:
-    """Return the GPU type that `cluster` has most GPUs of, the first by name on ties."""
+    """Return the GPU type that `cluster` has most GPUs of, the first by name on
+    ties.
+    """
     counts = gpus_by_type(cluster)
     return max(sorted(counts), key=counts.__getitem__)
 
@@ -81,13 +84,15 @@ def gpus_by_type(cluster: Iterable[Node]) -> dict[str, int]:
 class Metrics:
     """Figures over the jobs that succeeded; times in seconds, shares in [0, 1].
 
-    makespan_s: from the first arrival to the last end. rho_max, unfair_share: see `finish_time_fairness`.
-    utilisation: GPU-seconds held over GPU-seconds there were, from the first arrival to the last end.
-    num_rescales: changes of allocation after the first start, of all jobs. time_*: shares of all jobs' time
-    from submission to end: spent in steps (time goodput), and lost to waiting, starting and rescaling.
-    efficiency: progress per sample, mean over jobs. decision_ms_*: CPU time of the policy. rho_isolated_max,
-    unfair_isolated_share: of ρ by time alone, see `static_fairness`. num_deadlines: jobs that have one,
-    num_deadlines_met: those of them that ended by then.
+    makespan_s: from the first arrival to the last end. rho_max, unfair_share: see
+    `finish_time_fairness`. utilisation: GPU-seconds held over GPU-seconds there were,
+    from the first arrival to the last end. num_rescales: changes of allocation after
+    the first start, of all jobs. time_*: shares of all jobs' time from submission to
+    end: spent in steps (time goodput), and lost to waiting, starting and rescaling.
+    efficiency: progress per sample, mean over jobs. decision_ms_*: CPU time of the
+    policy. rho_isolated_max, unfair_isolated_share: of ρ by time alone, see
+    `static_fairness`. num_deadlines: jobs that have one, num_deadlines_met: those of
+    them that ended by then.
     """
 
     num_jobs: int
@@ -115,11 +120,13 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What became of a job that succeeded. Times in seconds, instants by the workload's clock.
+    """What became of a job that succeeded. Times in seconds, instants by the workload's
+    clock.
 
-    num_gpus: requested. first_wait_s: from arrival to the first start. wait_s: all time without GPUs. gpu_s:
-    GPU-seconds held. num_rescales: changes of allocation after the first start. rho: `finish_time_fairness`;
-    rho_isolated: `static_fairness`. deadline_s: None for a job without one.
+    num_gpus: requested. first_wait_s: from arrival to the first start. wait_s: all time
+    without GPUs. gpu_s: GPU-seconds held. num_rescales: changes of allocation after the
+    first start. rho: `finish_time_fairness`; rho_isolated: `static_fairness`.
+    deadline_s: None for a job without one.
     """
 
     id: JobId
@@ -146,7 +153,8 @@ def job_outcomes(history: History, facts: RunFacts) -> tuple[JobOutcome, ...]:
     applications = {job.id: job.application for job in facts.workload.jobs}
     found = []
     for job in _succeeded(history):
-        arrival_s, ended_s = job.submitted_at, job.submitted_at + _jct_s(job)
+        arrival_s = job.submitted_at
+        ended_s = job.submitted_at + _jct_s(job)
         started_s = next(
             (span.start for span in job.spans if span.num_gpus), job.submitted_at
         )
@@ -182,10 +190,12 @@ def _gpu_s(job: JobHistory) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome:
-    """One decision of a policy, and the cluster after it. at_s: by the workload's clock.
+    """One decision of a policy, and the cluster after it. at_s: by the workload's
+    clock.
 
-    num_running: jobs that hold GPUs; num_waiting: jobs that came, have not ended and hold none. gpus_held:
-    counts the share of a GPU where jobs share it. decision_ms: CPU time. error: of a plan that failed.
+    num_running: jobs that hold GPUs; num_waiting: jobs that came, have not ended and
+    hold none. gpus_held: counts the share of a GPU where jobs share it. decision_ms:
+    CPU time. error: of a plan that failed.
     """
 
     round: int
@@ -227,7 +237,9 @@ def round_outcomes(
 
 
 class _Level:
-    """How much there is at an instant, of stretches (from, up to, how much): those that begin then count."""
+    """How much there is at an instant, of stretches (from, up to, how much): those that
+    begin then count.
+    """
 
     def __init__(self, stretches: Sequence[tuple[float, float, float]]) -> None:
         changes = sorted(
@@ -248,7 +260,9 @@ def measure(
     decision_s: Sequence[float],
     facts: RunFacts,
 ) -> Metrics:
-    """Return the figures of a run; `outcomes` as of `job_outcomes`. Raises ValueError if no job succeeded."""
+    """Return the figures of a run; `outcomes` as of `job_outcomes`. Raises ValueError
+    if no job succeeded.
+    """
     jobs = _succeeded(history)
     if not jobs:
         raise ValueError(
@@ -307,19 +321,23 @@ def measure(
 
 
 def finish_time_fairness(history: History, facts: RunFacts) -> dict[JobId, float]:
-    """Return ρ of each job that succeeded: its JCT over its JCT on an isolated fair share (Themis, NSDI'20).
+    """Return ρ of each job that succeeded: its JCT over its JCT on an isolated fair
+    share (Themis, NSDI'20).
 
-    The fair share is 1/N of the cluster, N being the mean number of active jobs over the job's life, rounded
-    up to whole GPUs and kept within the job's limits, and within the GPUs of the type that the cluster has
-    most of. On that type the job runs alone on as few nodes as possible: it waits for the next round, pays
-    one start, and trains; an adaptive job with the best batch of each epoch among the doublings of its
-    initial one, as truth has it, one under `schedule` along its ramp, any other with the requested batch.
+    The fair share is 1/N of the cluster, N being the mean number of active jobs over
+    the job's life, rounded up to whole GPUs and kept within the job's limits, and
+    within the GPUs of the type that the cluster has most of. On that type the job runs
+    alone on as few nodes as possible: it waits for the next round, pays one start, and
+    trains; an adaptive job with the best batch of each epoch among the doublings of its
+    initial one, as truth has it, one under `schedule` along its ramp, any other with
+    the requested batch.
     """
     traces = {job.id: job for job in facts.workload.jobs}
     active = _ActiveJobs(list(history.jobs.values()))
     alone_s: dict[tuple[str, JobSpec, int], float] = {}
     rho = {}
-    num_gpus, most_gpus = facts.num_gpus, gpus_by_type(facts.cluster)[facts.gpu_type]
+    num_gpus = facts.num_gpus
+    most_gpus = gpus_by_type(facts.cluster)[facts.gpu_type]
     for job in _succeeded(history):
         spec = traces[job.id].spec
         share_gpus = min(num_gpus / active.mean_during(job), most_gpus)
@@ -337,7 +355,8 @@ def finish_time_fairness(history: History, facts: RunFacts) -> dict[JobId, float
 
 
 def _times_alone(history: History, facts: RunFacts) -> dict[JobId, float]:
-    """Return the seconds that each job that succeeded trains undisturbed on the GPUs that it requested.
+    """Return the seconds that each job that succeeded trains undisturbed on the GPUs
+    that it requested.
 
     Of a job whose trace tells it, that; no start is counted.
     """
@@ -345,7 +364,8 @@ def _times_alone(history: History, facts: RunFacts) -> dict[JobId, float]:
     known: dict[tuple[str, JobSpec, int], float] = {}
     found = {}
     for job in _succeeded(history):
-        name, spec = traces[job.id].application, _alike(traces[job.id].spec)
+        name = traces[job.id].application
+        spec = _alike(traces[job.id].spec)
         application = facts.applications[name]
         if isinstance(application, KnowsItsTimeAlone):
             found[job.id] = application.exclusive_s
@@ -361,7 +381,9 @@ def _times_alone(history: History, facts: RunFacts) -> dict[JobId, float]:
 
 
 def _alike(spec: JobSpec) -> JobSpec:
-    """Return `spec` without what makes a job no faster: what it is called, and whose it is."""
+    """Return `spec` without what makes a job no faster: what it is called, and whose it
+    is.
+    """
     return replace(
         spec,
         name="alone",
@@ -374,7 +396,9 @@ def _alike(spec: JobSpec) -> JobSpec:
 
 
 class _ActiveJobs:
-    """How many jobs were submitted and had not ended, over time: kept as its integral, linear in between."""
+    """How many jobs were submitted and had not ended, over time: kept as its integral,
+    linear in between.
+    """
 
     def __init__(self, jobs: Sequence[JobHistory]) -> None:
         changes = [(job.submitted_at, 1) for job in jobs]
@@ -387,7 +411,9 @@ class _ActiveJobs:
         )
 
     def mean_during(self, job: JobHistory) -> float:
-        """Return the mean over the life of a job that has ended; it counts itself, so it is >= 1."""
+        """Return the mean over the life of a job that has ended; it counts itself, so
+        it is >= 1.
+        """
         start, end = np.interp(
             [job.submitted_at, job.ended_at or 0.0], self._at, self._integral
         )
@@ -423,7 +449,8 @@ def _alone_s(
     limits = within_memory(spec.batch, application, setting)
     batches = _batches(spec, limits, num_replicas)
     step_times = {batch.total: step_s(application, setting, batch) for batch in batches}
-    initial, seconds = spec.batch.initial, 0.0
+    initial = spec.batch.initial
+    seconds = 0.0
     rates = [
         [
             each / step_time_s
@@ -453,7 +480,9 @@ def _step_alone_s(
     total: int,
     num_replicas: int,
 ) -> float:
-    """Return the seconds of a step of `total` samples, on as many of the replicas as they can fill."""
+    """Return the seconds of a step of `total` samples, on as many of the replicas as
+    they can fill.
+    """
     filled = max(min(num_replicas, total // spec.batch.min_atomic), spec.replicas.min)
     setting = packed(
         filled, gpus_per_node(facts.cluster, facts.gpu_type), facts.gpu_type

@@ -1,4 +1,6 @@
-"""What a declared batch schedule still asks of a job, from truth: optimiser steps by total batch."""
+"""What a declared batch schedule still asks of a job, from truth: optimiser steps by
+total batch.
+"""
 
 import math
 
@@ -14,10 +16,11 @@ def steps_to_come(
     progress: float = 0.0,
     samples: float = 0.0,
 ) -> dict[int, float]:
-    """Return the optimiser steps left at each total batch of the schedule that is still to be used.
+    """Return the optimiser steps left at each total batch of the schedule that is still
+    to be used.
 
-    After `epoch` whole epochs, at `progress` (steps at the initial batch) and `samples`. Steps are parts of
-    whole ones where the batch changes within an epoch.
+    After `epoch` whole epochs, at `progress` (steps at the initial batch) and
+    `samples`. Steps are parts of whole ones where the batch changes within an epoch.
     """
     ramp = spec.batch.schedule
     assert ramp is not None, "only jobs under contract schedule declare one"
@@ -32,7 +35,8 @@ def steps_to_come(
         taken = min(to_epoch, to_change)
         steps[total] = steps.get(total, 0.0) + taken
         progress += taken * each
-        # Exactly there, as rounding may not leave the batch or the epoch before in force.
+        # Exactly there, as rounding may not leave the batch or the epoch before in
+        # force.
         samples = (
             float(change)
             if change is not None and taken == to_change

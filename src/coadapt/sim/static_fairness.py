@@ -1,4 +1,6 @@
-"""Finish-time fairness as Shockwave measures it: against an equal time share under mean contention."""
+"""Finish-time fairness as Shockwave measures it: against an equal time share under mean
+contention.
+"""
 
 from collections.abc import Mapping
 
@@ -10,11 +12,13 @@ from coadapt.runtime.history import History
 def static_fairness(
     history: History, alone_s: Mapping[JobId, float], num_gpus: int
 ) -> dict[JobId, float]:
-    """Return ρ of each job that succeeded: completion time / (run time alone * max(1, jobs / GPUs)).
+    """Return ρ of each job that succeeded: completion time / (run time alone * max(1,
+    jobs / GPUs)).
 
-    alone_s: seconds that each job trains undisturbed on the GPUs that it requested. Jobs are all those of the
-    trace, whenever they came (Shockwave, NSDI'23, artifact). For jobs that cannot use fewer GPUs than they
-    ask for; elastic ones are measured by sim.metrics.finish_time_fairness.
+    alone_s: seconds that each job trains undisturbed on the GPUs that it requested.
+    Jobs are all those of the trace, whenever they came (Shockwave, NSDI'23, artifact).
+    For jobs that cannot use fewer GPUs than they ask for; elastic ones are measured by
+    sim.metrics.finish_time_fairness.
     """
     contention = max(1.0, len(history.jobs) / num_gpus)
     return {

@@ -41,7 +41,9 @@ OnRun = Callable[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
-    """A workload file with its profiles, if it needs some; `format_name` None: recognised by its columns."""
+    """A workload file with its profiles, if it needs some; `format_name` None:
+    recognised by its columns.
+    """
 
     path: Path
     profiles: Path | None = None
@@ -59,7 +61,9 @@ class TraceFile:
         seed: int,  # noqa: ARG002  # the signature is that of Builtin
         num_gpus: int,  # noqa: ARG002  # likewise
     ) -> tuple[Workload, Mapping[str, Application]]:
-        """Return the workload and its applications; neither depends on the seed or the cluster."""
+        """Return the workload and its applications; neither depends on the seed or the
+        cluster.
+        """
         status = self.path.stat() if self.path.is_file() else None
         stamp = None if status is None else (status.st_mtime_ns, status.st_size)
         return _loaded(self, stamp)
@@ -75,7 +79,9 @@ def _loaded(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builtin:
-    """A built-in workload: the seed of a run draws its jobs; none requests more GPUs than the cluster has."""
+    """A built-in workload: the seed of a run draws its jobs; none requests more GPUs
+    than the cluster has.
+    """
 
     mix: str = "default"
     num_jobs: int = 160
@@ -101,9 +107,10 @@ Source = TraceFile | Builtin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of a sweep. `trace` is its workload's name in the results. skips_too_large: whether jobs that
-    can never fit into the cluster are left out; else they are an error. published: the trace format under the
-    terms of whose paper it is played; "": as `config` says.
+    """One run of a sweep. `trace` is its workload's name in the results.
+    skips_too_large: whether jobs that can never fit into the cluster are left out; else
+    they are an error. published: the trace format under the terms of whose paper it is
+    played; "": as `config` says.
     """
 
     trace: str
@@ -118,16 +125,20 @@ class Run:
 
     @property
     def depends_on_seed(self) -> bool:
-        """Whether another seed gives another run: the workload or the policy draws by it."""
+        """Whether another seed gives another run: the workload or the policy draws by
+        it.
+        """
         return self.source.drawn or policy_draws(self.policy)
 
 
 def sweep(
     runs: Sequence[Run], parallel: int = 1, on_progress: OnRun | None = None
 ) -> Iterator[tuple[int, RunResult | SimulationError]]:
-    """Yield each run's number and result as it ends, from up to `parallel` processes (1: this one, in order).
+    """Yield each run's number and result as it ends, from up to `parallel` processes
+    (1: this one, in order).
 
-    A run that cannot end gives its SimulationError instead. Raises InputError, and then starts no more.
+    A run that cannot end gives its SimulationError instead. Raises InputError, and then
+    starts no more.
     """
     if parallel == 1 or len(runs) <= 1:
         for index, run in enumerate(runs):
@@ -137,10 +148,11 @@ def sweep(
 
 
 def load(run: Run) -> tuple[Workload, Mapping[str, Application]]:
-    """Return the workload of `run` and its applications. Raises InputError for bad input, and for jobs that
-    can never fit unless the run leaves them out.
+    """Return the workload of `run` and its applications. Raises InputError for bad
+    input, and for jobs that can never fit unless the run leaves them out.
 
-    A job trains on one GPU type: what it may request at most are the GPUs of the type with most of them.
+    A job trains on one GPU type: what it may request at most are the GPUs of the type
+    with most of them.
     """
     most = max(gpus_by_type(run.cluster).values())
     workload, applications = run.source.load(run.seed, most)

@@ -1,9 +1,12 @@
-"""Kernels compiled before the first run of an installation is timed, in processes of their own."""
+"""Kernels compiled before the first run of an installation is timed, in processes of
+their own.
+"""
 
-# Compiling takes longer than many a run, and what it takes is no property of the run: neither its CPU time,
-# nor its decisions' time, nor the memory that a compiler leaves behind. So a rehearsal looks first whether
-# all that a policy needs is on disk. If not, it stops at the first kernel, and processes that end afterwards
-# rehearse in its stead; what they leave on disk is found there by whoever runs the policy.
+# Compiling takes longer than many a run, and what it takes is no property of the run:
+# neither its CPU time, nor its decisions' time, nor the memory that a compiler leaves
+# behind. So a rehearsal looks first whether all that a policy needs is on disk. If not,
+# it stops at the first kernel, and processes that end afterwards rehearse in its stead;
+# what they leave on disk is found there by whoever runs the policy.
 
 import gc
 import multiprocessing
@@ -25,21 +28,26 @@ NO_COMPILER = (
 )
 
 
-# How numba optimises. At its default of 3, with loops made vectors, kernels take a tenth to a fifth more CPU
-# time to compile and are no faster: their loops are over a few GPUs. The results are the same, as numba keeps
-# the order of floating-point sums at any level.
+# How numba optimises. At its default of 3, with loops made vectors, kernels take a
+# tenth to a fifth more CPU time to compile and are no faster: their loops are over a
+# few GPUs. The results are the same, as numba keeps the order of floating-point sums at
+# any level.
 QUICK_LEVEL = 1
 
-# Among the names of policies: the fit of a step-time model, by jobs that choose their own batch.
+# Among the names of policies: the fit of a step-time model, by jobs that choose their
+# own batch.
 FIT = ""
 
 
 class _ColdError(BaseException):
-    """A kernel is about to be compiled. Not an Exception: no policy may take it for its own."""
+    """A kernel is about to be compiled. Not an Exception: no policy may take it for its
+    own.
+    """
 
 
 def warm_up(policies: Sequence[str], tell: Tell) -> None:
-    """Compile what `policies` need and what is not on disk yet; `tell` gets a line before that takes time.
+    """Compile what `policies` need and what is not on disk yet; `tell` gets a line
+    before that takes time.
 
     It gets one, too, where numba is missing. Raises InputError for an unknown policy.
     """
@@ -61,7 +69,8 @@ def warm_up(policies: Sequence[str], tell: Tell) -> None:
 
 
 def _cold_parts(name: str) -> list[str]:
-    """Return what of a policy's kernels is not on disk: its own, by its name, and FIT if jobs fit under it.
+    """Return what of a policy's kernels is not on disk: its own, by its name, and FIT
+    if jobs fit under it.
 
     Those that are on disk are loaded by this.
     """
@@ -80,7 +89,9 @@ def _cold_parts(name: str) -> list[str]:
 
 
 def _rehearse(part: str) -> Plan | None:
-    """Rehearse a policy, or FIT; None where there is no plan. What goes wrong, the run itself will tell."""
+    """Rehearse a policy, or FIT; None where there is no plan. What goes wrong, the run
+    itself will tell.
+    """
     with suppress(Exception):
         if part != FIT:
             return rehearse(create_policy(part))
@@ -89,12 +100,15 @@ def _rehearse(part: str) -> Plan | None:
 
 
 def _compile(part: str, beside: Sequence[str] = ()) -> None:
-    """Compile a part, in a process of its own; before it what `beside`, policies, have to compile so."""
+    """Compile a part, in a process of its own; before it what `beside`, policies, have
+    to compile so.
+    """
     gc.disable()  # what a compiler makes is no garbage before its process ends
     with suppress(ImportError):
         config: Any = import_module("numba.core.config")
         # Before anything is compiled: numba reads it once.
-        config.OPT, config.LOOP_VECTORIZE = type(config.OPT)(QUICK_LEVEL), 0
+        config.OPT = type(config.OPT)(QUICK_LEVEL)
+        config.LOOP_VECTORIZE = 0
     for name in beside:
         with suppress(Exception):
             if some := getattr(create_policy(name), "rehearse_beside", None):

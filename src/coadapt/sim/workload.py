@@ -11,7 +11,8 @@ from coadapt.model import JobId, JobSpec, Tenant
 class TraceJob:
     """One arrival: job `id` is submitted at `at` seconds and trains `application`.
 
-    rescale_s: what a start or a rescale costs it, in seconds of training; None: what it costs all jobs.
+    rescale_s: what a start or a rescale costs it, in seconds of training; None: what it
+    costs all jobs.
     """
 
     id: JobId
@@ -33,10 +34,12 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Jobs in order of arrival. The core breaks ties of arrival by id, so ids should sort in file order.
+    """Jobs in order of arrival. The core breaks ties of arrival by id, so ids should
+    sort in file order.
 
-    tenants: what is granted to the tenants of whom the workload says something. num_rows: of the file it is
-    of, with how many were left out, or mended, for which reason.
+    tenants: what is granted to the tenants of whom the workload says something.
+    num_rows: of the file it is of, with how many were left out, or mended, for which
+    reason.
     """
 
     name: str

@@ -1,6 +1,8 @@
-"""The simulated executor: runs jobs by their applications' truth, on GPUs that it books itself.
+"""The simulated executor: runs jobs by their applications' truth, on GPUs that it books
+itself.
 
-It keeps no secrets from the core and takes no word from it: what is not in the ports does not exist here.
+It keeps no secrets from the core and takes no word from it: what is not in the ports
+does not exist here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +46,11 @@ _reported = maker(TrainingReported)
 
 @dataclass(slots=True, kw_only=True)
 class _Replicas:
-    """A generation that is alive: `training` at instant `since`, and the `segment` after it at `speed`.
+    """A generation that is alive: `training` at instant `since`, and the `segment`
+    after it at `speed`.
 
-    cancel_change: while those who join prepare, ends that. hung: they stand still, and hold their GPUs.
+    cancel_change: while those who join prepare, ends that. hung: they stand still, and
+    hold their GPUs.
     """
 
     generation: int
@@ -65,7 +69,8 @@ class _Replicas:
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """One job in the world: the highest generation seen, its replicas or how they ended, its checkpoint.
+    """One job in the world: the highest generation seen, its replicas or how they
+    ended, its checkpoint.
 
     detail: of their end, or why they were kept.
     """
@@ -83,17 +88,21 @@ class _Job:
 
 @dataclass(slots=True)
 class _Ahead:
-    """Up to when training is computed ahead (None: nothing is), and the jobs whose future is to be, anew."""
+    """Up to when training is computed ahead (None: nothing is), and the jobs whose
+    future is to be, anew.
+    """
 
     until: float | None = None
     unsettled: dict[JobId, _Job] = field(default_factory=dict)
 
 
 class World:
-    """The port Executor over a virtual clock; and the hand that breaks things, for fault injection.
+    """The port Executor over a virtual clock; and the hand that breaks things, for
+    fault injection.
 
-    Each job's training is computed ahead from one report to the next, by pure functions; whatever disturbs it
-    earlier throws that away and computes it again up to the disturbance.
+    Each job's training is computed ahead from one report to the next, by pure
+    functions; whatever disturbs it earlier throws that away and computes it again up to
+    the disturbance.
     """
 
     def __init__(
@@ -127,14 +136,17 @@ class World:
         self._sharing: set[JobId] = set()  # the running jobs that share GPUs
         self._ahead = _Ahead()
 
-    # -- the port ---------------------------------------------------------------------------------------
+    # -- the port
+    # ----------------------------------------------------------------------------------
 
     @property
     def rescales_in_place(self) -> bool:
         return self.config.rescales_in_place
 
     def execute(self, command: JobCommand, post: Post) -> None:
-        """Carry out an order at once. Repeats are answered with the generation's fate, old orders ignored."""
+        """Carry out an order at once. Repeats are answered with the generation's fate,
+        old orders ignored.
+        """
         job = self._jobs[command.job]
         if command.generation < job.generation:
             return
@@ -160,12 +172,15 @@ class World:
             case _:
                 assert_never(command)
 
-    # -- the hand that breaks things ----------------------------------------------------------------------
+    # -- the hand that breaks things
+    # ----------------------------------------------------------------------
 
     def crash(
         self, job_id: JobId, outcome: Outcome = Outcome.LOST, detail: str = "crashed"
     ) -> bool:
-        """End the job's replicas at once; what came after the last checkpoint is lost. False if none run."""
+        """End the job's replicas at once; what came after the last checkpoint is lost.
+        False if none run.
+        """
         job = self._jobs[job_id]
         if job.replicas is None:
             return False
@@ -173,7 +188,9 @@ class World:
         return True
 
     def hang(self, job_id: JobId) -> None:
-        """Let the job's replicas stand still: until they are ended they neither train nor say a word."""
+        """Let the job's replicas stand still: until they are ended they neither train
+        nor say a word.
+        """
         job = self._jobs[job_id]
         assert job.replicas is not None
         self._cut(job)
@@ -184,7 +201,9 @@ class World:
             self._fail_to_join(job, job.replicas.post)
 
     def lose_node(self, node_id: NodeId, post: Post) -> None:
-        """Take a node away, and every job that trains on it down with it, and changes that need it."""
+        """Take a node away, and every job that trains on it down with it, and changes
+        that need it.
+        """
         why = f"node {node_id} went away"
         touched = [
             self._jobs[job_id] for job_id in sorted(self.ledger.jobs_on(node_id))
@@ -220,11 +239,13 @@ class World:
         replicas = self._jobs[job_id].replicas
         return 0 if replicas is None else replicas.allocation.num_replicas
 
-    # -- orders -----------------------------------------------------------------------------------------
+    # -- orders
+    # ----------------------------------------------------------------------------------
 
     def _start(self, job: _Job, command: Start, post: Post) -> None:
         if missing := self.ledger.missing(command.allocation):
-            job.outcome, job.detail = Outcome.LOST, f"node {missing[0]} is down"
+            job.outcome = Outcome.LOST
+            job.detail = f"node {missing[0]} is down"
             self._answer(job, post)
             return
         self._run(job, command, self._checkpoint(job), self._rescale_s(job), post)
@@ -251,8 +272,11 @@ class World:
     def _prepare(
         self, job: _Job, replicas: _Replicas, command: Rescale, post: Post
     ) -> None:
-        """Hold the GPUs of both allocations until those who join are ready, or fail halfway."""
-        prepare_s, job_id = self.config.prepare_s, job.trace.id
+        """Hold the GPUs of both allocations until those who join are ready, or fail
+        halfway.
+        """
+        prepare_s = self.config.prepare_s
+        job_id = job.trace.id
         self.ledger.take_more(job_id, command.allocation)
         self._disturb_neighbours()
         ready_at = self._clock.now() + prepare_s
@@ -295,7 +319,8 @@ class World:
             self._answer(job, post)
             return
         if not job.replicas.hung:
-            job.saved, job.saved_at = self._cut(job), self._clock.now()
+            job.saved = self._cut(job)
+            job.saved_at = self._clock.now()
         self._end(job, Outcome.STOPPED)
         self._answer(job, post)
 
@@ -307,7 +332,8 @@ class World:
         delay_s: float,
         post: Post,
     ) -> None:
-        now, allocation = self._clock.now(), command.allocation
+        now = self._clock.now()
+        allocation = command.allocation
         self.ledger.take(command.job, allocation)
         assigned = assignment(
             job.application,
@@ -347,7 +373,9 @@ class World:
         return self.config.rescale_s if own_s is None else own_s
 
     def _checkpoint(self, job: _Job) -> Training:
-        """Return the training to start from: in a cluster of several types, a new job was timed on each."""
+        """Return the training to start from: in a cluster of several types, a new job
+        was timed on each.
+        """
         types = self.ledger.gpu_types
         if len(types) < 2 or job.saved.learned.timed:
             return job.saved
@@ -356,13 +384,13 @@ class World:
         )
 
     def _answer(self, job: _Job, post: Post) -> None:
-        """Post the present fate of the job's generation; of a change that is being prepared, later."""
-        now, job_id, generation, detail = (
-            self._clock.now(),
-            job.trace.id,
-            job.generation,
-            job.detail,
-        )
+        """Post the present fate of the job's generation; of a change that is being
+        prepared, later.
+        """
+        now = self._clock.now()
+        job_id = job.trace.id
+        generation = job.generation
+        detail = job.detail
         if job.replicas is None:
             post(
                 ReplicasExited(
@@ -383,7 +411,8 @@ class World:
         assert job.replicas is not None
         post = job.replicas.post
         self._forget(job)
-        job.outcome, job.detail = outcome, detail
+        job.outcome = outcome
+        job.detail = detail
         return post
 
     def _forget(self, job: _Job) -> None:
@@ -403,10 +432,13 @@ class World:
         self.ledger.release(job.trace.id)
         self._disturb_neighbours()
 
-    # -- time -------------------------------------------------------------------------------------------
+    # -- time
+    # ----------------------------------------------------------------------------------
 
     def _disturb_neighbours(self) -> None:
-        """Have the future computed anew of the jobs whose speed another's coming or going changed."""
+        """Have the future computed anew of the jobs whose speed another's coming or
+        going changed.
+        """
         if not (self.config.interference or self._sharing):
             return
         for job_id, job in self._running.items():
@@ -424,7 +456,8 @@ class World:
 
     def _cut(self, job: _Job) -> Training:
         """Bring the job's training to the present instant, and return it."""
-        replicas, now = job.replicas, self._clock.now()
+        replicas = job.replicas
+        now = self._clock.now()
         assert replicas is not None
         if replicas.hung:
             return replicas.training
@@ -435,18 +468,22 @@ class World:
             assert replicas.segment is not None, "every instant ends settled"
             if now != self._ahead.until:
                 replicas.segment = self._advance(job, replicas, now - replicas.since)
-            replicas.training, replicas.since = replicas.segment.training, now
+            replicas.training = replicas.segment.training
+            replicas.since = now
         replicas.segment = None
         return replicas.training
 
     def _unsettle(self, job: _Job) -> None:
-        # At the end of the instant, when all its orders are carried out: few futures are computed in vain.
+        # At the end of the instant, when all its orders are carried out: few futures
+        # are computed in vain.
         if not self._ahead.unsettled:
             self._clock.call_at(self._clock.now(), self._settle, last=True)
         self._ahead.unsettled[job.trace.id] = job
 
     def _settle(self) -> None:
-        """Compute the jobs' training up to the next report, and plan the exits of those that end before."""
+        """Compute the jobs' training up to the next report, and plan the exits of those
+        that end before.
+        """
         unsettled, self._ahead.unsettled = self._ahead.unsettled, {}
         now = self._clock.now()
         if self._ahead.until is None:
@@ -476,7 +513,9 @@ class World:
         )
 
     def _speed(self, allocation: Allocation) -> float:
-        """Return the part of its speed that a job keeps beside the other distributed jobs on its nodes."""
+        """Return the part of its speed that a job keeps beside the other distributed
+        jobs on its nodes.
+        """
         if not self.config.interference or allocation.num_nodes < 2:
             return 1.0
         distributed = {
@@ -502,7 +541,9 @@ class World:
     def _neighbours(
         self, job_id: JobId, allocation: Allocation
     ) -> tuple[Neighbour, ...]:
-        """Return the neighbours on the most crowded GPU of `allocation`: the one that all others wait for."""
+        """Return the neighbours on the most crowded GPU of `allocation`: the one that
+        all others wait for.
+        """
         if not allocation.shared:
             return ()
         crowds = [
@@ -529,7 +570,9 @@ class World:
         self._answer(job, self._end(job, Outcome.SUCCEEDED))
 
     def _report(self) -> None:
-        """Let every running job save and report; the next reports come one period later."""
+        """Let every running job save and report; the next reports come one period
+        later.
+        """
         now = self._clock.now()
         for job in list(self._running.values()):
             replicas = job.replicas
@@ -542,7 +585,8 @@ class World:
             training = self._cut(job)
             self._unsettle(job)
             if now - job.saved_at >= self.config.checkpoint_s:
-                job.saved, job.saved_at = training, now
+                job.saved = training
+                job.saved_at = now
             forecast = job.forecast(training.epoch, training.progress, training.samples)
             told = report(job.application, replicas.assigned, training, forecast)
             replicas.post(

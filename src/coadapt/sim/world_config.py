@@ -8,12 +8,12 @@ from dataclasses import dataclass
 class WorldConfig:
     """How the world behaves. Durations in seconds.
 
-    report_s: running jobs report at whole multiples of it. rescale_s: training time that each start and each
-    change of allocation costs jobs that do not say otherwise. prepare_s: how long a change in place is
-    prepared while training goes on.
+    report_s: running jobs report at whole multiples of it. rescale_s: training time
+    that each start and each change of allocation costs jobs that do not say otherwise.
+    prepare_s: how long a change in place is prepared while training goes on.
     checkpoint_s: least time between checkpoints, which are made at reports.
-    interference: the part of its speed that a job on several nodes loses while it shares a node with another
-    such job (Pollux, OSDI'21, §5.3.2).
+    interference: the part of its speed that a job on several nodes loses while it
+    shares a node with another such job (Pollux, OSDI'21, §5.3.2).
     """
 
     report_s: float = 60.0

@@ -1,4 +1,5 @@
-"""Tensors that are sharded over the replicas (DTensor): shards, whole tensors, and states with such tensors.
+"""Tensors that are sharded over the replicas (DTensor): shards, whole tensors, and
+states with such tensors.
 
 Loads `torch.distributed.tensor` (0.4 s) only where there are sharded tensors.
 """
@@ -31,7 +32,8 @@ def local_shards(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def shard_like(whole: Tensor, like: Tensor) -> Tensor:
-    """Return `whole`, which all replicas have, sharded as `like` is; or a sharded one whole, if `like` is.
+    """Return `whole`, which all replicas have, sharded as `like` is; or a sharded one
+    whole, if `like` is.
 
     Collective where `whole` is sharded.
     """
@@ -50,12 +52,15 @@ def shard_like(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def whole_like(part: Tensor, like: Tensor) -> Tensor:
-    """Return the whole tensor of which each replica has `part`, sharded as `like` is. Collective then."""
+    """Return the whole tensor of which each replica has `part`, sharded as `like` is.
+    Collective then.
+    """
     if not is_sharded(like):
         return part
     from torch.distributed.tensor import DTensor
 
-    mesh, placements = like.device_mesh, like.placements
+    mesh = like.device_mesh
+    placements = like.placements
     cut = DTensor.from_local(
         part, mesh, placements, shape=like.shape, stride=like.stride()
     )
@@ -93,8 +98,9 @@ def unflatten(state: object, tensors: Mapping[str, Tensor]) -> object:
 def empty_shards(value: object, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a tensor to load into for each mark in `value`, by path.
 
-    own: this replica's sharded tensors. One of the same path and shape is returned itself, for others a new
-    one is sharded as they are; where there are none, all are whole, in host memory.
+    own: this replica's sharded tensors. One of the same path and shape is returned
+    itself, for others a new one is sharded as they are; where there are none, all are
+    whole, in host memory.
     """
     targets: dict[str, Tensor] = {}
     pattern = next(iter(own.values()), None)
@@ -121,9 +127,11 @@ def copy_shards(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def gather_whole(value: object, *, keep: bool) -> object:
-    """Return `value` with whole tensors in host memory in place of sharded ones; without `keep`, marks.
+    """Return `value` with whole tensors in host memory in place of sharded ones;
+    without `keep`, marks.
 
-    All replicas must call alike. One tensor at a time is whole on the replicas that do not keep it.
+    All replicas must call alike. One tensor at a time is whole on the replicas that do
+    not keep it.
     """
     parts: dict[str, Tensor] = {}
     outline = flatten(value, parts)

@@ -1,6 +1,8 @@
-"""The settings of a training process: read once, here, from arguments and environment; then one frozen value.
+"""The settings of a training process: read once, here, from arguments and environment;
+then one frozen value.
 
-Argument beats environment beats default. One exception: the job file's contract beats the argument.
+Argument beats environment beats default. One exception: the job file's contract beats
+the argument.
 """
 
 import json
@@ -48,15 +50,16 @@ from coadapt.model.wire import from_json
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Set by `coadapt check`: where replicas say what they do, and are told to wait (wrappers/recorder.py).
+# Set by `coadapt check`: where replicas say what they do, and are told to wait
+# (wrappers/recorder.py).
 ENV_CHECK_DIR = "COADAPT_CHECK_DIR"
 
 CHECKPOINT_EVERY_S = 30.0
 TORCHRUN_MARK = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its workers
 REPORT_EVERY_S = 30.0  # Pollux's agents refit and report at this period
 STOP_TIMEOUT_S = 25.0  # below the 30 s after which an executor kills
-# A replica that skipped a backward may wait for others who wait for that. Where all skipped it, one may be
-# busy with something else: an evaluation of its own.
+# A replica that skipped a backward may wait for others who wait for that. Where all
+# skipped it, one may be busy with something else: an evaluation of its own.
 SKIPPED_WAIT_S = 60.0
 
 
@@ -70,12 +73,13 @@ class Draws(StrEnum):
 class Options(TypedDict, total=False):
     """Arguments of `coadapt.train.init`, all optional.
 
-    contract: fixed (default), adaptive, self, frozen or schedule. seed: of the sample order. random:
-    "per-replica" (default), each replica draws its own dropout masks and noise, or "per-sample", they follow
-    from seed, step and the sample's place, the same at any number of replicas. device: "cpu",
-    "cuda" for this replica's own GPU, or "cuda:1". checkpoint_dir: or a URL, such as s3://BUCKET/FOLDER; no
-    checkpoints without one. checkpoint_every_s, report_every_s: periods. stop_timeout_s: from SIGTERM to a
-    forced end.
+    contract: fixed (default), adaptive, self, frozen or schedule. seed: of the sample
+    order. random: "per-replica" (default), each replica draws its own dropout masks and
+    noise, or "per-sample", they follow from seed, step and the sample's place, the same
+    at any number of replicas. device: "cpu", "cuda" for this replica's own GPU, or
+    "cuda:1". checkpoint_dir: or a URL, such as s3://BUCKET/FOLDER; no checkpoints
+    without one. checkpoint_every_s, report_every_s: periods. stop_timeout_s: from
+    SIGTERM to a forced end.
     """
 
     contract: str | None
@@ -90,7 +94,8 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """This process among the replicas of its generation; it follows each rescale in place.
+    """This process among the replicas of its generation; it follows each rescale in
+    place.
 
     local_rank: on its node, as at its start. joining: the other replicas train already.
     """
@@ -104,13 +109,16 @@ class Place:
 
     @property
     def member(self) -> str:
-        """The replica's name, if nothing was rescaled since its start (model/rescale.py)."""
+        """The replica's name, if nothing was rescaled since its start
+        (model/rescale.py).
+        """
         return member_name(self.generation, self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the scheduler told of the job; all empty without one. batch: what its policy dictates.
+    """What the scheduler told of the job; all empty without one. batch: what its policy
+    dictates.
 
     url, token: where the job's reports go, and what allows them.
     """
@@ -125,8 +133,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Periods and limits in seconds. skipped_wait_s: for other replicas, after a step without a
-    backward, or a loop that was left early.
+    """Periods and limits in seconds. skipped_wait_s: for other replicas, after a step
+    without a backward, or a loop that was left early.
     """
 
     checkpoint_every_s: float = CHECKPOINT_EVERY_S
@@ -148,9 +156,9 @@ class TrainConfig:
     """Everything that a training process was told.
 
     rescale_dir: where it reads orders to rescale in place, or control.
-    listeners_dir: where it notes that it heeds
-    SIGTERM. checkpoint_dir: of the run's own files. checkpoint_url: the object store where its checkpoints
-    are, "" where they are in checkpoint_dir. check_dir: where `coadapt check` reads what the steps were.
+    listeners_dir: where it notes that it heeds SIGTERM. checkpoint_dir: of the run's
+    own files. checkpoint_url: the object store where its checkpoints are, "" where they
+    are in checkpoint_dir. check_dir: where `coadapt check` reads what the steps were.
     """
 
     place: Place = field(default_factory=Place)
@@ -174,19 +182,25 @@ class TrainConfig:
 
 
 def read_config(**options: Unpack[Options]) -> TrainConfig:
-    """Return the settings of this process. Raises InputError with the argument's or variable's name."""
+    """Return the settings of this process. Raises InputError with the argument's or
+    variable's name.
+    """
     return parse_config(options, os.environ)
 
 
 def rendezvous_address() -> tuple[str, int]:
-    """Return the address and the port at which the replicas of a start find each other."""
+    """Return the address and the port at which the replicas of a start find each
+    other.
+    """
     return os.environ.get("MASTER_ADDR", "127.0.0.1"), _count(
         os.environ, "MASTER_PORT", 29500
     )
 
 
 def under_torchrun() -> bool:
-    """Return whether torchrun has started this process, and keeps the store for its replicas."""
+    """Return whether torchrun has started this process, and keeps the store for its
+    replicas.
+    """
     return TORCHRUN_MARK in os.environ
 
 
@@ -196,7 +210,9 @@ def node_address() -> str:
 
 
 def name_interface() -> Interface | None:
-    """Tell gloo and NCCL by which interface other machines reach this one, unless one was set; return it."""
+    """Tell gloo and NCCL by which interface other machines reach this one, unless one
+    was set; return it.
+    """
     return set_interfaces(os.environ, os.environ.get(ENV_NODE_ADDRESS, ""))
 
 
@@ -206,7 +222,9 @@ def visible_devices() -> str | None:
 
 
 def tell_placement(config: TrainConfig) -> None:
-    """Let libraries that read torchrun's variables know of the replicas that `config` has."""
+    """Let libraries that read torchrun's variables know of the replicas that `config`
+    has.
+    """
     counts = config.place.placement.replicas_per_node
     first = config.place.rank - config.place.local_rank
     node = sum(end <= first for end in accumulate(counts))
@@ -216,7 +234,9 @@ def tell_placement(config: TrainConfig) -> None:
 
 
 def child_environ(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a replica that this process starts, with `variables` set."""
+    """Return the environment of a replica that this process starts, with `variables`
+    set.
+    """
     return {"OMP_NUM_THREADS": "1", **os.environ, **variables}
 
 
@@ -235,14 +255,15 @@ def as_if_alone(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
-    """Return the settings that `options` and `environ` give together. Raises InputError."""
+    """Return the settings that `options` and `environ` give together. Raises
+    InputError.
+    """
     spec = _json(environ, ENV_SPEC, JobSpec)
     checkpoint_dir, checkpoint_url = _checkpoints(options, environ)
-    rescale_dir, listeners_dir = (
-        environ.get(ENV_RESCALE_DIR),
-        environ.get(ENV_LISTENERS_DIR),
-    )
-    check_dir, control_url = environ.get(ENV_CHECK_DIR), environ.get(ENV_CONTROL_URL)
+    rescale_dir = environ.get(ENV_RESCALE_DIR)
+    listeners_dir = environ.get(ENV_LISTENERS_DIR)
+    check_dir = environ.get(ENV_CHECK_DIR)
+    control_url = environ.get(ENV_CONTROL_URL)
     return TrainConfig(
         place=_place(environ),
         job=Job(
@@ -272,23 +293,26 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
 def _checkpoints(
     options: Options, environ: Mapping[str, str]
 ) -> tuple[Path | None, str]:
-    """Return the directory and the URL for checkpoints; the script's word goes before the job file's.
+    """Return the directory and the URL for checkpoints; the script's word goes before
+    the job file's.
 
     A URL of a directory is that directory: it can do more than an object store.
     """
-    given, folder = (
-        str(options.get("checkpoint_dir") or ""),
-        environ.get(ENV_CHECKPOINT_DIR, ""),
-    )
-    field, url = "init(checkpoint_dir)", given
+    given = str(options.get("checkpoint_dir") or "")
+    folder = environ.get(ENV_CHECKPOINT_DIR, "")
+    field = "init(checkpoint_dir)"
+    url = given
     if not given:
-        field, url = "checkpoints", environ.get(ENV_CHECKPOINT_URL, "")
+        field = "checkpoints"
+        url = environ.get(ENV_CHECKPOINT_URL, "")
     elif not is_checkpoint_url(given):
-        folder, url = given, ""
+        folder = given
+        url = ""
     if url:
         check_checkpoint_url(url, field)
     if (path := file_path(url)) is not None:
-        folder, url = path, ""
+        folder = path
+        url = ""
     return Path(folder) if folder else None, url
 
 

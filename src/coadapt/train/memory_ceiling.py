@@ -1,4 +1,6 @@
-"""How many samples of a pass fit into the memory of a GPU type: what is known of it, and how it is kept."""
+"""How many samples of a pass fit into the memory of a GPU type: what is known of it,
+and how it is kept.
+"""
 
 import hashlib
 import json
@@ -16,7 +18,8 @@ from coadapt.model.wire import from_json, to_json
 
 logger = logging.getLogger(__name__)
 
-# Beside the checkpoints. By hand: what is removed from it may still stand in a checkpoint.
+# Beside the checkpoints. By hand: what is removed from it may still stand in a
+# checkpoint.
 MEMORY_CEILINGS_FILE = "memory.json"
 CUT_OVER = " cut over "
 # A ceiling is found to one part in this many: each further halving costs a trial.
@@ -33,7 +36,8 @@ OUT_OF_MEMORY_SIGNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCeiling:
-    """What is known of one GPU type: the most samples of a pass that fit, the fewest that do not.
+    """What is known of one GPU type: the most samples of a pass that fit, the fewest
+    that do not.
 
     0 and None: nothing known.
     """
@@ -43,11 +47,15 @@ class MemoryCeiling:
 
     @property
     def most(self) -> int | None:
-        """Return the samples per pass to try at most, None without a limit: half of what failed, at least."""
+        """Return the samples per pass to try at most, None without a limit: half of
+        what failed, at least.
+        """
         return None if self.fails is None else max(self.fits, self.fails // 2, 1)
 
     def after_failure(self, num_samples: int) -> "MemoryCeiling":
-        """Return what is known once a pass of `num_samples` has failed; it may have fitted before."""
+        """Return what is known once a pass of `num_samples` has failed; it may have
+        fitted before.
+        """
         return MemoryCeiling(
             fits=self.fits if self.fits < num_samples else 0, fails=num_samples
         )
@@ -63,9 +71,11 @@ class MemoryCeiling:
 
 
 def on_replicas(known: Mapping[int, MemoryCeiling], num_replicas: int) -> MemoryCeiling:
-    """Return what `known`, by number of replicas, says of a model that is cut over `num_replicas`.
+    """Return what `known`, by number of replicas, says of a model that is cut over
+    `num_replicas`.
 
-    The more replicas, the smaller the part of the model that each has, and the more samples fit beside it.
+    The more replicas, the smaller the part of the model that each has, and the more
+    samples fit beside it.
     """
     fits = max(
         (ceiling.fits for count, ceiling in known.items() if count <= num_replicas),
@@ -81,11 +91,14 @@ def on_replicas(known: Mapping[int, MemoryCeiling], num_replicas: int) -> Memory
 def search(
     fits: Callable[[int], bool], known: MemoryCeiling, largest: int
 ) -> MemoryCeiling:
-    """Return the ceiling, sought up to `largest`: by doubling, then by bisection to one part in 16.
+    """Return the ceiling, sought up to `largest`: by doubling, then by bisection to one
+    part in 16.
 
-    The result may say that `largest` fits, or that not even one sample does (fits 0, fails 1).
+    The result may say that `largest` fits, or that not even one sample does (fits 0,
+    fails 1).
     """
-    low, high = min(known.fits, largest), known.fails
+    low = min(known.fits, largest)
+    high = known.fails
     while low < largest and (high is None or high > 2 * low + 1):
         # Not 1: batch normalisation refuses a single sample.
         size = min(max(2 * low, 2), largest)
@@ -104,7 +117,9 @@ def search(
 
 
 def lowered(limits: BatchLimits, most: int | None) -> BatchLimits:
-    """Return `limits` with passes of at most `most` samples, but not below its own smallest."""
+    """Return `limits` with passes of at most `most` samples, but not below its own
+    smallest.
+    """
     if most is None or (limits.max_atomic is not None and limits.max_atomic <= most):
         return limits
     return replace(limits, max_atomic=max(most, limits.min_atomic))
@@ -120,23 +135,29 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def signature(model: nn.Module) -> str:
-    """Return a name for what a model holds: parameters and buffers, their shapes and kinds."""
+    """Return a name for what a model holds: parameters and buffers, their shapes and
+    kinds.
+    """
     tensors = (*model.named_parameters(), *model.named_buffers())
     rows = [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in tensors]
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
 class MemoryCeilingFile:
-    """The ceilings of one job: signature of the model -> GPU type -> ceiling. No folder: nothing is kept.
+    """The ceilings of one job: signature of the model -> GPU type -> ceiling. No
+    folder: nothing is kept.
 
-    Those of a model that is cut over replicas stand under its signature and their number.
+    Those of a model that is cut over replicas stand under its signature and their
+    number.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / MEMORY_CEILINGS_FILE
 
     def read(self, model: str) -> dict[str, MemoryCeiling]:
-        """Return GPU type -> ceiling; nothing, with a warning, where the file is damaged."""
+        """Return GPU type -> ceiling; nothing, with a warning, where the file is
+        damaged.
+        """
         return self._all().get(model, {})
 
     def read_cut(self, model: str, num_replicas: int) -> dict[str, MemoryCeiling]:

@@ -1,9 +1,12 @@
-"""Walking nested states, as `state_dict` returns and checkpoints hold them: mappings, lists and tuples."""
+"""Walking nested states, as `state_dict` returns and checkpoints hold them: mappings,
+lists and tuples.
+"""
 
-# `torch.utils._pytree` does nearly this, and its words are used here (leaf, flatten, unflatten, path). It is
-# not used itself: it is private to torch, it takes mappings that it does not know (such as MultiStepLR's
-# `Counter`) for leaves, and it gives back the same kinds, where a checkpoint may only have plain ones, which
-# load without running code.
+# `torch.utils._pytree` does nearly this, and its words are used here (leaf, flatten,
+# unflatten, path). It is not used itself: it is private to torch, it takes mappings
+# that it does not know (such as MultiStepLR's `Counter`) for leaves, and it gives back
+# the same kinds, where a checkpoint may only have plain ones, which load without
+# running code.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
@@ -20,9 +23,11 @@ def map_leaves(
     is_leaf: IsLeaf | None = None,
     path: str = "",
 ) -> object:
-    """Return `state` with `function(path, leaf)` in place of each leaf; containers become plain ones.
+    """Return `state` with `function(path, leaf)` in place of each leaf; containers
+    become plain ones.
 
-    A path is as "/model/layers/0", below `path`. is_leaf: which containers are leaves as well.
+    A path is as "/model/layers/0", below `path`. is_leaf: which containers are leaves
+    as well.
     """
     if is_leaf is not None and is_leaf(state):
         return function(path, state)
@@ -57,7 +62,9 @@ def leaves(
 
 
 def tensors_in(output: object) -> list[Tensor]:
-    """Return the tensors in what a model returns: as above, and in dataclasses. Called for each forward."""
+    """Return the tensors in what a model returns: as above, and in dataclasses. Called
+    for each forward.
+    """
     if isinstance(output, Tensor):
         return [output]
     if is_dataclass(output):

@@ -1,4 +1,6 @@
-"""The state of the random generators that a training loop draws from, as plain values and tensors."""
+"""The state of the random generators that a training loop draws from, as plain values
+and tensors.
+"""
 
 import random
 from typing import cast
@@ -29,21 +31,26 @@ def rng_state(device: torch.device) -> dict[str, object]:
 
 
 def seed_rng(seed: int) -> None:
-    """Let Python's, NumPy's and torch's global generators begin from `seed`, of at most 63 bits."""
+    """Let Python's, NumPy's and torch's global generators begin from `seed`, of at most
+    63 bits.
+    """
     random.seed(seed)
     numpy_random.seed(seed % NUMPY_SEEDS)  # noqa: NPY002  # as above
     torch.manual_seed(seed)
 
 
 def seed_for_data(seed: int) -> None:
-    """As `seed_rng`, but without generators of GPUs: torch.manual_seed takes 0.2 ms to look for them."""
+    """As `seed_rng`, but without generators of GPUs: torch.manual_seed takes 0.2 ms to
+    look for them.
+    """
     random.seed(seed)
     numpy_random.seed(seed % NUMPY_SEEDS)  # noqa: NPY002  # as above
     torch.default_generator.manual_seed(seed)
 
 
 def draw_as_iterators_do() -> None:
-    """Take the number that torch's DataLoader takes from the global generator each time it is iterated over.
+    """Take the number that torch's DataLoader takes from the global generator each time
+    it is iterated over.
 
     So a loop over a loader of ours draws what a loop over torch's own does.
     """

@@ -1,4 +1,6 @@
-"""`coadapt.train.init` and the Run that it returns: all that a training script talks to."""
+"""`coadapt.train.init` and the Run that it returns: all that a training script talks
+to.
+"""
 
 import atexit
 import logging
@@ -68,10 +70,11 @@ logger = logging.getLogger(__name__)
 
 
 def init(**options: Unpack[Options]) -> "Run":
-    """Join the other replicas, if there are any, and return the run. See `Options` for the arguments.
+    """Join the other replicas, if there are any, and return the run. See `Options` for
+    the arguments.
 
-    Works alone (a script, a notebook), under torchrun, and under the scheduler. Raises InputError for a
-    setting that is out of its range.
+    Works alone (a script, a notebook), under torchrun, and under the scheduler. Raises
+    InputError for a setting that is out of its range.
     """
     try:
         config = read_config(**options)
@@ -127,7 +130,9 @@ class Run:
 
     @property
     def checkpoint_dir(self) -> Path | None:
-        """Return the run's own directory, where its checkpoints are unless they have a URL."""
+        """Return the run's own directory, where its checkpoints are unless they have a
+        URL.
+        """
         return self._session.config.checkpoint_dir
 
     @property
@@ -137,10 +142,13 @@ class Run:
 
     @property
     def sync_gradients(self) -> bool:
-        """Return whether this pass is the last of its optimiser step, as Accelerate calls it.
+        """Return whether this pass is the last of its optimiser step, as Accelerate
+        calls it.
 
-        What is to happen once per step (a moving average of weights, a counter, a log) belongs under it:
-        where gradients accumulate, the loop's body runs once per pass. Outside of the loader's loop: True.
+        What is to happen once per step (a moving average of weights, a counter, a log)
+        belongs under it:
+        where gradients accumulate, the loop's body runs once per pass. Outside of the
+        loader's loop: True.
         """
         return self._session.synchronising
 
@@ -151,28 +159,34 @@ class Run:
 
     @property
     def batch(self) -> BatchConfig:
-        """Return the batch that is in use. Raises RuntimeError before there is a loader."""
+        """Return the batch that is in use. Raises RuntimeError before there is a
+        loader.
+        """
         if self._session.sampling is None:
             raise RuntimeError("there is no batch before run.loader(...)")
         return self._session.sampling.batch
 
     @property
     def last_pause(self) -> Pause | None:
-        """Return how long the last change in place kept training waiting; None if there was none."""
+        """Return how long the last change in place kept training waiting; None if there
+        was none.
+        """
         return self._rescaler.pause
 
     @property
     def grad_stats(self) -> GradStats | None:
         """Return what is known of the gradient's noise, None before the first estimate.
 
-        Where nobody else uses it, it is measured from the first time on that this is asked for.
+        Where nobody else uses it, it is measured from the first time on that this is
+        asked for.
         """
         self._session.noise_asked = True
         return None if self._session.sampling is None else self._session.grad_stats()
 
     @property
     def noise_scale_interval(self) -> tuple[float, float] | None:
-        """Return the 90 % interval of the gradient noise scale in samples, None before a few estimates.
+        """Return the 90 % interval of the gradient noise scale in samples, None before
+        a few estimates.
 
         Measured from the first time on that it is asked for, as `grad_stats`.
         """
@@ -185,9 +199,11 @@ class Run:
 
     @property
     def noise_calibration(self) -> float | None:
-        """Return the gradient noise scale over that of the normalisation layers, as it was found so far.
+        """Return the gradient noise scale over that of the normalisation layers, as it
+        was found so far.
 
-        None as long as `grad_stats` is not calculated from those layers: see `prepare(noise=...)`.
+        None as long as `grad_stats` is not calculated from those layers: see
+        `prepare(noise=...)`.
         """
         return self._session.data.noise.calibration
 
@@ -199,11 +215,13 @@ class Run:
         name: str = "",
         **how: Unpack[Preparation],
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Return model and optimiser to use in their place; the model is on `device` from now on.
+        """Return model and optimiser to use in their place; the model is on `device`
+        from now on.
 
-        See `Preparation` for the arguments. name: where there are several pairs, of this one; each has its
-        own scaling rule and noise scale, and the first one's leads the choice of the batch. Raises InputError
-        for another value, or a name that is missing or taken.
+        See `Preparation` for the arguments. name: where there are several pairs, of
+        this one; each has its own scaling rule and noise scale, and the first one's
+        leads the choice of the batch. Raises InputError for another value, or a name
+        that is missing or taken.
         """
         trained = self._step_loop.trained
         trained.check_next(name, how.get("shard", False))
@@ -231,7 +249,8 @@ class Run:
     def prepare_scheduler(
         self, scheduler: LRScheduler, *, name: str = ""
     ) -> ElasticScheduler:
-        """Return the learning-rate scheduler to use in its place; it is kept in checkpoints as well.
+        """Return the learning-rate scheduler to use in its place; it is kept in
+        checkpoints as well.
 
         name: where there are several.
         """
@@ -242,7 +261,8 @@ class Run:
     def prepare_scaler(
         self, scaler: torch.amp.GradScaler, *, name: str = ""
     ) -> ElasticScaler:
-        """Return mixed precision's loss scaler to use in its place; it is kept in checkpoints as well.
+        """Return mixed precision's loss scaler to use in its place; it is kept in
+        checkpoints as well.
 
         name: where there are several. Raises RuntimeError before `prepare`.
         """
@@ -253,15 +273,19 @@ class Run:
         return elastic
 
     def register(self, name: str, item: Stateful) -> None:
-        """Keep `item` in checkpoints too: anything with `state_dict` and `load_state_dict` of plain data."""
+        """Keep `item` in checkpoints too: anything with `state_dict` and
+        `load_state_dict` of plain data.
+        """
         self._saver.register(name, item)
 
     def state(self, **values: object) -> LoopState:
-        """Return an object with these attributes: the loop's own variables, as they begin.
+        """Return an object with these attributes: the loop's own variables, as they
+        begin.
 
-        They come back after a stop, and a replica that joins takes them over, as soon as the first epoch
-        begins; plain variables start anew in both. Called again, it adds names to the same object. Raises
-        InputError for a name that is taken, or a value that is not plain data.
+        They come back after a stop, and a replica that joins takes them over, as soon
+        as the first epoch begins; plain variables start anew in both. Called again, it
+        adds names to the same object. Raises InputError for a name that is taken, or a
+        value that is not plain data.
         """
         if self._state is None:
             self._state = LoopState()
@@ -272,13 +296,16 @@ class Run:
     def per_sample(
         self, name: str, initial: Callable[[int], object], *, dim: int = 0
     ) -> PerSample:
-        """Return what keeps a value with an entry for each sample of a step: a hidden state, an environment's.
+        """Return what keeps a value with an entry for each sample of a step: a hidden
+        state, an environment's.
 
-        `get()` returns the entries for the samples of this pass, as `set(value)` left them in the step before,
-        in whichever pass and on whichever replica that was; both are called once in each pass. They are kept in
-        checkpoints and go over to replicas that join. initial(n): returns the value that n samples begin with,
-        tensors or lists, tuples and dicts of them. dim: along which they have an entry for each sample. Raises
-        RuntimeError before `loader`, InputError for a name that is taken and beside a `ShardedStream`.
+        `get()` returns the entries for the samples of this pass, as `set(value)` left
+        them in the step before, in whichever pass and on whichever replica that was;
+        both are called once in each pass. They are kept in checkpoints and go over to
+        replicas that join. initial(n): returns the value that n samples begin with,
+        tensors or lists, tuples and dicts of them. dim: along which they have an entry
+        for each sample. Raises RuntimeError before `loader`, InputError for a name that
+        is taken and beside a `ShardedStream`.
         """
         if self._loader is None:
             raise RuntimeError("call run.loader(...) before run.per_sample(...)")
@@ -302,17 +329,21 @@ class Run:
         resume: str = "auto",
         **options: object,
     ) -> ElasticLoader:
-        """Return the loader of the training data; further arguments as torch's DataLoader takes them.
+        """Return the loader of the training data; further arguments as torch's
+        DataLoader takes them.
 
-        batch_size: of one optimiser step, over all replicas. max_batch_size: what an adaptive job may grow it
-        to. max_atomic: the most samples that one replica can hold at a time; beyond it, gradients accumulate.
-        batch_rule: by which a job under contract `self` changes it, such as "accordion(every=5)".
-        Under the scheduler the job file may say these instead. Of a stream (a dataset without `__getitem__`):
-        num_samples, if you know how many an epoch has; resume, whether to come back into the middle of an
-        epoch by the dataset's own "state", by "reading", or ("auto") by a state that proves to lead there.
-        A sampler is read whole as each epoch begins; the batches of a batch_sampler are the optimiser's steps.
-        compare=False among the options: the replicas do not compare the first samples of each epoch, which
-        stops a run where they are given different ones. Raises InputError where they contradict.
+        batch_size: of one optimiser step, over all replicas. max_batch_size: what an
+        adaptive job may grow it to. max_atomic: the most samples that one replica can
+        hold at a time; beyond it, gradients accumulate. batch_rule: by which a job
+        under contract `self` changes it, such as "accordion(every=5)".
+        Under the scheduler the job file may say these instead. Of a stream (a dataset
+        without `__getitem__`): num_samples, if you know how many an epoch has; resume,
+        whether to come back into the middle of an epoch by the dataset's own "state",
+        by "reading", or ("auto") by a state that proves to lead there.
+        A sampler is read whole as each epoch begins; the batches of a batch_sampler are
+        the optimiser's steps. compare=False among the options: the replicas do not
+        compare the first samples of each epoch, which stops a run where they are given
+        different ones. Raises InputError where they contradict.
         """
         session = self._session
         if session.sampling is not None:
@@ -371,18 +402,21 @@ class Run:
         repeat: bool = False,
         **options: object,
     ) -> FurtherLoader:
-        """Return a loader of further training data, to be taken from in the loop over the one that leads.
+        """Return a loader of further training data, to be taken from in the loop over
+        the one that leads.
 
-        batch_size: of one optimiser step; a multiple of the leading loader's, by which it follows that one
-        where a step is cut or its batch changes. repeat: it goes round through epochs of its own, instead of
-        beginning anew with each of the leading loader's. Its position is kept. `options` go to torch's
-        DataLoader. Raises RuntimeError before `loader`, InputError for what does not go together.
+        batch_size: of one optimiser step; a multiple of the leading loader's, by which
+        it follows that one where a step is cut or its batch changes. repeat: it goes
+        round through epochs of its own, instead of beginning anew with each of the
+        leading loader's. Its position is kept. `options` go to torch's DataLoader.
+        Raises RuntimeError before `loader`, InputError for what does not go together.
         """
         if self._loader is None:
             raise RuntimeError(
                 "call run.loader(...), which leads, before run.further_loader(...)"
             )
-        session, number = self._session, self._loader.num_further + 1
+        session = self._session
+        number = self._loader.num_further + 1
         options = named_options("further_loader", (), options)
         options.pop("drop_last", None)  # its steps are as many as the leading loader's
         order = order_beside(
@@ -397,12 +431,14 @@ class Run:
         return further
 
     def find_max_atomic(self, trial: Callable[[int], object], *, largest: int) -> int:
-        """Return how many samples a pass may have on every replica's GPU, at most `largest`: see `loader`.
+        """Return how many samples a pass may have on every replica's GPU, at most
+        `largest`: see `loader`.
 
-        trial: does what the loop's body does, on so many samples of any content. It is called with growing
-        numbers, then to either side of the ceiling; what it changes in the model, the optimiser, registered
-        objects and random generators is undone. What was found is remembered per model and GPU type: later
-        starts do not search. RuntimeError before `prepare`, and if not even one sample fits.
+        trial: does what the loop's body does, on so many samples of any content. It is
+        called with growing numbers, then to either side of the ceiling; what it changes
+        in the model, the optimiser, registered objects and random generators is undone.
+        What was found is remembered per model and GPU type: later starts do not search.
+        RuntimeError before `prepare`, and if not even one sample fits.
         """
         if self._memory is None:
             raise RuntimeError("call run.prepare(...) before run.find_max_atomic(...)")
@@ -420,21 +456,25 @@ class Run:
         batch_size: int,
         **options: object,
     ) -> ValidationLoader:
-        """Return a loader of which each replica gets its own part: each sample once, none twice.
+        """Return a loader of which each replica gets its own part: each sample once,
+        none twice.
 
-        batch_size: samples of one pass on one replica. `options` go to torch's DataLoader. Any number of
-        loaders may be made, and iterated over anywhere. Raises InputError for what is no dataset.
+        batch_size: samples of one pass on one replica. `options` go to torch's
+        DataLoader. Any number of loaders may be made, and iterated over anywhere.
+        Raises InputError for what is no dataset.
         """
         return ValidationLoader(dataset, self._session, batch_size, options)
 
     def require_growth_trial(self, num_samples: int, *, tolerance: float = 0.0) -> None:
         """Let an adaptive batch grow only if a trial confirms it (Merrill et al. 2025).
 
-        Before each growth, `num_samples` samples are trained on with the larger batch, undone, and trained on
-        with the present one. The batch grows if the larger one's mean loss over the second half is at most
-        `tolerance` above the other's. The loop's body must call `run.mean(loss=...)`; what it changes besides
-        the run's own objects is not undone. In a stream, nothing is tried, and so nothing grows, before its
-        length is known. Raises InputError for a value out of range, RuntimeError before `prepare`.
+        Before each growth, `num_samples` samples are trained on with the larger batch,
+        undone, and trained on with the present one. The batch grows if the larger one's
+        mean loss over the second half is at most `tolerance` above the other's. The
+        loop's body must call `run.mean(loss=...)`; what it changes besides the run's
+        own objects is not undone. In a stream, nothing is tried, and so nothing grows,
+        before its length is known. Raises InputError for a value out of range,
+        RuntimeError before `prepare`.
         """
         if not self._step_loop.trained:
             raise RuntimeError(
@@ -452,21 +492,25 @@ class Run:
         self._step_loop.branches.tolerance = tolerance
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """Yield the number of each epoch that is still to be trained, until `num_epochs` are done.
+        """Yield the number of each epoch that is still to be trained, until
+        `num_epochs` are done.
 
-        State comes back from the last checkpoint when the first one begins. Called again, it goes on where
-        training was interrupted, in the middle of an epoch perhaps, or to a larger number of epochs.
+        State comes back from the last checkpoint when the first one begins. Called
+        again, it goes on where training was interrupted, in the middle of an epoch
+        perhaps, or to a larger number of epochs.
         """
         if self._training is None:
             self._begin(num_epochs)
         elif not self._training:
             self._stop.trains()
         self._training = True
-        session, loader = self._session, self._loader
+        session = self._session
+        loader = self._loader
         assert loader is not None
         loader.begin()
         if self._step_loop.telemetry is not None:
-            self._step_loop.telemetry.break_off()  # in a notebook, minutes may lie between
+            # in a notebook, minutes may lie between
+            self._step_loop.telemetry.break_off()
         try:
             while session.progress.epoch < num_epochs:
                 yield session.progress.epoch
@@ -489,12 +533,14 @@ class Run:
     def steps(
         self, num_steps: int, *, batch_size: int, max_atomic: int | None = None
     ) -> Iterator[list[int]]:
-        """Yield, for each pass of `num_steps` optimiser steps, a seed for each sample that it is to make.
+        """Yield, for each pass of `num_steps` optimiser steps, a seed for each sample
+        that it is to make.
 
-        For training without a data set: the loop's body draws its samples (episodes, simulations) from the
-        seeds, and its loss is their mean. A sample has the same seed at any number of replicas. Under
-        contract `adaptive` it goes on for `num_steps` x `batch_size` samples. In place of `loader` and
-        `epochs`, whose errors it raises.
+        For training without a data set: the loop's body draws its samples (episodes,
+        simulations) from the seeds, and its loss is their mean. A sample has the same
+        seed at any number of replicas. Under contract `adaptive` it goes on for
+        `num_steps` x `batch_size` samples. In place of `loader` and `epochs`, whose
+        errors it raises.
         """
         data = SeedSamples(num_steps, batch_size, self._session.config.seed)
         loader = self.loader(
@@ -503,28 +549,37 @@ class Run:
         return (cast("list[int]", seeds) for _ in self.epochs(1) for seeds in loader)
 
     def weight(self, amount: float | Tensor) -> None:
-        """Say how many items (tokens, boxes, pairs) this pass's loss is a mean of, where it is no mean over samples.
+        """Say how many items (tokens, boxes, pairs) this pass's loss is a mean of,
+        where it is no mean over samples.
 
-        Called once in each pass, on every replica, before `loss.backward()` and `run.mean`. The step's gradient
-        is then that of the mean over all items of the step, over all passes and replicas, and `run.mean` weighs
-        by items too. A pass of 0 items is left out. While a validation loader is iterated over, it counts for
-        that loader's means. A tensor on a GPU is waited for; a Python number is not. Raises InputError for what
-        is no weight, a second call in a pass, or one in some passes only.
+        Called once in each pass, on every replica, before `loss.backward()` and
+        `run.mean`. The step's gradient is then that of the mean over all items of the
+        step, over all passes and replicas, and `run.mean` weighs by items too. A pass
+        of 0 items is left out. While a validation loader is iterated over, it counts
+        for that loader's means. A tensor on a GPU is waited for; a Python number is
+        not. Raises InputError for what is no weight, a second call in a pass, or one in
+        some passes only.
         """
         if any(pair.gradients.sums for pair in self._step_loop.trained):
-            allowed = 'nothing with prepare(reduction="sum"): sums over items add up by themselves'
+            allowed = (
+                'nothing with prepare(reduction="sum"): sums over items add up by '
+                "themselves"
+            )
             raise InputError("run.weight(n)", amount, allowed)
         self._session.weigh_pass(amount)
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the rows of `tensor` of all replicas in rank order: for a loss over all samples of a step.
+        """Return the rows of `tensor` of all replicas in rank order: for a loss over
+        all samples of a step.
 
-        tensor: (own rows, ...); replicas may have different numbers of rows. Gradients go back to the replica
-        that a row comes from. `gather_start` says where this replica's rows begin. All replicas call it alike;
-        alone, and while a validation loader is iterated over, it returns `tensor`. Raises InputError in a step
-        of several passes, since a pass sees only its own samples.
+        tensor: (own rows, ...); replicas may have different numbers of rows. Gradients
+        go back to the replica that a row comes from. `gather_start` says where this
+        replica's rows begin. All replicas call it alike; alone, and while a validation
+        loader is iterated over, it returns `tensor`. Raises InputError in a step of
+        several passes, since a pass sees only its own samples.
         """
-        session, current = self._session, self._session.current
+        session = self._session
+        current = self._session.current
         session.gathers = True
         self._gather_start = 0
         if session.figures.validation is not None or session.trial:
@@ -547,18 +602,23 @@ class Run:
 
     @property
     def gather_start(self) -> int:
-        """Return at which row of what `gather` last returned this replica's own begin."""
+        """Return at which row of what `gather` last returned this replica's own
+        begin.
+        """
         return self._gather_start
 
     def log(self, **metrics: float | Tensor) -> None:
-        """Note figures of the user's own (loss, accuracy); the newest of each name goes into reports."""
+        """Note figures of the user's own (loss, accuracy); the newest of each name goes
+        into reports.
+        """
         for name, value in metrics.items():
             figure = value.detach() if isinstance(value, Tensor) else value
             self._session.figures.metrics[name] = float(figure)
             self._look_at(name, figure)
 
     def sum(self, **figures: float | Tensor) -> None:
-        """Add figures of this pass (correct answers, tokens) to the epoch's sums over passes and replicas.
+        """Add figures of this pass (correct answers, tokens) to the epoch's sums over
+        passes and replicas.
 
         While a validation loader is iterated over: to the sums of that loader.
         Tensors are not waited for. What a stand-in computes does not count.
@@ -566,7 +626,8 @@ class Run:
         self._add(figures, mean=False)
 
     def mean(self, **figures: float | Tensor) -> None:
-        """Add figures of this pass, each a mean over its samples (loss), to the epoch's means over samples.
+        """Add figures of this pass, each a mean over its samples (loss), to the epoch's
+        means over samples.
 
         While a validation loader is iterated over: to the means of that loader.
         Outside of the training loop each call weighs the same.
@@ -574,7 +635,8 @@ class Run:
         self._add(figures, mean=True)
 
     def totals(self) -> dict[str, float]:
-        """Return this epoch's sums and means so far, over all replicas, even if they changed on the way.
+        """Return this epoch's sums and means so far, over all replicas, even if they
+        changed on the way.
 
         All replicas must call it alike. The next epoch begins anew.
         """
@@ -596,7 +658,9 @@ class Run:
                 self._look_at(name, value)
 
     def _look_at(self, name: str, value: float | Tensor) -> None:
-        """Note the step where a figure of training is not finite; one that lies on a GPU is not waited for."""
+        """Note the step where a figure of training is not finite; one that lies on a
+        GPU is not waited for.
+        """
         session = self._session
         if session.figures.validation is not None or session.figures.not_finite:
             return
@@ -610,7 +674,9 @@ class Run:
         session.figures.note_trouble(step, f"{name} is {figure}", speaks=True)
 
     def close(self) -> None:
-        """Send the last report, finish the last checkpoint, leave the group. Called when the script ends."""
+        """Send the last report, finish the last checkpoint, leave the group. Called
+        when the script ends.
+        """
         recorder = self._step_loop.trained.recorder
         if recorder is not None and self._training is not None:
             record = {"contract": str(self._session.config.contract)}
@@ -624,11 +690,13 @@ class Run:
         finally:
             self._step_loop.trained.close()
             leave_group(self._session.group)
-        # The last references: gloo's threads end here. One that lets go of a tensor while the interpreter is
-        # taken down aborts the process ("terminate called without an active exception").
+        # The last references: gloo's threads end here. One that lets go of a tensor
+        # while the interpreter is taken down aborts the process ("terminate called
+        # without an active exception").
         self._session.group = replace(self._session.group, control=None)
         if not self._training:
-            # A notebook may go on for long, and begin other runs: this one's model is to be forgotten.
+            # A notebook may go on for long, and begin other runs: this one's model is
+            # to be forgotten.
             atexit.unregister(self._at_exit)
             self._failures.uninstall()
             if self._failures.exit_code is None:
@@ -695,7 +763,9 @@ class Run:
     def _telemetry(
         self, num_epochs: int, cost: Callable[[], Pause | float]
     ) -> Telemetry | None:
-        """Return what reports from here on, None where this replica has nothing to report or nobody to."""
+        """Return what reports from here on, None where this replica has nothing to
+        report or nobody to.
+        """
         config = self._session.config
         if self.rank != 0 or not (config.job.url or self._session.adaptive):
             return None

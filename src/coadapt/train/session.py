@@ -1,4 +1,6 @@
-"""What the parts of one training process share: who takes part, where training stands, what is running."""
+"""What the parts of one training process share: who takes part, where training stands,
+what is running.
+"""
 
 import logging
 from dataclasses import dataclass, field, replace
@@ -36,7 +38,9 @@ SAME_BATCH = BatchScale(scale=1.0, gain=1.0)
 
 @dataclass(slots=True)
 class Progress:
-    """Where training stands. index: samples of this epoch already used. progress: samples x efficiency."""
+    """Where training stands. index: samples of this epoch already used. progress:
+    samples x efficiency.
+    """
 
     epoch: int = 0
     index: int = 0
@@ -47,7 +51,9 @@ class Progress:
 
 @dataclass(slots=True)
 class Profiles:
-    """Measured step times and the parameters last fitted to them, per GPU type; they survive generations."""
+    """Measured step times and the parameters last fitted to them, per GPU type; they
+    survive generations.
+    """
 
     times: dict[str, StepTimes] = field(default_factory=dict)
     params: dict[str, ThroughputParams] = field(default_factory=dict)
@@ -61,15 +67,19 @@ class Profiles:
 
 @dataclass(slots=True, kw_only=True)
 class Sampling:
-    """What follows from the training data and its loader: batches allowed and in use, order, noise seen.
+    """What follows from the training data and its loader: batches allowed and in use,
+    order, noise seen.
 
-    stream: where a stream stands, None at the start of its epochs and for other data. further_noise: of pairs
-    of model and optimiser that do not lead. trend: 1 or -1 if the batch has last grown or shrunk, else 0.
-    decide_at: samples trained on after which the run chooses its batch next. batches: (samples trained on,
-    total batch) of each change, the first from 0 samples on.
-    ids: the present epoch's sample ids in order, where the script's sampler gives them; ends: the positions at
-    which the batches of a batch sampler end, each of which is a step.
-    max_total: the largest batch that was asked for; `limits` have less where the data set is smaller.
+    stream: where a stream stands, None at the start of its epochs and for other data.
+    further_noise: of pairs of model and optimiser that do not lead. trend: 1 or -1 if
+    the batch has last grown or shrunk, else 0. decide_at: samples trained on after
+    which the run chooses its batch next. batches: (samples trained on, total batch) of
+    each change, the first from 0 samples on.
+    ids: the present epoch's sample ids in order, where the script's sampler gives them;
+    ends: the positions at which the batches of a batch sampler end, each of which is a
+    step.
+    max_total: the largest batch that was asked for; `limits` have less where the data
+    set is smaller.
     """
 
     limits: BatchLimits
@@ -88,11 +98,12 @@ class Sampling:
 
 @dataclass(slots=True)
 class Figures:
-    """What the script notes: the newest of each metric, and this replica's part of the epoch's totals.
+    """What the script notes: the newest of each metric, and this replica's part of the
+    epoch's totals.
 
-    validation: where figures add up, and how many samples the pass has, while a validation loader is
-    iterated over. computed_s: how long this replica computed in the last step that was timed, 0 once it was
-    told.
+    validation: where figures add up, and how many samples the pass has, while a
+    validation loader is iterated over. computed_s: how long this replica computed in
+    the last step that was timed, 0 once it was told.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -106,13 +117,16 @@ class Figures:
     stragglers: Stragglers = field(default_factory=Stragglers)
 
     def note_trouble(self, step: int, what: str, *, speaks: bool) -> None:
-        """In `step` something was not finite; `what` says what. Told once, by the replica that `speaks`."""
+        """In `step` something was not finite; `what` says what. Told once, by the
+        replica that `speaks`.
+        """
         if self.not_finite is not None:
             return
         self.not_finite = step
         if speaks:
             logger.warning(
-                "step %d: %s: look at the data and the loss, lower the learning rate, or clip; training goes on",
+                "step %d: %s: look at the data and the loss, lower the learning "
+                "rate, or clip; training goes on",
                 step,
                 what,
             )
@@ -124,17 +138,20 @@ class Figures:
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """The state of a run. Only the step boundary and the loader change it; everything else reads.
+    """The state of a run. Only the step boundary and the loader change it; everything
+    else reads.
 
-    group: replaced when replicas come or go. sampling: None until a loader exists. current: the pass that is
-    running, None outside the loader's loop. memory_ceilings: what fits into memory, per GPU
-    type. trial: a pass runs by itself, to see whether it fits. broken_off: the pass in which the loop was
-    left.
-    random_seed: what all random numbers of the run follow from that are not the script's own.
-    noise_asked: the script has asked for the noise scale on this replica. noise_wanted: on any of them, as
-    all have agreed.
-    model_is_sharded: each of several replicas has a shard of the model. weights: how much passes weigh.
-    needs_two: a model normalises over the batch, so it refuses a pass of one sample.
+    group: replaced when replicas come or go. sampling: None until a loader exists.
+    current: the pass that is running, None outside the loader's loop. memory_ceilings:
+    what fits into memory, per GPU type. trial: a pass runs by itself, to see whether it
+    fits. broken_off: the pass in which the loop was left.
+    random_seed: what all random numbers of the run follow from that are not the
+    script's own.
+    noise_asked: the script has asked for the noise scale on this replica. noise_wanted:
+    on any of them, as all have agreed.
+    model_is_sharded: each of several replicas has a shard of the model. weights: how
+    much passes weigh. needs_two: a model normalises over the batch, so it refuses a
+    pass of one sample.
     """
 
     config: TrainConfig
@@ -163,7 +180,9 @@ class Session:
 
     @property
     def chooses_batch(self) -> bool:
-        """Return whether the run itself chooses its batch; else it is fixed, declared or dictated."""
+        """Return whether the run itself chooses its batch; else it is fixed, declared
+        or dictated.
+        """
         return self.adaptive and self.config.job.batch is None
 
     @property
@@ -184,7 +203,9 @@ class Session:
 
     @property
     def scope(self) -> tuple[Totals, float]:
-        """Return where figures of the present pass add up, and how many samples it has."""
+        """Return where figures of the present pass add up, and how many samples it
+        has.
+        """
         if self.figures.validation is not None:
             return self.figures.validation
         return self.figures.totals, 1.0 if self.current is None else float(
@@ -193,8 +214,11 @@ class Session:
 
     @property
     def mean_weight(self) -> tuple[float, bool]:
-        """Return how much a mean over the present pass weighs, and whether `run.weight` said so."""
-        validation, said = self.figures.validation, self.figures.validation_weight
+        """Return how much a mean over the present pass weighs, and whether `run.weight`
+        said so.
+        """
+        validation = self.figures.validation
+        said = self.figures.validation_weight
         if validation is not None:
             if said is None or said[0] is not validation:
                 return validation[1], False
@@ -205,7 +229,9 @@ class Session:
         return weight, self.weights.said
 
     def weigh_pass(self, amount: float | Tensor) -> None:
-        """The present pass weighs `amount`. Raises InputError outside of a loop, and for what is no weight."""
+        """The present pass weighs `amount`. Raises InputError outside of a loop, and
+        for what is no weight.
+        """
         validation = self.figures.validation
         if validation is not None:
             value = checked_weight(amount) if validation[1] else 0.0
@@ -218,7 +244,9 @@ class Session:
 
     @property
     def synchronising(self) -> bool:
-        """Return whether a backward now ends an optimiser step; outside the loader each one does."""
+        """Return whether a backward now ends an optimiser step; outside the loader each
+        one does.
+        """
         return self.current is None or self.current.synchronising
 
     @property
@@ -236,7 +264,9 @@ class Session:
         return not self.step_samples(self.progress.index)
 
     def step_samples(self, index: int) -> int:
-        """Return the size of the step that begins at position `index` of the epoch, 0 at the epoch's end."""
+        """Return the size of the step that begins at position `index` of the epoch, 0
+        at the epoch's end.
+        """
         data = self.data
         if data.ends is None:
             return data.order.step_samples(index, data.batch)
@@ -250,7 +280,9 @@ class Session:
         return data.order.epoch(self.progress.epoch)
 
     def set_length(self, num_samples: int) -> None:
-        """Let the present epoch have so many samples: the length of the data set as it begins."""
+        """Let the present epoch have so many samples: the length of the data set as it
+        begins.
+        """
         data = self.data
         if num_samples != data.order.num_samples:
             data.order = replace(data.order, num_samples=num_samples)
@@ -259,7 +291,8 @@ class Session:
     def fit_largest_batch(self) -> None:
         """Keep an adaptive batch within the data set.
 
-        A batch above the whole of it would be cut short, or with `drop_last` leave no step at all.
+        A batch above the whole of it would be cut short, or with `drop_last` leave no
+        step at all.
         """
         data = self.data
         if not self.adaptive or data.order.stream or data.order.num_samples is None:
@@ -274,14 +307,17 @@ class Session:
 
     @property
     def halved(self) -> BatchConfig | None:
-        """Return the batch in two passes, as one replica takes it whose batch goes by its noise.
+        """Return the batch in two passes, as one replica takes it whose batch goes by
+        its noise.
 
-        What one pass leaves can only be compared with that of the next step, from other parameters: where
-        learning rates are such that steps overshoot, that finds any noise scale, infinite ones too. None: the
-        batch is measured as it is, or may not be cut.
+        What one pass leaves can only be compared with that of the next step, from other
+        parameters: where learning rates are such that steps overshoot, that finds any
+        noise scale, infinite ones too. None: the batch is measured as it is, or may not
+        be cut.
         """
         data = self.data
-        batch, half = data.batch, data.batch.total // 2
+        batch = data.batch
+        half = data.batch.total // 2
         ruled = (
             data.limits.rule is not None
             and data.limits.rule.kind is RuleKind.NOISE_SCALE
@@ -303,7 +339,9 @@ class Session:
         )
 
     def end_stream(self) -> None:
-        """The loader has found no further step in this epoch. RuntimeError if it never found one."""
+        """The loader has found no further step in this epoch. RuntimeError if it never
+        found one.
+        """
         data = self.data
         if not data.order.stream:
             return
@@ -314,14 +352,16 @@ class Session:
                 else "one sample"
             )
             raise RuntimeError(
-                f"the stream had less than {least} to give in epoch {self.progress.epoch}; it is iterated "
+                f"the stream had less than {least} to give in epoch "
+                f"{self.progress.epoch}; it is iterated "
                 "over once per epoch, which a generator does not survive"
             )
         data.stream = StreamPosition(over=True)
 
     def begin_epoch(self) -> None:
         """The epoch before has ended: nothing of it is to be done any more."""
-        data, progress = self.data, self.progress
+        data = self.data
+        progress = self.progress
         if data.stream is not None and data.stream.over:
             data.order = replace(data.order, num_samples=progress.index)
         data.stream = self.broken_off = None
@@ -333,7 +373,9 @@ class Session:
         return self.data.noise.stats()
 
     def noise_of(self, name: str) -> NoiseScale:
-        """Return the noise scale by which a pair scales its rate. name: empty for the pair that leads."""
+        """Return the noise scale by which a pair scales its rate. name: empty for the
+        pair that leads.
+        """
         if not name:
             return self.data.noise
         return self.data.further_noise.setdefault(
@@ -341,10 +383,12 @@ class Session:
         )
 
     def scale(self, step_samples: int, name: str = "") -> BatchScale:
-        """Return how a step of that size compares with the initial batch, where the batch changes.
+        """Return how a step of that size compares with the initial batch, where the
+        batch changes.
 
-        That is, of `adaptive` jobs, and of those with a batch rule, whose samples all count alike: their gain
-        is the scale itself. name: of the pair whose noise scale counts.
+        That is, of `adaptive` jobs, and of those with a batch rule, whose samples all
+        count alike: their gain is the scale itself. name: of the pair whose noise scale
+        counts.
         """
         limits = self.data.limits
         if limits.rule is not None:

@@ -1,4 +1,6 @@
-"""The rhythm of training: begin a pass, end a step, end an epoch; and what the replicas settle in between."""
+"""The rhythm of training: begin a pass, end a step, end an epoch; and what the replicas
+settle in between.
+"""
 
 import logging
 import math
@@ -32,9 +34,9 @@ DECIDE_STEPS = 48
 class StepLoop:
     """Called by the loader and by `Run.epochs` on every replica alike.
 
-    The flags that replicas post at the end of a step are summed while the next steps compute, and applied at
-    the next consensus: a stop, a checkpoint, another batch, the noise scale. So all act between the same two
-    steps.
+    The flags that replicas post at the end of a step are summed while the next steps
+    compute, and applied at the next consensus: a stop, a checkpoint, another batch, the
+    noise scale. So all act between the same two steps.
     """
 
     def __init__(
@@ -82,8 +84,11 @@ class StepLoop:
         self.trained.body_begins()
 
     def end_step(self) -> None:
-        """Book the step. If a consensus is due: apply the last one, post the flags of the next."""
-        session, current = self._session, self._session.current
+        """Book the step. If a consensus is due: apply the last one, post the flags of
+        the next.
+        """
+        session = self._session
+        current = self._session.current
         assert current is not None
         self.trained.body_ended()
         self._saver.draws.end_pass()
@@ -103,7 +108,8 @@ class StepLoop:
         batch = self.branches.stepped()
         if batch is not None:
             self._change_batch(batch)
-        # Alone, a step that was measured is told at once, and what was posted is applied after the next step.
+        # Alone, a step that was measured is told at once, and what was posted is
+        # applied after the next step.
         owes_itself = (
             self._pace.measuring or self._consensus.pending
         ) and not session.group.distributed
@@ -114,8 +120,9 @@ class StepLoop:
             self._measured_step = session.progress.step
         agreed = self._consensus.collect()
         if agreed is not None and session.epoch_over:
-            # What the loop does after an epoch may use the variables of its body: a process that came back
-            # here would not have them. So stop, save and change wait for `settle`.
+            # What the loop does after an epoch may use the variables of its body: a
+            # process that came back here would not have them. So stop, save and change
+            # wait for `settle`.
             agreed = replace(agreed, stop=0.0, save=0.0, rescale=0.0)
         if self._apply(agreed):
             return
@@ -127,7 +134,8 @@ class StepLoop:
         session = self._session
         if len(session.data.batches) > 1 and session.group.rank == 0:
             logger.info(
-                "batches of this run: contract schedule with batch.schedule %r trains with the same ones",
+                "batches of this run: contract schedule with batch.schedule %r "
+                "trains with the same ones",
                 as_schedule(session),
             )
         self.trained.end_training(session.progress.step)
@@ -135,10 +143,11 @@ class StepLoop:
     def settle(
         self, *, save: bool = False, last: bool = False, left: bool = False
     ) -> None:
-        """Act now on all that is to be settled, because no step follows at once. Rank 0's `save` counts.
+        """Act now on all that is to be settled, because no step follows at once. Rank
+        0's `save` counts.
 
-        last: no step follows at all, so no other group will be formed. left: the loop over the loader was left
-        before the epoch's end.
+        last: no step follows at all, so no other group will be formed. left: the loop
+        over the loader was left before the epoch's end.
         """
         if self.telemetry is not None:
             self.telemetry.break_off()
@@ -150,7 +159,8 @@ class StepLoop:
 
     def end_epoch(self) -> None:
         """The next epoch has the batch that the job's own rule finds. Collective."""
-        session, rule = self._session, self.trained.rule
+        session = self._session
+        rule = self.trained.rule
         if rule is None:
             return
         total, why = rule.decide()
@@ -159,19 +169,23 @@ class StepLoop:
         )
 
     def _decide(self) -> BatchConfig | None:
-        """Take over the batch that was agreed on; return what rank 0 has found since, and let it look again.
+        """Take over the batch that was agreed on; return what rank 0 has found since,
+        and let it look again.
 
-        Called after the same steps whatever the stride: what is begun after one is posted eight steps later,
-        and in force eight steps after that. So it does not depend on how long anything takes.
+        Called after the same steps whatever the stride: what is begun after one is
+        posted eight steps later, and in force eight steps after that. So it does not
+        depend on how long anything takes.
         """
-        session, coming = self._session, self._coming
+        session = self._session
+        coming = self._coming
         self._coming = None
         if coming is not None and coming != session.data.batch:
             self._change_batch(self.branches.propose(coming))
         if not session.chooses_batch:
             return None
         found = None if self.telemetry is None else self.telemetry.decided()
-        samples, data = session.progress.samples, session.data
+        samples = session.progress.samples
+        data = session.data
         if not data.decide_at:
             data.decide_at = DECIDE_STEPS * data.limits.initial
         if samples >= data.decide_at:
@@ -181,7 +195,9 @@ class StepLoop:
         return found
 
     def enter(self) -> None:
-        """A new group begins, on every member alike: its first flags are applied after the first step."""
+        """A new group begins, on every member alike: its first flags are applied after
+        the first step.
+        """
         if self.telemetry is not None:
             self.telemetry.retire()
         self.telemetry = self.report_from()
@@ -193,16 +209,20 @@ class StepLoop:
         self._post([], save=False)
 
     def _book(self, step_samples: int) -> None:
-        progress, at = self._session.progress, self._session.scale(step_samples)
+        progress = self._session.progress
+        at = self._session.scale(step_samples)
         self._note_batch()
         progress.step += 1
         progress.samples += step_samples
         progress.progress += step_samples * at.gain / at.scale
 
     def _note_batch(self) -> None:
-        """Note the batch of the step that has ended, if it is another one than before."""
+        """Note the batch of the step that has ended, if it is another one than
+        before.
+        """
         session = self._session
-        batches, total = session.data.batches, session.data.batch.total
+        batches = session.data.batches
+        total = session.data.batch.total
         if not batches or batches[-1][1] != total:
             batches.append((session.progress.samples, total))
         folder = session.config.checkpoint_dir
@@ -221,19 +241,24 @@ class StepLoop:
         last: bool = False,
         batch: BatchConfig | None = None,
     ) -> None:
-        session, rescaler = self._session, self._rescaler
-        alone, first = not session.group.distributed, session.group.rank == 0
-        stop, skipped = rescaler.requested(), self.trained.take_skipped()
+        session = self._session
+        rescaler = self._rescaler
+        alone = not session.group.distributed
+        first = session.group.rank == 0
+        stop = rescaler.requested()
+        skipped = self.trained.take_skipped()
         generation = 0 if last else rescaler.wanted()
         noise = session.noise_asked and not session.noise_wanted
         stride = 0
         if first:
-            # Streams may end at different steps by mistake, which must be found before the next step.
+            # Streams may end at different steps by mistake, which must be found before
+            # the next step.
             each = session.data.stream is not None and not alone
             stride = 1 if each else self._pace.next(session.progress.step)
         if alone and not (stop or save or generation or batch or any(norms) or noise):
             self._pace.stride = stride
-            return  # nothing to apply after the next step, and nobody else to hear of it
+            # nothing to apply after the next step, and nobody else to hear of it
+            return
         flags = StepFlags(
             stop=float(stop),
             over=float(session.epoch_over),
@@ -253,7 +278,8 @@ class StepLoop:
     def _apply(self, agreed: StepFlags | None) -> bool:
         """Do what the replicas agreed on; return whether a new group has begun.
 
-        Ends the process if one replica is to stop, or if this one has no part in the new group.
+        Ends the process if one replica is to stop, or if this one has no part in the
+        new group.
         """
         if agreed is None:
             return False
@@ -263,7 +289,8 @@ class StepLoop:
             self._pace.stride = int(agreed.stride)
         if agreed.over not in (0.0, self._session.group.size):
             raise RuntimeError(
-                f"the data ends in {agreed.over:.0f} of {self._session.group.size} replicas and goes on in "
+                f"the data ends in {agreed.over:.0f} of {self._session.group.size} "
+                f"replicas and goes on in "
                 "the others: every replica must be given the same samples"
             )
         self._session.figures.stragglers.note(agreed.computed)
@@ -290,10 +317,11 @@ class StepLoop:
         return False
 
     def _judge_norms(self, *, unusable: bool) -> None:
-        """The gradients of the step that was measured last are known. Where a loss scaler seeks its scale,
-        some steps of infinite ones are no trouble.
+        """The gradients of the step that was measured last are known. Where a loss
+        scaler seeks its scale, some steps of infinite ones are no trouble.
         """
-        figures, check = self._session.figures, self.trained.leading.gradients.check
+        figures = self._session.figures
+        check = self.trained.leading.gradients.check
         first = self._session.group.rank == 0
         if self._session.loss_scaled:
             began = check.norms(self._measured_step, unusable=unusable)
@@ -303,8 +331,11 @@ class StepLoop:
             figures.note_trouble(self._measured_step, WHAT, speaks=first)
 
     def _learn(self, norms: GradNorms) -> None:
-        """Take in norms of gradients; log it once the normalisation layers' noise scale means something."""
-        noise, progress = self._session.data.noise, self._session.progress
+        """Take in norms of gradients; log it once the normalisation layers' noise scale
+        means something.
+        """
+        noise = self._session.data.noise
+        progress = self._session.progress
         before = noise.calibration
         noise.add(norms, float(progress.samples))
         if (
@@ -313,19 +344,24 @@ class StepLoop:
             and self._session.group.rank == 0
         ):
             logger.info(
-                "step %d: the noise scale is taken from the normalisation layers: %.2f times theirs",
+                "step %d: the noise scale is taken from the normalisation layers: "
+                "%.2f times theirs",
                 progress.step,
                 noise.calibration,
             )
 
     def _follow_schedule(self) -> None:
-        """Go on with the batch that the declared schedule has from here on; no replica need be asked."""
+        """Go on with the batch that the declared schedule has from here on; no replica
+        need be asked.
+        """
         session = self._session
         why = f"as scheduled from {session.progress.samples} samples on"
         self._go_on_with(scheduled_batch(session), why)
 
     def _go_on_with(self, batch: BatchConfig, why: str) -> None:
-        """Go on with `batch`, which is the job's own choice, if its total is another one."""
+        """Go on with `batch`, which is the job's own choice, if its total is another
+        one.
+        """
         session = self._session
         if batch.total == session.data.batch.total:
             return  # as it was cut when all settled it
@@ -354,7 +390,8 @@ class StepLoop:
             math.nan if grad is None else grad.noise_scale(session.data.limits.initial)
         )
         logger.info(
-            "job %s generation %d step %d: total batch %d -> %d (atomic %d, accumulation %d): it promises "
+            "job %s generation %d step %d: total batch %d -> %d (atomic %d, "
+            "accumulation %d): it promises "
             "over 5 %% more goodput on %d replicas at noise scale %.0f",
             session.config.job.name or "-",
             session.config.place.generation,

@@ -1,9 +1,10 @@
 """The step times that a run has measured: their means, and typical ones."""
 
-# Means say how long training takes, so reports and forecasts go by them. The choice of a
-# batch compares times instead, and extrapolates from two sizes of a pass to a third one.
-# On a busy machine a few slow passes change such a mean by a fifth, and two runs of one
-# script would grow at different samples. So three things differ in typical times.
+# Means say how long training takes, so reports and forecasts go by them. The choice of
+# a batch compares times instead, and extrapolates from two sizes of a pass to a third
+# one. On a busy machine a few slow passes change such a mean by a fifth, and two runs
+# of one script would grow at different samples. So three things differ in typical
+# times.
 #
 # What other processes take only ever lengthens a pass: the typical time is the lower
 # quartile of the recent ones.
@@ -66,7 +67,8 @@ class StepTimes:
         step_s: float,
         fetch_s: float = 0.0,
     ) -> None:
-        """Take in one measured pass; fetch_s: how long of both times it waited for data.
+        """Take in one measured pass; fetch_s: how long of both times it waited for
+        data.
 
         Raises ValueError unless both times are finite and above 0.
         """
@@ -94,7 +96,7 @@ class StepTimes:
         return ProfileBuilder(rows=self.means).build()
 
     def typical(self) -> Profile:
-        """Return the typical times; of a key that only a checkpoint knows, the means."""
+        """Return typical times; of a key that only a checkpoint knows, its means."""
         rows = dict(self.means)
         groups: dict[tuple[int, int, int], list[ProfileKey]] = {}
         for key, (count, _, _) in self.means.items():
@@ -120,10 +122,10 @@ class StepTimes:
 
     def _alike(self, keys: Sequence[ProfileKey]) -> bool:
         """Return whether passes of all these sizes may take the same time."""
-        bounds = [self._interval(key) for key in keys]
+        bounds = [self._bounds(key) for key in keys]
         return max(low for low, _ in bounds) <= min(high for _, high in bounds)
 
-    def _interval(self, key: ProfileKey) -> tuple[float, float]:
+    def _bounds(self, key: ProfileKey) -> tuple[float, float]:
         """Return the interval of the quartile of step times, by order statistics."""
         _, step_s, fetch_s = np.array(self.recent[key]).T
         count = len(step_s)

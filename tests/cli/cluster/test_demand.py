@@ -1,4 +1,6 @@
-"""How many slots jobs wait for beyond those that are free, and how many they use well."""
+"""How many slots jobs wait for beyond those that are free, and how many they use
+well.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""A part of the scheduler that breaks takes it down whole; a signal ends it in order."""
+"""A part of the scheduler that breaks takes it down whole; a signal ends it in
+order.
+"""
 
 import errno
 import os

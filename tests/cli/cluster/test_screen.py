@@ -78,7 +78,10 @@ def test_a_wide_terminal_shows_all_in_one_row() -> None:
         *(
             row.split()
             for row in (
-                "■ a running 3 of 1..4 128 83% 3m07s ━━━╸ 25% runs: the next GPU would add 8 %",
+                (
+                    "■ a running 3 of 1..4 128 83% 3m07s ━━━╸ 25% runs: the next GPU "
+                    "would add 8 %"
+                ),
                 "b pending 0 of 1..4 – – 3m07s – runs: the next GPU would add 8 %",
                 "c succeeded 1..4 128 83% 3m07s ━━━━━━━━━━━━━━ 100% finished",
             )

@@ -1,4 +1,6 @@
-"""Settings of `coadapt up`: first the command line, then the file, then the defaults; errors name which."""
+"""Settings of `coadapt up`: first the command line, then the file, then the defaults;
+errors name which.
+"""
 
 from pathlib import Path
 
@@ -48,7 +50,10 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
     [
         (
             "rounds: 3",
-            r"coadapt\.yaml\.rounds: got 3; allowed: only the keys executor, policy, round",
+            (
+                r"coadapt\.yaml\.rounds: got 3; allowed: only the keys executor, policy, "
+                r"round"
+            ),
         ),
         ("round: soon", r"coadapt\.yaml\.round: got 'soon'; allowed: a number"),
         ("round: 0.5", r"coadapt\.yaml\.round: got 0\.5; allowed: 1\.\.86400 seconds"),

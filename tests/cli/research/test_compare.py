@@ -1,4 +1,6 @@
-"""`coadapt compare`: what it writes, what it does not run twice, and one line for each mistake."""
+"""`coadapt compare`: what it writes, what it does not run twice, and one line for each
+mistake.
+"""
 
 import json
 from pathlib import Path

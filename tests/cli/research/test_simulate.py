@@ -42,7 +42,9 @@ def call(*arguments: str) -> Result:
 
 
 def refusal(*arguments: str) -> str:
-    """Return the text of the InputError that the call ends in, having said no more than that it compiles."""
+    """Return the text of the InputError that the call ends in, having said no more than
+    that it compiles.
+    """
     result = call(*arguments)
     assert isinstance(result.exception, InputError), result.output
     assert result.output in ("", f"{COMPILES}\n")
@@ -125,8 +127,10 @@ def test_tables_of_jobs_and_rounds_are_written(
 
 def test_the_names_of_the_figures_are_public() -> None:
     assert " ".join(("trace", "policy", "seed", *FIGURES)) == (
-        "trace policy seed num_jobs jct_mean_s jct_p50_s jct_p90_s jct_p99_s makespan_s rho_max unfair_share "
-        "utilisation num_rescales decision_ms_p50 decision_ms_max cpu_s peak_rss_mb rho_isolated_max "
+        "trace policy seed num_jobs jct_mean_s jct_p50_s jct_p90_s jct_p99_s "
+        "makespan_s rho_max unfair_share "
+        "utilisation num_rescales decision_ms_p50 decision_ms_max cpu_s peak_rss_mb "
+        "rho_isolated_max "
         "unfair_isolated_share"
     )
 
@@ -325,7 +329,8 @@ def test_the_module_runs_alone(tmp_path: Path, arguments: list[str]) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
-        == f"error: {arguments[0]} line 2, time: got '-1'; allowed: a finite number >= 0\n"
+        == f"error: {arguments[0]} line 2, time: got '-1'; allowed: a finite number "
+        f">= 0\n"
     )
 
 

@@ -91,7 +91,8 @@ def test_what_is_converted_is_the_same_workload(
 def test_scale_moves_arrivals_and_a_sample_begins_at_0(
     tmp_path: Path, arguments: list[str]
 ) -> None:
-    faster, one = tmp_path / "faster.csv", tmp_path / "one.csv"
+    faster = tmp_path / "faster.csv"
+    one = tmp_path / "one.csv"
     call("scale", *arguments, "--rate", "4", "--out", str(faster))
     assert [job.at for job in load_trace(faster, Path(arguments[2]))[0].jobs] == [
         0.0,
@@ -121,7 +122,8 @@ def test_scale_moves_arrivals_and_a_sample_begins_at_0(
 
 
 def test_a_deadline_moves_with_its_job(tmp_path: Path) -> None:
-    table, out = tmp_path / "t.csv", tmp_path / "out.csv"
+    table = tmp_path / "t.csv"
+    out = tmp_path / "out.csv"
     table.write_text("arrival_s,gpus,curve,length_s,deadline_s\n100,1,1:1,60,400\n")
     for verb in (("scale", "--rate", "2"), ("sample", "--jobs", "1")):
         call(verb[0], str(table), *verb[1:], "--out", str(out))
@@ -131,9 +133,12 @@ def test_a_deadline_moves_with_its_job(tmp_path: Path) -> None:
 
 HELIOS = (
     "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
-    "1,u1,v1,,1,1,COMPLETED,2020-06-10 18:41:01,2020-06-10 18:41:05,2020-06-10 18:51:05,600,4\n"
-    "2,u1,v1,1,1,1,COMPLETED,2020-06-10 18:41:01,2020-06-10 18:41:05,2020-06-10 18:51:05,600,4\n"
-    "3,u1,v1,1,1,1,COMPLETED,2020-06-10 18:41:01,2020-06-10 18:41:05,2020-06-10 18:51:05,-3,4\n"
+    "1,u1,v1,,1,1,COMPLETED,2020-06-10 18:41:01,2020-06-10 18:41:05,2020-06-10 "
+    "18:51:05,600,4\n"
+    "2,u1,v1,1,1,1,COMPLETED,2020-06-10 18:41:01,2020-06-10 18:41:05,2020-06-10 "
+    "18:51:05,600,4\n"
+    "3,u1,v1,1,1,1,COMPLETED,2020-06-10 18:41:01,2020-06-10 18:41:05,2020-06-10 "
+    "18:51:05,-3,4\n"
 )
 
 
@@ -226,7 +231,8 @@ def test_a_file_is_named_for_what_is_in_it(
 
 
 def test_generating_needs_profiles(tmp_path: Path) -> None:
-    log, out = written(tmp_path, PHILLY), str(tmp_path / "out.csv")
+    log = written(tmp_path, PHILLY)
+    out = str(tmp_path / "out.csv")
     assert refusal("convert", str(log), "--to", "osdi21", "--out", out).startswith(
         "--profiles: got 'nothing'"
     )

@@ -1,4 +1,6 @@
-"""One control plane for all tests of a process; each test has a site of its own on it."""
+"""One control plane for all tests of a process; each test has a site of its own on
+it.
+"""
 
 import os
 from collections.abc import Iterator

@@ -1,9 +1,11 @@
-"""How the test kubelet runs a pod's containers: as plain processes, or each within walls as in a cluster.
+"""How the test kubelet runs a pod's containers: as plain processes, or each within
+walls as in a cluster.
 
-Plain ones have the machine's own files, network and user: a volume is a folder whose path is put in the
-place of the mount's. Walled ones (`container.sh`) have a root of their own that they may not write to, their
-volumes where the pod says, their own process numbers, names of other pods and services (a hosts file), an
-address of their own on loopback, and user 1000 without rights.
+Plain ones have the machine's own files, network and user: a volume is a folder whose
+path is put in the place of the mount's. Walled ones (`container.sh`) have a root of
+their own that they may not write to, their volumes where the pod says, their own
+process numbers, names of other pods and services (a hosts file), an address of their
+own on loopback, and user 1000 without rights.
 """
 
 import os
@@ -25,8 +27,10 @@ WORKSPACE = "/workspace"
 # Of the machine's root the image has all but these; what it needs of them is mounted.
 HIDDEN = ("/tmp", "/home", "/var")  # no file is made there
 UNSHARE = ("unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child")
-# As the kubelet leaves the root of a volume with fsGroup: somebody else's, the group's to write.
-OTHER_USER, FS_GROUP_MODE = 4242, 0o2775
+# As the kubelet leaves the root of a volume with fsGroup: somebody else's, the group's
+# to write.
+OTHER_USER = 4242
+FS_GROUP_MODE = 0o2775
 
 Mounts = list[
     tuple[Path, str, bool]
@@ -87,7 +91,8 @@ class Plain:
 
 
 class Walled(Plain):
-    """Containers within walls; they have the machine's processors, and its network but for their address.
+    """Containers within walls; they have the machine's processors, and its network but
+    for their address.
 
     workspace: what the image has there. envs: of the image.
     """
@@ -115,7 +120,9 @@ class Walled(Plain):
         self.hosts.write_text("127.0.0.1 localhost\n")
 
     def enter(self, api: KubeApi, pod: JsonObject) -> None:
-        """Give the pod an address that no pod had before, and have names resolve to it."""
+        """Give the pod an address that no pod had before, and have names resolve to
+        it.
+        """
         self._given += 1
         self._pods[f"127.0.1.{self._given}"] = pod
         self._tell_names(api)
@@ -132,7 +139,9 @@ class Walled(Plain):
         )
 
     def _tell_names(self, api: KubeApi) -> None:
-        """Tell the names of services without an address, and of their pods, as a cluster's DNS has them."""
+        """Tell the names of services without an address, and of their pods, as a
+        cluster's DNS has them.
+        """
         lines = [
             "127.0.0.1 localhost",
             *(f"{at} {_hostname(pod)}" for at, pod in self._pods.items()),

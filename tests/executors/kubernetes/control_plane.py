@@ -1,6 +1,8 @@
-"""A Kubernetes API server with etcd on this machine, for tests: real ones, where they are installed.
+"""A Kubernetes API server with etcd on this machine, for tests: real ones, where they
+are installed.
 
-`tools/kube_apiserver.sh` makes the server from Debian's source package, once per user; etcd is Debian's.
+`tools/kube_apiserver.sh` makes the server from Debian's source package, once per user;
+etcd is Debian's.
 """
 
 import json
@@ -19,7 +21,9 @@ ENV_APISERVER = "COADAPT_KUBE_APISERVER"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 BUILT = CACHE / "coadapt" / "engines" / "kube-apiserver-1.20.2"
 READY_S = 90.0
-ADMIN, SCHEDULER, NOBODY = "admin", "system:serviceaccount:coadapt:coadapt", "nobody"
+ADMIN = "admin"
+SCHEDULER = "system:serviceaccount:coadapt:coadapt"
+NOBODY = "nobody"
 
 
 def apiserver() -> str | None:
@@ -32,12 +36,17 @@ def apiserver() -> str | None:
 def why_missing() -> str | None:
     """Return why no control plane can be had here, None if one can."""
     if apiserver() is None:
-        return "no kube-apiserver: make engines-test builds one, or COADAPT_KUBE_APISERVER names it"
+        return (
+            "no kube-apiserver: make engines-test builds one, or "
+            "COADAPT_KUBE_APISERVER names it"
+        )
     return None if shutil.which("etcd") else "no etcd: apt-get install etcd-server"
 
 
 class ControlPlane:
-    """etcd and an API server with RBAC over loopback, until `close`. kubeconfig: one per user."""
+    """etcd and an API server with RBAC over loopback, until `close`. kubeconfig: one
+    per user.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -122,7 +131,8 @@ class ControlPlane:
 
     def start_apiserver(self) -> None:
         """Start it, again perhaps, and wait until it answers."""
-        program, certs = apiserver(), self._folder / "certs"
+        program = apiserver()
+        certs = self._folder / "certs"
         assert program is not None
         key = self._folder / "service-account.key"
         if not key.exists():

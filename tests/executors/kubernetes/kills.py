@@ -1,9 +1,10 @@
-"""Shots at random moments on Kubernetes: nothing lost, nothing doubled, every job ends, no pod is left.
+"""Shots at random moments on Kubernetes: nothing lost, nothing doubled, every job ends,
+no pod is left.
 
     python -m tests.executors.kubernetes.kills --kills 21
 
-Of a replica, a node with all that runs on it, a job's launcher and proxies, the scheduler alone or with all
-launchers and proxies, the API server; a node is drained.
+Of a replica, a node with all that runs on it, a job's launcher and proxies, the
+scheduler alone or with all launchers and proxies, the API server; a node is drained.
 """
 
 import sys
@@ -31,7 +32,8 @@ BESIDE = 2
 
 
 class KubernetesRange(Range):
-    # The others leave pods alone: their jobs train on meanwhile, and the time is until all is there again.
+    # The others leave pods alone: their jobs train on meanwhile, and the time is until
+    # all is there again.
     harmless = ("beside", "scheduler", "all but pods", "API server")
 
     def __init__(self, folder: Path, seed: int) -> None:

@@ -1,9 +1,11 @@
-"""A test kubelet: the pods of its nodes are processes of this machine. Not a fake of ours: of the cluster.
+"""A test kubelet: the pods of its nodes are processes of this machine. Not a fake of
+ours: of the cluster.
 
-It does what Kubernetes promises of a kubelet and its scheduler, as far as replicas need it: nodes that are
-ready, pods bound to the node that they ask for, environments from secrets, SIGTERM and SIGKILL after the
-grace, exit codes as status, containers that start again, output over HTTPS, completed deletion. No images,
-networks or limits (containers.py).
+It does what Kubernetes promises of a kubelet and its scheduler, as far as replicas need
+it: nodes that are ready, pods bound to the node that they ask for, environments from
+secrets, SIGTERM and SIGKILL after the grace, exit codes as status, containers that
+start again, output over HTTPS, completed deletion. No images, networks or limits
+(containers.py).
 """
 
 import os
@@ -75,7 +77,9 @@ class TestKubelet:
         self._api.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
 
     def give(self, name: str, gpus: int) -> None:
-        """Have a node give so many GPUs of those that it has, as its device plugin says."""
+        """Have a node give so many GPUs of those that it has, as its device plugin
+        says.
+        """
         allocatable = {"allocatable": {"nvidia.com/gpu": str(gpus)}}
         self._api.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": allocatable})
 
@@ -100,7 +104,9 @@ class TestKubelet:
                     os.kill(child, signal.SIGKILL)
 
     def crash(self, name: str) -> None:
-        """Lose a node: its processes are gone, and nobody says so but the node's condition."""
+        """Lose a node: its processes are gone, and nobody says so but the node's
+        condition.
+        """
         self.frozen.add(name)
         with self._lock:
             pods = [pod for pod in self._pods.values() if pod.node == name]
@@ -137,7 +143,8 @@ class TestKubelet:
             time.sleep(POLL_S)
 
     def _take(self, change: str, found: JsonObject) -> None:
-        metadata, spec = found["metadata"], found["spec"]
+        metadata = found["metadata"]
+        spec = found["spec"]
         node = spec.get("nodeName") or _wanted(spec)
         if node not in self._nodes:
             return
@@ -156,7 +163,8 @@ class TestKubelet:
             pod.end_by(float(metadata.get("deletionGracePeriodSeconds") or 0))
 
     def _bind(self, found: JsonObject, node: str) -> None:
-        namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
+        namespace = found["metadata"]["namespace"]
+        name = found["metadata"]["name"]
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {
             "apiVersion": "v1",

@@ -1,7 +1,8 @@
-"""A stand-in for Kueue's controllers on a real API server: admits Workloads up to a quota, takes some back.
+"""A stand-in for Kueue's controllers on a real API server: admits Workloads up to a
+quota, takes some back.
 
-Its objects are Kueue's (custom resources with the fields that are used), and so are the rules: what was
-admitted holds its quota until it is gone, whatever its conditions say.
+Its objects are Kueue's (custom resources with the fields that are used), and so are the
+rules: what was admitted holds its quota until it is gone, whatever its conditions say.
 """
 
 import threading
@@ -62,7 +63,9 @@ def install(api: KubeApi) -> None:
 
 
 class Kueue:
-    """Admits what waits, the oldest first, while `quota` has room; `take_back` evicts the youngest."""
+    """Admits what waits, the oldest first, while `quota` has room; `take_back` evicts
+    the youngest.
+    """
 
     def __init__(self, api: KubeApi, quota: int) -> None:
         self.quota = quota
@@ -107,7 +110,8 @@ class Kueue:
                 self._look()
 
     def _look(self) -> None:
-        # In this order: a pod that ends and a slot that is given back in between are no pod too many.
+        # In this order: a pod that ends and a slot that is given back in between are no
+        # pod too many.
         held = len(self.reserved())
         pods = [each for each in self._api.get(PODS)["items"] if _takes_a_slot(each)]
         self.most_pods_over = max(

@@ -23,8 +23,9 @@ TOKEN_S = 3607  # as Kubernetes gives them
 class Ground:
     """What all pods of a kubelet stand on.
 
-    volume: the folder that stands for any claim. own_cluster: what tells a pod where its cluster is.
-    certificate: of its API server; None: pods get no token of their service account.
+    volume: the folder that stands for any claim. own_cluster: what tells a pod where
+    its cluster is. certificate: of its API server; None: pods get no token of their
+    service account.
     """
 
     folder: Path
@@ -62,7 +63,8 @@ class Pod:
     def __init__(self, ground: Ground, found: JsonObject, node: str) -> None:
         metadata = found["metadata"]
         self.node = node
-        self.namespace, self.name = metadata["namespace"], metadata["name"]
+        self.namespace = metadata["namespace"]
+        self.name = metadata["name"]
         self.job = (metadata.get("labels") or {}).get("coadapt.dev/job", "")
         self.removed = False
         self.over = False
@@ -88,7 +90,8 @@ class Pod:
         )
 
     def end_by(self, grace_s: float) -> None:
-        first, kill_at = self._kill_at is None, time.monotonic() + grace_s
+        first = self._kill_at is None
+        kill_at = time.monotonic() + grace_s
         self._kill_at = (
             kill_at if self._kill_at is None else min(self._kill_at, kill_at)
         )
@@ -149,7 +152,8 @@ class Pod:
                 continue
             each.ended_at = each.ended_at or time.monotonic()
             if time.monotonic() > each.ended_at + RESTART_S:
-                each.ended_at, each.restarts = 0.0, each.restarts + 1
+                each.ended_at = 0.0
+                each.restarts = each.restarts + 1
                 self._run(api, each)
         self._tell(api, "Running")
 
@@ -218,7 +222,9 @@ class Pod:
         return mounts
 
     def _source(self, api: KubeApi, volume: JsonObject, sub_path: str) -> Path:
-        """Return the folder that stands for a volume: of the claim, or with what an object holds."""
+        """Return the folder that stands for a volume: of the claim, or with what an
+        object holds.
+        """
         if "persistentVolumeClaim" in volume:
             assert self._ground.volume is not None
             folder = self._ground.volume / sub_path

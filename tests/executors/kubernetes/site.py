@@ -1,4 +1,6 @@
-"""A cluster of two nodes, and executors on it with the rights that the deployment grants, no more."""
+"""A cluster of two nodes, and executors on it with the rights that the deployment
+grants, no more.
+"""
 
 import threading
 import time
@@ -42,7 +44,9 @@ PLACES = {
 
 
 def manifests(name: str, port: int = DEFAULT_PORT) -> list[JsonObject]:
-    """Return what a file of the deployment holds. port: of the scheduler, in place of the usual one."""
+    """Return what a file of the deployment holds. port: of the scheduler, in place of
+    the usual one.
+    """
     text = (DEPLOY / name).read_text().replace(str(DEFAULT_PORT), str(port))
     return [each for each in yaml.safe_load_all(text) if each]
 
@@ -65,10 +69,11 @@ def apply(
 
 
 class KubernetesSite:
-    """One state directory, one kubelet of all nodes; the API server is shared, and emptied at the end.
+    """One state directory, one kubelet of all nodes; the API server is shared, and
+    emptied at the end.
 
-    nodes: slots by name; the contract's two, if not told. ground: of their pods; else they are processes that
-    find the state directory on their claim.
+    nodes: slots by name; the contract's two, if not told. ground: of their pods; else
+    they are processes that find the state directory on their claim.
     """
 
     def __init__(
@@ -160,12 +165,12 @@ class KubernetesSite:
 
 
 def make_ready(control_plane: ControlPlane) -> None:
-    """Put the namespace and the scheduler's rights there; wait until the server heeds them."""
+    """Put the namespace and the scheduler's rights there; wait until the server heeds
+    them.
+    """
     apply(control_plane.admin(), "namespace.yaml", "rbac.yaml")
-    api, deadline = (
-        KubeApi.connect(control_plane.kubeconfig(SCHEDULER)),
-        time.monotonic() + READY_S,
-    )
+    api = KubeApi.connect(control_plane.kubeconfig(SCHEDULER))
+    deadline = time.monotonic() + READY_S
     while True:
         try:
             api.get(PODS)

@@ -1,4 +1,6 @@
-"""The nodes that a cluster tells of: those that there are, their GPUs, where one was that just left."""
+"""The nodes that a cluster tells of: those that there are, their GPUs, where one was
+that just left.
+"""
 
 import json
 from collections.abc import Iterator
@@ -44,7 +46,9 @@ def test_a_node_that_just_left_has_the_address_that_it_had(tmp_path: Path) -> No
 
 
 def told(site: KubernetesSite) -> list[tuple[str, int]]:
-    """Return what was told of the second node since this was last asked: its GPUs, 0 once it left."""
+    """Return what was told of the second node since this was last asked: its GPUs, 0
+    once it left.
+    """
     events = [
         event for event in site.node_events if isinstance(event, (NodeJoined, NodeLost))
     ]
@@ -62,10 +66,13 @@ def told(site: KubernetesSite) -> list[tuple[str, int]]:
 def test_pods_keep_gpus_that_their_node_gives_to_nobody_else_any_more(
     site: KubernetesSite,
 ) -> None:
-    """Its device plugin finds a GPU unhealthy, or is renewed: what runs there runs on."""
+    """Its device plugin finds a GPU unhealthy, or is renewed: what runs there runs
+    on.
+    """
     site.slots = None
     site.kubelet.give("node-1", 1)
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     assert told(site) == [("node-1", 1)]  # of the two that it has
     site.kubelet.give("node-1", 2)
     until(lambda: told(site) == [("node-1", 2)])

@@ -1,4 +1,6 @@
-"""The Kubernetes executor keeps the executor contract on a real API server with etcd, and a test kubelet."""
+"""The Kubernetes executor keeps the executor contract on a real API server with etcd,
+and a test kubelet.
+"""
 
 import pytest
 

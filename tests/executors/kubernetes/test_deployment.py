@@ -1,4 +1,6 @@
-"""deploy/kubernetes: what a real API server says of it, and that it grants what the executor asks for."""
+"""deploy/kubernetes: what a real API server says of it, and that it grants what the
+executor asks for.
+"""
 
 from typing import get_args
 

@@ -1,4 +1,6 @@
-"""An ElasticJob is a job like one that was submitted: a scheduler on a real API server, its controller."""
+"""An ElasticJob is a job like one that was submitted: a scheduler on a real API server,
+its controller.
+"""
 
 import shutil
 import subprocess
@@ -26,7 +28,8 @@ from tests.executors.kubernetes.site import (
 
 JOBS = resources_path(NAMESPACE)
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
-NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z"
+NOW = "2026-01-01T00:00:00Z"
+LATER = "2026-01-01T00:00:05Z"
 
 
 def elastic_job(
@@ -256,7 +259,9 @@ while not pathlib.Path("end").exists():
 def test_a_hugging_face_trainer_tells_the_object_how_far_it_is(
     site: KubernetesSite, scheduler: Client
 ) -> None:
-    """Its own callback for Kubeflow's TrainJobs (KEP-2779), which knows nothing of Coadapt."""
+    """Its own callback for Kubeflow's TrainJobs (KEP-2779), which knows nothing of
+    Coadapt.
+    """
     pytest.importorskip("transformers")
     (site.folder / "train.py").write_text(HUGGING_FACE)
     mirror = mirror_of(site)

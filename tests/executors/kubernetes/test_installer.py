@@ -1,4 +1,6 @@
-"""Where the API server cannot be had, its script says so and ends with 75, by which `.ci/run` knows it."""
+"""Where the API server cannot be had, its script says so and ends with 75, by which
+`.ci/run` knows it.
+"""
 
 import shutil
 import subprocess

@@ -1,4 +1,6 @@
-"""Which changes of a job become Events of its object, and how often; a small server keeps what is posted."""
+"""Which changes of a job become Events of its object, and how often; a small server
+keeps what is posted.
+"""
 
 from dataclasses import replace
 
@@ -22,7 +24,9 @@ OBJECT = {"metadata": {"name": "cifar", "namespace": "ml", "uid": "u-1"}}
 
 
 class EventServer:
-    """What an API server does with events: names are unique, a patch changes what is there."""
+    """What an API server does with events: names are unique, a patch changes what is
+    there.
+    """
 
     def __init__(self) -> None:
         self.events: dict[str, JsonObject] = {}
@@ -74,10 +78,8 @@ def rescaled(before: int, now: int, text: str = "", **pause: float) -> Change:
     return Change(seq=9, at=9.0, text=text, rescale=rescale)
 
 
-PENDING, STARTING = (
-    standing("pending", "no_capacity"),
-    standing("starting", "allocated", 2),
-)
+PENDING = standing("pending", "no_capacity")
+STARTING = standing("starting", "allocated", 2)
 RUNNING = standing("running", "allocated", 2)
 
 
@@ -244,7 +246,8 @@ def flapping(first: int, count: int) -> list[Change]:
 def test_what_is_too_much_is_counted_and_what_comes_later_waits_but_not_the_end() -> (
     None
 ):
-    server, clock = EventServer(), Clock()
+    server = EventServer()
+    clock = Clock()
     teller = EventTeller(server, "ml", clock)  # type: ignore[arg-type]  # a server
     assert teller.tell(OBJECT, flapping(1, BURST + 5)) == BURST + 5
     said = server.said()

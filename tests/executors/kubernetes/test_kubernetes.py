@@ -1,4 +1,6 @@
-"""What is particular to replicas that are pods: nodes, takeover, secrets, what others do to pods."""
+"""What is particular to replicas that are pods: nodes, takeover, secrets, what others
+do to pods.
+"""
 
 import base64
 import json
@@ -36,7 +38,10 @@ from tests.executors.kubernetes.site import NAMESPACE, PODS, KubernetesSite
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-SLEEPER = "trap 'echo saved >> saved; exit 75' TERM; echo up $RANK; touch up-$RANK; while true; do sleep 0.05; done"
+SLEEPER = (
+    "trap 'echo saved >> saved; exit 75' TERM; echo up $RANK; touch up-$RANK; while "
+    "true; do sleep 0.05; done"
+)
 
 
 def order(site: KubernetesSite, run: str, *counts: int) -> Start:
@@ -52,7 +57,8 @@ def order(site: KubernetesSite, run: str, *counts: int) -> Start:
 
 
 def running(site: KubernetesSite, *counts: int) -> tuple[object, Inbox]:
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     executor.execute(order(site, SLEEPER, *counts), inbox.post)
     inbox.wait(started("a", 1))
     until(
@@ -144,19 +150,23 @@ def test_what_names_a_pod_s_own_cluster_reaches_proxies_and_no_replica(
 def test_pods_are_taken_over_when_all_of_the_scheduler_died(
     site: KubernetesSite,
 ) -> None:
-    """As when the scheduler's own pod is replaced: launcher and proxies are gone, the pods train on."""
+    """As when the scheduler's own pod is replaced: launcher and proxies are gone, the
+    pods train on.
+    """
     running(site, 1, 1)
     uids = {pod["metadata"]["uid"] for pod in site.pods()}
     job = JobDir.of(site.state_dir, "a")
     site.stop_executors()
     assert kill_marked(job.checkpoints) == 3
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     assert executor.adopted() == [("a", 1)]
     executor.execute(order(site, SLEEPER, 1, 1), inbox.post)
     inbox.wait(started("a", 1))
     until(lambda: len(marked_processes(job.checkpoints)) == 3)
     assert {pod["metadata"]["uid"] for pod in site.pods()} == uids
-    # A proxy that is told to stop before it has read anything leaves the rest to the sweep, and a gap.
+    # A proxy that is told to stop before it has read anything leaves the rest to the
+    # sweep, and a gap.
     until(lambda: job.log("1-0").read_text() == "up 0\n")
     executor.execute(Stop(job="a", generation=1), inbox.post)
     inbox.wait(exited("a", 1, Outcome.STOPPED))
@@ -168,7 +178,8 @@ def test_pods_are_taken_over_when_all_of_the_scheduler_died(
 def test_a_pod_that_ended_while_nobody_looked_is_judged_by_its_exit_code(
     site: KubernetesSite,
 ) -> None:
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     executor.execute(
         order(site, "touch up; while [ ! -e end ]; do sleep 0.05; done", 1), inbox.post
     )
@@ -268,7 +279,10 @@ def test_it_is_told_when_the_api_server_is_away_for_long_and_when_it_is_back(
     executor, inbox = running(site, 1, 1)
     site.control_plane.kill_apiserver()
     try:
-        why = "its replicas cannot be seen, but may train on: the API server has told nothing"
+        why = (
+            "its replicas cannot be seen, but may train on: the API server has told "
+            "nothing"
+        )
         assert why in unseen(inbox)
         executor.execute(order(site, SLEEPER, 1, 1), inbox.post)
         assert why in unseen(inbox)
@@ -286,7 +300,8 @@ def test_it_is_told_when_the_api_server_is_away_for_long_and_when_it_is_back(
 @pytest.mark.usefixtures("impatient")
 def test_a_pod_is_made_once_the_api_server_is_back(site: KubernetesSite) -> None:
     """Until then it has not started, and its log says why."""
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     log = JobDir.of(site.state_dir, "a").log("1-0")
     site.control_plane.kill_apiserver()
     try:
@@ -306,7 +321,8 @@ def test_replicas_join_and_leave_in_place_also_under_a_second_launcher(
     site: KubernetesSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     job = JobDir.of(site.state_dir, "a")
     lead = job.generation(1)
     for generation, counts in ((1, (1,)), (2, (1, 1)), (3, (0, 1))):
@@ -345,7 +361,8 @@ def test_a_pod_that_may_not_be_made_fails_its_job_and_says_why(
     (site.folder / "pod.yaml").write_text(
         "spec: {hostNetwork: true, restartPolicy: Never, priority: high}\n"
     )
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     executor.execute(order(site, "true", 1), inbox.post)
     inbox.one()
     end = inbox.one()

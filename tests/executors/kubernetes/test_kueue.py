@@ -1,4 +1,6 @@
-"""Slots that Kueue admits and takes back: jobs shrink in place, pods end, then the quota is given back."""
+"""Slots that Kueue admits and takes back: jobs shrink in place, pods end, then the
+quota is given back.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -63,10 +65,13 @@ def site(tmp_path: Path, control_plane: ControlPlane) -> Iterator[KubernetesSite
 
 
 class Stage:
-    """A scheduler over what Kueue admits, and jobs of a script without training, whose speeds are told."""
+    """A scheduler over what Kueue admits, and jobs of a script without training, whose
+    speeds are told.
+    """
 
     def __init__(self, site: KubernetesSite, kueue: Kueue) -> None:
-        self.site, self.kueue = site, kueue
+        self.site = site
+        self.kueue = kueue
         self.live = LiveCluster(site.folder, policy="castor", engine=site.engine)
         self.live.up(SLOTS)
 
@@ -97,7 +102,9 @@ class Stage:
         self.live.client.post(f"/v1/jobs/{job}/reports", cast(Json, body))
 
     def holds(self, job: str) -> int:
-        """Return what a job runs on, and tell what it cost: a policy shies from dear changes."""
+        """Return what a job runs on, and tell what it cost: a policy shies from dear
+        changes.
+        """
         found = self.live.job(job)
         if found["state"] != "running":
             return 0
@@ -147,8 +154,10 @@ def test_what_kueue_takes_back_is_taken_in_place_from_the_job_that_loses_least(
 ) -> None:
     kueue = stage.kueue
     assert stage.quota() == 0
-    # Told of one's speed, the scheduler would borrow for both, and change one that is not ready.
-    fast, slow = stage.submit("fast"), stage.submit("slow")
+    # Told of one's speed, the scheduler would borrow for both, and change one that is
+    # not ready.
+    fast = stage.submit("fast")
+    slow = stage.submit("slow")
     stage.tell(fast, SCALES)
     stage.tell(slow, STALLS)
     stage.until(

@@ -1,4 +1,6 @@
-"""What a pod prints comes whole, once and in order, whatever closes the connection between."""
+"""What a pod prints comes whole, once and in order, whatever closes the connection
+between.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -10,11 +12,13 @@ pytest.importorskip("kubernetes")
 from coadapt.executors.kubernetes.api import ApiError
 from coadapt.executors.kubernetes.pod_log import TRIES_AFTER_END, PodLog
 
-PATIENCE_S, RETRY_S = 60.0, 0.01
+PATIENCE_S = 60.0
+RETRY_S = 0.01
 
 
 class LogServer:
-    """Answers each request with the whole log so far; a string breaks the answer off after it.
+    """Answers each request with the whole log so far; a string breaks the answer off
+    after it.
 
     The last answer is repeated.
     """
@@ -36,7 +40,9 @@ class LogServer:
 
 
 def passed_on(server: LogServer, printed: int = 0) -> int:
-    """Pass on all that there is; return how often the server had been asked when the container had ended."""
+    """Pass on all that there is; return how often the server had been asked when the
+    container had ended.
+    """
     log = PodLog(server, "/pods/a", printed, RETRY_S)  # type: ignore[arg-type]  # a server
     log.start()
     assert server.all_asked.wait(PATIENCE_S)

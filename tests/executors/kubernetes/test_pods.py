@@ -173,7 +173,8 @@ def test_a_template_gives_what_we_do_not_and_its_container_is_ours() -> None:
 
 
 def test_a_replicas_token_is_a_file_and_its_setup_has_none() -> None:
-    made, name = pod(settings(), ORDER), "coadapt-1-cifar-1a-3-0"
+    made = pod(settings(), ORDER)
+    name = "coadapt-1-cifar-1a-3-0"
     [volume] = made["spec"]["volumes"]
     assert volume["secret"] == {
         "secretName": name,
@@ -260,7 +261,8 @@ PREEMPTED = {
         ({}, "its pod was deleted (evicted, preempted) from outside"),
         (
             {"conditions": [PREEMPTED]},
-            "its pod was deleted from outside (PreemptionByScheduler: a pod of higher priority)",
+            ("its pod was deleted from outside (PreemptionByScheduler: a pod of "
+            "higher priority)"),
         ),
     ],
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""deploy/kubernetes as it runs: a real API server, the scheduler's pod of the Deployment's own template."""
+"""deploy/kubernetes as it runs: a real API server, the scheduler's pod of the
+Deployment's own template.
+"""
 
 import copy
 import http.client
@@ -93,10 +95,13 @@ SETTINGS = {"policy": "fifo", "round": 1, "reaction": 0.1}
 
 
 class InCluster:
-    """The base, applied; what a Deployment's controller does with its template; a user beside the cluster."""
+    """The base, applied; what a Deployment's controller does with its template; a user
+    beside the cluster.
+    """
 
     def __init__(self, folder: Path, control_plane: ControlPlane) -> None:
-        self.volume, self.workspace = as_volume(folder / "volume"), folder / "workspace"
+        self.volume = as_volume(folder / "volume")
+        self.workspace = folder / "workspace"
         self.state = self.volume / "coadapt"
         self.workspace.mkdir()
         self.runtime = Walled(
@@ -112,7 +117,8 @@ class InCluster:
         self.site = KubernetesSite(
             folder, control_plane, {"node": 0, **GPU_NODES}, ground
         )
-        self.api, self.kubelet = self.site.api, self.site.kubelet
+        self.api = self.site.api
+        self.kubelet = self.site.kubelet
         for name in GPU_NODES:
             self.api.ask(
                 "PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": [TAINT]}}
@@ -126,7 +132,9 @@ class InCluster:
         self._made = 0
 
     def make_pod(self) -> str:
-        """Make the scheduler's pod, as the ReplicaSet's controller does, on the node without GPUs."""
+        """Make the scheduler's pod, as the ReplicaSet's controller does, on the node
+        without GPUs.
+        """
         self._made += 1
         name = f"coadapt-{self._made}"
         manifest = next(
@@ -156,10 +164,8 @@ class InCluster:
         """Return whether the scheduler answers as the pod's own probe asks."""
         found = self.api.get(f"{PODS}/{name}")
         container = found["spec"]["containers"][0]
-        asked, ports = (
-            container[probe]["httpGet"],
-            {each["name"]: each["containerPort"] for each in container["ports"]},
-        )
+        asked = container[probe]["httpGet"]
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
         connection = http.client.HTTPConnection(
             found["status"].get("podIP", ""), ports[asked["port"]], timeout=5
         )
@@ -183,7 +189,9 @@ class InCluster:
         return (self.state / "token").read_text().strip()
 
     def coadapt(self, *arguments: str) -> str:
-        """Run a verb as a user does who has the token and reaches the Service, and nothing else."""
+        """Run a verb as a user does who has the token and reaches the Service, and
+        nothing else.
+        """
         envs = {
             "COADAPT_URL": f"http://coadapt.{NAMESPACE}.svc:{self.port}",
             "COADAPT_TOKEN": self.token,
@@ -247,7 +255,8 @@ def test_jobs_of_both_kinds_train_on_over_two_pods_of_the_scheduler(
     trains = cluster.coadapt("submit", "job.yaml")
     until(lambda: cluster.status("counts").get("phase") == "Running")
     until(lambda: cluster.told(first, trains)["progress"] > 0)
-    counts, pods = cluster.status("counts")["job"], cluster.replicas()
+    counts = cluster.status("counts")["job"]
+    pods = cluster.replicas()
     assert len(pods) == 3
 
     cluster.pod(first).kill()
@@ -281,14 +290,14 @@ def test_jobs_of_both_kinds_train_on_over_two_pods_of_the_scheduler(
 def test_a_token_that_the_cluster_renewed_is_followed(
     tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client looks into the file once a minute; a file that is empty for a moment is no end."""
+    """The client looks into the file once a minute; a file that is empty for a moment
+    is no end.
+    """
     for name, value in control_plane.in_cluster.items():
         monkeypatch.setenv(name, value)
-    token, namespace, now = (
-        tmp_path / "token",
-        tmp_path / "namespace",
-        datetime.now(UTC),
-    )
+    token = tmp_path / "token"
+    namespace = tmp_path / "namespace"
+    now = datetime.now(UTC)
     token.write_text(made_token(control_plane.admin(), NAMESPACE, "coadapt"))
     namespace.write_text(NAMESPACE)
     monkeypatch.setattr(api_module, "SERVICE_ACCOUNT_NAMESPACE", str(namespace))

@@ -1,4 +1,6 @@
-"""Progress in the words of KEP-2779: by samples and goodput where they are known, else as the script says."""
+"""Progress in the words of KEP-2779: by samples and goodput where they are known, else
+as the script says.
+"""
 
 import pytest
 
@@ -7,11 +9,9 @@ pytest.importorskip("kubernetes")
 from coadapt.executors.kubernetes.elastic_jobs import merge_patch
 from coadapt.executors.kubernetes.trainer_status import trainer_status
 
-NOW, SOON, LATER = (
-    "2026-01-01T00:00:00Z",
-    "2026-01-01T00:00:09Z",
-    "2026-01-01T00:00:10Z",
-)
+NOW = "2026-01-01T00:00:00Z"
+SOON = "2026-01-01T00:00:09Z"
+LATER = "2026-01-01T00:00:10Z"
 
 
 def picture(**changes: object) -> dict[str, object]:
@@ -31,7 +31,8 @@ def picture(**changes: object) -> dict[str, object]:
 def test_what_is_left_takes_its_time_at_the_goodput_of_now() -> None:
     assert trainer_status(picture(), None, NOW) == {
         "progressPercentage": 25,
-        "estimatedRemainingSeconds": 50,  # 1,500 samples at 40 a second, each worth 0.75
+        # 1,500 samples at 40 a second, each worth 0.75
+        "estimatedRemainingSeconds": 50,
         "metrics": [{"name": "loss", "value": "0.234568"}],
         "lastUpdatedTime": NOW,
     }

@@ -1,10 +1,12 @@
-"""Random attacks of jobs on their own directories, beside a quiet neighbour, under a real local executor.
+"""Random attacks of jobs on their own directories, beside a quiet neighbour, under a
+real local executor.
 
 python -m tests.executors.processes.attacks --attacks 5000 --seed 1
 
-Each job is a real process that removes and replaces what lies below its directory, a few times in a row, while
-it starts, runs, is stopped or ends. After each the executor must live and have told its end, the neighbour must
-run, logs must be readable, and no process of the job may be left.
+Each job is a real process that removes and replaces what lies below its directory, a
+few times in a row, while it starts, runs, is stopped or ends. After each the executor
+must live and have told its end, the neighbour must run, logs must be readable, and no
+process of the job may be left.
 """
 
 import argparse
@@ -27,7 +29,8 @@ from coadapt.executors.processes.job_processes import marked_jobs
 from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import Allocation, BatchLimits, JobSpec, Launch, Node, ReplicaLimits
 
-# From the job's directory, "" for itself. The last ones are where earlier versions kept their records.
+# From the job's directory, "" for itself. The last ones are where earlier versions kept
+# their records.
 PATHS = (
     "",
     "checkpoints",
@@ -75,7 +78,9 @@ ENDS = (
     "(setsid sleep 600 &); exit 0",
     "kill -9 $$",
 )
-NODE, SLOTS, NEIGHBOUR = "here", 5, "neighbour"
+NODE = "here"
+SLOTS = 5
+NEIGHBOUR = "neighbour"
 GRACE_S = 0.3
 # From the order to stop until the end must be told, on a busy machine.
 END_WAIT_S = 60.0
@@ -102,7 +107,9 @@ class Ended:
 
 
 class Attacked:
-    """A state directory, an executor over it, a neighbour that runs all the time, and jobs that attack."""
+    """A state directory, an executor over it, a neighbour that runs all the time, and
+    jobs that attack.
+    """
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.state_dir = folder / "state"
@@ -122,8 +129,11 @@ class Attacked:
                 self._neighbour = (self._work / "neighbour").read_text().strip()
 
     def attack(self, number: int, num_attacks: int) -> None:
-        """Run one job with so many attacks. Raises AssertionError where anything but the job is harmed."""
-        job, rng = f"job-{number}", self._rng
+        """Run one job with so many attacks. Raises AssertionError where anything but
+        the job is harmed.
+        """
+        job = f"job-{number}"
+        rng = self._rng
         script, told = self._script(num_attacks)
         self._start(job, script)
         done = self._work / f"attacked-{job}"
@@ -205,7 +215,9 @@ class Attacked:
         self._executor.execute(order, self._heard.post)
 
     def _restart(self) -> None:
-        """Begin a new executor, as a new scheduler does, and ask after what it should run."""
+        """Begin a new executor, as a new scheduler does, and ask after what it should
+        run.
+        """
         node = Node(id=NODE, num_gpus=SLOTS, gpu_type="cpu")
         host = Host(state_dir=self.state_dir, url="http://here", stop_grace_s=GRACE_S)
         options = ProcessOptions(disk_reserve_bytes=0)
@@ -230,7 +242,9 @@ class Attacked:
 
 
 def run(num_attacks: int, seed: int, per_job: int = 10) -> Attacked:
-    """Attack so often, `per_job` times in each job; return what came of it. Raises AssertionError."""
+    """Attack so often, `per_job` times in each job; return what came of it. Raises
+    AssertionError.
+    """
     folder = Path(tempfile.mkdtemp(prefix="attacks-"))
     attacked = Attacked(folder, random.Random(seed))
     number = 0

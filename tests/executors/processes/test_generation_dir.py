@@ -1,4 +1,6 @@
-"""The directories of a job's generations: old ones go, those that anything alive needs stay."""
+"""The directories of a job's generations: old ones go, those that anything alive needs
+stay.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""What a job does to its own processes and files harms nobody else, and can be ended."""
+"""What a job does to its own processes and files harms nobody else, and can be
+ended.
+"""
 
 import os
 import signal
@@ -44,7 +46,9 @@ while True:
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether it is gone, or runs no more: whoever adopted it may take its time."""
+    """Return whether it is gone, or runs no more: whoever adopted it may take its
+    time.
+    """
     try:
         return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
     except (
@@ -55,7 +59,9 @@ def has_ended(pid: int) -> bool:
 
 
 def overwritten(site: LocalSite, run: str) -> int:
-    """Start a script that overwrites its environment by the command `run`; return its process id."""
+    """Start a script that overwrites its environment by the command `run`; return its
+    process id.
+    """
     (site.folder / "train.py").write_text(OVERWRITTEN)
     inbox = Inbox()
     site.executor(stop_grace_s=1.0).execute(order(site, run), inbox.post)
@@ -70,7 +76,9 @@ def overwritten(site: LocalSite, run: str) -> int:
 def test_one_that_overwrote_its_environment_hears_a_stop_and_ends(
     site: LocalSite, manner: str
 ) -> None:
-    """It was killed while it saved, or, where it ignored the stop, held its GPU for ever."""
+    """It was killed while it saved, or, where it ignored the stop, held its GPU for
+    ever.
+    """
     pid = overwritten(site, f"true; {sys.executable} train.py '{manner}'; true")
     inbox = Inbox()
     executor = site.executor(stop_grace_s=1.0)
@@ -110,7 +118,8 @@ def test_a_launcher_that_hangs_is_ended_once_it_was_to_stop(
 ) -> None:
     """Its job could not be cancelled, and held its GPUs for ever."""
     monkeypatch.setattr(live_generation, "STUCK_S", 0.5)
-    inbox, executor = Inbox(), site.executor(stop_grace_s=0.1)
+    inbox = Inbox()
+    executor = site.executor(stop_grace_s=0.1)
     executor.execute(order(site, "kill -STOP $PPID; touch up; sleep 600"), inbox.post)
     until((site.folder / "up").exists)
     (launcher,) = site.pids("launcher")
@@ -133,7 +142,8 @@ def test_whatever_stands_among_the_listeners_the_job_ends(
     site: LocalSite, made: str
 ) -> None:
     """Its launcher died of it, or waited for ever."""
-    inbox, executor = Inbox(), site.executor()
+    inbox = Inbox()
+    executor = site.executor()
     executor.execute(order(site, made), inbox.post)
     assert isinstance(inbox.one(), ReplicasStarted)  # its end may have come, too
     end = end_of(inbox)
@@ -148,15 +158,22 @@ def test_whatever_stands_among_the_listeners_the_job_ends(
     [
         """echo '{"outcome": "succeeded", "detail": "", "member": ""}' > exit.json""",
         "mkfifo exit.json",
-        "echo '{' > exit.json; echo x > order.json; echo x > successor; mkfifo kept.json",
+        (
+            "echo '{' > exit.json; echo x > order.json; echo x > successor; mkfifo "
+            "kept.json"
+        ),
         "ln -s /dev/zero exit.json",
     ],
 )
 def test_who_writes_its_own_end_neither_ends_by_it_nor_keeps_others_waiting(
     site: LocalSite, made: str
 ) -> None:
-    """The executor waited for the launcher, for a pipe's end, or died, and with it the scheduler."""
-    inbox, other, executor = Inbox(), Inbox(), site.executor(stop_grace_s=0.1)
+    """The executor waited for the launcher, for a pipe's end, or died, and with it the
+    scheduler.
+    """
+    inbox = Inbox()
+    other = Inbox()
+    executor = site.executor(stop_grace_s=0.1)
     folder = "$COADAPT_CHECKPOINT_DIR/../generations/1"
     executor.execute(
         order(site, f"(cd {folder}; {made}); touch made; sleep 600"), inbox.post

@@ -1,4 +1,6 @@
-"""What replicas print is kept within a limit, whole lines' order and bytes' numbers included."""
+"""What replicas print is kept within a limit, whole lines' order and bytes' numbers
+included.
+"""
 
 import os
 import tempfile
@@ -67,7 +69,8 @@ def test_the_end_of_a_log_is_kept_and_every_byte_keeps_its_number(
 def test_logs_follow_each_other_though_the_first_has_lost_its_beginning(
     tmp_path: Path,
 ) -> None:
-    one, other = tmp_path / "1-0.log", tmp_path / "2-0.log"
+    one = tmp_path / "1-0.log"
+    other = tmp_path / "2-0.log"
     printed(one, [b"a" * 30, b"b" * 30], 40)
     other.write_bytes(b"later\n")
     part = read_log([one, tmp_path / "gone.log", other], 0)
@@ -83,7 +86,8 @@ def test_a_log_that_was_there_is_continued(tmp_path: Path) -> None:
 
 
 def test_without_room_output_is_dropped_and_counted(tmp_path: Path) -> None:
-    log, room = tmp_path / "1-0.log", threading.Event()
+    log = tmp_path / "1-0.log"
+    room = threading.Event()
     pump = LogPump(1000, room.is_set)
     writer = pump.open(log)
     os.write(writer, b"lost\n")
@@ -100,7 +104,8 @@ def test_without_room_output_is_dropped_and_counted(tmp_path: Path) -> None:
 
 def test_to_drain_one_that_prints_on_and_on_has_an_end(tmp_path: Path) -> None:
     pump = LogPump(1000, lambda: True)
-    writer, over = pump.open(tmp_path / "1-0.log"), threading.Event()
+    writer = pump.open(tmp_path / "1-0.log")
+    over = threading.Event()
 
     def print_on() -> None:
         while not over.is_set():
@@ -109,7 +114,8 @@ def test_to_drain_one_that_prints_on_and_on_has_an_end(tmp_path: Path) -> None:
     thread = threading.Thread(target=print_on)
     thread.start()
     for _ in range(3):
-        pump.drain()  # without an end of its own it would run into the suite's time limit
+        # without an end of its own it would run into the suite's time limit
+        pump.drain()
     over.set()
     thread.join()
     os.close(writer)
@@ -121,9 +127,9 @@ LIMIT = 1 << 20
 
 @pytest.mark.processes
 def test_one_that_prints_without_end_cannot_fill_the_disk(site: LocalSite) -> None:
-    inbox, executor = (
-        Inbox(),
-        site.executor(options=ProcessOptions(log_bytes=LIMIT, disk_reserve_bytes=0)),
+    inbox = Inbox()
+    executor = site.executor(
+        options=ProcessOptions(log_bytes=LIMIT, disk_reserve_bytes=0)
     )
     executor.execute(
         order(site, "yes | head -c 20000000; echo the end >&2; exit 3"), inbox.post
@@ -132,27 +138,34 @@ def test_one_that_prints_without_end_cannot_fill_the_disk(site: LocalSite) -> No
     assert "the end" in end.detail
     kept = sum(path.stat().st_size for path in site.job().logs.iterdir())
     assert LIMIT // 2 < kept <= LIMIT
-    data, offset = b"", 0
+    data = b""
+    offset = 0
     while (part := executor.log("a", 0, offset)).data:
-        data, offset = data + part.data, part.next_offset
+        data = data + part.data
+        offset = part.next_offset
     assert (offset, len(data)) == (20_000_008, kept)
     assert data.endswith(b"y\ny\nthe end\n")
 
 
 @pytest.mark.processes
 def test_a_log_is_followed_while_it_loses_its_beginning(site: LocalSite) -> None:
-    inbox, executor = (
-        Inbox(),
-        site.executor(options=ProcessOptions(log_bytes=10_000, disk_reserve_bytes=0)),
+    inbox = Inbox()
+    executor = site.executor(
+        options=ProcessOptions(log_bytes=10_000, disk_reserve_bytes=0)
     )
-    run = "for i in $(seq 1 3000); do echo line $i; done; while ! [ -e go ]; do sleep 0.05; done; echo over"
+    run = (
+        "for i in $(seq 1 3000); do echo line $i; done; while ! [ -e go ]; do sleep "
+        "0.05; done; echo over"
+    )
     executor.execute(order(site, run), inbox.post)
     inbox.wait(started("a", 1))
     until(lambda: (site.job().logs / "1-0.log").exists() is False)
-    data, offset = b"", 0
+    data = b""
+    offset = 0
     while b"line 3000\n" not in data:
         part = executor.log("a", 0, offset)
-        data, offset = data + part.data, part.next_offset
+        data = data + part.data
+        offset = part.next_offset
     (site.folder / "go").touch()
     inbox.wait(exited("a", 1, Outcome.SUCCEEDED))
     assert executor.log("a", 0, offset).data == b"over\n"
@@ -166,10 +179,8 @@ def test_nothing_new_starts_while_the_disk_is_nearly_full(
     monkeypatch.setattr(
         "coadapt.executors.processes.launching.free_bytes", lambda _: free[0]
     )
-    inbox, executor = (
-        Inbox(),
-        site.executor(options=ProcessOptions(disk_reserve_bytes=1 << 20)),
-    )
+    inbox = Inbox()
+    executor = site.executor(options=ProcessOptions(disk_reserve_bytes=1 << 20))
     executor.execute(order(site, "true"), inbox.post)
     inbox.stays_empty()
     free[0] = 1 << 40

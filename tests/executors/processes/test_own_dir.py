@@ -1,4 +1,6 @@
-"""Whatever a job does to its own directory ends at most that job, and what is told as ended is gone."""
+"""Whatever a job does to its own directory ends at most that job, and what is told as
+ended is gone.
+"""
 
 import os
 import signal
@@ -74,7 +76,8 @@ def test_a_directory_that_was_replaced_by_a_file_fails_the_next_start_alone(
     assert (end.outcome, end.detail) == (
         Outcome.FAILED,
         (
-            "could not be started: [Errno 20] a file where a directory of the job belongs: "
+            "could not be started: [Errno 20] a file where a directory of the job "
+            "belongs: "
             f"'{site.job().path}'"
         ),
     )
@@ -91,7 +94,9 @@ def test_a_directory_that_was_replaced_by_a_file_fails_the_next_start_alone(
 def test_one_that_removed_its_directory_is_gone_once_it_is_told_as_stopped(
     site: LocalSite,
 ) -> None:
-    """It was told as cancelled after a restart of the scheduler, and held its GPU for ever."""
+    """It was told as cancelled after a restart of the scheduler, and held its GPU for
+    ever.
+    """
     inbox = Inbox()
     run = (
         f"rm -rf {OWN}; touch up; trap 'exit 75' TERM; while true; do sleep 0.05; done"
@@ -116,7 +121,8 @@ def test_one_that_is_missing_a_directory_gets_it_back_while_it_runs(
 
 
 def test_a_stop_that_cannot_be_written_comes_by_a_signal(site: LocalSite) -> None:
-    inbox, executor = Inbox(), site.executor()
+    inbox = Inbox()
+    executor = site.executor()
     run = "trap 'exit 75' TERM; touch up; while true; do sleep 0.05; done"
     executor.execute(order(site, run), inbox.post)
     until((site.folder / "up").exists)
@@ -141,7 +147,8 @@ def test_a_launcher_whose_lock_was_removed_is_not_taken_for_dead(
     site.executor().execute(order(site, run), inbox.post)
     until((site.folder / "up").exists)
     (site.job().records / "lock").unlink()
-    other, executor = Inbox(), site.executor()
+    other = Inbox()
+    executor = site.executor()
     executor.execute(order(site, run), other.post)
     other.wait(started("a", 1))
     other.stays_empty()
@@ -176,7 +183,9 @@ def test_the_records_of_an_earlier_version_are_moved_out_of_the_jobs_reach(
 
 
 def test_a_job_that_an_earlier_version_started_is_taken_over(site: LocalSite) -> None:
-    """Its launcher holds a lock, and writes, where earlier versions did; here a stand-in that does so."""
+    """Its launcher holds a lock, and writes, where earlier versions did; here a
+    stand-in that does so.
+    """
     job = site.job()
     old = job.path / "generations" / "1"
     old.mkdir(parents=True)
@@ -195,7 +204,8 @@ def test_a_job_that_an_earlier_version_started_is_taken_over(site: LocalSite) ->
     envs = {**os.environ, ENV_CHECKPOINT_DIR: str(job.checkpoints)}
     launcher = subprocess.Popen([sys.executable, "-c", stand_in, str(old)], env=envs)
     until((old / "started").exists)
-    inbox, executor = Inbox(), site.executor()
+    inbox = Inbox()
+    executor = site.executor()
     assert executor.adopted() == [("a", 1)]
     executor.execute(order(site, "true"), inbox.post)
     inbox.wait(started("a", 1))

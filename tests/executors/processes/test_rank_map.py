@@ -1,4 +1,6 @@
-"""Who takes which slot: laws that hold for any allocation, of whole GPUs and of shared ones."""
+"""Who takes which slot: laws that hold for any allocation, of whole GPUs and of shared
+ones.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -91,7 +93,8 @@ def test_as_many_stay_as_may_and_they_keep_their_slots(
         wanted = allocation(counts, "".join(order))
         rank_map = map_ranks(generation, wanted, free_beside(present), present)
         assert rank_map is not None
-        now, before = places(rank_map), {} if present is None else places(present)
+        now = places(rank_map)
+        before = {} if present is None else places(present)
         assert {node: len(slots) for node, slots in rank_map.slots.items()} == dict(
             wanted.slots
         )
@@ -126,7 +129,8 @@ def test_nobody_is_seated_while_too_few_slots_are_free() -> None:
 
 
 def test_slots_of_both_generations_are_held_in_between() -> None:
-    one, other = Slot(0), Slot(1, label=3, parts=PARTS // 2)
+    one = Slot(0)
+    other = Slot(1, label=3, parts=PARTS // 2)
     assert union({"n": (Slot(2), one)}, {"n": (other, Slot(2)), "m": (one,)}) == {
         "n": (one, other, Slot(2)),
         "m": (one,),
@@ -203,15 +207,15 @@ def shared_by(sharers: int, labels: dict[str, set[int]]) -> Allocation:
 def test_a_label_is_one_slot_as_long_as_anybody_holds_it(
     orders: list[tuple[str, int, dict[str, set[int]], dict[str, int], bool]],
 ) -> None:
-    """Jobs start, rescale in place and end; whoever names a label sits where the others that name it do."""
+    """Jobs start, rescale in place and end; whoever names a label sits where the others
+    that name it do.
+    """
     held: dict[str, RankMap] = {}
     tied: dict[tuple[str, int], int] = {}
     for generation, (job, sharers, labels, counts, whole) in enumerate(orders, start=1):
         wanted = allocation(counts, "mn") if whole else shared_by(sharers, labels)
-        present, others = (
-            held.get(job),
-            [each for name, each in held.items() if name != job],
-        )
+        present = held.get(job)
+        others = [each for name, each in held.items() if name != job]
         if not wanted:
             held.pop(job, None)
         elif (
@@ -242,7 +246,8 @@ def test_a_label_is_one_slot_as_long_as_anybody_holds_it(
 
 
 def test_one_that_would_be_too_many_on_a_gpu_waits() -> None:
-    half, third = shared_by(2, {"n": {0}}), shared_by(3, {"n": {0}})
+    half = shared_by(2, {"n": {0}})
+    third = shared_by(3, {"n": {0}})
     free = FreeSlots(node(num_gpus=2))
     first = map_ranks(1, half, free)
     assert first is not None

@@ -1,4 +1,6 @@
-"""How the end of a replica is told: what it printed last is no cause where it was told to stop."""
+"""How the end of a replica is told: what it printed last is no cause where it was told
+to stop.
+"""
 
 import signal
 import subprocess
@@ -26,8 +28,10 @@ def ended(folder: Path, code: int, *lines: str) -> Replica:
     [
         (
             EXIT_STOPPED,
-            (TRAINS, "[coadapt: its pod was deleted (evicted, preempted) from outside; it saved first]"),
-            "replica 1's pod was deleted (evicted, preempted) from outside; it saved first",
+            (TRAINS, ("[coadapt: its pod was deleted (evicted, preempted) from outside; it "
+                "saved first]")),
+            ("replica 1's pod was deleted (evicted, preempted) from outside; it saved "
+            "first"),
         ),
         (
             EXIT_STOPPED,
@@ -41,7 +45,8 @@ def ended(folder: Path, code: int, *lines: str) -> Replica:
         ),
         (
             128 + signal.SIGTERM,
-            (TRAINS, "[coadapt: its pod was deleted from outside (EvictionByEvictionAPI: x)]"),
+            (TRAINS, ("[coadapt: its pod was deleted from outside (EvictionByEvictionAPI: "
+                "x)]")),
             "replica 1's pod was deleted from outside (EvictionByEvictionAPI: x)",
         ),
     ],

@@ -1,4 +1,6 @@
-"""A scheduler that other machines cannot reach says so, as soon as there is another machine."""
+"""A scheduler that other machines cannot reach says so, as soon as there is another
+machine.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -12,7 +14,8 @@ from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
 from coadapt.executors.processes.slots import Slot
 from coadapt.model import Node, NodeId
 
-OWN, FAR = "10.0.0.1", "10.0.0.2"
+OWN = "10.0.0.1"
+FAR = "10.0.0.2"
 
 
 class Machines:
@@ -48,7 +51,8 @@ def test_replicas_that_would_not_be_heard_are_told_of(
     addresses: tuple[str, ...],
     told: bool,
 ) -> None:
-    options, nodes = ProcessOptions(control_host=OWN), list[Event]()
+    options = ProcessOptions(control_host=OWN)
+    nodes = list[Event]()
     executor = ProcessExecutor(
         Machines(*addresses), Host(state_dir=tmp_path, url=url), options
     )

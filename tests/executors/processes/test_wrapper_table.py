@@ -1,7 +1,9 @@
-"""How a run ends, and that a stop arrives, through twenty and more ways to wrap a command; without torch.
+"""How a run ends, and that a stop arrives, through twenty and more ways to wrap a
+command; without torch.
 
-What stands for the training speaks as coadapt.train does to its launcher. Programs that need not be installed
-(uv, conda, accelerate, torchrun) are stood in for by scripts that pass on, or hide, what the real ones do.
+What stands for the training speaks as coadapt.train does to its launcher. Programs that
+need not be installed (uv, conda, accelerate, torchrun) are stood in for by scripts that
+pass on, or hide, what the real ones do.
 """
 
 import threading
@@ -43,9 +45,11 @@ if mode == "wait":
         signal.pause()
 word.write_text("ended 1-0")
 """
-# A shell between: dies of SIGTERM at once, as `conda run` and `uv run` may, and passes the code on.
+# A shell between: dies of SIGTERM at once, as `conda run` and `uv run` may, and passes
+# the code on.
 SHELL_BETWEEN = '#!/bin/bash\nshift\n"$@"\nexit $?\n'
-# Makes a code of its own, as torchrun and `accelerate launch` do, and passes SIGTERM on.
+# Makes a code of its own, as torchrun and `accelerate launch` do, and passes SIGTERM
+# on.
 OWN_CODE = """\
 #!/usr/bin/env python3
 import signal, subprocess, sys

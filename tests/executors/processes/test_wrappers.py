@@ -1,4 +1,6 @@
-"""A stop reaches the training process and its saved state is known, whatever stands in between."""
+"""A stop reaches the training process and its saved state is known, whatever stands in
+between.
+"""
 
 import os
 import signal
@@ -39,12 +41,14 @@ for _ in run.epochs(1):
             pathlib.Path("up").touch()
 """
 
-# Behaves like `conda run`: starts its command in a shell of its own, forwards no signal, dies of SIGTERM.
+# Behaves like `conda run`: starts its command in a shell of its own, forwards no
+# signal, dies of SIGTERM.
 WRAPPER = """\
 import subprocess, sys
 sys.exit(subprocess.run(["bash", "-c", " ".join(sys.argv[1:]) + "; exit $?"]).returncode)
 """
-# Catches SIGTERM, as conda's own handler does, and passes it on to a shell, which dies of it at once.
+# Catches SIGTERM, as conda's own handler does, and passes it on to a shell, which dies
+# of it at once.
 CATCHER = """\
 import signal, subprocess, sys
 child = subprocess.Popen(["bash", "-c", " ".join(sys.argv[1:]) + "; exit $?"])
@@ -77,7 +81,8 @@ def test_a_stop_is_honoured_through(run: str, site: LocalSite) -> None:
     )
     (site.folder / "wrapper.py").write_text(WRAPPER)
     (site.folder / "catcher.py").write_text(CATCHER)
-    inbox, executor = Inbox(), site.executor(stop_grace_s=60.0)
+    inbox = Inbox()
+    executor = site.executor(stop_grace_s=60.0)
     executor.execute(order(site, run), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
@@ -89,7 +94,8 @@ def test_a_stop_is_honoured_through(run: str, site: LocalSite) -> None:
         1,
     ), log
     assert state_was_saved(site.job().generation(1).own), log
-    # Nothing in between may hide the code, but torchrun makes its own, and `|| true` means to.
+    # Nothing in between may hide the code, but torchrun makes its own, and `|| true`
+    # means to.
     if "distributed" not in run and "true" not in run:
         assert end.detail == f"stopped as ordered; exit codes {EXIT_STOPPED}", log
     assert marked_processes(site.job().checkpoints) == []
@@ -110,7 +116,8 @@ signal.pause()
 
 def test_what_a_script_does_after_training_is_ended_too(site: LocalSite) -> None:
     (site.folder / "train.py").write_text(LISTENER)
-    inbox, executor = Inbox(), site.executor(stop_grace_s=60.0)
+    inbox = Inbox()
+    executor = site.executor(stop_grace_s=60.0)
     executor.execute(
         order(site, "python train.py; touch on; sleep 60; touch after"), inbox.post
     )
@@ -138,7 +145,9 @@ def test_a_stop_from_outside_that_a_wrapper_reports_as_success_is_none(
 def test_a_wrapper_that_dies_first_leaves_its_command_time_to_save(
     site: LocalSite,
 ) -> None:
-    """A script that does not listen as coadapt.train does, but handles SIGTERM by itself."""
+    """A script that does not listen as coadapt.train does, but handles SIGTERM by
+    itself.
+    """
     (site.folder / "train.py").write_text(
         "import pathlib, signal, sys, time\n"
         "def save(*_):\n"
@@ -150,7 +159,8 @@ def test_a_wrapper_that_dies_first_leaves_its_command_time_to_save(
         "signal.pause()\n"
     )
     (site.folder / "wrapper.py").write_text(WRAPPER)
-    inbox, executor = Inbox(), site.executor()
+    inbox = Inbox()
+    executor = site.executor()
     executor.execute(
         order(site, f"{sys.executable} wrapper.py python train.py"), inbox.post
     )
@@ -162,7 +172,8 @@ def test_a_wrapper_that_dies_first_leaves_its_command_time_to_save(
 
 
 def test_only_the_living_listen(tmp_path: Path) -> None:
-    own, none = OwnFiles(tmp_path, 1), OwnFiles(tmp_path, 2)
+    own = OwnFiles(tmp_path, 1)
+    none = OwnFiles(tmp_path, 2)
     own.listeners.mkdir(parents=True)
     (own.listeners / "1").touch()
     assert listening_processes(own) == set()

@@ -1,7 +1,8 @@
-"""A Slurm of several nodes that are all this machine: daemons started by hand, everything in one folder.
+"""A Slurm of several nodes that are all this machine: daemons started by hand,
+everything in one folder.
 
-No systemd, no cgroups, no root: munged, slurmctld and slurmd run as whoever runs the tests. The GPUs are
-devices that every Linux has: Slurm counts them, nobody opens one.
+No systemd, no cgroups, no root: munged, slurmctld and slurmd run as whoever runs the
+tests. The GPUs are devices that every Linux has: Slurm counts them, nobody opens one.
 """
 
 import os
@@ -20,7 +21,10 @@ from tempfile import mkdtemp
 from tests.ports import free_ports
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun")
-HOW_TO_GET = "no Slurm here (apt-get install slurm-wlm munge), or no network but loopback, where it finds no address"
+HOW_TO_GET = (
+    "no Slurm here (apt-get install slurm-wlm munge), or no network but loopback, "
+    "where it finds no address"
+)
 PATIENCE_S = 60.0
 LOOK_S = 0.05
 KEY_BYTES = 1024
@@ -62,7 +66,10 @@ OverTimeLimit=0
 GresTypes=gpu
 """
 MORE = "RealMemory={memory} Gres=gpu:a100:{gpus}"
-NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} {more}\n"
+NODE = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} "
+    "{more}\n"
+)
 PARTITIONS = """\
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
@@ -74,7 +81,8 @@ def missing() -> list[str]:
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
     absent = [name for name in NEEDED if shutil.which(name, path=path) is None]
     try:
-        # As its daemons ask: where there is no address but loopback, that one is not found, either.
+        # As its daemons ask: where there is no address but loopback, that one is not
+        # found, either.
         socket.getaddrinfo(
             "127.0.0.1", 0, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
         )
@@ -87,8 +95,8 @@ def missing() -> list[str]:
 class SlurmCluster:
     """`names`: of the nodes; each has so many GPUs and CPUs, as far as Slurm knows.
 
-    `sockets`: where Unix sockets are, munged's and slurmd's: wherever `folder` is, a path of theirs may have
-    107 characters.
+    `sockets`: where Unix sockets are, munged's and slurmd's: wherever `folder` is, a
+    path of theirs may have 107 characters.
     """
 
     folder: Path
@@ -110,7 +118,9 @@ class SlurmCluster:
         return {**os.environ, "SLURM_CONF": str(self.conf)}
 
     def start(self) -> None:
-        """Start all daemons; wait until every node is idle. Where that fails, none is left behind."""
+        """Start all daemons; wait until every node is idle. Where that fails, none is
+        left behind.
+        """
         try:
             self._start_all()
         except BaseException:

@@ -2,8 +2,8 @@
 
     python -m tests.executors.slurm.kills --kills 20
 
-Of a replica, a launcher, a node's daemon with all of its steps or without, the scheduler, the controller; a
-node is drained, an allocation is cancelled.
+Of a replica, a launcher, a node's daemon with all of its steps or without, the
+scheduler, the controller; a node is drained, an allocation is cancelled.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""Processes of a Slurm that is all on this machine: whose they are, and how a node dies with them."""
+"""Processes of a Slurm that is all on this machine: whose they are, and how a node dies
+with them.
+"""
 
 import os
 import signal
@@ -26,7 +28,9 @@ def command(pid: int) -> str:
 
 
 def kill_node(slurm: SlurmCluster, node: str, marked: Iterable[int]) -> None:
-    """Kill -9 a node's daemon, its steps, and of a job's processes (`marked`) those that are there."""
+    """Kill -9 a node's daemon, its steps, and of a job's processes (`marked`) those
+    that are there.
+    """
     slurm.kill(node)
     far = [pid for pid in marked if not any(near in command(pid) for near in NEAR)]
     for pid in (*_steps_of(slurm, node), *far):
@@ -35,7 +39,9 @@ def kill_node(slurm: SlurmCluster, node: str, marked: Iterable[int]) -> None:
 
 
 def _steps_of(slurm: SlurmCluster, node: str) -> list[int]:
-    """Return Slurm's own processes above the steps of `node`, and the runners in them."""
+    """Return Slurm's own processes above the steps of `node`, and the runners in
+    them.
+    """
     found = []
     for pid in (*processes("slurmstepd"), *processes("coadapt.executors.slurm.runner")):
         with suppress(OSError):

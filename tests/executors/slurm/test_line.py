@@ -1,4 +1,6 @@
-"""The line between a proxy and its runner: who gets through, and that its end is heard."""
+"""The line between a proxy and its runner: who gets through, and that its end is
+heard.
+"""
 
 import socket
 import threading
@@ -37,5 +39,6 @@ def test_whoever_has_not_the_token_is_sent_away(said: bytes) -> None:
 
 
 def test_a_token_is_used_once_per_replica() -> None:
-    first, second = Exchange("127.0.0.1"), Exchange("127.0.0.1")
+    first = Exchange("127.0.0.1")
+    second = Exchange("127.0.0.1")
     assert first.envs[ENV_LINE].split()[1] != second.envs[ENV_LINE].split()[1]

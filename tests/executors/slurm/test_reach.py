@@ -1,4 +1,6 @@
-"""What Slurm would not grant is found before it is asked for, and what ended is told: with tools of our own."""
+"""What Slurm would not grant is found before it is asked for, and what ended is told:
+with tools of our own.
+"""
 
 import logging
 import os

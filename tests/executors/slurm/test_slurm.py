@@ -1,4 +1,6 @@
-"""The Slurm executor keeps the executor contract on a real Slurm of two nodes, which are this machine."""
+"""The Slurm executor keeps the executor contract on a real Slurm of two nodes, which
+are this machine.
+"""
 
 import os
 import signal
@@ -45,7 +47,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    # A folder in which no Unix socket could be: where tests keep their files is not ours to say.
+    # A folder in which no Unix socket could be: where tests keep their files is not
+    # ours to say.
     folder = tmp_path_factory.mktemp("slurm") / ("long" * 27)
     cluster = SlurmCluster(folder, NODES, gpus=SLOTS_PER_NODE)
     cluster.start()
@@ -161,11 +164,15 @@ def test_a_replica_sees_the_gpus_of_its_slots_and_not_slurms_names(
     site: SlurmSite,
 ) -> None:
     del site.options["slots"]
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     assert {(node.num_gpus, node.gpu_type) for node in site.present().values()} == {
         (2, "a100")
     }
-    run = "echo $CUDA_VISIBLE_DEVICES $LOCAL_RANK ${SLURM_NTASKS:-no} ${SLURMD_NODENAME} > gpu-$RANK"
+    run = (
+        "echo $CUDA_VISIBLE_DEVICES $LOCAL_RANK ${SLURM_NTASKS:-no} "
+        "${SLURMD_NODENAME} > gpu-$RANK"
+    )
     executor.execute(order(site, run, NODES[1], 2), inbox.post)
     inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
     seen = [(site.folder / f"gpu-{rank}").read_text().split() for rank in range(2)]
@@ -175,7 +182,8 @@ def test_a_replica_sees_the_gpus_of_its_slots_and_not_slurms_names(
 def test_no_token_is_on_a_command_line_or_in_slurms_books(
     site: SlurmSite, slurm: SlurmCluster
 ) -> None:
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     executor.execute(order(site, "env > envs; touch up; sleep 600"), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
@@ -199,7 +207,8 @@ def test_no_token_is_on_a_command_line_or_in_slurms_books(
 
 
 def test_what_a_step_left_behind_is_ended_with_it(site: SlurmSite) -> None:
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     lasting = f"611.{os.getpid()}"  # by which nobody else's is found
     executor.execute(
         order(site, f"setsid env -i sleep {lasting} & touch up; sleep 600"), inbox.post
@@ -217,7 +226,8 @@ def test_a_node_from_which_nobody_can_be_reached_says_so(
     site: SlurmSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step's own environment comes last, so that the line leads nowhere."""
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     monkeypatch.setenv("PYTHONPATH", str(_where_the_line_is_cut(site.folder)))
     executor.execute(order(site, "true"), inbox.post)
     inbox.wait(started("a", 1), exited("a", 1, Outcome.LOST))
@@ -228,7 +238,10 @@ def test_a_node_from_which_nobody_can_be_reached_says_so(
 def _where_the_line_is_cut(folder: Path) -> Path:
     """Return a folder from which Python gets a start that cuts the line of a runner."""
     (folder / "start").mkdir()
-    cut = "import os\nif 'SLURM_STEP_ID' in os.environ: os.environ['COADAPT_SLURM_LINE'] = '127.0.0.1:1 x'\n"
+    cut = (
+        "import os\nif 'SLURM_STEP_ID' in os.environ: "
+        "os.environ['COADAPT_SLURM_LINE'] = '127.0.0.1:1 x'\n"
+    )
     (folder / "start" / "sitecustomize.py").write_text(cut)
     return folder / "start"
 
@@ -236,7 +249,8 @@ def _where_the_line_is_cut(folder: Path) -> Path:
 def test_a_node_whose_daemon_died_with_its_steps_is_lost_and_comes_back(
     site: SlurmSite, slurm: SlurmCluster
 ) -> None:
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     executor.execute(order(site, "touch up; sleep 600", NODES[1]), inbox.post)
     inbox.wait(started("a", 1))
     until((site.folder / "up").exists)
@@ -252,7 +266,8 @@ def test_a_node_whose_daemon_died_with_its_steps_is_lost_and_comes_back(
 def test_a_controller_that_comes_back_has_lost_no_node(
     site: SlurmSite, slurm: SlurmCluster
 ) -> None:
-    executor, inbox = site.executor(), Inbox()
+    executor = site.executor()
+    inbox = Inbox()
     executor.execute(
         order(site, "touch up; until [ -e finish ]; do sleep 0.1; done"), inbox.post
     )
@@ -295,7 +310,8 @@ def pool_jobs(site: SlurmSite, slurm: SlurmCluster) -> list[str]:
 def test_a_pool_is_asked_for_and_found_again(
     pooled: SlurmSite, slurm: SlurmCluster
 ) -> None:
-    executor, inbox = pooled.executor(), Inbox()
+    executor = pooled.executor()
+    inbox = Inbox()
     ((name, node),) = pooled.present().items()
     assert [node.num_gpus for node in executor.to_come] == [1]
     assert (node.num_gpus, node.gpu_type) == (1, "a100")
@@ -318,7 +334,8 @@ def test_a_pool_grows_while_jobs_wait_and_gives_back_what_is_idle(
     pooled: SlurmSite, slurm: SlurmCluster
 ) -> None:
     pooled.options |= {"idle_s": 0.5}
-    executor, inbox = pooled.executor(), Inbox()
+    executor = pooled.executor()
+    inbox = Inbox()
     (first,) = pooled.present()
     executor.execute(
         order(pooled, "until [ -e finish ]; do sleep 0.1; done", first), inbox.post
@@ -350,9 +367,13 @@ def test_a_node_leaves_before_its_allocation_ends_and_another_is_asked_for(
 def test_preemption_is_a_node_that_leaves(
     pooled: SlurmSite, slurm: SlurmCluster
 ) -> None:
-    executor, inbox = pooled.executor(), Inbox()
+    executor = pooled.executor()
+    inbox = Inbox()
     (name,) = pooled.present()
-    run = "trap 'echo saved > saved; exit 75' TERM; touch up; while true; do sleep 0.05; done"
+    run = (
+        "trap 'echo saved > saved; exit 75' TERM; touch up; while true; do sleep "
+        "0.05; done"
+    )
     executor.execute(order(pooled, run, name), inbox.post)
     inbox.wait(started("a", 1))
     until((pooled.folder / "up").exists)

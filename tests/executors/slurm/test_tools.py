@@ -1,4 +1,6 @@
-"""How Slurm's answers are read: from tools of our own that print what Slurm 22.05 printed."""
+"""How Slurm's answers are read: from tools of our own that print what Slurm 22.05
+printed.
+"""
 
 import math
 from pathlib import Path
@@ -15,8 +17,10 @@ from coadapt.executors.slurm.tools import (
 )
 
 DETAILS = (
-    "JobId=1 JobState=RUNNING NodeList=a,b JOB_GRES=gpu:a100:3   Nodes=a CPU_IDs=0-3 Mem=0 "
-    "GRES=gpu:a100:2(IDX:0-1)   Nodes=b CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0),shard:4(CNT:4) MinCPUsNode=1"
+    "JobId=1 JobState=RUNNING NodeList=a,b JOB_GRES=gpu:a100:3   Nodes=a CPU_IDs=0-3 "
+    "Mem=0 "
+    "GRES=gpu:a100:2(IDX:0-1)   Nodes=b CPU_IDs=0 Mem=0 "
+    "GRES=gpu:1(IDX:0),shard:4(CNT:4) MinCPUsNode=1"
 )
 
 
@@ -30,7 +34,8 @@ def say(folder: Path, tool: str, text: str, code: int = 0) -> None:
     (folder / f"{tool}.txt").write_text(text)
     stream = ">&2" if code else ""
     path.write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$*" > {path}.asked\ncat {path}.txt {stream}\nexit {code}\n'
+        f'#!/bin/sh\nprintf "%s\\n" "$*" > {path}.asked\ncat {path}.txt '
+        f"{stream}\nexit {code}\n"
     )
     path.chmod(0o700)
 
@@ -116,7 +121,8 @@ def test_ports_that_are_told_in_letters_are_read(
     assert tools.nodes({"a"})["a"].port == port
 
 
-# What squeue printed of others' jobs of the same user: arrays, their tasks, parts of heterogeneous jobs, odd lines.
+# What squeue printed of others' jobs of the same user: arrays, their tasks, parts of
+# heterogeneous jobs, odd lines.
 FOREIGN = (
     "6_[2-50%1]|PENDING||1|N/A|N/A|JobArrayTaskLimit",
     "6_[1,3,5-9]|PENDING||1|N/A|N/A|(Priority)",
@@ -145,7 +151,8 @@ def test_arrays_and_heterogeneous_jobs_are_none_of_our_business(
         ("9|RUNNING|n3|1|1790000000|Unknown|None", "RUNNING", 1, None),
         ("9|COMPLETING|n3|1|1790000000|1790003600|None", "COMPLETING", 1, 1790003600.0),
         ("9|PENDING||2K|N/A|N/A|ReqNodeNotAvail, UnavailableNodes:n[1-4]", "PENDING", 2048, None),
-        ("9|PENDING||1|N/A|N/A|Nodes required for job are DOWN, DRAINED or reserved", "PENDING", 1, None),
+        (("9|PENDING||1|N/A|N/A|Nodes required for job are DOWN, DRAINED or "
+            "reserved"), "PENDING", 1, None),
         ("9|PENDING||1|N/A|N/A|a|b", "PENDING", 1, None),
         (" 9|SUSPENDED|n3|1|1790000000|1790003600|None ", "SUSPENDED", 1, 1790003600.0),
     ],
@@ -199,7 +206,10 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_slurms(
 def test_gpus_are_read_in_each_shape(
     tools: SlurmTools, tmp_path: Path, gres: str, gpus: Gpus
 ) -> None:
-    line = f"JobId=9 JobState=RUNNING NodeList=gpu001 Nodes=gpu001 CPU_IDs=0-3,8-11 Mem=500G GRES={gres} MinCPUsNode=1"
+    line = (
+        f"JobId=9 JobState=RUNNING NodeList=gpu001 Nodes=gpu001 CPU_IDs=0-3,8-11 "
+        f"Mem=500G GRES={gres} MinCPUsNode=1"
+    )
     say(tmp_path, "scontrol", line)
     assert tools.gpus("9") == {"gpu001": gpus}
 

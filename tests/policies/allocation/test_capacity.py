@@ -9,7 +9,8 @@ MIXED = nodes(4, kind="small", name="s") + nodes(2, kind="big", name="b")
 
 
 def test_what_is_given_is_gone() -> None:
-    a, b = job("a", 3), job("b", 2)
+    a = job("a", 3)
+    b = job("b", 2)
     capacity = Capacity(view(nodes(4), a, b))
     assert capacity.give(a, 3)
     assert capacity.verdict(b, 2) is Verdict.BUSY
@@ -32,7 +33,8 @@ def test_a_job_is_never_given_more_or_less_than_it_may_hold() -> None:
 
 
 def test_growth_stops_where_gpus_or_quota_end() -> None:
-    a, b = job("a", (1, 9), tenant="poor"), job("b", (1, 9))
+    a = job("a", (1, 9), tenant="poor")
+    b = job("b", (1, 9))
     capacity = Capacity(view(nodes(4), a, b, quotas={"poor": 2}))
     assert capacity.give(a, 1)
     assert [capacity.grow(a), capacity.grow(a)] == [True, False]
@@ -50,7 +52,9 @@ def test_the_jobs_of_a_tenant_share_its_quota() -> None:
 def test_a_job_keeps_its_gpu_type_if_it_can_and_takes_the_roomiest_if_it_cannot() -> (
     None
 ):
-    a, b, c = job("a", held=on(b0=1)), job("b", 2, held=on(b0=1)), job("c")
+    a = job("a", held=on(b0=1))
+    b = job("b", 2, held=on(b0=1))
+    c = job("c")
     capacity = Capacity(view(MIXED, a, b, c))
     assert all([capacity.give(a, 1), capacity.give(b, 2), capacity.give(c, 1)])
     assert capacity.gpu_types == {"a": "big", "b": "small", "c": "small"}
@@ -71,10 +75,8 @@ def test_growth_stays_in_its_type() -> None:
 
 
 def test_frozen_jobs_have_theirs_before_anybody_asks() -> None:
-    a, frozen = (
-        job("a", 4),
-        job("frozen", (1, 4), requested=3, held=on(n0=1), contract=FROZEN, at=9.0),
-    )
+    a = job("a", 4)
+    frozen = job("frozen", (1, 4), requested=3, held=on(n0=1), contract=FROZEN, at=9.0)
     capacity = Capacity(view(nodes(4), a, frozen))
     assert capacity.counts == {"frozen": 1}
     assert capacity.verdict(a, 4) is Verdict.BUSY
@@ -134,7 +136,8 @@ def test_an_empty_cluster_has_no_room() -> None:
 
 
 def test_a_job_gets_gpus_of_the_types_that_it_allows_only() -> None:
-    picky, any_type = job("a", (1, 4), gpu_types=("big",)), job("b", (1, 4))
+    picky = job("a", (1, 4), gpu_types=("big",))
+    any_type = job("b", (1, 4))
     capacity = Capacity(view(MIXED, picky, any_type))
     num_big = sum(node.num_gpus for node in MIXED if node.gpu_type == "big")
     assert capacity.verdict(picky, num_big + 1) is Verdict.TOO_LARGE

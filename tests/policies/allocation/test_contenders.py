@@ -1,4 +1,6 @@
-"""Queues where most jobs stay: the plan is the same as if each of them had been put in order and placed."""
+"""Queues where most jobs stay: the plan is the same as if each of them had been put in
+order and placed.
+"""
 
 import random
 from collections.abc import Callable
@@ -45,7 +47,9 @@ def _arrivals(rng: random.Random, number: int) -> list[JobView]:
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("seed", range(8))
 def test_a_queue_plans_as_if_it_looked_at_every_job(name: str, seed: int) -> None:
-    rng, jobs, cluster = random.Random(seed), list[JobView](), nodes(4, 3, 5)
+    rng = random.Random(seed)
+    jobs = list[JobView]()
+    cluster = nodes(4, 3, 5)
     num_short = 0
     for number in range(1, 25):
         jobs = [each for each in jobs if rng.random() > 0.15] + _arrivals(rng, number)
@@ -70,10 +74,8 @@ def test_a_queue_plans_as_if_it_looked_at_every_job(name: str, seed: int) -> Non
 
 
 def test_who_waits_contends_alone_where_there_is_room_for_all() -> None:
-    holds, waits = (
-        job("a", (1, 4), requested=2, held=on(n0=2)),
-        job("b", (1, 4), requested=2),
-    )
+    holds = job("a", (1, 4), requested=2, held=on(n0=2))
+    waits = job("b", (1, 4), requested=2)
     assert list(contenders(view(nodes(4), holds, waits))) == [waits]
 
 

@@ -8,12 +8,10 @@ from tests.policies.stage import job
 
 LIMITS = BatchLimits(initial=10, requested=25, max_total=40, max_atomic=10)
 NO_ACCUMULATION = replace(LIMITS, accumulation=False)
-ADAPTIVE, FIXED, FROZEN, SELF = (
-    RescaleContract.ADAPTIVE,
-    RescaleContract.FIXED,
-    RescaleContract.FROZEN,
-    RescaleContract.SELF,
-)
+ADAPTIVE = RescaleContract.ADAPTIVE
+FIXED = RescaleContract.FIXED
+FROZEN = RescaleContract.FROZEN
+SELF = RescaleContract.SELF
 
 
 @pytest.mark.parametrize(
@@ -42,7 +40,9 @@ def test_the_requested_batch_is_dictated_where_that_is_lawful(
     num_replicas: int,
     batch: BatchConfig | None,
 ) -> None:
-    """A single replica above the initial batch takes two passes: one cannot measure the noise."""
+    """A single replica above the initial batch takes two passes: one cannot measure the
+    noise.
+    """
     assert (
         requested_batch(
             job("a", (1, 64), contract=contract, batch=limits), num_replicas

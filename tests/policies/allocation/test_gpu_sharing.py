@@ -1,4 +1,6 @@
-"""Placing on shared GPUs: full ones first, never over-committed, and pairs on GPUs of their own."""
+"""Placing on shared GPUs: full ones first, never over-committed, and pairs on GPUs of
+their own.
+"""
 
 from dataclasses import replace
 

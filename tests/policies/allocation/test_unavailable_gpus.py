@@ -1,4 +1,6 @@
-"""Which GPUs a policy does not see: idle ones, then those of the job that loses least."""
+"""Which GPUs a policy does not see: idle ones, then those of the job that loses
+least.
+"""
 
 from dataclasses import replace
 

@@ -79,7 +79,9 @@ def timed(
 
 
 def observe(lengths: Lengths, *jobs: JobView, alone: float = 1.0) -> FloatArray:
-    """Return what these jobs, each of this goodput on one GPU, have left by `lengths`; it sees no others."""
+    """Return what these jobs, each of this goodput on one GPU, have left by `lengths`;
+    it sees no others.
+    """
     hints = [hinted(job) for job in jobs]
     reported = Reported(
         JobRows([job.id for job in jobs]),

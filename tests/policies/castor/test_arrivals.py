@@ -1,4 +1,6 @@
-"""Who is expected: the curves of jobs that have gone stay theirs, however they are kept."""
+"""Who is expected: the curves of jobs that have gone stay theirs, however they are
+kept.
+"""
 
 from collections.abc import Sequence
 
@@ -39,14 +41,15 @@ def curve(curves: Curves, row: int) -> list[list[float]]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
-    """Jobs come and go over hours, with other curves and lengths in each round; of some none is known."""
-    rng, known, jobs, found = (
-        np.random.default_rng(seed),
-        Arrivals(),
-        list[JobView](),
-        0,
-    )
-    last, came = dict[str, list[list[float]]](), dict[str, float]()
+    """Jobs come and go over hours, with other curves and lengths in each round; of some
+    none is known.
+    """
+    rng = np.random.default_rng(seed)
+    known = Arrivals()
+    jobs = list[JobView]()
+    found = 0
+    last = dict[str, list[list[float]]]()
+    came = dict[str, float]()
     for number in range(120):
         at = 120.0 * number
         jobs = [job for job in jobs if rng.random() < 0.9]
@@ -56,10 +59,8 @@ def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
         goodput_JK = rng.uniform(1.0, 2.0, (len(jobs), 3)) * SIZES ** rng.uniform(
             0.1, 1.0, (len(jobs), 1)
         )
-        curves, whole_J = (
-            majorants(goodput_JK, SIZES),
-            rng.uniform(-0.2, 1.0, len(jobs)),
-        )
+        curves = majorants(goodput_JK, SIZES)
+        whole_J = rng.uniform(-0.2, 1.0, len(jobs))
         known.observe(at, here(jobs, whole_J), curves)
         for row, (job, whole) in enumerate(zip(jobs, whole_J.tolist(), strict=True)):
             if whole > 0.0:
@@ -84,7 +85,8 @@ def test_who_is_expected_comes_as_often_as_jobs_came_and_of_many_the_first(
     jobs = [
         timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())
     ]
-    known, whole_J = Arrivals(), np.arange(1.0, count + 1.0)
+    known = Arrivals()
+    whole_J = np.arange(1.0, count + 1.0)
     known.observe(
         MEMORY_S,
         here(jobs, whole_J),
@@ -110,7 +112,8 @@ def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(
     jobs = [
         timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())
     ]
-    known, curves = Arrivals(), majorants(np.ones((came, 3)) * SIZES**0.5, SIZES)
+    known = Arrivals()
+    curves = majorants(np.ones((came, 3)) * SIZES**0.5, SIZES)
     known.observe(MEMORY_S, here(jobs, np.full(came, 8.0)), curves)
     expected = known.expected(MEMORY_S, in_part=True)
     assert expected is not None
@@ -129,10 +132,8 @@ def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(
 
 
 def test_nobody_is_expected_where_it_is_likely_over() -> None:
-    known, jobs = (
-        Arrivals(),
-        [timed(f"j{number}", at=60.0 * number) for number in range(60)],
-    )
+    known = Arrivals()
+    jobs = [timed(f"j{number}", at=60.0 * number) for number in range(60)]
     known.observe(
         3_600.0, here(jobs, np.ones(60)), majorants(np.ones((60, 3)) * SIZES, SIZES)
     )
@@ -146,8 +147,12 @@ def test_nobody_is_expected_where_it_is_likely_over() -> None:
 
 
 def test_the_longer_nobody_comes_against_the_rate_the_likelier_it_is_over() -> None:
-    """Jobs that come at random over eight hours hardly ever seem the last; after them it is soon sure."""
-    rng, silence, said = np.random.default_rng(0), Silence(), []
+    """Jobs that come at random over eight hours hardly ever seem the last; after them
+    it is soon sure.
+    """
+    rng = np.random.default_rng(0)
+    silence = Silence()
+    said = []
     came = np.sort(rng.uniform(0.0, 28_800.0, 160))
     jobs = [timed(f"j{number:03d}", at=at) for number, at in enumerate(came.tolist())]
     for at in np.arange(600.0, came[-1], 60.0):
@@ -164,11 +169,11 @@ def test_the_longer_nobody_comes_against_the_rate_the_likelier_it_is_over() -> N
 
 
 def test_silence_counts_against_the_rate_before_it_not_within_it() -> None:
-    """Two hours of silence leave the rate of the two hours before; whoever comes breaks it."""
-    silence, jobs = (
-        Silence(),
-        [timed(f"j{number}", at=600.0 * number) for number in range(12)],
-    )
+    """Two hours of silence leave the rate of the two hours before; whoever comes breaks
+    it.
+    """
+    silence = Silence()
+    jobs = [timed(f"j{number}", at=600.0 * number) for number in range(12)]
     assert silence.over(6_600.0, jobs) == pytest.approx(END_CHANCE)
     assert silence.over(20_000.0, jobs[:1]) > 0.999
     assert (

@@ -1,4 +1,6 @@
-"""The proven bound: below every simulated schedule, and what a job alone takes where it is alone."""
+"""The proven bound: below every simulated schedule, and what a job alone takes where it
+is alone.
+"""
 
 from dataclasses import replace
 
@@ -21,7 +23,8 @@ from coadapt.sim.library.builtin import builtin_workload
 CLUSTER = (Node(id="node-0", num_gpus=4),)
 SETTING = Setting(num_gpus=4, node_gpus=4)
 WIDTH_S = 60.0
-# Concave curves on 1, 2 and 4 GPUs, unlike enough that their order on few and on many differs.
+# Concave curves on 1, 2 and 4 GPUs, unlike enough that their order on few and on many
+# differs.
 PHASES = [
     Phase(90.0, np.array([1.0, 2.0, 4.0]), np.array([0.6, 1.0, 1.3])),
     Phase(150.0, np.array([1.0, 2.0, 4.0]), np.array([0.4, 0.75, 1.4])),
@@ -40,19 +43,22 @@ def at_least(phases: list[Phase], start_s: float, price_I: FloatArray) -> float:
 def cost_at(
     value_B: FloatArray, turn_s: float, start_s: float, price_I: FloatArray
 ) -> float:
-    """Return what a job of as many of PHASES costs that has what is best at the value of its work.
+    """Return what a job of as many of PHASES costs that has what is best at the value
+    of its work.
 
-    Of two sizes that are as good it has the smaller one before `turn_s`, then the larger one.
+    Of two sizes that are as good it has the smaller one before `turn_s`, then the
+    larger one.
     """
-    at, cost, number, left = start_s, 0.0, 0, PHASES[0].work
+    at = start_s
+    cost = 0.0
+    number = 0
+    left = PHASES[0].work
     while number < len(value_B):
         interval = int(at / WIDTH_S + 1e-9)
         price = float(price_I[interval]) if interval < len(price_I) else 0.0
         border = (interval + 1) * WIDTH_S if interval < len(price_I) else np.inf
-        phase, value = (
-            PHASES[number],
-            value_B[number] * (0.999 if at < turn_s else 1.001),
-        )
+        phase = PHASES[number]
+        value = value_B[number] * (0.999 if at < turn_s else 1.001)
         earns_V = value * phase.goodput_V - price * phase.gpus_V
         best = int(earns_V.argmax())
         gpus, rate = (
@@ -65,11 +71,9 @@ def cost_at(
             turn_s if at < turn_s else np.inf,
             at + left / rate if rate else np.inf,
         )
-        cost, left, at = (
-            cost + (until - at) * (1.0 + price * gpus),
-            left - (until - at) * rate,
-            until,
-        )
+        cost = cost + (until - at) * (1.0 + price * gpus)
+        left = left - (until - at) * rate
+        at = until
         if left <= 1e-9:
             number += 1
             left = PHASES[number].work if number < len(value_B) else 0.0
@@ -77,22 +81,26 @@ def cost_at(
 
 
 def cheap(count: int, start_s: float, price_I: FloatArray) -> float:
-    """Return what a cheap schedule of so many of PHASES costs: values and the turn by coordinate descent."""
-    value_B, turn_s, least = np.full(count, 2.0), 0.0, np.inf
-    factors, turns_s = (
-        np.geomspace(0.1, 10.0, 41),
-        start_s + np.linspace(0.0, 900.0, 91),
-    )
+    """Return what a cheap schedule of so many of PHASES costs: values and the turn by
+    coordinate descent.
+    """
+    value_B = np.full(count, 2.0)
+    turn_s = 0.0
+    least = np.inf
+    factors = np.geomspace(0.1, 10.0, 41)
+    turns_s = start_s + np.linspace(0.0, 900.0, 91)
     for _ in range(3):
         for turn in range(count + 1):  # all of them together, then one by one
             mine_B = (np.arange(count) == turn - 1) | (turn == 0)
             tried = [value_B * np.where(mine_B, factor, 1.0) for factor in factors]
             found = [cost_at(each, turn_s, start_s, price_I) for each in tried]
             if min(found) < least:
-                least, value_B = min(found), tried[int(np.argmin(found))]
+                least = min(found)
+                value_B = tried[int(np.argmin(found))]
         found = [cost_at(value_B, each, start_s, price_I) for each in turns_s]
         if min(found) < least:
-            least, turn_s = min(found), float(turns_s[np.argmin(found)])
+            least = min(found)
+            turn_s = float(turns_s[np.argmin(found)])
         factors = factors**0.5
     return least
 
@@ -262,7 +270,8 @@ def test_what_a_job_needs_is_the_least_size_that_ends_in_time(
     assert needed([(sizes, begin_s, begin_s + 600.0)], [4]) == pytest.approx(
         part, rel=1e-4
     )
-    # In an interval that it is not there for whole, GPUs of before and after count, too.
+    # In an interval that it is not there for whole, GPUs of before and after count,
+    # too.
     assert needed([(sizes, begin_s + 90.0, begin_s + 690.0)], [4]) <= part * (
         1.0 + 1e-4
     )
@@ -285,7 +294,9 @@ def test_jobs_that_are_there_at_once_need_their_sum_and_go_where_there_is_more_l
 def test_no_size_is_slower_in_the_bound_than_in_truth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Epochs whose order by size differs are one part, and nothing is left for rounding."""
+    """Epochs whose order by size differs are one part, and nothing is left for
+    rounding.
+    """
     monkeypatch.setattr(castor_ends, "PARTS", 1)
     monkeypatch.setattr(castor_bound, "ROUNDING_S", 0.0)
     workload, applications = builtin_workload("default", 6, 2, num_gpus=4)

@@ -1,4 +1,6 @@
-"""What is kept of jobs from round to round changes nothing, whatever of them changes."""
+"""What is kept of jobs from round to round changes nothing, whatever of them
+changes.
+"""
 
 from dataclasses import replace
 
@@ -111,10 +113,9 @@ def _changed(rng: np.random.Generator, one: JobView, names: tuple[str, ...]) -> 
 def _same(one: Situation, other: Situation) -> None:
     for name in ("goodput_JC", "here_J", "left_J", "timed_J", "later_LC"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
-    steps, other_steps = (
-        one.sources.steps[:-1],
-        other.sources.steps[:-1],
-    )  # all but versions
+    # all but versions
+    steps = one.sources.steps[:-1]
+    other_steps = other.sources.steps[:-1]
     for mine, others in zip(steps, other_steps, strict=True):
         assert np.array_equal(mine, others)
     for mine, others in zip(
@@ -128,7 +129,8 @@ def _same(one: Situation, other: Situation) -> None:
 def test_what_is_kept_is_what_would_be_worked_out(seed: int, num_slots: int) -> None:
     """Whether batches that are tried find a slot of their own, too, or all the same."""
     rng = np.random.default_rng(seed)
-    facts, memories = Facts(), [(Lengths(), Applications()) for _ in range(2)]
+    facts = Facts()
+    memories = [(Lengths(), Applications()) for _ in range(2)]
     facts.held.tried = facts.here.tried = facts.later.tried = Tried.room(num_slots)
     jobs = [_new(rng, f"j{number}") for number in range(12)]
     for number in range(ROUNDS):
@@ -150,11 +152,11 @@ def test_what_is_kept_is_what_would_be_worked_out(seed: int, num_slots: int) -> 
 
 
 def test_a_round_in_which_nothing_was_kept_is_no_hindrance() -> None:
-    ended, long = (
-        timed("a", progress=1e12, target=1e12 + 1.0),
-        timed("a", progress=1e4, target=1e9),
-    )
-    facts, lengths, applications = Facts(), Lengths(), Applications()
+    ended = timed("a", progress=1e12, target=1e12 + 1.0)
+    long = timed("a", progress=1e4, target=1e9)
+    facts = Facts()
+    lengths = Lengths()
+    applications = Applications()
     for one, stretches in ((ended, False), (long, True), (ended, False)):
         seen = view(nodes(4, 4), one)
         found = situation(seen, standing(seen), lengths, applications, facts)

@@ -1,4 +1,6 @@
-"""Jobs of one size: their order, what waits, what is promised, and whole runs of them."""
+"""Jobs of one size: their order, what waits, what is promised, and whole runs of
+them.
+"""
 
 import math
 from pathlib import Path

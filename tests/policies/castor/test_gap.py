@@ -1,4 +1,6 @@
-"""What castor is held against: a job alone gets all GPUs, and two share them, as a fluid or in rounds."""
+"""What castor is held against: a job alone gets all GPUs, and two share them, as a
+fluid or in rounds.
+"""
 
 from dataclasses import replace
 

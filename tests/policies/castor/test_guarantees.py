@@ -9,7 +9,9 @@ from coadapt.policies.castor.guarantees import ANY_TYPE, NO_TYPE, Owed
 def test_a_late_job_is_owed_its_share_and_an_overdue_one_what_its_clock_runs_at() -> (
     None
 ):
-    """The last two are overdue; the clock of the very last runs at what its share does."""
+    """The last two are overdue; the clock of the very last runs at what its share
+    does.
+    """
     rho_max = 0.8
     least_J = np.array([0.99, 1.01, 0.99 * OVERDUE, OVERDUE, OVERDUE]) * rho_max
     goodput_J = np.full(5, 10.0)

@@ -52,23 +52,20 @@ def test_a_job_finds_what_was_kept_of_it_in_any_earlier_round(
 def test_by_its_hint_a_job_has_the_median_residual_of_its_tenants_hints(
     seed: int,
 ) -> None:
-    rng, lengths = np.random.default_rng(seed), Lengths()
+    rng = np.random.default_rng(seed)
+    lengths = Lengths()
     ratios: dict[str, list[float]] = {"a": [], "b": [], "c": []}
     for number in range(60):
-        tenant, ratio = (
-            str(rng.choice(["a", "b"])),
-            float(rng.choice([0.5, 1.0, 1.3, 2.0, 5.0])),
-        )
+        tenant = str(rng.choice(["a", "b"]))
+        ratio = float(rng.choice([0.5, 1.0, 1.3, 2.0, 5.0]))
         observe(
             lengths,
             timed(f"gone{number}", progress=ratio * 1e6, target=1e6, tenant=tenant),
         )
         observe(lengths)
         ratios[tenant].append(ratio)
-        done, asked = (
-            float(rng.choice([0.0, 0.5, 1.0, 3.0, 9.0])) * 1e4,
-            str(rng.choice(sorted(ratios))),
-        )
+        done = float(rng.choice([0.0, 0.5, 1.0, 3.0, 9.0])) * 1e4
+        asked = str(rng.choice(sorted(ratios)))
         told = sorted(ratios[asked][-50:] + [1.0] * TRUST)
         longer = [each for each in told if each * 1e4 > done]
         rest = (
@@ -82,7 +79,9 @@ def test_by_its_hint_a_job_has_the_median_residual_of_its_tenants_hints(
 
 
 def plain(says: Predictions, left_s: float) -> tuple[float, float]:
-    """Return the least and the most that a job is said to take: percentiles of errors of those alike."""
+    """Return the least and the most that a job is said to take: percentiles of errors
+    of those alike.
+    """
     around_s = left_s + SEEN_EVERY_S
     said_s = 2.0 ** round(math.log2(around_s))
     said_E, error_E = says.errors_2E[:, : says.num_errors]
@@ -96,10 +95,8 @@ def plain(says: Predictions, left_s: float) -> tuple[float, float]:
     ordered = sorted([*error_E[alike_E].tolist()]) or [0.0]
     low = ordered[math.floor(0.05 * (len(ordered) - 1))]
     high = ordered[math.ceil(says.high * (len(ordered) - 1))]
-    least, most = (
-        math.exp(min(low, -math.log(factor))),
-        math.exp(max(high, math.log(factor))),
-    )
+    least = math.exp(min(low, -math.log(factor)))
+    most = math.exp(max(high, math.log(factor)))
     return max(around_s * least - 2 * SEEN_EVERY_S, 0.0), around_s * most
 
 
@@ -108,7 +105,8 @@ def plain(says: Predictions, left_s: float) -> tuple[float, float]:
 def test_intervals_are_percentiles_of_errors_of_those_alike(
     seed: int, num_errors: int
 ) -> None:
-    rng, says = np.random.default_rng(seed), Predictions(high=0.99)
+    rng = np.random.default_rng(seed)
+    says = Predictions(high=0.99)
     says.num_errors = num_errors
     says.errors_2E[0, :num_errors] = 10.0 ** rng.uniform(0.0, 4.0, num_errors)
     says.errors_2E[1, :num_errors] = rng.normal(0.3, 0.7, num_errors)
@@ -122,7 +120,8 @@ def test_intervals_are_percentiles_of_errors_of_those_alike(
 
 
 def test_something_is_said_anew_once_half_of_what_was_said_is_over() -> None:
-    says, rows = Predictions(), JobRows("abc")
+    says = Predictions()
+    rows = JobRows("abc")
     for at in (0.0, 40.0, 50.0, 60.0, 75.0):
         says.predict(at, rows, np.array([100.0 - at, np.inf, 10.0]))
     assert says.made["a"] == [(0.0, 100.0), (50.0, 100.0), (75.0, 100.0)]
@@ -134,28 +133,28 @@ def test_something_is_said_anew_once_half_of_what_was_said_is_over() -> None:
 def test_values_go_on_by_name_and_in_proportion_where_stretches_differ(
     seed: int,
 ) -> None:
-    rng, last, known = np.random.default_rng(seed), JobRows(), dict[str, list[float]]()
+    rng = np.random.default_rng(seed)
+    last = JobRows()
+    known = dict[str, list[float]]()
     kept = values._Last(np.empty(0), np.zeros(1, dtype=np.int64))
     for _ in range(20):
         names = [name for name in "abcdefgh" if rng.random() < 0.6]
-        now, parts_J, timed_J = (
-            JobRows(names),
-            rng.integers(0, 3, len(names)),
-            rng.random(len(names)) < 0.8,
-        )
-        begin_J, others = np.cumsum([0, *parts_J]), int(rng.integers(0, 3))
+        now = JobRows(names)
+        parts_J = rng.integers(0, 3, len(names))
+        timed_J = rng.random(len(names)) < 0.8
+        begin_J = np.cumsum([0, *parts_J])
+        others = int(rng.integers(0, 3))
         num_jobs = len(names) + others
         start_P = rng.uniform(1.0, 2.0, num_jobs + begin_J[-1])
         expected = start_P.copy()
         for row, name in enumerate(names):
-            before, after = (
-                known.get(name),
-                slice(num_jobs + begin_J[row], num_jobs + begin_J[row + 1]),
-            )
+            before = known.get(name)
+            after = slice(num_jobs + begin_J[row], num_jobs + begin_J[row + 1])
             if before is None or not timed_J[row]:
                 continue
             if len(before) == 1 + parts_J[row]:
-                expected[row], expected[after] = before[0], before[1:]
+                expected[row] = before[0]
+                expected[after] = before[1:]
             else:
                 expected[after] *= before[0] / expected[row]
                 expected[row] = before[0]

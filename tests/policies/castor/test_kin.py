@@ -54,7 +54,9 @@ def newcomer(name: str = "new") -> JobView:
 def trained(
     job: JobView, *, slower: float = 1.0, total: int = 128, gpus: int = 2
 ) -> JobView:
-    """Return `job` after a report of a step of `total` samples on GPUs of one node, over PARAMS' time."""
+    """Return `job` after a report of a step of `total` samples on GPUs of one node,
+    over PARAMS' time.
+    """
     batch = BatchConfig(total=total, atomic=total // gpus, accumulation=0)
     step_s = slower * float(step_time(PARAMS, Placement((gpus,)), batch.atomic))
     measured = replace(job.measured, batch=batch, step_time_s=step_s)
@@ -80,7 +82,9 @@ def lent(known: Applications, job: JobView) -> JobView:
 
 
 def first_pass_s(known: Applications, job: JobView, gpu_type: str = "gpu") -> float:
-    """Return what of a step on 2 GPUs `job` is taken for, once its kin's model is lent: its part alpha_c."""
+    """Return what of a step on 2 GPUs `job` is taken for, once its kin's model is lent:
+    its part alpha_c.
+    """
     params = known.lend(job).measured.by_type[gpu_type].params
     configs = Configs(*(np.array([each]) for each in (0, 1, 1, 2)))
     slower = known.slower([job], [gpu_type], configs, np.array([[0, 1, 1, 2]]))
@@ -95,7 +99,8 @@ def seen(known: Applications, *jobs: JobView) -> Situation:
 
 
 def test_a_newcomer_is_taken_for_what_its_kin_are() -> None:
-    known, first = Applications(), of(timed("first", progress=10.0))
+    known = Applications()
+    first = of(timed("first", progress=10.0))
     known.observe([first], held)
     new = lent(known, of(newcomer())).measured
     assert new.by_type == first.measured.by_type
@@ -119,15 +124,19 @@ def goodputs(known: Applications, job: JobView) -> dict[int, float]:
 
 
 def test_a_size_is_worth_what_kin_measured_there() -> None:
-    """Kin were twice as fast as the model says on two GPUs, and as fast on four; nobody trained on three."""
-    as_said, faster = Applications(), Applications()
+    """Kin were twice as fast as the model says on two GPUs, and as fast on four; nobody
+    trained on three.
+    """
+    as_said = Applications()
+    faster = Applications()
     for gpus, slower in ((2, 0.5), (4, 1.0)):
         for total in (128, 256):
             as_said.observe([of(trained(timed("kin"), total=total, gpus=gpus))], held)
             faster.observe(
                 [of(trained(timed("kin"), slower=slower, total=total, gpus=gpus))], held
             )
-    before, after = goodputs(as_said, of(newcomer())), goodputs(faster, of(newcomer()))
+    before = goodputs(as_said, of(newcomer()))
+    after = goodputs(faster, of(newcomer()))
     ratio = {gpus: after[gpus] / before[gpus] for gpus in (1, 2, 3, 4, 16)}
     assert ratio[1] == pytest.approx(
         ratio[2], rel=0.2
@@ -147,7 +156,8 @@ def test_a_job_that_is_slower_than_its_kin_teaches_them_nothing() -> None:
 
 
 def test_a_report_of_what_a_job_held_before_counts_for_nothing() -> None:
-    known, kin = Applications(), of(trained(timed("kin"), slower=0.5, gpus=2))
+    known = Applications()
+    kin = of(trained(timed("kin"), slower=0.5, gpus=2))
     known.observe([replace(kin, grant=replace(kin.grant, allocation=on(n0=4)))], held)
     (applications,) = known.kin.values()
     assert not applications.times
@@ -187,7 +197,8 @@ def test_kin_that_disagree_with_what_a_job_timed_are_not_believed(
 def test_who_was_timed_on_one_gpu_of_a_type_is_taken_for_its_kin_there_if_passes_agree(
     slower: float, profiled: int, settings: int, believed: bool
 ) -> None:
-    known, theirs = Applications(), timed("any").measured.by_type["gpu"]
+    known = Applications()
+    theirs = timed("any").measured.by_type["gpu"]
     first = timed("first", by_type={"fast": theirs, "gpu": theirs})
     known.observe([of(trained(first))], held)
     for total in (128, 256, 512)[:settings]:
@@ -211,12 +222,12 @@ def test_who_was_timed_on_one_gpu_of_a_type_is_taken_for_its_kin_there_if_passes
 def test_who_is_being_started_on_a_type_is_taken_for_its_kin_until_a_step_was_timed(
     slower: float | None, believed: bool
 ) -> None:
-    """It has a batch there, and tells of it; that alone is no setting in which it has trained."""
-    known, theirs, fast = (
-        Applications(),
-        timed("any").measured.by_type["gpu"],
-        ("fast", Shape(1, 1, 2)),
-    )
+    """It has a batch there, and tells of it; that alone is no setting in which it has
+    trained.
+    """
+    known = Applications()
+    theirs = timed("any").measured.by_type["gpu"]
+    fast = ("fast", Shape(1, 1, 2))
     first = timed("first", by_type={"fast": theirs, "gpu": theirs})
     for total in (128, 256, 512):
         known.observe([of(trained(first, total=total))], lambda _: fast)
@@ -231,7 +242,8 @@ def test_who_is_being_started_on_a_type_is_taken_for_its_kin_until_a_step_was_ti
 
 
 def test_a_step_time_tells_of_the_type_alone_on_which_it_was_timed() -> None:
-    known, profile = Applications(), timed("any").measured.by_type["gpu"]
+    known = Applications()
+    profile = timed("any").measured.by_type["gpu"]
     tenfold = replace(profile, params=replace(PARAMS, alpha_c=10 * PARAMS.alpha_c))
     for total in (128, 256, 512):
         first = timed("first", by_type={"fast": tenfold, "gpu": profile})
@@ -250,8 +262,11 @@ def test_a_step_time_tells_of_the_type_alone_on_which_it_was_timed() -> None:
 def test_steps_on_several_gpus_are_not_compared_with_a_model_of_one(
     profiled: int, longer: float
 ) -> None:
-    """It takes synchronisation for free, and another type's is in its stead: it would count twice."""
-    known, profile = Applications(), timed("any").measured.by_type["gpu"]
+    """It takes synchronisation for free, and another type's is in its stead: it would
+    count twice.
+    """
+    known = Applications()
+    profile = timed("any").measured.by_type["gpu"]
     own = replace(profile, num_replicas_profiled=profiled)
     for total in (128, 256, 512):
         first = of(
@@ -264,13 +279,17 @@ def test_steps_on_several_gpus_are_not_compared_with_a_model_of_one(
 
 
 def test_a_job_that_is_slower_than_its_kin_is_so_everywhere() -> None:
-    """Its goodputs are those of its kin over its ratio to them, on all sizes, and on what it holds."""
+    """Its goodputs are those of its kin over its ratio to them, on all sizes, and on
+    what it holds.
+    """
     known = Applications()
     for total in (128, 256, 512):
         known.observe([of(trained(timed("first"), total=total))], held)
     alike, slow = (of(trained(timed("second"), slower=slower)) for slower in (1.0, 1.6))
-    one, other = seen(known, alike), seen(known, slow)
-    # Its own report taught its kin of the one batch a little, which is not its own then.
+    one = seen(known, alike)
+    other = seen(known, slow)
+    # Its own report taught its kin of the one batch a little, which is not its own
+    # then.
     slower_JX = np.hstack(
         (one.goodput_JC / other.goodput_JC, (one.here_J / other.here_J)[:, None])
     )
@@ -310,8 +329,11 @@ def test_step_times_teach_kin_alone() -> None:
 
 
 def test_of_jobs_that_trained_in_as_many_settings_the_first_goes_on_lending() -> None:
-    """Its fits are renewed; were each in turn the lender, all goodputs would be worked out each round."""
-    known, profile = Applications(), timed("any").measured.by_type["gpu"]
+    """Its fits are renewed; were each in turn the lender, all goodputs would be worked
+    out each round.
+    """
+    known = Applications()
+    profile = timed("any").measured.by_type["gpu"]
 
     def fitted(name: str, alpha_c: float) -> JobView:
         own = replace(profile, params=replace(PARAMS, alpha_c=alpha_c))
@@ -328,7 +350,8 @@ def test_of_jobs_that_trained_in_as_many_settings_the_first_goes_on_lending() ->
 
 def test_who_trained_on_a_gpu_type_lends_what_is_known_of_it() -> None:
     """Not who trained in more settings on another, and has seen one GPU of it."""
-    known, profile = Applications(), timed("any").measured.by_type["gpu"]
+    known = Applications()
+    profile = timed("any").measured.by_type["gpu"]
     glimpsed = replace(
         profile, num_replicas_profiled=1, params=replace(PARAMS, alpha_c=0.7)
     )
@@ -340,7 +363,8 @@ def test_who_trained_on_a_gpu_type_lends_what_is_known_of_it() -> None:
             )
         )
         known.observe([elsewhere], lambda _: ("fast", Shape(1, 1, 2)))
-    there, new = of(trained(timed("there"))), of(newcomer())
+    there = of(trained(timed("there")))
+    new = of(newcomer())
     known.observe([there, new], held)
     assert known.lend(new).measured.by_type["gpu"].params == PARAMS
 
@@ -374,7 +398,8 @@ def test_the_noise_ahead_is_that_which_kin_had_there() -> None:
         row = now.goodput_JC[0]
         return float(row[now.configs.gpus_C == 16][0] / row[now.configs.gpus_C == 1][0])
 
-    grows, falls = Applications(), Applications()
+    grows = Applications()
+    falls = Applications()
     for power in range(4, 21):
         for known, exponent in ((grows, 1.0), (falls, -0.5)):
             noise = GradStats(sqr=1.0, var=20.0 * (2.0**power / 1e4) ** exponent)
@@ -414,7 +439,9 @@ def test_without_a_hint_a_job_is_as_long_as_its_kin() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_left_is_kept_no_longer_than_it_holds(seed: int) -> None:
-    rng, lengths, jobs = np.random.default_rng(seed), Lengths(), dict[str, JobView]()
+    rng = np.random.default_rng(seed)
+    lengths = Lengths()
+    jobs = dict[str, JobView]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coadapt.policies.castor.lengths.APPLICATIONS_MAX", 2)
         for number in range(120):
@@ -436,7 +463,8 @@ def test_what_is_left_is_kept_no_longer_than_it_holds(seed: int) -> None:
 
 
 def test_curves_of_noise_follow_each_report() -> None:
-    known, before = Applications(), list[float]()
+    known = Applications()
+    before = list[float]()
     for number, power in enumerate((*range(8, 28), *range(8, 28)), 1):
         noise = GradStats(sqr=1.0, var=float(number))
         one = of(timed("kin", progress=2.0**power, grad=noise))
@@ -454,7 +482,8 @@ def test_curves_of_noise_follow_each_report() -> None:
 def test_noise_lies_between_what_was_seen_and_grows_like_a_root_beyond(
     noise_of: dict[int, float],
 ) -> None:
-    known, seen_S = Applications(), np.array(sorted(noise_of))
+    known = Applications()
+    seen_S = np.array(sorted(noise_of))
     for at in seen_S.tolist():
         noise = GradStats(
             sqr=1.0, var=noise_of[at] / GradStats(sqr=1.0, var=1.0).noise_scale(64)
@@ -463,10 +492,8 @@ def test_noise_lies_between_what_was_seen_and_grows_like_a_root_beyond(
         known.observe([one], held)
     curves = known.curves([one])[0]
     assert len(curves) == (np.ptp(seen_S) >= OCTAVES_MIN * BINS_PER_OCTAVE)
-    every, log_noise_S = (
-        np.arange(NUM_BINS),
-        np.log([noise_of[at] for at in seen_S.tolist()]),
-    )
+    every = np.arange(NUM_BINS)
+    log_noise_S = np.log([noise_of[at] for at in seen_S.tolist()])
     for curve in curves:
         beyond = np.maximum(every - seen_S[-1], 0) / BINS_PER_OCTAVE * math.log(2.0)
         assert curve == pytest.approx(
@@ -510,7 +537,8 @@ def test_what_a_job_has_left_is_cut_where_its_noise_will_grow() -> None:
     assert found.later.job_L.tolist() == [0, 0, 0]
     assert found.sources.noise_J[0] < found.later.noise_L[0] < found.later.noise_L[1]
     assert found.later.left_L.sum() < found.left_J[0] == pytest.approx(1e8 - 1e6)
-    two, sixteen = found.configs.gpus_C == 2, found.configs.gpus_C == 16
+    two = found.configs.gpus_C == 2
+    sixteen = found.configs.gpus_C == 16
     gain = [
         float(row[sixteen][0] / row[two][0])
         for row in (found.goodput_JC[0], *found.later_LC)
@@ -545,7 +573,8 @@ def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> No
 
 
 def test_sizes_look_farther_where_there_is_room() -> None:
-    known, grad = growing_kin(), GradStats(sqr=1.0, var=1e6 / 64e4)
+    known = growing_kin()
+    grad = GradStats(sqr=1.0, var=1e6 / 64e4)
     young = replace(
         of(timed("young", progress=1e6, target=1e9, grad=grad, held=on(n0=1))),
         rescale_s=10.0,
@@ -566,7 +595,9 @@ def test_where_there_is_room_sizes_are_for_the_most_that_the_noise_comes_to() ->
 
 
 def of_kin(progress: float, noise: float, left: float) -> Trainings:
-    """Return a job with this noise scale, whose kin's were as much as their progress."""
+    """Return a job with this noise scale, whose kin's were as much as their
+    progress.
+    """
     curve_AB = np.arange(NUM_BINS, dtype=float)[None] / BINS_PER_OCTAVE * math.log(2.0)
     job = [np.array([each]) for each in (noise, progress, left)]
     return Trainings(np.array([True]), *job, curve_AB, np.array([0]))
@@ -576,7 +607,8 @@ def of_kin(progress: float, noise: float, left: float) -> Trainings:
 def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(
     octaves: float, apart: float
 ) -> None:
-    begun, own = 2.0**20, 2.0**20 * math.exp(apart)
+    begun = 2.0**20
+    own = 2.0**20 * math.exp(apart)
     one = of_kin(begun, own, 2.0 ** (20.0 + octaves) - begun)
     parts = stretches(one, one.left_J, np.array([1e-3 * begun]), 100)
     assume(len(parts.left_L))  # own noise may be where theirs comes to
@@ -643,11 +675,15 @@ def test_of_step_times_the_latest_batches_and_shapes_are_kept() -> None:
 
 
 def test_a_step_that_is_timed_again_and_took_as_long_is_nothing_new() -> None:
-    """What jobs were told is the same object, unless another batch was timed since: then it is the latest."""
-    times, shape = StepTimes(), Shape(1, 1, 2)
+    """What jobs were told is the same object, unless another batch was timed since:
+    then it is the latest.
+    """
+    times = StepTimes()
+    shape = Shape(1, 1, 2)
     for atomic in range(1, BATCHES + 2):
         times.note((shape, atomic, 0), math.log(0.1 * atomic))
-    error_G, told = times.on(PARAMS, shape)[0], times.tell("gpu", PARAMS, shape)
+    error_G = times.on(PARAMS, shape)[0]
+    told = times.tell("gpu", PARAMS, shape)
     times.note((shape, BATCHES + 1, 0), math.log(0.1 * (BATCHES + 1)))
     assert times.tell("gpu", PARAMS, shape) is told
     assert np.shares_memory(times.on(PARAMS, shape), error_G)
@@ -667,7 +703,8 @@ MANY = st.lists(
 def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearby_and_by_a_part_far_off(
     slower: float, gpus: int, atomic: list[int]
 ) -> None:
-    times, shape = StepTimes(), Shape(1, 1, gpus)
+    times = StepTimes()
+    shape = Shape(1, 1, gpus)
     for each in atomic:
         times.note(
             (shape, each, 0),
@@ -701,7 +738,8 @@ def test_between_two_samples_of_a_pass_errors_lie_on_a_line(
 
 
 def test_a_model_that_is_off_for_large_passes_is_corrected_there() -> None:
-    times, shape = StepTimes(), Shape(1, 1, 4)
+    times = StepTimes()
+    shape = Shape(1, 1, 4)
     for atomic, slower in ((32, 1.0), (64, 1.0), (512, 1.5)):
         times.note(
             (shape, atomic, 0),
@@ -715,7 +753,9 @@ def test_a_model_that_is_off_for_large_passes_is_corrected_there() -> None:
 
 
 def test_what_is_slower_is_read_where_the_pass_is() -> None:
-    """Without a curve it is the job's own ratio; beyond the largest pass it is as there."""
+    """Without a curve it is the job's own ratio; beyond the largest pass it is as
+    there.
+    """
     error_KG = np.vstack((AS_SAID, np.arange(26.0) / 100.0))
     slower = Slower(error_KG, np.array([[0, 1]]), np.array([[1.2, 2.0]]))
     atomic = [[7.0, each] for each in (1.0, 1.5, 1.5**2.5, 1e6)]
@@ -737,9 +777,11 @@ def test_what_is_slower_is_read_where_the_pass_is() -> None:
 def test_errors_that_are_kept_are_those_worked_out_anew(
     reports: list[tuple[int, int, float, bool]],
 ) -> None:
-    times, other = StepTimes(), replace(PARAMS, alpha_c=2 * PARAMS.alpha_c)
+    times = StepTimes()
+    other = replace(PARAMS, alpha_c=2 * PARAMS.alpha_c)
     for gpus, atomic, step_s, by_other in reports:
-        shape, params = Shape(1 + gpus // 3, 1, gpus), other if by_other else PARAMS
+        shape = Shape(1 + gpus // 3, 1, gpus)
+        params = other if by_other else PARAMS
         times.note((shape, atomic, 0), math.log(step_s))
         anew = StepTimes(times.taken)
         assert times.on(params, shape) == pytest.approx(
@@ -757,7 +799,8 @@ def test_errors_that_are_kept_are_those_worked_out_anew(
 def test_what_nobody_trained_on_has_errors_between_its_neighbours(
     slower_of: dict[int, float],
 ) -> None:
-    times, sizes = StepTimes(), np.array(sorted(slower_of))
+    times = StepTimes()
+    sizes = np.array(sorted(slower_of))
     for gpus, slower in slower_of.items():
         shape = Shape(1, 1, gpus)
         times.note(
@@ -777,7 +820,8 @@ def test_what_nobody_trained_on_has_errors_between_its_neighbours(
 
 @given(st.lists(st.integers(1, 9), min_size=1))
 def test_what_the_model_said_is_bounded(atomic: list[int]) -> None:
-    times, shape = StepTimes(), Shape(1, 1, 2)
+    times = StepTimes()
+    shape = Shape(1, 1, 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coadapt.policies.castor.times.SAID_MAX", 4)
         for each in atomic:
@@ -789,7 +833,8 @@ def test_what_the_model_said_is_bounded(atomic: list[int]) -> None:
 
 
 def test_jobs_are_told_what_their_kin_timed_where_they_train() -> None:
-    known, shape = Applications(), Shape(1, 1, 2)
+    known = Applications()
+    shape = Shape(1, 1, 2)
     for total in (128, 256):
         known.observe([of(trained(timed("kin"), slower=0.9, total=total))], held)
     new = of(newcomer())
@@ -815,9 +860,11 @@ def test_jobs_are_told_what_their_kin_timed_where_they_train() -> None:
 
 
 def test_nobody_is_told_of_others_or_of_where_nobody_was() -> None:
-    known, shape = Applications(), Shape(1, 1, 2)
+    known = Applications()
+    shape = Shape(1, 1, 2)
     known.observe([of(trained(timed("kin")))], held)
-    other, new = of(newcomer("other"), "bert"), of(newcomer())
+    other = of(newcomer("other"), "bert")
+    new = of(newcomer())
     slow = of(trained(timed("slow"), slower=10.0))
     known.observe([other, new, slow], held)
     for job in (other, new, slow):
@@ -830,7 +877,8 @@ def test_nobody_is_told_of_others_or_of_where_nobody_was() -> None:
 
 
 def test_who_keeps_its_batch_is_told_nothing() -> None:
-    known, fixed = Applications(), of(newcomer())
+    known = Applications()
+    fixed = of(newcomer())
     fixed = replace(fixed, spec=replace(fixed.spec, contract=RescaleContract.FIXED))
     kin = of(trained(timed("kin")))
     kin = replace(kin, spec=replace(kin.spec, contract=RescaleContract.FIXED))
@@ -840,7 +888,8 @@ def test_who_keeps_its_batch_is_told_nothing() -> None:
 
 
 def test_no_more_steps_are_kept_than_jobs_are_told_of() -> None:
-    times, shape = StepTimes(), Shape(1, 1, 2)
+    times = StepTimes()
+    shape = Shape(1, 1, 2)
     for atomic in range(1, 2 * TOLD_MAX):
         times.note((shape, atomic, 0), 0.0)
     told = times.tell("gpu", PARAMS, shape)

@@ -1,4 +1,6 @@
-"""The round's program against all choices, and the bound that must hold whatever it finds."""
+"""The round's program against all choices, and the bound that must hold whatever it
+finds.
+"""
 
 import itertools
 
@@ -45,7 +47,8 @@ def best_value(options: Options) -> float:
 
 def worth(options: Options, choice: tuple[int, ...]) -> float | None:
     """Return what a choice is worth, None if it is not lawful."""
-    used_R, total = np.zeros(len(options.capacity_R)), 0.0
+    used_R = np.zeros(len(options.capacity_R))
+    total = 0.0
     for j, o in enumerate(choice):
         if o == WAIT:
             continue
@@ -88,8 +91,11 @@ def test_prices_prove_a_bound_without_a_choice(seed: int) -> None:
 
 
 def crowd(num_jobs: int, capacity: list[int]) -> Options:
-    """Return jobs whose goodput grows by a power of the GPUs, on some types faster than on others."""
-    rng, num_types = np.random.default_rng(0), len(capacity)
+    """Return jobs whose goodput grows by a power of the GPUs, on some types faster than
+    on others.
+    """
+    rng = np.random.default_rng(0)
+    num_types = len(capacity)
     gpus_O = np.tile([1, 2, 3, 4, 8, 12, 16], num_types)
     type_O = np.repeat(np.arange(num_types), 7)
     speed_JO = rng.uniform(0.2, 1.0, (num_jobs, num_types))[:, type_O]
@@ -118,17 +124,15 @@ def test_types_that_are_too_large_together_come_near_the_bound() -> None:
 
 def halve_by_asking_all(options: Options) -> float:
     """Search prices by halving, asking all jobs at each; return the least bound."""
-    price_R, option_J = (
-        np.zeros(len(options.capacity_R)),
-        np.empty_like(options.tenant_J),
-    )
-    left_R, least = (
-        np.empty_like(options.capacity_R),
-        at_prices(options, price_R, option_J),
-    )
+    price_R = np.zeros(len(options.capacity_R))
+    option_J = np.empty_like(options.tenant_J)
+    left_R = np.empty_like(options.capacity_R)
+    least = at_prices(options, price_R, option_J)
     highest = float((options.value_JO / options.gpus_JO).max())
     for r in [*range(len(price_R))] * TURNS:
-        low, high, price_R[r] = 0.0, 2.0 * highest, 0.0
+        low = 0.0
+        high = 2.0 * highest
+        price_R[r] = 0.0
         for _ in range(45):
             at_prices(options, price_R, option_J)
             spare(options, option_J, left_R)
@@ -154,10 +158,13 @@ def test_halving_that_asks_few_finds_what_asking_all_does(seed: int) -> None:
 
 
 def test_a_job_that_is_owed_gpus_does_not_blur_the_price_for_the_others() -> None:
-    """What is owed makes its worth larger: here by so much that the others' price is 1e-14 of the highest."""
+    """What is owed makes its worth larger: here by so much that the others' price is
+    1e-14 of the highest.
+    """
     plain = crowd(30, [40])
     owed = crowd(31, [43])
-    owed.value_JO[:30], owed.value_JO[30] = plain.value_JO, -1.0
+    owed.value_JO[:30] = plain.value_JO
+    owed.value_JO[30] = -1.0
     owed.value_JO[30, 2] = 1e14  # on three GPUs
     prices = []
     for options in (plain, owed):

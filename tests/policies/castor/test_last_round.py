@@ -1,4 +1,6 @@
-"""Where nobody would gain by what a job leaves, the last round holds; wherever anything else changed, not."""
+"""Where nobody would gain by what a job leaves, the last round holds; wherever anything
+else changed, not.
+"""
 
 from dataclasses import replace
 from typing import Any

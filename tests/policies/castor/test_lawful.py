@@ -1,4 +1,6 @@
-"""Stepping to a lawful choice against the same steps, each found by looking at all jobs."""
+"""Stepping to a lawful choice against the same steps, each found by looking at all
+jobs.
+"""
 
 from itertools import product
 
@@ -10,9 +12,12 @@ from coadapt.policies.castor.program.prices import WAIT, Options, at_prices
 
 
 def draw(seed: int, num_jobs: int = 25) -> Options:
-    """Return jobs that want about twice the GPUs that there are: one to three types, up to two quotas."""
+    """Return jobs that want about twice the GPUs that there are: one to three types, up
+    to two quotas.
+    """
     rng = np.random.default_rng(seed)
-    num_types, num_tenants = 1 + seed % 3, seed // 3 % 3
+    num_types = 1 + seed % 3
+    num_tenants = seed // 3 % 3
     shape = num_jobs, 3 * num_types
     gpus_JO = rng.integers(1, 9, shape)
     value_JO = gpus_JO ** rng.uniform(0.3, 0.9, shape) * rng.integers(
@@ -25,10 +30,8 @@ def draw(seed: int, num_jobs: int = 25) -> Options:
         else np.full(num_jobs, -1)
     )
     tenant_J[tenant_J >= 0] += num_types
-    of_type_T, quota_Q = (
-        rng.integers(0, 80 // num_types, num_types),
-        rng.integers(5, 30, num_tenants),
-    )
+    of_type_T = rng.integers(0, 80 // num_types, num_types)
+    quota_Q = rng.integers(5, 30, num_tenants)
     type_JO = rng.integers(0, num_types, shape)
     return Options(
         value_JO, gpus_JO, type_JO, tenant_J, np.append(of_type_T, quota_Q), num_types
@@ -112,8 +115,10 @@ def step_by_step(
 
 @pytest.mark.parametrize("seed", range(60))
 def test_each_step_is_the_best_of_all(seed: int) -> None:
-    options, rng = draw(seed), np.random.default_rng(seed)
-    price_R, option_J = np.zeros(len(options.capacity_R)), np.empty(25, dtype=np.int64)
+    options = draw(seed)
+    rng = np.random.default_rng(seed)
+    price_R = np.zeros(len(options.capacity_R))
+    option_J = np.empty(25, dtype=np.int64)
     if seed % 2:
         price_R[:] = rng.uniform(0.0, 1.5, len(price_R))
     at_prices(options, price_R, option_J)  # at no price too much, at some too little

@@ -1,4 +1,6 @@
-"""Castor's compiled loops over jobs against what they mean, said in other words, over drawn goodputs."""
+"""Castor's compiled loops over jobs against what they mean, said in other words, over
+drawn goodputs.
+"""
 
 import re
 from dataclasses import replace
@@ -36,8 +38,11 @@ seeds = pytest.mark.parametrize("seed", range(25))
 
 
 def drawn(seed: int) -> Situation:
-    """Return a situation of jobs with some goodputs, none on a third of the sizes, and the last nowhere."""
-    now, rng = situation(SEEN, standing(SEEN), Lengths()), np.random.default_rng(seed)
+    """Return a situation of jobs with some goodputs, none on a third of the sizes, and
+    the last nowhere.
+    """
+    now = situation(SEEN, standing(SEEN), Lengths())
+    rng = np.random.default_rng(seed)
     goodput_JC = rng.integers(1, 9, now.goodput_JC.shape) * (
         rng.random(now.goodput_JC.shape) > 1 / 3
     )
@@ -74,17 +79,16 @@ def test_shares_are_the_most_within_an_equal_part_else_the_least_in_turns(
     fair = FairClocks().move(SEEN.at, now, gpus_T)
     equal = gpus_T.sum() / 4
     for row in range(4):
-        rates, shares = {}, {}
+        rates = {}
+        shares = {}
         for number in range(2):
             sizes = sizes_of(now, row, number)
             within = [gpus for gpus in sizes if gpus <= max(equal, 1.0)]
             if sizes:
                 gpus = max(within) if within else min(sizes)
                 turns = min(equal, 1.0) if within else equal / gpus
-                shares[number], rates[number] = (
-                    (gpus, number, sizes[gpus]),
-                    sizes[gpus] * turns,
-                )
+                shares[number] = (gpus, number, sizes[gpus])
+                rates[number] = sizes[gpus] * turns
         if not rates:
             assert fair.goodput_J[row] == 0.0
             assert fair.takes_s_J[row] == np.inf
@@ -109,7 +113,9 @@ def test_shares_are_the_most_within_an_equal_part_else_the_least_in_turns(
 
 @seeds
 def test_a_fair_share_lasts_until_all_stretches_are_done(seed: int) -> None:
-    rng, first, now = np.random.default_rng(seed), drawn(seed), drawn(seed + 100)
+    rng = np.random.default_rng(seed)
+    first = drawn(seed)
+    now = drawn(seed + 100)
     job_L = np.array([0, 1, 1, 2])
     parts_L = rng.uniform(0.05, 0.45, 4)
     later = Stretches(
@@ -118,7 +124,9 @@ def test_a_fair_share_lasts_until_all_stretches_are_done(seed: int) -> None:
     cut = replace(first, later=later, later_LC=now.goodput_JC[[0, 1, 0, 2]])
 
     def seconds_of(each: Situation) -> FloatArray:
-        """Return what each job takes on its share from when it comes, but for its start."""
+        """Return what each job takes on its share from when it comes, but for its
+        start.
+        """
         stakes = first.stakes._replace(age_J=np.zeros(4))
         came = replace(
             each, sources=first.sources, timed_J=first.timed_J, stakes=stakes
@@ -155,21 +163,19 @@ def test_a_job_bears_its_time_on_its_fewest_gpus_of_the_slowest_type(seed: int) 
 def test_a_size_earns_what_is_left_of_its_horizon_after_a_change(seed: int) -> None:
     rng = np.random.default_rng(seed)
     goodput_JC = rng.integers(0, 4, (5, 6)).astype(np.float64)
-    here_J, value_J, runs_J = (
-        rng.uniform(0.1, 4.0, 5),
-        rng.uniform(0.1, 9.0, 5),
-        rng.random(5) < 0.5,
-    )
-    takes_s_JC, lasts_s_J = rng.uniform(1.0, 900.0, (5, 6)), rng.uniform(1.0, 900.0, 5)
-    rescale_s_J, calm_s = (
-        rng.choice([0.3, 30.0, 250.0], 5),
-        rng.choice([0.0, 3_000.0, np.inf]),
-    )
+    here_J = rng.uniform(0.1, 4.0, 5)
+    value_J = rng.uniform(0.1, 9.0, 5)
+    runs_J = rng.random(5) < 0.5
+    takes_s_JC = rng.uniform(1.0, 900.0, (5, 6))
+    lasts_s_J = rng.uniform(1.0, 900.0, 5)
+    rescale_s_J = rng.choice([0.3, 30.0, 250.0], 5)
+    calm_s = rng.choice([0.0, 3_000.0, np.inf])
     prospects = Prospects(
         goodput_JC, here_J, runs_J, takes_s_JC, lasts_s_J, rescale_s_J, float(calm_s)
     )
     worth_JO = worths(value_J, prospects)
-    worth_JC, keep_J = worth_JO[:, :-1], worth_JO[:, -1]
+    worth_JC = worth_JO[:, :-1]
+    keep_J = worth_JO[:, -1]
     ahead_s_J = np.clip(0.5 * calm_s, 3.0 * rescale_s_J, 10.0 * rescale_s_J)
     horizon_s_J = np.maximum(HORIZON_S, ahead_s_J)
     again_J = (
@@ -193,7 +199,8 @@ def test_prices_are_what_others_gain_however_urgent_it_is_what_some_are_owed(
     owed = Owed(
         np.array([4, 4, 0, 0]), np.full(4, ANY_TYPE), np.full(4, np.inf), np.ones(4)
     )
-    served, priced = 0, 0
+    served = 0
+    priced = 0
     for seed in range(60):
         now = drawn(seed)
         outlook = Values().settle(
@@ -299,15 +306,15 @@ def test_no_start_is_foretold_without_a_past(seed: int) -> None:
 def test_a_crowd_has_each_stretch_after_the_one_before_and_who_is_expected_behind_who_is_here(
     seed: int,
 ) -> None:
-    rng, plain = np.random.default_rng(seed), drawn(seed)
-    job_L, left_L = np.array([0, 1, 1, 1, 3]), rng.uniform(1.0, 9.0, 5)
+    rng = np.random.default_rng(seed)
+    plain = drawn(seed)
+    job_L = np.array([0, 1, 1, 1, 3])
+    left_L = rng.uniform(1.0, 9.0, 5)
     later = Stretches(job_L, left_L, np.ones(5), np.array([0, 1, 4, 4, 5]))
     now = replace(plain, later=later, later_LC=plain.goodput_JC[job_L])
-    fluid, more_left_J, arrives_J = (
-        Fluid.of(now, GPUS_T),
-        rng.uniform(1.0, 9.0, 3),
-        rng.uniform(0.0, 99.0, 3),
-    )
+    fluid = Fluid.of(now, GPUS_T)
+    more_left_J = rng.uniform(1.0, 9.0, 3)
+    arrives_J = rng.uniform(0.0, 99.0, 3)
     expected = Expected(
         picked(fluid.curves, fluid.curves, [0, 2, 1]), more_left_J, arrives_J, 0.25
     )
@@ -319,7 +326,8 @@ def test_a_crowd_has_each_stretch_after_the_one_before_and_who_is_expected_behin
     )
     crowd, goal = values._crowd(now, fluid, expected, wanted)
     for row in range(7):
-        parts, part = [], row
+        parts = []
+        part = row
         while (part := int(crowd.next_J[part])) >= 0:
             parts.append(float(crowd.left_J[part]))
             assert crowd.arrives_J[part] == np.inf
@@ -342,11 +350,14 @@ def test_a_crowd_has_each_stretch_after_the_one_before_and_who_is_expected_behin
 def test_prices_beside_who_is_served_are_of_all_others_on_what_those_leave(
     seed: int,
 ) -> None:
-    options, rng = draw(seed, 1 + seed % 3, seed % 2), np.random.default_rng(seed)
-    every_J, option_J = np.arange(len(options.tenant_J)), solve(options).option_J
+    options = draw(seed, 1 + seed % 3, seed % 2)
+    rng = np.random.default_rng(seed)
+    every_J = np.arange(len(options.tenant_J))
+    option_J = solve(options).option_J
     served_JO = rng.integers(0, 2, options.value_JO.shape).astype(np.float64)
     gets_J = (option_J != WAIT) & (served_JO[every_J, option_J] > 0.0)
-    left_R, value = options.capacity_R.copy(), 0.0
+    left_R = options.capacity_R.copy()
+    value = 0.0
     for j, o in enumerate(option_J):
         if gets_J[j]:
             for r in {int(options.type_JO[j, o]), int(options.tenant_J[j])} - {-1}:

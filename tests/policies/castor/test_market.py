@@ -1,4 +1,6 @@
-"""Plays on several GPU types: against linear programs, against the play of one type, and by their laws."""
+"""Plays on several GPU types: against linear programs, against the play of one type,
+and by their laws.
+"""
 
 import numpy as np
 import pytest
@@ -15,19 +17,20 @@ GPUS = np.array([16.0, 8.0, 4.0])
 
 
 def draw_types(seed: int) -> tuple[Curves, FloatArray, FloatArray, FloatArray]:
-    """Return curves on three types, values, lengths and arrivals of two dozen jobs; some lack a type."""
+    """Return curves on three types, values, lengths and arrivals of two dozen jobs;
+    some lack a type.
+    """
     rng = np.random.default_rng(seed)
     num_jobs = 24
-    size_C, type_C = np.tile(SIZES, 3), np.repeat(np.arange(3), len(SIZES))
+    size_C = np.tile(SIZES, 3)
+    type_C = np.repeat(np.arange(3), len(SIZES))
     own_J1 = rng.uniform(0.4, 0.95, (num_jobs, 1))
     goodput_JC = size_C**own_J1 * rng.uniform(0.3, 3.0, (num_jobs, 3))[:, type_C]
     goodput_JC[rng.random((num_jobs, 3))[:, type_C] < 0.15] = 0.0
     goodput_JC[size_C[None, :].repeat(num_jobs, 0) > GPUS[type_C]] = 0.0
     curves = type_majorants(goodput_JC, size_C.astype(np.int64), type_C, (0, 1, 2))
-    value_J, left_J = (
-        rng.uniform(0.3, 3.0, num_jobs),
-        rng.uniform(50.0, 1000.0, num_jobs),
-    )
+    value_J = rng.uniform(0.3, 3.0, num_jobs)
+    left_J = rng.uniform(50.0, 1000.0, num_jobs)
     return (
         curves,
         value_J,
@@ -51,8 +54,13 @@ def whose(curves: Curves) -> IntArray:
 def by_programs(
     curves: Curves, value_J: FloatArray, left_J: FloatArray, arrives_J: FloatArray
 ) -> FloatArray:
-    """Return when each job ends if a linear program shares out all GPUs anew at each event."""
-    num_jobs, left, now, of_V = len(value_J), left_J.copy(), 0.0, whose(curves)
+    """Return when each job ends if a linear program shares out all GPUs anew at each
+    event.
+    """
+    num_jobs = len(value_J)
+    left = left_J.copy()
+    now = 0.0
+    of_V = whose(curves)
     able_J = np.bincount(of_V, curves.goodput_V, num_jobs) > 0.0
     end = np.full(num_jobs, np.inf)
     while (np.isinf(end) & able_J).any():
@@ -94,10 +102,8 @@ def test_a_play_is_that_of_a_linear_program_at_each_instant_the_nearer_the_less_
 def test_on_gpus_alike_it_is_nearly_the_play_of_one_type(seed: int) -> None:
     goodput_JK, value_J, left_J, arrives_J = draw(seed)
     exact = play(crowd_of(majorants(goodput_JK, SIZES), left_J, arrives_J), value_J)
-    twice_JC, type_C = (
-        np.hstack((goodput_JK, goodput_JK)),
-        np.repeat([0, 1], len(SIZES)),
-    )
+    twice_JC = np.hstack((goodput_JK, goodput_JK))
+    type_C = np.repeat([0, 1], len(SIZES))
     curves = type_majorants(
         twice_JC, np.tile(SIZES, 2).astype(np.int64), type_C, (0, 1)
     )
@@ -112,12 +118,11 @@ def test_hundreds_on_one_type_end_nearly_as_by_its_exact_play() -> None:
     rng = np.random.default_rng(0)
     num_jobs = 500
     curves = majorants(SIZES ** rng.uniform(0.3, 0.95, (num_jobs, 1)), SIZES)
-    value_J, left_J = (
-        rng.uniform(0.3, 3.0, num_jobs),
-        rng.uniform(50.0, 1000.0, num_jobs),
-    )
+    value_J = rng.uniform(0.3, 3.0, num_jobs)
+    left_J = rng.uniform(50.0, 1000.0, num_jobs)
     crowd = crowd_on(curves, left_J, rng.uniform(0.0, 3e3, num_jobs), np.array([64.0]))
-    exact, found = play(crowd, value_J), play_types(crowd, value_J)
+    exact = play(crowd, value_J)
+    found = play_types(crowd, value_J)
     assert found.end_J.mean() == pytest.approx(exact.end_J.mean(), rel=0.08)
     assert found.end_J.max() == pytest.approx(exact.end_J.max(), rel=0.05)
 
@@ -137,10 +142,8 @@ def test_no_more_is_done_than_all_gpus_can_do(seed: int) -> None:
     rng = np.random.default_rng(seed)
     num_jobs = int(rng.integers(3, 30))
     curves = lines(*[[1.0, 2.0]] * num_jobs)
-    left_J, value_J = (
-        rng.uniform(10.0, 100.0, num_jobs),
-        rng.uniform(0.2, 2.0, num_jobs),
-    )
+    left_J = rng.uniform(10.0, 100.0, num_jobs)
+    value_J = rng.uniform(0.2, 2.0, num_jobs)
     course = play_types(
         crowd_on(curves, left_J, np.zeros(num_jobs), np.array([4.0, 2.0])), value_J
     )
@@ -148,10 +151,15 @@ def test_no_more_is_done_than_all_gpus_can_do(seed: int) -> None:
 
 
 def test_who_comes_while_no_market_is_held_starts_at_once() -> None:
-    """Demand strays by a hundredth or two by it: all others have a little less of what they want."""
+    """Demand strays by a hundredth or two by it: all others have a little less of what
+    they want.
+    """
     curves = lines(*[[1.0, 2.0]] * 80)
-    left_J, arrives_J, value_J = np.full(80, 1e3), np.zeros(80), np.ones(80)
-    arrives_J[-1], value_J[-1] = 7.0, 2.0
+    left_J = np.full(80, 1e3)
+    arrives_J = np.zeros(80)
+    value_J = np.ones(80)
+    arrives_J[-1] = 7.0
+    value_J[-1] = 2.0
     crowd = crowd_on(curves, left_J, arrives_J, np.array([70.0, 70.0]))
     course, alone = (
         play_types(crowd._replace(arrives_J=arrives_J * late), value_J)
@@ -177,7 +185,8 @@ def test_ends_are_as_they_are_where_many_fall_into_one_instant() -> None:
 
 def test_ends_within_two_seconds_leave_their_gpus_together() -> None:
     """Each of 10,000 short jobs would be an instant of its own."""
-    curves, left_J = lines(*[[1.0, 0.0]] * 3), np.array([0.5, 1.5, 100.0])
+    curves = lines(*[[1.0, 0.0]] * 3)
+    left_J = np.array([0.5, 1.5, 100.0])
     crowd = crowd_on(curves, left_J, np.zeros(3), np.array([2.0, 1.0]))
     course = play_types(crowd, np.array([9.0, 9.0, 1.0]))
     assert course.end_J[:2] == pytest.approx([0.5, 1.5], rel=0.02)
@@ -186,10 +195,8 @@ def test_ends_within_two_seconds_leave_their_gpus_together() -> None:
 
 @pytest.mark.parametrize("at", [0.0, 5.0])
 def test_who_has_nothing_left_ends_as_it_comes_if_it_may_be_anywhere(at: float) -> None:
-    curves, left_J = (
-        lines([1.0, 1.0], [1.0, 1.0], [0.0, 0.0]),
-        np.array([0.0, 6.0, 0.0]),
-    )
+    curves = lines([1.0, 1.0], [1.0, 1.0], [0.0, 0.0])
+    left_J = np.array([0.0, 6.0, 0.0])
     crowd = crowd_on(curves, left_J, np.full(3, at), np.full(2, 2.0))
     assert play_types(crowd, np.ones(3)).end_J == pytest.approx(
         [at, at + 3.0, np.inf], rel=0.02
@@ -198,10 +205,16 @@ def test_who_has_nothing_left_ends_as_it_comes_if_it_may_be_anywhere(at: float) 
 
 @pytest.mark.parametrize("num_gpus", [100.0, 400.0])
 def test_a_stretch_begins_while_no_market_is_held(num_gpus: float) -> None:
-    """There is room for all. The second stretch of one of eighty does three times as much on one type."""
+    """There is room for all. The second stretch of one of eighty does three times as
+    much on one type.
+    """
     curves = lines(*[[1.0, 1.0]] * 80, [1.0, 3.0])
-    left_J, after_J, arrives_J = np.full(81, 1e3), np.full(81, -1), np.zeros(81)
-    left_J[79], after_J[79], arrives_J[80] = 10.0, 80, np.inf
+    left_J = np.full(81, 1e3)
+    after_J = np.full(81, -1)
+    arrives_J = np.zeros(81)
+    left_J[79] = 10.0
+    after_J[79] = 80
+    arrives_J[80] = np.inf
     course = play_types(
         Crowd(curves, left_J, arrives_J, after_J, np.full(2, num_gpus)), np.ones(81)
     )
@@ -223,7 +236,9 @@ def test_a_job_that_can_be_on_no_type_has_a_corner_all_the_same_and_never_ends()
 
 
 def test_who_may_be_on_one_type_only_waits_for_it_whatever_else_is_free() -> None:
-    """In one pool, in which each type counts as so many of the first, all three would run at once."""
+    """In one pool, in which each type counts as so many of the first, all three would
+    run at once.
+    """
     crowd = crowd_on(
         lines([0.0, 1.0], [0.0, 1.0], [1.0, 0.0]),
         np.full(3, 1000.0),
@@ -271,7 +286,8 @@ def test_a_gpu_that_does_three_times_as_much_has_three_times_the_price() -> None
 def test_a_stretch_begins_when_the_one_before_it_ends() -> None:
     # Alone on two GPUs of the second type: 10 of progress at 2 a second, then 30 at 6.
     curves = lines([0.5, 1.0], [0.5, 3.0])
-    after, arrives = np.array([1, -1]), np.array([0.0, np.inf])
+    after = np.array([1, -1])
+    arrives = np.array([0.0, np.inf])
     crowd = Crowd(curves, np.array([10.0, 30.0]), arrives, after, np.full(2, 2.0))
     assert play_types(crowd, np.ones(2)).end_J == pytest.approx([5.0, 10.0], rel=0.02)
     value_J, course, cost = settle_types(crowd, np.ones(2), goal_of(1), 10)
@@ -301,11 +317,14 @@ def test_settled_values_cost_no_more_than_those_begun_with(seed: int) -> None:
 
 
 def test_values_for_several_types_end_jobs_sooner_than_those_for_one_pool() -> None:
-    """Half of the jobs gain nothing by the fast type, half do four times as much on it."""
+    """Half of the jobs gain nothing by the fast type, half do four times as much on
+    it.
+    """
     ends_s = []
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        size_C, type_C = np.tile(SIZES, 2), np.repeat([0, 1], len(SIZES))
+        size_C = np.tile(SIZES, 2)
+        type_C = np.repeat([0, 1], len(SIZES))
         gain_JT = np.ones((16, 2))
         gain_JT[::2, 1] = 4.0
         goodput_JC = size_C ** rng.uniform(0.5, 0.9, (16, 1)) * gain_JT[:, type_C]

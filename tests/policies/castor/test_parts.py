@@ -118,7 +118,8 @@ def test_a_job_past_its_end_is_never_nearly_done() -> None:
 
 
 def test_without_a_hint_jobs_seen_tell() -> None:
-    lengths, unknown = Lengths(), timed("unknown", progress=50.0, target=None)
+    lengths = Lengths()
+    unknown = timed("unknown", progress=50.0, target=None)
     assert left(lengths, unknown) == TYPICAL_S
     for seconds in (10.0, 100.0, 300.0):
         observe(lengths, timed(f"job{seconds}", progress=0.0, target=seconds))
@@ -130,9 +131,11 @@ def test_a_job_of_unknown_length_counts_as_one_that_may_prove_short() -> None:
     assert lengths.unseen_s(60.0) == 60.0 + TYPICAL_S
     for seconds in (100.0, 3000.0, 20_000.0):
         observe(lengths, timed(f"job{seconds}", target=seconds))
-    # One in three proves short within 60 s, and ends in 100 s more: 3 x 60 + 100 per end.
+    # One in three proves short within 60 s, and ends in 100 s more: 3 x 60 + 100 per
+    # end.
     assert lengths.unseen_s(60.0) == pytest.approx(280.0)
-    # Where looking takes long, who proves longer is run on too: (3 x 2000 + 100 + 3000) / 2.
+    # Where looking takes long, who proves longer is run on too: (3 x 2000 + 100 + 3000)
+    # / 2.
     assert lengths.unseen_s(2000.0) == pytest.approx(4550.0)
 
 
@@ -142,12 +145,15 @@ def test_a_job_bears_its_least_size_and_more_the_longer_jobs_outnumbered_gpus() 
         found = waits.borne(at, situation(seen, standing(seen), Lengths()), 4)
         return float(found[-1]) - 60.0 - jobs[-1].rescale_s
 
-    one, wide = timed("one", gpus=(1, 8)), timed("wide", gpus=(4, 4))
-    others, waits = [timed(f"n{number}") for number in range(7)], Waits()
+    one = timed("one", gpus=(1, 8))
+    wide = timed("wide", gpus=(4, 4))
+    others = [timed(f"n{number}") for number in range(7)]
+    waits = Waits()
     alone_s = borne(waits, 0.0, one)
     assert borne(Waits(), 0.0, wide) < 0.5 * alone_s
     assert borne(Waits(), 0.0, *others, one) == pytest.approx(2.0 * alone_s)
-    # Alone for 100 s, which gave it 100 s of turns; what is left of them takes twice as long.
+    # Alone for 100 s, which gave it 100 s of turns; what is left of them takes twice as
+    # long.
     assert borne(waits, 100.0, one) == pytest.approx(alone_s)
     assert borne(waits, 100.0, *others, one) == pytest.approx(
         100.0 + 2.0 * (alone_s - 100.0)
@@ -155,15 +161,14 @@ def test_a_job_bears_its_least_size_and_more_the_longer_jobs_outnumbered_gpus() 
 
 
 def test_a_job_bears_its_time_on_the_slowest_type() -> None:
-    slow, fast = (
-        ThroughputParams(alpha_c=0.2, beta_c=0.002),
-        ThroughputParams(alpha_c=0.1, beta_c=0.001),
-    )
+    slow = ThroughputParams(alpha_c=0.2, beta_c=0.002)
+    fast = ThroughputParams(alpha_c=0.1, beta_c=0.001)
     one = timed(
         "one",
         by_type={"slow": TypeProfile(params=slow), "fast": TypeProfile(params=fast)},
     )
-    slows, fasts = nodes(1, kind="slow", name="s"), nodes(1, kind="fast", name="f")
+    slows = nodes(1, kind="slow", name="s")
+    fasts = nodes(1, kind="fast", name="f")
     both, only = (
         Waits().borne(0.0, situation(seen, standing(seen), Lengths()), 2)[0]
         for seen in (view((*slows, *fasts), one), view(slows, one))
@@ -251,7 +256,8 @@ def test_what_is_said_of_a_day_is_judged_by_what_was_said_of_days() -> None:
             says.observe(at + 40_300.0, [])
     said_at = 1e8
     foretell(says, said_at, short=100.0, long=100_000.0)
-    short, long = says.latest["short"], says.latest["long"]
+    short = says.latest["short"]
+    long = says.latest["long"]
     assert (
         unproven.low_at - (31e6 + 300.0) < 0.51 * 100_000.0
     )  # too few: a factor of two, not the short ones'
@@ -339,10 +345,8 @@ def test_weights_multiply_tenant_and_priority() -> None:
 
 
 def test_types_that_were_not_timed_are_scaled_by_those_who_know_both() -> None:
-    slow, fast = (
-        ThroughputParams(alpha_c=0.2, beta_c=0.002),
-        ThroughputParams(alpha_c=0.1, beta_c=0.001),
-    )
+    slow = ThroughputParams(alpha_c=0.2, beta_c=0.002)
+    fast = ThroughputParams(alpha_c=0.1, beta_c=0.001)
     both = timed(
         "both",
         by_type={"slow": TypeProfile(params=slow), "fast": TypeProfile(params=fast)},

@@ -1,4 +1,6 @@
-"""The floor: what is free where, whether it was looked for from the beginning or not."""
+"""The floor: what is free where, whether it was looked for from the beginning or
+not.
+"""
 
 from dataclasses import replace
 
@@ -47,9 +49,13 @@ def test_places_are_the_same_whenever_they_are_looked_for_first() -> None:
 def test_places_on_the_floor_of_the_last_round_are_those_on_a_new_one(
     seed: int,
 ) -> None:
-    """Whatever came of the last round: jobs go, have nothing or something else; nodes are lost."""
+    """Whatever came of the last round: jobs go, have nothing or something else; nodes
+    are lost.
+    """
     rng = np.random.default_rng(seed)
-    floor, ground, held = None, None, dict[str, Allocation]()
+    floor = None
+    ground = None
+    held = dict[str, Allocation]()
     for number in range(60):
         cluster = NODES[: 8 if number // 15 % 2 else 9]
         names = [name for name in held if rng.random() < 0.8] + [
@@ -57,10 +63,8 @@ def test_places_on_the_floor_of_the_last_round_are_those_on_a_new_one(
         ]
         jobs = {name: job(name, (1, 64)) for name in names}
         for name in names:
-            given_last, nodes = (
-                held.get(name, Allocation()),
-                rng.choice(len(cluster), size=2, replace=False),
-            )
+            given_last = held.get(name, Allocation())
+            nodes = rng.choice(len(cluster), size=2, replace=False)
             if rng.random() < 0.1:
                 given_last = Allocation(
                     slots=tuple((f"n{node}", int(rng.integers(1, 5))) for node in nodes)

@@ -1,4 +1,6 @@
-"""The play against a slow one that anybody can check, the majorant against its definition."""
+"""The play against a slow one that anybody can check, the majorant against its
+definition.
+"""
 
 from itertools import product
 
@@ -14,7 +16,9 @@ SIZES = np.array([1.0, 2.0, 3.0, 4.0, 8.0, 12.0, 16.0])
 
 
 def draw(seed: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return goodputs (not concave), values, lengths and arrivals of up to a dozen jobs."""
+    """Return goodputs (not concave), values, lengths and arrivals of up to a dozen
+    jobs.
+    """
     rng = np.random.default_rng(seed)
     num_jobs = int(rng.integers(1, 12))
     goodput_JK = SIZES ** rng.uniform(0.3, 0.95, (num_jobs, 1)) * rng.uniform(
@@ -22,10 +26,8 @@ def draw(seed: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     )
     goodput_JK[rng.random(goodput_JK.shape) < 0.2] = 0.0
     goodput_JK[:, 0] = np.maximum(goodput_JK[:, 0], 0.1)
-    value_J, left_J = (
-        rng.uniform(0.1, 3.0, num_jobs),
-        rng.uniform(10.0, 1000.0, num_jobs),
-    )
+    value_J = rng.uniform(0.1, 3.0, num_jobs)
+    left_J = rng.uniform(10.0, 1000.0, num_jobs)
     return (
         goodput_JK,
         value_J,
@@ -49,17 +51,21 @@ def test_a_majorant_is_the_least_concave_curve_above_all_points(seed: int) -> No
     curves = majorants(goodput_JK, SIZES)
     for j, row in enumerate(goodput_JK):
         corners = slice(curves.first_J[j], curves.first_J[j + 1])
-        x, y = np.r_[0.0, curves.gpus_V[corners]], np.r_[0.0, curves.goodput_V[corners]]
+        x = np.r_[0.0, curves.gpus_V[corners]]
+        y = np.r_[0.0, curves.goodput_V[corners]]
         slopes = np.diff(y) / np.diff(x)
         assert (np.diff(slopes) < 1e-12).all()
         assert (slopes > 0.0).all()
         assert (np.interp(SIZES, x, y) >= row - 1e-12).all()
-        # Least: each corner is a point, and so no lower concave curve is above all of them.
+        # Least: each corner is a point, and so no lower concave curve is above all of
+        # them.
         assert set(y[1:]) <= set(row)
 
 
 def test_where_no_size_can_be_had_each_has_a_corner_all_the_same() -> None:
-    """It was written past the end of an array: all nodes that fit were lost, and others' jobs expected."""
+    """It was written past the end of an array: all nodes that fit were lost, and
+    others' jobs expected.
+    """
     curves = majorants(np.empty((3, 0)), np.empty(0))
     assert [part.tolist() for part in curves] == [
         [0, 1, 2, 3],
@@ -83,12 +89,12 @@ def slow_play(
     num_gpus: float,
 ) -> Course:
     """Return the same as `play`, by handing out all GPUs anew at each event."""
-    num_jobs, left, now = len(value_J), left_J.copy(), 0.0
-    start, end, price = (
-        np.full(num_jobs, np.inf),
-        np.full(num_jobs, np.inf),
-        np.zeros(num_jobs),
-    )
+    num_jobs = len(value_J)
+    left = left_J.copy()
+    now = 0.0
+    start = np.full(num_jobs, np.inf)
+    end = np.full(num_jobs, np.inf)
+    price = np.zeros(num_jobs)
     while np.isinf(end).any():
         here = [
             j
@@ -99,12 +105,16 @@ def slow_play(
         for j in here:
             x0 = y0 = 0.0
             for p in range(curves.first_J[j], curves.first_J[j + 1]):
-                x, y = curves.gpus_V[p], curves.goodput_V[p]
+                x = curves.gpus_V[p]
+                y = curves.goodput_V[p]
                 pieces.append(
                     (-value_J[j] * (y - y0) / (x - x0), j, x - x0, (y - y0) / (x - x0))
                 )
-                x0, y0 = x, y
-        free, rate, cut = num_gpus, np.zeros(num_jobs), 0.0
+                x0 = x
+                y0 = y
+        free = num_gpus
+        rate = np.zeros(num_jobs)
+        cut = 0.0
         for minus_worth, j, width, slope in sorted(pieces):
             taken = min(width, free)
             rate[j] += taken * slope
@@ -119,7 +129,8 @@ def slow_play(
         now = then
         for j in here:
             if left[j] < 1e-9:
-                end[j], price[j] = now, cut
+                end[j] = now
+                price[j] = cut
     return Course(start, end, price[:, None])
 
 
@@ -136,7 +147,9 @@ def test_the_play_is_that_of_handing_out_all_anew(seed: int) -> None:
 
 @pytest.mark.parametrize("apart", [1e-15, 1e-9, 1e-3, 1e280])
 def test_pieces_go_by_worth_however_near_or_far_they_are(apart: float) -> None:
-    """Each job has its turn on the one GPU: the highest value first, of equal ones the first."""
+    """Each job has its turn on the one GPU: the highest value first, of equal ones the
+    first.
+    """
     rng = np.random.default_rng(0)
     values = np.concatenate(
         [1.0 + apart * rng.random(60), np.ones(10), np.full(10, 1e-300)]
@@ -176,7 +189,8 @@ def test_settled_values_cost_no_more_than_those_begun_with(seed: int) -> None:
 
 
 def test_alike_jobs_of_two_lengths_end_shortest_first() -> None:
-    # Linear curves: any work-conserving plan keeps all GPUs busy, and shortest first is optimal.
+    # Linear curves: any work-conserving plan keeps all GPUs busy, and shortest first is
+    # optimal.
     curves = majorants(np.array([[1.0, 2.0]] * 2), np.array([1.0, 2.0]))
     crowd = crowd_of(curves, np.array([100.0, 10.0]), np.zeros(2), 2.0)
     goal = goal_of(2)
@@ -225,7 +239,8 @@ def test_a_tail_takes_gpus_to_a_job_that_would_take_long() -> None:
 
 
 def test_a_stretch_begins_when_the_one_before_it_ends() -> None:
-    # Two GPUs, one job alone: 10 of progress at 2 a second, then 30 at 6; its last part is its end.
+    # Two GPUs, one job alone: 10 of progress at 2 a second, then 30 at 6; its last part
+    # is its end.
     curves = majorants(np.array([[1.0, 2.0], [3.0, 6.0]]), np.array([1.0, 2.0]))
     crowd = Crowd(
         curves,
@@ -242,8 +257,11 @@ def test_a_stretch_begins_when_the_one_before_it_ends() -> None:
 
 
 def two_stretches() -> tuple[Crowd, Goal]:
-    """Return five jobs of which the first scales badly for a while, then as well as the others."""
-    flat, steep = 2.0 * SIZES**0.1, SIZES**0.9
+    """Return five jobs of which the first scales badly for a while, then as well as the
+    others.
+    """
+    flat = 2.0 * SIZES**0.1
+    steep = SIZES**0.9
     curves = majorants(np.array([flat, *[steep] * 5]), SIZES)
     left_J = np.array([100.0, *np.linspace(250.0, 350.0, 4), 200.0])
     after = np.array([5, -1, -1, -1, -1, -1])
@@ -267,7 +285,8 @@ def test_no_other_values_of_its_stretches_cost_much_less() -> None:
 def test_a_job_is_worth_less_while_it_scales_badly() -> None:
     crowd, goal = two_stretches()
     value_J, _, _ = settle(crowd, np.full(6, 0.3), goal, 30)
-    flat, steep = crowd.curves.goodput_V[:2], crowd.curves.goodput_V[-2:]
+    flat = crowd.curves.goodput_V[:2]
+    steep = crowd.curves.goodput_V[-2:]
     # What a second GPU of it earns, in its first stretch and in its last.
     assert value_J[0] * (flat[1] - flat[0]) < 0.5 * value_J[5] * (steep[1] - steep[0])
 
@@ -286,9 +305,12 @@ def test_who_is_expected_to_end_last_has_the_weight_of_the_makespan() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_last_end_is_a_mean_over_who_comes(seed: int) -> None:
-    """As all combinations of jobs that come or do not would have it; one of them comes for sure."""
+    """As all combinations of jobs that come or do not would have it; one of them comes
+    for sure.
+    """
     rng = np.random.default_rng(seed)
-    end_J, chance_J = rng.uniform(10.0, 20.0, 5), rng.uniform(0.2, 0.9, 5)
+    end_J = rng.uniform(10.0, 20.0, 5)
+    chance_J = rng.uniform(0.2, 0.9, 5)
     end_J[2] = end_J[3]  # at once
     chance_J[end_J.argmin()] = 1.0
     mean_s = 0.0

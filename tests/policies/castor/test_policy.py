@@ -1,4 +1,6 @@
-"""Castor in rounds: the contract, what its dials and a job's spec do, and what it tells."""
+"""Castor in rounds: the contract, what its dials and a job's spec do, and what it
+tells.
+"""
 
 import re
 import time
@@ -84,7 +86,9 @@ def test_a_bad_dial_is_named(option: dict[str, float]) -> None:
 def test_dials_that_nobody_sets_are_those_of_what_rescales_take(
     rescale_s: float, dials: tuple[float, float]
 ) -> None:
-    """Each job's own rescale counts in the median: one that is dear among five changes nothing."""
+    """Each job's own rescale counts in the median: one that is dear among five changes
+    nothing.
+    """
     makespan_jobs, tail = dials
     assert Castor().dials(rescale_s, unlike=0.0, crowd=9.0) == (
         makespan_jobs,
@@ -142,7 +146,8 @@ def test_a_tenants_weight_does_too() -> None:
     jobs = (timed("a", tenant="heavy"), timed("b", tenant="light"))
     plain = ClusterView(at=60.0, nodes=nodes(4), jobs=jobs)
     weighted = replace(plain, tenants={"heavy": Tenant(id="heavy", weight=20.0)})
-    even, uneven = counts(Castor().allocate(plain)), counts(Castor().allocate(weighted))
+    even = counts(Castor().allocate(plain))
+    uneven = counts(Castor().allocate(weighted))
     assert uneven["a"] > even["a"]
 
 
@@ -200,7 +205,9 @@ def test_the_last_end_and_fair_shares_weigh_more_where_gpus_differ(
 def test_gpus_are_as_unlike_as_what_jobs_do_on_them(
     num_rare: int, times: float, unlike: float
 ) -> None:
-    """Of ten or twelve GPUs some are so many times as fast: in logarithms, in the mean."""
+    """Of ten or twelve GPUs some are so many times as fast: in logarithms, in the
+    mean.
+    """
     seen = beside_eight(num_rare, timed("x", gpus=(1, 1), by_type=faster_a(times)))
     fluid = Fluid.of(
         situation(seen, standing(seen), Lengths()), np.array([num_rare, 8])
@@ -232,8 +239,8 @@ def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
 def test_an_equal_share_is_of_every_type_or_of_the_commonest(
     times: float, rate: float
 ) -> None:
-    """A fifth of the GPUs are so many times as fast: a job's clock runs at what it has on all in turns, or at
-    what it has on the others alone if that is more.
+    """A fifth of the GPUs are so many times as fast: a job's clock runs at what it has
+    on all in turns, or at what it has on the others alone if that is more.
     """
     seen = beside_eight(2, timed("x", gpus=(1, 1), target=1e6, by_type=faster_a(times)))
     now = situation(seen, standing(seen), Lengths())
@@ -278,10 +285,8 @@ def test_a_job_that_is_late_by_its_fair_clock_is_owed_its_share() -> None:
 
 def test_who_nears_its_limit_goes_first_long_before_it_is_owed_anything() -> None:
     """Of two jobs the shorter goes first, but not once the other is old."""
-    old, short = (
-        timed("old", target=1e7, at=0.0),
-        timed("short", target=3e6, at=5_000.0),
-    )
+    old = timed("old", target=1e7, at=0.0)
+    short = timed("short", target=3e6, at=5_000.0)
     seen = ClusterView(at=5_000.0, nodes=nodes(4, 4), jobs=(old, short))
     now = situation(seen, standing(seen), Lengths())
     assert FairClocks().move(5_000.0, now, np.array([8])).least_J.max() < 3.0
@@ -296,7 +301,9 @@ def test_who_nears_its_limit_goes_first_long_before_it_is_owed_anything() -> Non
 def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
     times: float, gets_type: str
 ) -> None:
-    """Two GPUs of type b are its share. Those of the rarer a do as well unless they are slower."""
+    """Two GPUs of type b are its share. Those of the rarer a do as well unless they are
+    slower.
+    """
     by_type = faster_a(times)
     late = timed("late", gpus=(1, 4), target=1e9, at=0.0, by_type=by_type)
     new = [
@@ -336,8 +343,12 @@ def test_a_share_goes_before_what_a_job_of_one_size_is_owed() -> None:
 
 
 def test_fair_shares_bound_what_is_lost() -> None:
-    """The guarantee, played: n jobs stay, whoever is late gets its share, the quotient rises no more."""
-    clocks, at, step = FairClocks(), 0.0, 60.0
+    """The guarantee, played: n jobs stay, whoever is late gets its share, the quotient
+    rises no more.
+    """
+    clocks = FairClocks()
+    at = 0.0
+    step = 60.0
     done = {f"j{number}": 0.0 for number in range(4)}
     ends: dict[str, float] = {}
     whole = 2e5
@@ -450,8 +461,11 @@ def test_each_job_goes_to_the_gpu_type_where_it_gains_most() -> None:
 
 
 def two_types(fast: TypeProfile, *, moved: bool) -> tuple[ClusterView, JobView]:
-    """Return a cluster of two types, and a job that was timed on 4 GPUs of a, and holds them if it moved."""
-    held, slow = on(a0=4), timed("x").measured.by_type["gpu"]
+    """Return a cluster of two types, and a job that was timed on 4 GPUs of a, and holds
+    them if it moved.
+    """
+    held = on(a0=4)
+    slow = timed("x").measured.by_type["gpu"]
     one = timed(
         "x",
         gpus=(4, 4),
@@ -476,7 +490,9 @@ def test_who_moves_to_another_gpu_type_is_told_so() -> None:
 
 
 def test_gpus_of_a_type_that_was_timed_alone_do_not_synchronise_for_free() -> None:
-    """A fit to one GPU knows no link: synchronisation takes what it does where the job trained on several."""
+    """A fit to one GPU knows no link: synchronisation takes what it does where the job
+    trained on several.
+    """
     known = timed("x").measured.by_type["gpu"]
     linked = replace(known, params=replace(known.params, alpha_r=1.0, alpha_n=1.0))
     alone = replace(
@@ -530,10 +546,8 @@ def test_a_dear_change_pays_while_nobody_is_about_to_end() -> None:
 
 
 def test_nodes_that_come_and_go_are_seen_in_the_next_round() -> None:
-    policy, jobs = (
-        Castor(),
-        (timed("a", target=1e8, gpus=(8, 8)), timed("b", target=1e8, gpus=(4, 4))),
-    )
+    policy = Castor()
+    jobs = (timed("a", target=1e8, gpus=(8, 8)), timed("b", target=1e8, gpus=(4, 4)))
     assert counts(policy.allocate(view(nodes(4, 4, 4), *jobs))) == {"a": 8, "b": 4}
     assert counts(policy.allocate(view(nodes(4), *jobs))) == {"b": 4}
     # And what frozen jobs hold is not given twice.
@@ -558,7 +572,8 @@ def on_type_a(name: str, held: Allocation = WAITING, target: float = 1e6) -> Job
 
 def test_ends_are_foretold_by_the_gpus_of_the_type_where_jobs_are() -> None:
     one = timed("x", gpus=(4, 4), by_type=faster_a(1.0), held=on(b0=4))
-    beside_one_a, alone = Castor(expect=False), Castor(expect=False)
+    beside_one_a = Castor(expect=False)
+    alone = Castor(expect=False)
     beside_one_a.allocate(beside_eight(1, one))
     alone.allocate(view(nodes(4, 4, kind="b", name="b"), one))
     assert beside_one_a.predictions["x"].end_at == pytest.approx(
@@ -567,7 +582,9 @@ def test_ends_are_foretold_by_the_gpus_of_the_type_where_jobs_are() -> None:
 
 
 def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
-    """Eight GPUs of another type are free all the time, which were taken for those that it waits for."""
+    """Eight GPUs of another type are free all the time, which were taken for those that
+    it waits for.
+    """
     policy = Castor(expect=False, makespan_jobs=0.0)
     plan = policy.allocate(
         beside_eight(4, on_type_a("runs", on(a0=4)), on_type_a("waits", target=4e6))
@@ -579,7 +596,9 @@ def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
 
 
 def test_who_is_expected_in_part_counts_in_part() -> None:
-    """In the sum of completion times, for the last end, and for how soon somebody comes."""
+    """In the sum of completion times, for the last end, and for how soon somebody
+    comes.
+    """
     seen = beside_eight(
         4, *[on_type_a(f"j{number}", target=1e6) for number in range(3)]
     )
@@ -619,7 +638,8 @@ def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_a
         timed(f"j{number}", target=1e7, at=60.0 * number, by_type=faster_a(3.0))
         for number in range(60)
     ]
-    several, one_type = Castor(), Castor()
+    several = Castor()
+    one_type = Castor()
     for at in (3_600.0, 8_000.0):
         several.allocate(replace(beside_eight(4, *jobs), at=at))
         one_type.allocate(view(nodes(4, 4, kind="b", name="b"), *jobs, at=at))
@@ -628,10 +648,8 @@ def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_a
 
 
 def test_a_gpu_type_that_is_lost_and_comes_back_leaves_who_is_expected_on_it() -> None:
-    policy, stays = (
-        Castor(),
-        timed("stays", gpus=(4, 4), target=1e8, by_type=faster_a(1.0)),
-    )
+    policy = Castor()
+    stays = timed("stays", gpus=(4, 4), target=1e8, by_type=faster_a(1.0))
     gone = [on_type_a(f"gone{number}") for number in range(4)]
     for at, jobs in ((0.0, [stays, *gone]), (60.0, [stays])):
         policy.allocate(replace(beside_eight(4, *jobs), at=at))
@@ -647,7 +665,9 @@ def test_a_gpu_type_that_is_lost_and_comes_back_leaves_who_is_expected_on_it() -
 
 
 def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:
-    """Jobs that wait for one that holds all GPUs; of those that were taken back nothing is learned."""
+    """Jobs that wait for one that holds all GPUs; of those that were taken back nothing
+    is learned.
+    """
     policy = Castor(expect=False)
     running = timed("running", gpus=(4, 4), target=1e5, held=on(n0=4))
     waits = timed("waits", gpus=(4, 4), target=1e7, at=10.0)

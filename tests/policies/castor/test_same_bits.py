@@ -1,4 +1,6 @@
-"""Plans turn on last bits: castor's exp, log and power are the C library's on every machine."""
+"""Plans turn on last bits: castor's exp, log and power are the C library's on every
+machine.
+"""
 
 import ast
 import math
@@ -62,7 +64,8 @@ def test_a_step_takes_what_the_model_says(
     params = replace(
         PARAMS, alpha_n=0.2, beta_n=0.02, alpha_k=0.3, beta_k=0.01, gamma=gamma
     )
-    rows, said = [], []
+    rows = []
+    said = []
     for nodes, per_node, racks, atomic, accumulation in settings:
         shape = Shape(nodes, min(racks, nodes), nodes * per_node)
         rows.append([*shape, 16 * atomic, accumulation])

@@ -1,4 +1,6 @@
-"""Our simple policies and the example keep the contract; a policy that breaks a point of it is caught."""
+"""Our simple policies and the example keep the contract; a policy that breaks a point
+of it is caught.
+"""
 
 import pickle
 import random
@@ -56,7 +58,9 @@ class Changed:
     """Fifo, with its plan changed by `change(view, plan, call)`."""
 
     def __init__(self, change: Callable[[ClusterView, Plan, int], Plan]) -> None:
-        self._change, self._policy, self._calls = change, Fifo(backfill=True), 0
+        self._change = change
+        self._policy = Fifo(backfill=True)
+        self._calls = 0
 
     def allocate(self, view: ClusterView) -> Plan:
         self._calls += 1
@@ -257,7 +261,8 @@ def test_plans_do_not_depend_on_the_hash_seed() -> None:
     assert len(outputs.pop()) > 1000
 
 
-# -- the views ------------------------------------------------------------------------------------------
+# -- the views
+# --------------------------------------------------------------------------------------
 
 
 def test_views_depend_on_their_seed_only() -> None:

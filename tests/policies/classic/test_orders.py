@@ -16,7 +16,8 @@ def test_srsf_weighs_remaining_time_by_the_gpus_that_it_takes() -> None:
     plan = Srsf().allocate(view(nodes(2), wide, narrow))
     assert counts(plan) == {"narrow": 1}
     assert plan.reasons["wide"] == (
-        "waits: needs 2 GPUs, 1 is free; 1 job ahead of it by remaining GPU time goes first"
+        "waits: needs 2 GPUs, 1 is free; 1 job ahead of it by remaining GPU time "
+        "goes first"
     )
 
 
@@ -37,7 +38,8 @@ def test_las_takes_gpu_seconds_not_seconds() -> None:
     plan = Las(turn_s=0.0).allocate(seen)
     assert counts(plan) == {"b": 1}
     assert plan.reasons["a"] == (
-        "gives up its 1 GPU and waits: needs 1 GPU, 0 are free; 1 job that used fewer GPU-seconds goes first"
+        "gives up its 1 GPU and waits: needs 1 GPU, 0 are free; 1 job that used "
+        "fewer GPU-seconds goes first"
     )
 
 
@@ -45,7 +47,8 @@ def test_las_takes_gpu_seconds_not_seconds() -> None:
 def test_las_swaps_jobs_once_a_turn(at: float, winner: str) -> None:
     policy = Las(turn_s=360.0)
     policy.allocate(view(nodes(1), job("a"), at=400.0))
-    a, b = job("a", service=9.0, held=on(n0=1)), job("b", service=5.0, at=1.0)
+    a = job("a", service=9.0, held=on(n0=1))
+    b = job("b", service=5.0, at=1.0)
     b = replace(b, usage=replace(b.usage, started_at=1.0))
     assert counts(policy.allocate(view(nodes(1), a, b, at=at))) == {winner: 1}
 
@@ -66,7 +69,9 @@ def test_a_turn_is_a_duration(turn_s: float) -> None:
 
 
 def test_priorities_order_tenants_and_the_jobs_of_each() -> None:
-    """b of the urgent tenant comes first; d and a swap; c, of another tenant, keeps its place."""
+    """b of the urgent tenant comes first; d and a swap; c, of another tenant, keeps its
+    place.
+    """
     queue = [
         job("a"),
         job("b", tenant="urgent"),

@@ -12,8 +12,12 @@ HEAVY = (Tenant(id="heavy", weight=3.0),)
 
 
 def test_max_min_gives_to_whoever_has_least_up_to_what_it_can_use() -> None:
-    """8 GPUs: `small` is content with 1, the others share 7, the earlier gets the odd one."""
-    small, a, b = job("small", 1), job("a", (1, 8), at=1.0), job("b", (1, 8), at=2.0)
+    """8 GPUs: `small` is content with 1, the others share 7, the earlier gets the odd
+    one.
+    """
+    small = job("small", 1)
+    a = job("a", (1, 8), at=1.0)
+    b = job("b", (1, 8), at=2.0)
     plan = MaxMin().allocate(view(nodes(4, 4), small, a, b))
     assert counts(plan) == {"small": 1, "a": 4, "b": 3}
     assert plan.reasons["b"] == "starts on 3 GPUs; its fair share is 3.5"
@@ -33,7 +37,9 @@ def test_max_min_stops_where_the_batch_has_no_more_samples() -> None:
 
 
 def test_rigid_gangs_take_turns_by_what_they_got_of_their_share() -> None:
-    """Of 4 GPUs, the share of each is 2; `wide` held 2.5 on average, `other` 1.5: it is the other's turn."""
+    """Of 4 GPUs, the share of each is 2; `wide` held 2.5 on average, `other` 1.5: it is
+    the other's turn.
+    """
     wide = job("wide", 4, held=on(n0=4), service=250.0)
     other = job("other", 4, service=150.0)
     plan = MaxMin(turn_s=0.0).allocate(view(nodes(4), wide, other, at=100.0))
@@ -44,7 +50,9 @@ def test_rigid_gangs_take_turns_by_what_they_got_of_their_share() -> None:
 
 
 def test_over_time_gangs_get_their_shares() -> None:
-    """Gangs of 4, 4 and 2 on 4 GPUs run one at a time: a quarter, a quarter and half of the time are fair."""
+    """Gangs of 4, 4 and 2 on 4 GPUs run one at a time: a quarter, a quarter and half of
+    the time are fair.
+    """
     sizes = {"a": 4, "b": 4, "c": 2}
     served = dict.fromkeys(sizes, 0.0)
     held: dict[str, int] = {}
@@ -69,7 +77,9 @@ def test_over_time_gangs_get_their_shares() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_water_filling_is_max_min_fair(seed: int) -> None:
-    """All is given or wanted, and whoever gets less than it wants stands at the highest level."""
+    """All is given or wanted, and whoever gets less than it wants stands at the highest
+    level.
+    """
     rng = random.Random(seed)
     demand = {
         f"j{i}": rng.choice((0.0, 1.0, 3.0, 40.0)) for i in range(rng.randint(1, 9))
@@ -87,22 +97,20 @@ def test_water_filling_is_max_min_fair(seed: int) -> None:
 
 def test_fair_shares_know_quotas_and_gpu_types() -> None:
     cluster = nodes(4) + nodes(4, kind="big", name="b")
-    poor, picky = (
-        job("poor", (1, 8), tenant="poor"),
-        job("picky", (1, 8), gpu_types=("big",)),
-    )
+    poor = job("poor", (1, 8), tenant="poor")
+    picky = job("picky", (1, 8), gpu_types=("big",))
     shares = fair_shares(view(cluster, poor, picky, quotas={"poor": 1}))
     assert shares == {"poor": 1.0, "picky": 4.0}
 
 
 def test_drf_compares_dominant_shares_of_gpu_types() -> None:
-    """`u` has 1 of 2 big GPUs, a dominant share of 1/2; so `v` gets the 8 small ones up to half, and on."""
+    """`u` has 1 of 2 big GPUs, a dominant share of 1/2; so `v` gets the 8 small ones up
+    to half, and on.
+    """
     cluster = nodes(8) + nodes(2, kind="big", name="b")
     u = job("u", (1, 2), tenant="u", gpu_types=("big",))
-    v, w = (
-        job("v", (1, 8), tenant="v", gpu_types=("gpu",)),
-        job("w", (1, 8), tenant="w", gpu_types=("gpu",)),
-    )
+    v = job("v", (1, 8), tenant="v", gpu_types=("gpu",))
+    w = job("w", (1, 8), tenant="w", gpu_types=("gpu",))
     plan = Drf().allocate(view(cluster, u, v, w))
     assert counts(plan) == {"u": 2, "v": 4, "w": 4}
     assert (

@@ -15,11 +15,11 @@ def test_the_shortest_job_starts_first() -> None:
 
 
 def test_a_short_job_that_scales_gets_its_second_gpu_before_a_long_one_starts() -> None:
-    """From 1 to 2 it gains as much as it has; the long one's first GPU is worth 1 to it: no more."""
-    short, long = (
-        job("short", (1, 8), steps=10.0, times=LINEAR),
-        job("long", (1, 8), steps=90.0, times=LINEAR),
-    )
+    """From 1 to 2 it gains as much as it has; the long one's first GPU is worth 1 to
+    it: no more.
+    """
+    short = job("short", (1, 8), steps=10.0, times=LINEAR)
+    long = job("long", (1, 8), steps=90.0, times=LINEAR)
     assert counts(Afs().allocate(view(nodes(2), short, long))) == {"short": 2}
     assert counts(Afs().allocate(view(nodes(3), short, long))) == {
         "short": 2,
@@ -28,10 +28,8 @@ def test_a_short_job_that_scales_gets_its_second_gpu_before_a_long_one_starts() 
 
 
 def test_the_long_job_wins_where_the_short_one_hardly_gains() -> None:
-    short, long = (
-        job("short", (1, 4), steps=10.0, times=FLAT),
-        job("long", (1, 8), steps=90.0, times=LINEAR),
-    )
+    short = job("short", (1, 4), steps=10.0, times=FLAT)
+    long = job("long", (1, 8), steps=90.0, times=LINEAR)
     assert counts(Afs().allocate(view(nodes(4), short, long))) == {
         "short": 1,
         "long": 3,

@@ -98,7 +98,8 @@ def test_a_job_grows_by_doubling_until_it_is_known() -> None:
 
 def test_the_earliest_are_admitted_and_between_two_periods_nobody_changes() -> None:
     policy = ElasticJsa(period_s=600.0)
-    a, b = known("a", GOOD), known("b", GOOD, at=1.0)
+    a = known("a", GOOD)
+    b = known("b", GOOD, at=1.0)
     assert counts(policy.allocate(view(nodes(4), a, at=0.0))) == {"a": 4}
     running = replace(a, grant=replace(a.grant, allocation=on(n0=4)))
     assert counts(policy.allocate(view(nodes(4), running, b, at=540.0))) == {"a": 4}

@@ -12,7 +12,9 @@ LINEAR = tuple(1.0 / n for n in range(1, 9))
 
 
 def test_a_deadline_is_promised_with_the_smallest_share_that_keeps_it() -> None:
-    """1,000 s on one GPU in 530 s, of which a start takes 30: two GPUs do; `free` gets the others."""
+    """1,000 s on one GPU in 530 s, of which a start takes 30: two GPUs do; `free` gets
+    the others.
+    """
     due = job("due", (1, 8), steps=1000.0, times=LINEAR, deadline=590.0)
     free = job(
         "free", (1, 8), steps=9e9, times=tuple(2.0 / n for n in range(1, 9)), at=-1.0
@@ -20,7 +22,8 @@ def test_a_deadline_is_promised_with_the_smallest_share_that_keeps_it() -> None:
     plan = ElasticFlow(slot_s=100.0, margin=0.0).allocate(view(nodes(4), due, free))
     assert counts(plan) == {"due": 2, "free": 2}
     assert plan.reasons["due"] == (
-        "starts on 2 GPUs; its deadline is promised: 2 GPUs from now on would do for the 500 s left"
+        "starts on 2 GPUs; its deadline is promised: 2 GPUs from now on would do for "
+        "the 500 s left"
     )
     assert (
         plan.reasons["free"]
@@ -34,7 +37,8 @@ def test_a_deadline_that_cannot_be_kept_is_refused_and_served_last() -> None:
     plan = ElasticFlow().allocate(view(nodes(1), late, due))
     assert counts(plan) == {"due": 1}
     assert plan.reasons["late"] == (
-        "waits: needs 1 GPU, 0 are free; its deadline cannot be kept beside those promised before, "
+        "waits: needs 1 GPU, 0 are free; its deadline cannot be kept beside those "
+        "promised before, "
         "so it gets what is left"
     )
 
@@ -52,7 +56,9 @@ def test_a_promise_stands_against_an_earlier_deadline_that_comes_later() -> None
 
 
 def test_a_later_deadline_waits_for_the_slots_that_earlier_ones_leave() -> None:
-    """`tight` needs the GPU for its 300 s; `loose` is promised the time after, and waits."""
+    """`tight` needs the GPU for its 300 s; `loose` is promised the time after, and
+    waits.
+    """
     tight = job("tight", 1, steps=300.0, deadline=400.0)
     loose = job("loose", 1, steps=300.0, deadline=1000.0)
     plan = ElasticFlow(slot_s=60.0, margin=0.0).allocate(view(nodes(1), tight, loose))
@@ -67,7 +73,10 @@ def test_a_later_deadline_waits_for_the_slots_that_earlier_ones_leave() -> None:
         (
             9e9,
             None,
-            "without a forecast its deadline cannot be promised, so it gets what is left",
+            (
+                "without a forecast its deadline cannot be promised, so it gets what is "
+                "left"
+            ),
         ),
     ],
 )
@@ -108,7 +117,8 @@ def test_a_promise_that_cannot_be_kept_any_more_still_goes_before_others() -> No
         )
         assert counts(plan) == {"due": 1}
         assert plan.reasons["due"] == (
-            "starts on 1 GPU; its deadline was promised and cannot be kept any more: as soon as may be"
+            "starts on 1 GPU; its deadline was promised and cannot be kept any more: "
+            "as soon as may be"
         )
 
 
@@ -131,7 +141,8 @@ def test_plans_are_lawful_whatever_the_deadlines(seed: int) -> None:
         return replace(seen, jobs=tuple(jobs))
 
     for start in generate_views(seed, 10):
-        policy, seen = ElasticFlow(), due(start)
+        policy = ElasticFlow()
+        seen = due(start)
         for _ in range(4):
             plan = policy.allocate(seen)
             check_plan(seen, plan)

@@ -24,7 +24,9 @@ SMALL = {1.0: 1.0, 0.5: 1.25}  # 1.6 of it
 def after(
     seen: ClusterView, plan: Plan, round_s: float, step_s: dict[float, float]
 ) -> ClusterView:
-    """Return the view one round later, the plan carried out, its jobs' steps as long as their share says."""
+    """Return the view one round later, the plan carried out, its jobs' steps as long as
+    their share says.
+    """
     jobs = []
     for one in seen.jobs:
         held = plan.allocations.get(one.id, on())
@@ -57,7 +59,8 @@ def play(
     num_rounds: int,
     step_s: dict[float, float] = SLOW,
 ) -> tuple[list[Plan], ClusterView]:
-    plans, seen = [], start
+    plans = []
+    seen = start
     for _ in range(num_rounds):
         plans.append(policy.allocate(seen))
         seen = after(seen, plans[-1], 60.0, step_s)
@@ -79,7 +82,8 @@ def test_jobs_of_one_server_take_turns() -> None:
 
 def test_turns_are_longer_where_starts_are_costly() -> None:
     seen = view(nodes(1), job("a"), job("b"))  # 30 s each: turns of 300 s
-    policy, order = Gandiva(pack=False), []
+    policy = Gandiva(pack=False)
+    order = []
     for _ in range(15):
         plan = policy.allocate(seen)
         order += list(plan.allocations)
@@ -185,7 +189,8 @@ def test_a_spread_job_is_brought_together_once_it_may_move() -> None:
 
 
 def test_jobs_grow_on_idle_gpus_of_their_server_and_shrink_at_once() -> None:
-    policy, elastic = Gandiva(), replace(job("a", (1, 8)), rescale_s=1.0)
+    policy = Gandiva()
+    elastic = replace(job("a", (1, 8)), rescale_s=1.0)
     plans, later = play(policy, view(nodes(4), elastic), 10)
     assert [counts(plan)["a"] for plan in plans] == [1] * 5 + [4] * 5
     assert "idle GPUs of its server" in plans[-1].reasons["a"]

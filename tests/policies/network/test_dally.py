@@ -1,4 +1,6 @@
-"""Dally: jobs decline GPUs that are too far apart for a while; who loses most to the network is first."""
+"""Dally: jobs decline GPUs that are too far apart for a while; who loses most to the
+network is first.
+"""
 
 import time
 from dataclasses import replace
@@ -38,7 +40,8 @@ def test_a_job_declines_gpus_on_several_nodes_until_its_timer_ends() -> None:
     early = policy.allocate(view(nodes(2, 2), *busy, pair, at=120.0))
     assert "pair" not in early.allocations
     assert early.reasons["pair"] == (
-        "waits: needs 2 GPUs, 2 are free; it declines GPUs on one rack and waits for one node, "
+        "waits: needs 2 GPUs, 2 are free; it declines GPUs on one rack and waits for "
+        "one node, "
         "since 1 minutes"
     )
     late = policy.allocate(view(nodes(2, 2), *busy, pair, at=660.0))
@@ -92,7 +95,9 @@ def test_only_those_are_displaced_whose_gpus_are_needed() -> None:
 
 
 def test_timers_follow_what_offers_were_worth_waiting_for() -> None:
-    """A job of two GPUs got a node after 100 s: the next one insists for so long, not for half an hour."""
+    """A job of two GPUs got a node after 100 s: the next one insists for so long, not
+    for half an hour.
+    """
     policy = Dally()
     policy.allocate(view(nodes(2), job("first", 2, steps=1e3, times=HUNGRY), at=100.0))
     busy = [served(job(f"b{i}", steps=1e6), on(**{f"n{i}": 1}), 0.0) for i in range(2)]
@@ -111,7 +116,8 @@ def test_a_job_that_runs_moves_closer_where_that_is_worth_a_rescale() -> None:
     apart = on(n0=1, n1=1)
     one = served(job("one", 2, steps=1e6, times=(1.0, 0.6)), apart, 0.0)
     slow = replace(one, measured=replace(one.measured, step_time_s=1.2))
-    # Half of the time since its start would have been saved: 40 s of 80 s, for a rescale of 30 s.
+    # Half of the time since its start would have been saved: 40 s of 80 s, for a
+    # rescale of 30 s.
     for service_gpu_s, moves in ((100.0, False), (160.0, True)):
         runs = served(slow, apart, service_gpu_s)
         plan = Dally().allocate(view(nodes(1, 1, 2), runs))

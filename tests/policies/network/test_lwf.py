@@ -1,4 +1,6 @@
-"""LWF-κ: where jobs are placed, whose turn it is on a GPU, and who may exchange gradients beside whom."""
+"""LWF-κ: where jobs are placed, whose turn it is on a GPU, and who may exchange
+gradients beside whom.
+"""
 
 import time
 from collections.abc import Callable
@@ -25,7 +27,9 @@ def test_the_contract_is_kept(make: Callable[[], Policy]) -> None:
 
 
 def test_small_jobs_go_to_the_least_loaded_gpus_and_large_ones_to_few_nodes() -> None:
-    """One GPU of each node is busy. With κ = 4 idle GPUs are taken wherever they are, else whole nodes."""
+    """One GPU of each node is busy. With κ = 4 idle GPUs are taken wherever they are,
+    else whole nodes.
+    """
     busy = [
         job(f"busy{i}", steps=1000.0 * (i + 1), held=on(**{f"n{i}": 1}))
         for i in range(3)
@@ -42,17 +46,20 @@ def test_small_jobs_go_to_the_least_loaded_gpus_and_large_ones_to_few_nodes() ->
         .allocate(view(cluster, *busy, wide))
         .allocations["wide"]
     )
-    # Idle GPUs are alike, so they come in the order of nodes; only then the busy one that is free first.
+    # Idle GPUs are alike, so they come in the order of nodes; only then the busy one
+    # that is free first.
     assert spread.slots == (("n0", 2), ("n1", 2))
     assert packed.slots == (("n0", 3), ("n1", 1))  # n0 has least left to do in the mean
 
 
 def test_the_job_with_the_least_left_runs_and_the_other_gives_up_its_gpus() -> None:
-    long, short = job("long", steps=1000.0, held=on(n0=1)), job("short", steps=10.0)
+    long = job("long", steps=1000.0, held=on(n0=1))
+    short = job("short", steps=10.0)
     plan = Lwf().allocate(view(nodes(1), long, short))
     assert counts(plan) == {"short": 1}
     assert plan.reasons["long"] == (
-        "gives up its 1 GPU and waits for its GPUs on n0: jobs with less left to train go first there"
+        "gives up its 1 GPU and waits for its GPUs on n0: jobs with less left to "
+        "train go first there"
     )
     alone = Lwf(residents=1).allocate(view(nodes(1), long, short))
     assert counts(alone) == {"long": 1}
@@ -63,7 +70,8 @@ def test_a_job_that_waits_keeps_its_place_only_where_it_is_settled() -> None:
     held = on(n0=1)
     for settled in (True, False):
         policy = Lwf(settled=settled)
-        runs, waits = job("runs", steps=10.0, held=held), job("waits", steps=100.0)
+        runs = job("runs", steps=10.0, held=held)
+        waits = job("waits", steps=100.0)
         before = view(nodes(1), runs, waits)
         assert counts(policy.allocate(before)) == {"runs": 1}
         roomier = replace(before, nodes=nodes(1, 1))
@@ -84,9 +92,12 @@ def test_a_job_that_waits_keeps_its_place_only_where_it_is_settled() -> None:
 def test_an_exchange_begins_beside_one_that_takes_far_longer(
     overlap: str, ratio: float, runs: bool
 ) -> None:
-    """Both jobs are on both nodes, the one with less left first; the other's exchange is `ratio` shorter."""
+    """Both jobs are on both nodes, the one with less left first; the other's exchange
+    is `ratio` shorter.
+    """
     assert 2.0 < SIZE_RATIO < 3.0
-    # A step on one GPU takes 1 s: on two, the passes half of it, and the exchange the rest.
+    # A step on one GPU takes 1 s: on two, the passes half of it, and the exchange the
+    # rest.
     there = job("there", 2, steps=10.0, times=(1.0, 0.5 + 0.3), held=on(n0=1, n1=1))
     comes = job(
         "comes", 2, steps=1e5, times=(1.0, 0.5 + 0.3 / ratio), held=on(n0=1, n1=1)

@@ -1,4 +1,6 @@
-"""ONES: parts of a generation against their rules, limits, the predictor, and rounds."""
+"""ONES: parts of a generation against their rules, limits, the predictor, and
+rounds.
+"""
 
 import math
 import time
@@ -41,7 +43,9 @@ from tests.policies.stage import nodes, view
 def job(
     name: str, *, done: float = 0.0, held: int = 0, most: int = 16, requested: int = 2
 ) -> JobView:
-    """Return an adaptive job of 100,000 samples; on what it holds it takes 1 s for 64 samples per replica."""
+    """Return an adaptive job of 100,000 samples; on what it holds it takes 1 s for 64
+    samples per replica.
+    """
     spec = JobSpec(
         name=name,
         batch=BatchLimits(initial=32, requested=64 * requested, max_total=512),

@@ -1,4 +1,6 @@
-"""Rounds for tests of Pollux: views with trained jobs, and the best plan by trying all."""
+"""Rounds for tests of Pollux: views with trained jobs, and the best plan by trying
+all.
+"""
 
 from dataclasses import dataclass
 
@@ -37,7 +39,9 @@ NOW = 3600.0
 
 @dataclass(frozen=True)
 class Model:
-    """How a job scales: seconds per sample and step, to synchronise in a node, and across nodes."""
+    """How a job scales: seconds per sample and step, to synchronise in a node, and
+    across nodes.
+    """
 
     sample_s: float = 0.01
     step_s: float = 0.05
@@ -87,7 +91,9 @@ def trained(
 
 @st.composite
 def tiny_views(draw: DrawFn) -> ClusterView:
-    """Clusters and jobs so few that all plans can be tried, some of the jobs running."""
+    """Clusters and jobs so few that all plans can be tried, some of the jobs
+    running.
+    """
     sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
     free = list(sizes)
     jobs = []
@@ -124,7 +130,9 @@ def problem_of(seen: ClusterView, options: PolluxOptions | None = None) -> Round
 
 
 def best_by_trying_all(problem: RoundProblem) -> float:
-    """Return the least sum of costs over all lawful plans of a problem without quotas and frozen jobs."""
+    """Return the least sum of costs over all lawful plans of a problem without quotas
+    and frozen jobs.
+    """
     rows_RN = np.stack(
         np.meshgrid(*(np.arange(c + 1) for c in problem.capacity_N)), axis=-1
     )
@@ -133,11 +141,9 @@ def best_by_trying_all(problem: RoundProblem) -> float:
         _lawful_rows(problem, job, rows_RN) for job in range(len(problem.jobs))
     ]
     cost_JR = [_row_costs(problem, job, rows_RN) for job in range(len(problem.jobs))]
-    used_XN, spans_XN, cost_X = (
-        np.zeros((1, rows_RN.shape[1])),
-        np.zeros((1, rows_RN.shape[1])),
-        np.zeros(1),
-    )
+    used_XN = np.zeros((1, rows_RN.shape[1]))
+    spans_XN = np.zeros((1, rows_RN.shape[1]))
+    cost_X = np.zeros(1)
     for lawful_R, cost_R in zip(lawful_JR, cost_JR, strict=True):
         chosen_RN = rows_RN[lawful_R]
         span_RN = (chosen_RN > 0) & ((chosen_RN > 0).sum(axis=1) > 1)[:, None]
@@ -147,7 +153,9 @@ def best_by_trying_all(problem: RoundProblem) -> float:
         fits_X = (used_XN <= problem.capacity_N).all(axis=1)
         if problem.options.avoid_interference:
             fits_X &= (spans_XN <= 1).all(axis=1)
-        used_XN, spans_XN, cost_X = used_XN[fits_X], spans_XN[fits_X], cost_X[fits_X]
+        used_XN = used_XN[fits_X]
+        spans_XN = spans_XN[fits_X]
+        cost_X = cost_X[fits_X]
     return float(cost_X.min())
 
 

@@ -1,4 +1,6 @@
-"""Pollux's objective by its formulas, and what the exact solver does with it, by stories."""
+"""Pollux's objective by its formulas, and what the exact solver does with it, by
+stories.
+"""
 
 from dataclasses import replace
 
@@ -67,7 +69,9 @@ def test_a_job_may_double_what_it_was_timed_on_within_its_own_limits() -> None:
 
 
 def test_utilities_follow_the_published_objective() -> None:
-    """x = speedup * nodes / GPUs, times ρ where the row changed, + 1e-3; F1 is their harmonic mean."""
+    """x = speedup * nodes / GPUs, times ρ where the row changed, + 1e-3; F1 is their
+    harmonic mean.
+    """
     jobs = (
         trained("keeps", held=on(n0=2)),
         trained("moves", held=on(n1=2), age=600.0, rescales=2),
@@ -105,7 +109,9 @@ def test_speedup_is_1_on_the_fair_share_and_linear_before_a_model_is_known() -> 
 
 
 def test_the_fair_share_of_several_nodes_can_be_taken_as_it_is() -> None:
-    """The authors' code takes 8 GPUs of one node as the fair share on nodes of 4; in truth they span two."""
+    """The authors' code takes 8 GPUs of one node as the fair share on nodes of 4; in
+    truth they span two.
+    """
     seen = view(nodes(4, 4), trained("only"), at=NOW)
     quirk, true = (
         problem_of(seen, PolluxOptions(fair_share_on_one_node=on_one)).speedup_JSK[
@@ -131,7 +137,9 @@ def test_jobs_that_span_nodes_do_not_meet() -> None:
 
 
 def test_a_rescale_must_pay_for_its_penalty() -> None:
-    """Two more GPUs are worth 1.3 times the speed here: too little for a job that was just rescaled twice."""
+    """Two more GPUs are worth 1.3 times the speed here: too little for a job that was
+    just rescaled twice.
+    """
     model = Model(sync_s=0.2, sync_far_s=0.2)
     held = on(n0=2)
     old = trained("job", model=model, held=held, age=100_000.0)
@@ -174,7 +182,9 @@ def test_quotas_hold_over_all_gpu_types() -> None:
 
 
 def test_pools_of_gpu_types_are_evened_out() -> None:
-    """Four jobs on four of one type, none on four of the other: two move, and who holds least moves first."""
+    """Four jobs on four of one type, none on four of the other: two move, and who holds
+    least moves first.
+    """
     cluster = (*nodes(4, kind="big", name="b"), *nodes(4, kind="small", name="s"))
     jobs = [trained(f"job-{n}", held=on(b0=1), age=3000.0 + n) for n in range(4)]
     plan = decide(view(cluster, *jobs, at=NOW))
@@ -191,16 +201,19 @@ def test_reasons_tell_what_a_job_got_and_what_more_would_bring() -> None:
         "grows from 1 to 4 GPUs: speedup 1.00 of its fair share; there are no more GPUs"
     )
     assert reason(trained("job", profiled=2, limits=(1, 3)), 4) == (
-        "starts on 3 GPUs: speedup 0.78 of its fair share; 3 is the most that it may hold"
+        "starts on 3 GPUs: speedup 0.78 of its fair share; 3 is the most that it may "
+        "hold"
     )
     assert reason(trained("job", held=on(n0=2), profiled=1, age=6000.0), 4) == (
-        "keeps its 2 GPUs: speedup 0.54 of its fair share; more once it was timed on more than 1"
+        "keeps its 2 GPUs: speedup 0.54 of its fair share; more once it was timed on "
+        "more than 1"
     )
     assert reason(trained("job", held=on(n0=1), profiled=0, age=6000.0), 4).endswith(
         "; more once its first steps were timed"
     )
     assert reason(trained("job", held=on(n0=2), age=90.0, rescales=2), 4) == (
-        "keeps its 2 GPUs: speedup 0.54 of its fair share; one more GPU would bring +44 %"
+        "keeps its 2 GPUs: speedup 0.54 of its fair share; one more GPU would bring "
+        "+44 %"
     )
     assert (
         reason(trained("job", limits=(8, 8)), 4)

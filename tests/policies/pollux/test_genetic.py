@@ -1,4 +1,6 @@
-"""The published search of Pollux: its parts against their definitions, its memory, its seed."""
+"""The published search of Pollux: its parts against their definitions, its memory, its
+seed.
+"""
 
 from dataclasses import replace
 
@@ -34,7 +36,9 @@ def population_of(values: list[tuple[float, float]], size: int) -> Population:
 
 def fronts_by_definition(values: list[tuple[float, float]]) -> list[int]:
     """Return each candidate's front: peel off those whom nobody left dominates."""
-    front, left, number = [-1] * len(values), set(range(len(values))), 0
+    front = [-1] * len(values)
+    left = set(range(len(values)))
+    number = 0
     while left:
         best = {
             one
@@ -71,7 +75,9 @@ def test_the_better_fronts_survive_whole_and_the_last_one_by_its_ends(
 
 
 def test_crowding_is_the_distance_of_the_neighbours() -> None:
-    """Deb et al. 2002: a share of the front's spread per objective; the ends first, a double last."""
+    """Deb et al. 2002: a share of the front's spread per objective; the ends first, a
+    double last.
+    """
     population = population_of(
         [(0.0, 0.0), (1.0, -5.0), (1.0, -5.0), (4.0, -6.0), (10.0, -10.0)], 5
     )
@@ -134,10 +140,8 @@ def rounds(policy: PolluxGenetic, *views: ClusterView) -> list[Plan]:
 
 def test_the_seed_and_the_views_decide() -> None:
     jobs = [trained(f"job-{n}", profiled=4) for n in range(6)]
-    first, second = (
-        view(nodes(4, 4, 4), *jobs, at=NOW),
-        view(nodes(4, 4, 4), *jobs[1:], at=NOW + 60.0),
-    )
+    first = view(nodes(4, 4, 4), *jobs, at=NOW)
+    second = view(nodes(4, 4, 4), *jobs[1:], at=NOW + 60.0)
     one, same, other = (
         rounds(PolluxGenetic(seed=seed, generations=3), first, second)
         for seed in (1, 1, 2)
@@ -147,8 +151,11 @@ def test_the_seed_and_the_views_decide() -> None:
 
 
 def test_the_last_front_follows_its_jobs_and_nodes() -> None:
-    """With one generation nothing is searched: what comes out is what was carried over, and repaired."""
-    old, young = trained("old", limits=(2, 4), age=6000.0), trained("young", age=60.0)
+    """With one generation nothing is searched: what comes out is what was carried over,
+    and repaired.
+    """
+    old = trained("old", limits=(2, 4), age=6000.0)
+    young = trained("young", age=60.0)
     policy = PolluxGenetic(generations=1)
     held = [
         replace(old, grant=Grant(allocation=on(n1=2))),

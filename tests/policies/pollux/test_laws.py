@@ -1,4 +1,6 @@
-"""Laws of both solvers of Pollux: lawful plans, a true bound, the best of all where all are tried."""
+"""Laws of both solvers of Pollux: lawful plans, a true bound, the best of all where all
+are tried.
+"""
 
 import time
 from collections.abc import Callable
@@ -45,7 +47,9 @@ def test_no_plan_of_all_beats_the_bound_nor_ours_the_best_of_all(
 
 
 def test_our_plan_is_the_best_of_all_on_small_rounds() -> None:
-    """Over 200 rounds drawn from a seed; hypothesis would hunt for the one in a thousand where it is not."""
+    """Over 200 rounds drawn from a seed; hypothesis would hunt for the one in a
+    thousand where it is not.
+    """
     rng = np.random.default_rng(0)
     excess = []
     for _ in range(200):
@@ -70,10 +74,8 @@ def small_view(rng: np.random.Generator) -> ClusterView:
             sync_far_s=float(rng.choice((0.12, 0.5))),
             noise=float(rng.choice((30.0, 3000.0))),
         )
-        age, profiled = (
-            float(rng.choice((45.0, 600.0, 6000.0))),
-            int(rng.integers(0, 5)),
-        )
+        age = float(rng.choice((45.0, 600.0, 6000.0)))
+        profiled = int(rng.integers(0, 5))
         jobs.append(
             trained(
                 f"job-{number}",
@@ -90,10 +92,8 @@ def small_view(rng: np.random.Generator) -> ClusterView:
 @settings(max_examples=40)
 @given(tiny_views())
 def test_plans_are_lawful_and_no_objective_exceeds_the_bound(seen: ClusterView) -> None:
-    plan, searched = (
-        Pollux().allocate(seen),
-        PolluxGenetic(generations=5).allocate(seen),
-    )
+    plan = Pollux().allocate(seen)
+    searched = PolluxGenetic(generations=5).allocate(seen)
     check_plan(seen, plan)
     check_plan(seen, searched)
     most = plan.diagnostics["bound"] * (1 + ROUNDING)
@@ -125,7 +125,8 @@ def test_the_search_never_beats_the_solver_on_a_busy_cluster(seed: int) -> None:
         for number in range(6)
     ]
     seen = view(nodes(4, 4, 4, 4), *jobs, at=3600.0)
-    solved, searched = Pollux().allocate(seen), PolluxGenetic(seed=seed).allocate(seen)
+    solved = Pollux().allocate(seen)
+    searched = PolluxGenetic(seed=seed).allocate(seen)
     assert searched.diagnostics["objective"] <= solved.diagnostics["objective"] * (
         1 + ROUNDING
     )

@@ -17,7 +17,9 @@ TYPES = ("a", "b", "c")
 def moved_one_by_one(
     members: Mapping[str, Sequence[JobView]], gpus: Mapping[str, int]
 ) -> dict[str, list[str]]:
-    """Return who is where if the cheapest job of the most crowded pool moves as long as that helps."""
+    """Return who is where if the cheapest job of the most crowded pool moves as long as
+    that helps.
+    """
     pools = {name: list(jobs) for name, jobs in members.items()}
     while True:
         crowded = min(
@@ -31,10 +33,8 @@ def moved_one_by_one(
             and each.spec.replicas.min <= gpus[roomy]
             and each.spec.replicas.allows_type(roomy)
         ]
-        now, then = (
-            gpus[crowded] / max(len(pools[crowded]), 1),
-            gpus[roomy] / (len(pools[roomy]) + 1),
-        )
+        now = gpus[crowded] / max(len(pools[crowded]), 1)
+        then = gpus[roomy] / (len(pools[roomy]) + 1)
         if not may or then <= now:
             return {name: [each.id for each in jobs] for name, jobs in pools.items()}
         mover = min(
@@ -55,11 +55,9 @@ def pools(draw: DrawFn) -> tuple[dict[str, list[JobView]], dict[str, int]]:
         contract = draw(
             st.sampled_from([RescaleContract.ADAPTIVE] * 4 + [RescaleContract.FROZEN])
         )
-        low, held, at = (
-            draw(st.integers(1, 6)),
-            draw(st.integers(0, 2)),
-            draw(st.integers(0, 3)),
-        )
+        low = draw(st.integers(1, 6))
+        held = draw(st.integers(0, 2))
+        at = draw(st.integers(0, 3))
         each = job(
             f"j{number}",
             (low, 8),
@@ -85,7 +83,9 @@ def test_who_moves_is_who_would_move_one_by_one(
 
 
 def calls_to_split(num_jobs: int) -> int:
-    """Return how many calls, steps of generators among them, it takes until half of so many jobs moved."""
+    """Return how many calls, steps of generators among them, it takes until half of so
+    many jobs moved.
+    """
     cluster = (
         *nodes(num_jobs, kind="a", name="a"),
         *nodes(num_jobs, kind="b", name="b"),
@@ -94,7 +94,8 @@ def calls_to_split(num_jobs: int) -> int:
         job(f"j{number}", (1, 8), held=on(a0=1), at=float(number))
         for number in range(num_jobs)
     ]
-    seen, count = view(cluster, *jobs), 0
+    seen = view(cluster, *jobs)
+    count = 0
 
     def see(frame: object, event: str, _: object) -> None:
         nonlocal count

@@ -1,4 +1,6 @@
-"""The relaxation's bound where it is hardest: on rounds whose counts and costs the test chose."""
+"""The relaxation's bound where it is hardest: on rounds whose counts and costs the test
+chose.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,9 +28,11 @@ ROUNDING = 1e-9  # relative, of sums of a few costs
 def test_a_row_between_the_fewest_nodes_and_no_wide_piece_does_not_beat_the_bound() -> (
     None
 ):
-    """16 replicas as (8, 3, 3, 2) have one wide piece on four nodes; two nodes need two, and none needs five.
+    """16 replicas as (8, 3, 3, 2) have one wide piece on four nodes; two nodes need
+    two, and none needs five.
 
-    Another job keeps four nodes and seven of the others have a wide piece each, so neither end fits.
+    Another job keeps four nodes and seven of the others have a wide piece each, so
+    neither end fits.
     """
     others = [trained(f"one-node-{n}", limits=(5, 5)) for n in range(9)]
     holder = trained("holder", held=on(n4=1, n5=1, n6=1, n7=1), limits=(4, 4))
@@ -60,7 +64,9 @@ def test_a_row_between_the_fewest_nodes_and_no_wide_piece_does_not_beat_the_boun
 def test_every_row_has_an_offer_that_costs_and_uses_no_more(
     sizes: tuple[int, ...], exclusive: bool
 ) -> None:
-    """Of each resource, where every cut is offered; at any prices together, where the two ends are."""
+    """Of each resource, where every cut is offered; at any prices together, where the
+    two ends are.
+    """
     rng = np.random.default_rng(len(sizes))
     for most_nodes in (1, 2, 3, len(sizes)):
         costs = _one_job(sizes, rng)._replace(max_nodes=most_nodes, exclusive=exclusive)
@@ -79,7 +85,9 @@ def test_every_row_has_an_offer_that_costs_and_uses_no_more(
 
 
 def _one_job(sizes: tuple[int, ...], rng: np.random.Generator) -> RoundCosts:
-    """Return a round of one job whose speedup is a random walk of its replicas, upwards for the most part."""
+    """Return a round of one job whose speedup is a random walk of its replicas, upwards
+    for the most part.
+    """
     problem = problem_of(
         view(nodes(*sizes), trained("only", limits=(1, sum(sizes))), at=3600.0)
     )
@@ -94,10 +102,14 @@ def _one_job(sizes: tuple[int, ...], rng: np.random.Generator) -> RoundCosts:
 
 
 def _all_rows(costs: RoundCosts) -> tuple[FloatArray, FloatArray]:
-    """Return what each row that the job may be given uses of each resource, and what it costs."""
-    uses, prices = [], []
+    """Return what each row that the job may be given uses of each resource, and what it
+    costs.
+    """
+    uses = []
+    prices = []
     for row_N in product(*(range(size + 1) for size in costs.capacity_N)):
-        total, num_nodes = sum(row_N), sum(count > 0 for count in row_N)
+        total = sum(row_N)
+        num_nodes = sum(count > 0 for count in row_N)
         if 0 < total <= costs.max_J[0] and num_nodes <= costs.max_nodes:
             spanned = num_nodes if costs.exclusive and num_nodes > 1 else 0
             uses.append((total, spanned, sum(costs.wide_K[count] for count in row_N)))
@@ -113,7 +125,9 @@ def _offers(choices: relaxation.Choices) -> tuple[FloatArray, FloatArray]:
 
 
 def test_a_frozen_job_leaves_the_multipliers_as_sharp_as_they_are_without_one() -> None:
-    """What it would cost to stop it, a million times the dearest, must not set the scale of the search."""
+    """What it would cost to stop it, a million times the dearest, must not set the
+    scale of the search.
+    """
     jobs = [
         trained(f"job-{n:02d}", profiled=2 ** (n % 4), age=600.0 + n) for n in range(39)
     ]
@@ -144,9 +158,11 @@ def _frozen(name: str, **held: int) -> JobView:
 def _wanting(
     problem: RoundProblem, want: Mapping[str, tuple[int, int, float]]
 ) -> RoundProblem:
-    """Return the problem with one speedup per job, by name: shape, least replicas, and what they bring.
+    """Return the problem with one speedup per job, by name: shape, least replicas, and
+    what they bring.
 
-    Total speedup counts, and changes cost nothing, unless a job holds replicas: such a job loses all.
+    Total speedup counts, and changes cost nothing, unless a job holds replicas: such a
+    job loses all.
     """
     speedup_JSK = np.zeros_like(problem.speedup_JSK)
     for number, job in enumerate(problem.jobs):

@@ -1,4 +1,6 @@
-"""Declared lengths: what they say before a job told anything, and each policy's use of them."""
+"""Declared lengths: what they say before a job told anything, and each policy's use of
+them.
+"""
 
 from dataclasses import replace
 
@@ -28,7 +30,9 @@ PROFILE = TypeProfile(
 
 
 def declared(given: JobView, length: JobLength, *, samples: float = 0.0) -> JobView:
-    """Return `given` with a length, having trained on `samples`. Its requested batch is 64."""
+    """Return `given` with a length, having trained on `samples`. Its requested batch is
+    64.
+    """
     measured = replace(given.measured, samples=samples, progress=samples)
     return replace(given, spec=replace(given.spec, length=length), measured=measured)
 

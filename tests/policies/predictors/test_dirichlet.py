@@ -15,7 +15,8 @@ def test_what_is_left_in_all_modes_is_what_is_left_of_the_job(
     num_epochs = sum(phase.num_epochs for phase in phases) + more
     left = epochs_left(num_epochs, 4, phases, current, rule)
     assert min(left) >= 0.0
-    # The released code rounds the counts' sum up to a whole number first: it comes to a little less.
+    # The released code rounds the counts' sum up to a whole number first: it comes to a
+    # little less.
     slack = 1.0 if rule is Rule.COUNTS else 0.0
     assert more - slack - 1e-9 <= sum(left) <= more + 1e-9
 
@@ -36,7 +37,9 @@ def test_a_mode_that_is_entered_again_is_open_again() -> None:
 
 
 def test_counting_is_the_posterior_mean_less_what_was_seen() -> None:
-    """By hand: E = 40, prior 20 each; 10 epochs in mode 0, now in mode 1: 30 and 21 of 51, of 40 epochs."""
+    """By hand: E = 40, prior 20 each; 10 epochs in mode 0, now in mode 1: 30 and 21 of
+    51, of 40 epochs.
+    """
     expected = [40 * 30 / 51 - 10, 40 * 21 / 51 - 1]
     scale = 30 / max(int(sum(expected) + 1), 30)
     assert epochs_left(40, 2, [Phase(0, 10)], 1, Rule.COUNTS) == pytest.approx(

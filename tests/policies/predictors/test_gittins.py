@@ -16,10 +16,8 @@ def test_the_index_is_its_definition(seed: int) -> None:
     index = GittinsIndex(samples[:5])
     for each in samples[5:]:
         index.add(each)
-    attained, quantum = (
-        rng.choice((0.0, 5.0, rng.uniform(0.0, 60.0))),
-        rng.choice((1.0, 10.0, math.inf)),
-    )
+    attained = rng.choice((0.0, 5.0, rng.uniform(0.0, 60.0)))
+    quantum = rng.choice((1.0, 10.0, math.inf))
     longer = [each - attained for each in samples if each > attained]
     expected = 0.0
     if longer:

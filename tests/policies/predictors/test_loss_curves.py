@@ -88,7 +88,8 @@ def test_too_few_points_and_level_ones_give_no_curve() -> None:
 def test_an_outlier_is_left_out() -> None:
     told = points(0.5, 0.5, 0.0, 20)
     spoilt = [(x, 50.0 if x == 10.0 else loss) for x, loss in told]
-    curve, clean = fit_curve(spoilt), fit_curve(told)
+    curve = fit_curve(spoilt)
+    clean = fit_curve(told)
     assert curve is not None
     assert clean is not None
     fall = (curve.at(10.0) - curve.at(20.0)) / (curve.at(1.0) - curve.at(20.0))
@@ -102,7 +103,8 @@ def test_least_squares_are_scipy_s(seed: int, num: int, width: int) -> None:
     from scipy.optimize import nnls
 
     rng = np.random.default_rng(seed)
-    columns, target = rng.uniform(-1.0, 1.0, (num, width)), rng.uniform(-1.0, 1.0, num)
+    columns = rng.uniform(-1.0, 1.0, (num, width))
+    target = rng.uniform(-1.0, 1.0, num)
     found = least_squares(columns[None], target[None])[0]
     assert (found >= 0.0).all()
     error = float(np.linalg.norm(columns @ found - target))

@@ -1,4 +1,6 @@
-"""Rubick: what was paid for is given first, then GPUs go from flat curves to steep ones."""
+"""Rubick: what was paid for is given first, then GPUs go from flat curves to steep
+ones.
+"""
 
 import time
 from dataclasses import replace
@@ -71,7 +73,9 @@ def test_what_the_memory_of_a_type_holds_decides_the_passes() -> None:
 
 
 def test_a_guaranteed_job_that_one_type_has_too_few_gpus_for_is_given_another() -> None:
-    """Type b would be faster, but has four of the seven GPUs that it needs: it waited for ever."""
+    """Type b would be faster, but has four of the seven GPUs that it needs: it waited
+    for ever.
+    """
     wide = job("wide", 7)
     slow, fast = (
         ThroughputParams(alpha_c=seconds, beta_c=0.01) for seconds in (0.2, 0.1)
@@ -83,7 +87,9 @@ def test_a_guaranteed_job_that_one_type_has_too_few_gpus_for_is_given_another() 
 
 
 def test_a_guaranteed_job_takes_back_what_others_have_beyond_their_own() -> None:
-    """The one that runs paid for two GPUs and grew to eight; best effort would give all that it has."""
+    """The one that runs paid for two GPUs and grew to eight; best effort would give all
+    that it has.
+    """
     grown = elastic("grown", STEEP, 2, n0=8)
     for priority, rest in ((0, 2), (-1, None)):
         first = replace(grown, spec=replace(grown.spec, priority=priority))
@@ -97,17 +103,20 @@ def test_a_guaranteed_job_takes_back_what_others_have_beyond_their_own() -> None
         .reasons["grown"]
     )
     assert reason == (
-        "shrinks from 8 to 2 GPUs; guaranteed, at 100% of the speed that it asked for; 1 more would add 50%"
+        "shrinks from 8 to 2 GPUs; guaranteed, at 100% of the speed that it asked "
+        "for; 1 more would add 50%"
     )
 
 
 def test_what_was_paid_for_is_not_taken_and_who_cannot_have_it_waits() -> None:
     running = elastic("running", FLAT, 4, n0=4)
     plan = Rubick().allocate(view(nodes(6), running, elastic("paid", STEEP, 4)))
-    # Four flat GPUs are 22 % faster than one: all that it paid for. What is idle goes to it meanwhile.
+    # Four flat GPUs are 22 % faster than one: all that it paid for. What is idle goes
+    # to it meanwhile.
     assert "paid" not in plan.allocations
     assert plan.reasons["paid"] == (
-        "waits: needs 4 GPUs, 0 are free; guaranteed jobs and those that gain more by a GPU go first"
+        "waits: needs 4 GPUs, 0 are free; guaranteed jobs and those that gain more "
+        "by a GPU go first"
     )
     # With slack it is content with 1.22 / 1.2 of the speed of one.
     assert counts(
@@ -119,7 +128,8 @@ def test_what_was_paid_for_is_not_taken_and_who_cannot_have_it_waits() -> None:
 
 
 def test_gpus_move_from_flat_curves_to_steep_ones_but_not_of_who_moved_often() -> None:
-    flat, steep = elastic("flat", FLAT, 1, n0=4), elastic("steep", STEEP, 1, n0=4)
+    flat = elastic("flat", FLAT, 1, n0=4)
+    steep = elastic("steep", STEEP, 1, n0=4)
     assert counts(Rubick().allocate(view(nodes(8), flat, steep))) == {
         "flat": 1,
         "steep": 7,

@@ -1,4 +1,6 @@
-"""Shockwave in rounds: windows, what follows a change of jobs, what it tells, what it survives."""
+"""Shockwave in rounds: windows, what follows a change of jobs, what it tells, what it
+survives.
+"""
 
 import pickle
 import time
@@ -40,7 +42,9 @@ def paced(
     epochs: int = 20,
     submitted: float = 0.0,
 ) -> JobView:
-    """Return a job of `epochs` epochs of 1,000 samples, `done` of them over, now at batch `total`."""
+    """Return a job of `epochs` epochs of 1,000 samples, `done` of them over, now at
+    batch `total`.
+    """
     spec = JobSpec(
         name=name,
         batch=BatchLimits(initial=32, max_total=64),
@@ -85,10 +89,8 @@ def test_a_window_is_planned_when_a_job_comes_and_every_so_many_rounds() -> None
 
 def test_rounds_of_a_window_share_what_one_round_cannot() -> None:
     """Three equal jobs on two GPUs: each runs in about two thirds of the rounds."""
-    policy, jobs = (
-        Shockwave(num_rounds=12, replan_rounds=12),
-        [paced(f"job-{n}", epochs=40) for n in range(3)],
-    )
+    policy = Shockwave(num_rounds=12, replan_rounds=12)
+    jobs = [paced(f"job-{n}", epochs=40) for n in range(3)]
     runs = {job.id: 0 for job in jobs}
     for number in range(12):
         for job in policy.allocate(at_round(number, *jobs)).allocations:
@@ -102,10 +104,8 @@ def test_every_job_is_told_where_the_window_has_it() -> None:
     jobs = [paced(f"job-{n}") for n in range(3)]
     plan = policy.allocate(at_round(0, *jobs))
     assert sorted(plan.reasons) == ["job-0", "job-1", "job-2"]
-    running, waiting = (
-        sorted(plan.allocations),
-        [job for job in plan.reasons if job not in plan.allocations],
-    )
+    running = sorted(plan.allocations)
+    waiting = [job for job in plan.reasons if job not in plan.allocations]
     assert all("of the next 10 rounds" in plan.reasons[job] for job in running)
     assert (
         "rounds from now" in plan.reasons[waiting[0]]
@@ -123,11 +123,11 @@ def test_a_job_of_unknown_length_gets_what_is_idle() -> None:
 
 
 def test_a_length_that_is_told_later_is_planned_with_from_then_on() -> None:
-    """As of every live job, whose first report comes after its start: it failed with a KeyError."""
-    policy, silent = (
-        Shockwave(replan_rounds=50),
-        replace(paced("late"), measured=Measured()),
-    )
+    """As of every live job, whose first report comes after its start: it failed with a
+    KeyError.
+    """
+    policy = Shockwave(replan_rounds=50)
+    silent = replace(paced("late"), measured=Measured())
     assert policy.allocate(at_round(1, silent)).diagnostics == {}
     told = policy.allocate(at_round(2, paced("late")))
     assert (told.diagnostics["solved"], list(told.allocations)) == (2, ["late"])
@@ -135,7 +135,8 @@ def test_a_length_that_is_told_later_is_planned_with_from_then_on() -> None:
 
 
 def test_a_job_is_planned_once_nodes_are_there_for_it() -> None:
-    policy, wide = Shockwave(replan_rounds=50), paced("wide", gpus=2)
+    policy = Shockwave(replan_rounds=50)
+    wide = paced("wide", gpus=2)
     assert policy.allocate(at_round(1, wide, gpus=1)).diagnostics == {}
     assert policy.allocate(at_round(2, wide, gpus=2)).diagnostics["solved"] == 2
     lost = policy.allocate(at_round(3, wide, paced("narrow"), gpus=1))
@@ -165,7 +166,8 @@ def test_equal_seeds_draw_equal_noise_and_state_survives_pickling() -> None:
             policy.allocate(at_round(number, *jobs)).allocations for number in numbers
         ]
 
-    one, same = Shockwave(seed=1, noise=0.1), Shockwave(seed=1, noise=0.1)
+    one = Shockwave(seed=1, noise=0.1)
+    same = Shockwave(seed=1, noise=0.1)
     assert plans(one, range(4)) == plans(same, range(4))
     copy = pickle.loads(pickle.dumps(one))
     assert plans(copy, range(4, 8)) == plans(one, range(4, 8))
@@ -231,7 +233,9 @@ def test_calibration_takes_waiting_for_a_wrong_profile() -> None:
 
 
 def test_what_a_profile_says_is_believed_and_not_what_the_job_does() -> None:
-    """As the released code does: 12 epochs of the small batch in the profile, though the job grew after 2."""
+    """As the released code does: 12 epochs of the small batch in the profile, though
+    the job grew after 2.
+    """
     profile = (32,) * 12 + (64,) * 8
     left = {}
     for told in (None, {"job": profile}):
@@ -245,8 +249,10 @@ def test_what_a_profile_says_is_believed_and_not_what_the_job_does() -> None:
         left[told is None] = (ahead.left_s, ahead.elapsed_s, ahead.share)
     assert left[True][1:] == (pytest.approx(2 * 60.0 + 6 * 30.0), 8 / 20)
     assert left[False][1:] == (pytest.approx(8 * 60.0), 8 / 20)
-    # By hand: 19 and 10 of 29, of 20 epochs, less the nine that are seen with the one under way.
-    few, many = 20 * 19 / 29 - 9, 20 * 10 / 29
+    # By hand: 19 and 10 of 29, of 20 epochs, less the nine that are seen with the one
+    # under way.
+    few = 20 * 19 / 29 - 9
+    many = 20 * 10 / 29
     assert left[False][0] == pytest.approx(
         (few * 60.0 + many * 30.0) * 12 / max(int(few + many + 1), 12)
     )
@@ -271,7 +277,9 @@ def test_a_profile_is_walked_to_the_phase_that_the_job_is_in() -> None:
 
 
 def test_calibration_depends_on_how_often_it_is_done() -> None:
-    """By hand: 3.75 samples per second held back over ten rounds are 4,500; the profile ends after 240 s."""
+    """By hand: 3.75 samples per second held back over ten rounds are 4,500; the profile
+    ends after 240 s.
+    """
     factors = []
     for looks in (1, 2):
         followed = ledger(Rule.COUNTS, calibrate=True, profiles={"job": (32,) * 4})

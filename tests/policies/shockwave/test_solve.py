@@ -1,4 +1,6 @@
-"""The fast planner against the programme as it was published, solved by HiGHS; and laws of its packing."""
+"""The fast planner against the programme as it was published, solved by HiGHS; and laws
+of its packing.
+"""
 
 import numpy as np
 import pytest
@@ -54,9 +56,11 @@ def options(
 def test_the_optimum_of_the_published_programme_lies_between_the_plan_and_the_bound(
     seed: int, weight: float
 ) -> None:
-    jobs, settings_ = draw_jobs(np.random.default_rng(seed), 5), options(weight=weight)
+    jobs = draw_jobs(np.random.default_rng(seed), 5)
+    settings_ = options(weight=weight)
     window = weighted_window(jobs, settings_)
-    exact, ours = solve_verbatim(jobs, settings_, window), solve_window(window)
+    exact = solve_verbatim(jobs, settings_, window)
+    ours = solve_window(window)
     assert exact is not None
     assert ours is not None
     optimum = -exact.value
@@ -67,12 +71,11 @@ def test_the_optimum_of_the_published_programme_lies_between_the_plan_and_the_bo
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_plan_is_near_the_optimum_of_the_published_programme(seed: int) -> None:
-    jobs, settings_ = (
-        draw_jobs(np.random.default_rng(seed), 12),
-        options(num_gpus=8, num_rounds=8),
-    )
+    jobs = draw_jobs(np.random.default_rng(seed), 12)
+    settings_ = options(num_gpus=8, num_rounds=8)
     window = weighted_window(jobs, settings_)
-    exact, ours = solve_verbatim(jobs, settings_, window), solve_window(window)
+    exact = solve_verbatim(jobs, settings_, window)
+    ours = solve_window(window)
     assert exact is not None
     assert ours is not None
     assert ours.value >= -exact.value - 0.01 * max(1.0, abs(exact.value))
@@ -98,7 +101,8 @@ def test_the_fairness_constraint_is_kept_or_found_to_be_impossible(seed: int) ->
     jobs = jobs._replace(target_J=rng.uniform(800.0, 12_000.0, 4))
     settings_ = options(num_rounds=5, now_s=0.0)
     window = fair_window(jobs, settings_)
-    exact, ours = solve_verbatim(jobs, settings_, window), solve_window(window)
+    exact = solve_verbatim(jobs, settings_, window)
+    ours = solve_window(window)
     if exact is None:
         assert ours is None
         return
@@ -131,7 +135,9 @@ def test_plans_fit_every_round_and_say_what_they_are_worth(
 
 
 def test_wide_jobs_get_their_rounds_beside_narrow_ones_of_higher_rank() -> None:
-    """Without looking ahead, eight jobs of one GPU fill the rounds that the wide job needs."""
+    """Without looking ahead, eight jobs of one GPU fill the rounds that the wide job
+    needs.
+    """
     width = np.array([4, *[1] * 8])
     jobs = JobsAhead(
         width_J=width,

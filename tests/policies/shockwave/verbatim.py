@@ -1,7 +1,9 @@
-"""Shockwave's window programme as its authors wrote it (NSDI'23, §4), for HiGHS: the oracle of the tests.
+"""Shockwave's window programme as its authors wrote it (NSDI'23, §4), for HiGHS: the
+oracle of the tests.
 
-Binaries y_jt per job and round, planned run time q_j, weights and binaries of the piecewise linear logarithm,
-and the largest run time left. Nothing of the fast planner's insights is used.
+Binaries y_jt per job and round, planned run time q_j, weights and binaries of the
+piecewise linear logarithm, and the largest run time left. Nothing of the fast planner's
+insights is used.
 """
 
 import numpy as np
@@ -22,9 +24,14 @@ LOGS = np.array([LOG_AT_ZERO, *np.log(BASES[1:])])
 def solve_verbatim(
     jobs: JobsAhead, options: WindowOptions, window: Window
 ) -> MilpSolution | None:
-    """Return the programme's solution (minimised: minus the objective); None if it is infeasible."""
-    num_jobs, num_rounds, num_bases = len(jobs.width_J), options.num_rounds, len(BASES)
-    # Columns: y (jobs x rounds), q, weights (jobs x bases), binaries (jobs x bases), left per job, theta.
+    """Return the programme's solution (minimised: minus the objective); None if it is
+    infeasible.
+    """
+    num_jobs = len(jobs.width_J)
+    num_rounds = options.num_rounds
+    num_bases = len(BASES)
+    # Columns: y (jobs x rounds), q, weights (jobs x bases), binaries (jobs x bases),
+    # left per job, theta.
     y = np.arange(num_jobs * num_rounds).reshape(num_jobs, num_rounds)
     q = y.size + np.arange(num_jobs)
     a = q[-1] + 1 + np.arange(num_jobs * num_bases).reshape(num_jobs, num_bases)

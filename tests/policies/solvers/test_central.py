@@ -23,7 +23,9 @@ def programme(value_V: list[float], rows: list[list[float]], most_R: list[float]
 
 
 def parts(floor_V: list[float], width_V: list[float], num_gpus: float) -> Lp:
-    """Return the programme of parts of the time that are at least `floor_V`, without an objective."""
+    """Return the programme of parts of the time that are at least `floor_V`, without an
+    objective.
+    """
     one = np.eye(len(floor_V)).tolist()
     least = (-np.eye(len(floor_V))).tolist()
     most_R = [num_gpus, *([1.0] * len(floor_V)), *(-floor for floor in floor_V)]
@@ -50,13 +52,17 @@ def parts(floor_V: list[float], width_V: list[float], num_gpus: float) -> Lp:
 def test_without_an_objective_it_ends_where_ecos_does(
     floor_V: list[float], width_V: list[float], num_gpus: float, ecos_V: list[float]
 ) -> None:
-    """What ECOS 2.0.14 answered to these; it stops at 1e-8 as we do, at an answer known to about 1e-5."""
+    """What ECOS 2.0.14 answered to these; it stops at 1e-8 as we do, at an answer known
+    to about 1e-5.
+    """
     found_V = solve_central(parts(floor_V, width_V, num_gpus))
     assert found_V == pytest.approx(np.array(ecos_V), abs=2e-5)
 
 
 def test_those_that_are_alike_are_equal_and_those_that_lose_are_told_apart() -> None:
-    """One GPU for the best; of the others, who is nearer to it has more of the nothing that they get."""
+    """One GPU for the best; of the others, who is nearer to it has more of the nothing
+    that they get.
+    """
     found_V = solve_central(programme([3.0, 3.0, 2.0, 1.0], [[1.0] * 4], [1.0]))
     assert found_V is not None
     assert found_V[0] == found_V[1] == pytest.approx(0.5, abs=1e-6)

@@ -5,7 +5,9 @@ from coadapt.policies.solvers.milp import Milp, solve_milp
 
 
 def knapsack(*, integral: bool) -> Milp:
-    """The dearest of three things of weights 3, 4, 5 and values 4, 5, 7 within a weight of 7."""
+    """The dearest of three things of weights 3, 4, 5 and values 4, 5, 7 within a weight
+    of 7.
+    """
     return Milp(
         cost_V=np.array([-4.0, -5.0, -7.0]),
         matrix_RV=np.array([[3.0, 4.0, 5.0]]),

@@ -1,4 +1,6 @@
-"""The programmes over parts of the time: closed forms on one GPU type, and laws of optima."""
+"""The programmes over parts of the time: closed forms on one GPU type, and laws of
+optima.
+"""
 
 import numpy as np
 import pytest
@@ -74,7 +76,8 @@ def test_the_most_central_optimum_is_an_optimum_and_treats_equals_alike(
     base, left_J, _ = draw(seed, 2)
     twins = Base(np.vstack([base.rate_JT] * 2), np.tile(base.width_J, 2), base.gpus_T)
     left_J = np.tile(left_J, 2)
-    corner, central = max_min(twins, left_J), central_max_min(twins, left_J)
+    corner = max_min(twins, left_J)
+    central = central_max_min(twins, left_J)
     can_J = twins.can.any(axis=1)
     assert corner is not None
     assert central is not None
@@ -87,7 +90,8 @@ def test_the_most_central_optimum_is_an_optimum_and_treats_equals_alike(
     half = len(base.width_J)
     assert central[:half] == pytest.approx(central[half:], abs=1e-5)
     value_JT = twins.rate_JT * twins.width_J[:, None]
-    best, middle = max_total(twins, value_JT), central_max_total(twins, value_JT)
+    best = max_total(twins, value_JT)
+    middle = central_max_total(twins, value_JT)
     assert best is not None
     assert middle is not None
     assert (value_JT * middle).sum() == pytest.approx((value_JT * best).sum(), rel=1e-4)

@@ -1,4 +1,6 @@
-"""The page for Prometheus: it parses, it tells the truth of a recount, and its length has an end."""
+"""The page for Prometheus: it parses, it tells the truth of a recount, and its length
+has an end.
+"""
 
 from collections import Counter
 
@@ -45,7 +47,8 @@ def of(found: Samples, name: str) -> dict[tuple[str, ...], float]:
 def test_sums_that_go_with_changes_are_those_of_a_recount(seed: int) -> None:
     run = FaultRun(draw_scenario(seed), Scheduler, None)
     run.run()
-    scheduler, tally = Scheduler(), Tally()
+    scheduler = Scheduler()
+    tally = Tally()
     tally.begin(scheduler.state)
     for event in run.host.store.events():
         tally(event, scheduler.handle(event), scheduler.state)
@@ -66,7 +69,9 @@ def test_sums_that_go_with_changes_are_those_of_a_recount(seed: int) -> None:
 
 
 def staged() -> tuple[SchedulerState, Tally]:
-    """Return a cluster where `a` and `c` run, `b` and `d` wait, and `a` was heard of before `c`."""
+    """Return a cluster where `a` and `c` run, `b` and `d` wait, and `a` was heard of
+    before `c`.
+    """
     stage = Stage()
     for name in "abcd":
         stage.submit(name)
@@ -75,7 +80,8 @@ def staged() -> tuple[SchedulerState, Tally]:
         stage.at = seconds
         stage.started(name)
         stage.reported(TrainingReport(progress=1.0), name)
-    scheduler, tally = Scheduler(), Tally()
+    scheduler = Scheduler()
+    tally = Tally()
     tally.begin(scheduler.state)
     for event in stage.journal:
         tally(event, scheduler.handle(event), scheduler.state)

@@ -1,4 +1,6 @@
-"""What is counted for Prometheus: GPU time adds up to GPUs times wall time, and counters never fall."""
+"""What is counted for Prometheus: GPU time adds up to GPUs times wall time, and
+counters never fall.
+"""
 
 import math
 
@@ -23,7 +25,8 @@ def told(tally: Tally) -> dict[str, float]:
 
 
 def counted(stage: Stage) -> Tally:
-    scheduler, tally = Scheduler(), Tally()
+    scheduler = Scheduler()
+    tally = Tally()
     tally.begin(scheduler.state)
     for event in stage.journal:
         tally(event, scheduler.handle(event), scheduler.state)
@@ -35,9 +38,12 @@ def counted(stage: Stage) -> Tally:
 def test_gpu_time_by_use_adds_up_to_gpus_times_wall_time(seed: int) -> None:
     run = FaultRun(draw_scenario(seed), Scheduler, None)
     run.run()
-    scheduler, tally = Scheduler(), Tally()
+    scheduler = Scheduler()
+    tally = Tally()
     tally.begin(scheduler.state)
-    there_gpu_s, num_gpus, since = 0.0, 0, 0.0
+    there_gpu_s = 0.0
+    num_gpus = 0
+    since = 0.0
     before: dict[str, float] = {}
     for number, event in enumerate(run.host.store.events()):
         tally(event, scheduler.handle(event), scheduler.state)

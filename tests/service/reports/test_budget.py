@@ -1,4 +1,6 @@
-"""What a job may report: a burst, then a rate in reports and bytes; the rest is dropped, counted and told."""
+"""What a job may report: a burst, then a rate in reports and bytes; the rest is
+dropped, counted and told.
+"""
 
 from pathlib import Path
 

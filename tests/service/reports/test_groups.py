@@ -136,7 +136,9 @@ def test_too_many_are_turned_away_and_who_goes_away_harms_nobody(
 
 
 def test_groups_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One report after the other, as of one busy job, does not keep the disk writing."""
+    """One report after the other, as of one busy job, does not keep the disk
+    writing.
+    """
     monkeypatch.setattr(report_groups, "APART_S", 0.05)
     service = InProcess(tmp_path, RecordingStore())
     groups = ReportGroups(service.loop)

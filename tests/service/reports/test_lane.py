@@ -1,4 +1,6 @@
-"""The lane and the route are two ways of one answer, and lawful reports take the first."""
+"""The lane and the route are two ways of one answer, and lawful reports take the
+first.
+"""
 
 import asyncio
 import json
@@ -86,7 +88,9 @@ class Ways:
         return told[0]["status"], answer_headers[b"content-type"], text  # type: ignore[return-value]  # a number
 
     def last_report(self) -> tuple[int, Event | None]:
-        """Return how many reports are in the journal, and the last of them, whenever it came."""
+        """Return how many reports are in the journal, and the last of them, whenever it
+        came.
+        """
         told = [
             event
             for event in self.service.store.events()

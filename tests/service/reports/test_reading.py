@@ -1,4 +1,6 @@
-"""A report tells only what its own job could have measured; one that does not changes nothing."""
+"""A report tells only what its own job could have measured; one that does not changes
+nothing.
+"""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +35,9 @@ def client(service: InProcess) -> TestClient:
 
 @pytest.fixture(scope="module")
 def job(client: TestClient) -> str:
-    """Return a job that has started: its batch, too, changes by nothing but reports from then on."""
+    """Return a job that has started: its batch, too, changes by nothing but reports
+    from then on.
+    """
     job = str(client.post("/v1/jobs", json=JOB).json()["id"])
     until(lambda: client.get(f"/v1/jobs/{job}").json()["batch"] is not None)
     return job

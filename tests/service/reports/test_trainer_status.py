@@ -1,4 +1,6 @@
-"""Trainers that speak Kubeflow's status protocol (KEP-2779): what is taken in of it, and how often."""
+"""Trainers that speak Kubeflow's status protocol (KEP-2779): what is taken in of it,
+and how often.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,10 +106,8 @@ def test_parts_for_others_than_trainers_are_none_of_ours() -> None:
 
 def test_a_trainer_that_tells_at_each_step_is_held_back(service: InProcess) -> None:
     job, client = running(service)
-    path, body = (
-        f"/v1/jobs/{job}/trainer-status",
-        {"trainerStatus": {"progressPercentage": 1}},
-    )
+    path = f"/v1/jobs/{job}/trainer-status"
+    body = {"trainerStatus": {"progressPercentage": 1}}
     answers = [client.post(path, json=body) for _ in range(4 * BURST)]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert refused

@@ -1,4 +1,6 @@
-"""A comparison: what is kept survives, figures are those of the textbook, tables and page say the same."""
+"""A comparison: what is kept survives, figures are those of the textbook, tables and
+page say the same.
+"""
 
 import csv
 import json
@@ -81,7 +83,8 @@ COMPARISON = Comparison(
 )
 
 
-# -- figures ------------------------------------------------------------------------------------------------
+# -- figures
+# --------------------------------------------------------------------------------------
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=12))
@@ -138,7 +141,8 @@ def test_what_is_not_positive_has_no_ratio() -> None:
     assert ratio_of(pairs_of([(0.0, 1.0), (1.0, 0.0)])) is None
 
 
-# -- what it says -------------------------------------------------------------------------------------------
+# -- what it says
+# --------------------------------------------------------------------------------------
 
 
 def test_ratios_are_taken_within_a_cell() -> None:
@@ -150,7 +154,8 @@ def test_ratios_are_taken_within_a_cell() -> None:
     assert COMPARISON.ratios("srtf") == {}
 
 
-# -- what is independent ------------------------------------------------------------------------------------
+# -- what is independent
+# ------------------------------------------------------------------------------------
 
 
 def table(folder: Path, name: str, *lengths: int, at: int = 0) -> TraceFile:
@@ -182,8 +187,11 @@ def test_seeds_of_what_draws_by_none_are_one_run(tmp_path: Path) -> None:
 def test_an_interval_is_over_traces_after_the_mean_of_their_seeds(
     tmp_path: Path,
 ) -> None:
-    """Ratios of 1/2 and 2 on the first trace (their mean is 1) and of 4 on the second: 1 and 4 are two runs."""
-    first, second = table(tmp_path, "a", 100, 200), table(tmp_path, "b", 100, 300)
+    """Ratios of 1/2 and 2 on the first trace (their mean is 1) and of 4 on the second:
+    1 and 4 are two runs.
+    """
+    first = table(tmp_path, "a", 100, 200)
+    second = table(tmp_path, "b", 100, 300)
     found = compared(
         (case("fifo", trace="a", source=first), result(2.0)),
         (case("ones", 0, trace="a", source=first), result(1.0)),
@@ -217,10 +225,8 @@ def test_on_one_trace_an_interval_is_over_the_seeds_of_a_policy_that_draws(
 def test_a_trace_that_is_copied_moved_or_shuffled_is_no_other_draw(
     tmp_path: Path, name: str, lengths: tuple[int, ...], at: int
 ) -> None:
-    first, second = (
-        table(tmp_path, "a", 100, 200),
-        table(tmp_path, name, *lengths, at=at),
-    )
+    first = table(tmp_path, "a", 100, 200)
+    second = table(tmp_path, name, *lengths, at=at)
     found = compared(
         *(
             (case(policy, trace=trace, source=source), result(value))
@@ -348,7 +354,8 @@ def test_the_page_s_values_are_all_plain() -> None:
     assert picks["applications"] == [["cnn", 4, 0.5, 3]]  # type: ignore[index,call-overload]
 
 
-# -- what is kept -------------------------------------------------------------------------------------------
+# -- what is kept
+# --------------------------------------------------------------------------------------
 
 
 def test_a_line_that_was_cut_off_is_dropped_and_the_rest_used(tmp_path: Path) -> None:
@@ -438,7 +445,9 @@ class Mine:
 def test_an_edited_policy_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    """Its own file, and one that it imports from beside it; whether in a package or not."""
+    """Its own file, and one that it imports from beside it; whether in a package or
+    not.
+    """
     name = f"mine_{len(package)}"
     folder = tmp_path / name if package else tmp_path
     folder.mkdir(exist_ok=True)

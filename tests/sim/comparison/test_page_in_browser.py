@@ -1,4 +1,6 @@
-"""The comparison's page in a browser: with many policies each is named once, and no name lies on another."""
+"""The comparison's page in a browser: with many policies each is named once, and no
+name lies on another.
+"""
 
 from itertools import combinations
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""A pytest plugin: with `--mutant GUARD` the tests run against the core without that guard."""
+"""A pytest plugin: with `--mutant GUARD` the tests run against the core without that
+guard.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,6 @@
-"""The core's guards, each with the text that takes it away; and the way to load a core without one."""
+"""The core's guards, each with the text that takes it away; and the way to load a core
+without one.
+"""
 
 import re
 import sys
@@ -12,7 +14,8 @@ import coadapt.core.scheduler
 import coadapt.model
 
 PACKAGE = Path(coadapt.core.scheduler.__file__).parents[1]
-# In the order in which they import each other: whatever comes after a mutated module is loaded anew.
+# In the order in which they import each other: whatever comes after a mutated module is
+# loaded anew.
 CHAIN = (
     "model.devices",
     "model.plan",
@@ -27,7 +30,9 @@ CORE = ("accounting", "worklist", "settling", "converge", "scheduler")
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`guard` in words; in `module` (core, or model.x) the code `old`, which occurs once, becomes `new`."""
+    """`guard` in words; in `module` (core, or model.x) the code `old`, which occurs
+    once, becomes `new`.
+    """
 
     guard: str
     module: str
@@ -37,9 +42,11 @@ class Mutant:
 
 @contextmanager
 def installed(mutant: Mutant) -> Iterator[ModuleType]:
-    """Let every import of the modules of CHAIN find the mutant's; yield its scheduler module.
+    """Let every import of the modules of CHAIN find the mutant's; yield its scheduler
+    module.
 
-    Whatever was imported before keeps the real ones: the world, its policy and the invariants do.
+    Whatever was imported before keeps the real ones: the world, its policy and the
+    invariants do.
     """
     mutated = f"core.{mutant.module}" if mutant.module in CORE else mutant.module
     names = CHAIN[CHAIN.index(mutated) :]
@@ -47,7 +54,8 @@ def installed(mutant: Mutant) -> Iterator[ModuleType]:
     exported = dict(vars(coadapt.model))
     try:
         for name in names:
-            path, full = PACKAGE / f"{name.replace('.', '/')}.py", f"coadapt.{name}"
+            path = PACKAGE / f"{name.replace('.', '/')}.py"
+            full = f"coadapt.{name}"
             source = path.read_text(encoding="utf-8")
             if name == mutated:
                 source = _mutated(source, mutant)
@@ -66,7 +74,9 @@ def installed(mutant: Mutant) -> Iterator[ModuleType]:
 
 
 def _mutated(source: str, mutant: Mutant) -> str:
-    """Return `source` with the mutant's text, whatever lines the formatter made of it."""
+    """Return `source` with the mutant's text, whatever lines the formatter made of
+    it.
+    """
     if source.count(mutant.old) == 1:
         return source.replace(mutant.old, mutant.new)
     tokens = re.findall(r"\w+|[^\w\s]", mutant.old)
@@ -83,7 +93,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a job submitted twice is one job",
         "scheduler",
-        "        if event.job in self.state.jobs or event.job in self.state.ended:\n            return []\n",
+        "        if event.job in self.state.jobs or event.job in self.state.ended:\n "
+        "           return []\n",
         "",
     ),
     Mutant(
@@ -95,7 +106,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a job that ended is remembered by its id",
         "scheduler",
-        "        ended.update((job_id, jobs.pop(job_id).state) for job_id in self._departed)\n",
+        "        ended.update((job_id, jobs.pop(job_id).state) for job_id in "
+        "self._departed)\n",
         "        [jobs.pop(job_id) for job_id in self._departed]\n",
     ),
     Mutant(
@@ -163,7 +175,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a plan made before a node joined is void",
         "scheduler",
         "        self._go_on_with_nodes(node.id)\n",
-        "        asked_at = self.state.solve_at\n        self._go_on_with_nodes(node.id)\n"
+        "        asked_at = self.state.solve_at\n        "
+        "self._go_on_with_nodes(node.id)\n"
         "        self.state.solve_at = asked_at\n",
     ),
     Mutant(
@@ -219,7 +232,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a start is booked once",
         "scheduler",
         "        if job.state not in (JobState.STARTING, JobState.RESCALING):\n"
-        "            job.status = replace(job.status, unseen=event.unseen)\n            return []\n",
+        "            job.status = replace(job.status, unseen=event.unseen)\n         "
+        "   return []\n",
         "",
     ),
     Mutant(
@@ -323,20 +337,23 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "only running jobs are rescaled",
         "converge",
-        "job.state is JobState.RUNNING and not job.failed_rescales.waits_for_plan and _differs(job)",
+        "job.state is JobState.RUNNING and not job.failed_rescales.waits_for_plan "
+        "and _differs(job)",
         "bool(job.target) and not job.failed_rescales.waits_for_plan and _differs(job)",
     ),
     Mutant(
         "a start waits until its GPUs are free",
         "converge",
         "if work.holdings.free.fits(holding(job.target.allocation), held(job)):",
-        "if job.state is JobState.PENDING or work.free.fits(holding(job.target.allocation), held(job)):",
+        "if job.state is JobState.PENDING or "
+        "work.free.fits(holding(job.target.allocation), held(job)):",
     ),
     Mutant(
         "growth waits until its GPUs are free",
         "converge",
         "if work.holdings.free.fits(holding(job.target.allocation), held(job)):",
-        "if job.state is JobState.RUNNING or work.free.fits(holding(job.target.allocation), held(job)):",
+        "if job.state is JobState.RUNNING or "
+        "work.free.fits(holding(job.target.allocation), held(job)):",
     ),
     Mutant(
         "GPUs that are held are not free",
@@ -371,7 +388,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what changed is looked at",
         "scheduler",
-        "            if job.state not in ENDED:\n                self._work.note(job)\n",
+        "            if job.state not in ENDED:\n                "
+        "self._work.note(job)\n",
         "            pass\n",
     ),
     Mutant(
@@ -481,7 +499,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another plan may ask again for a change that failed",
         "scheduler",
-        "        job.failed_rescales = replace(job.failed_rescales, waits_for_plan=False)\n",
+        "        job.failed_rescales = replace(job.failed_rescales, "
+        "waits_for_plan=False)\n",
         "",
     ),
     Mutant(
@@ -506,7 +525,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a job that starts is left in peace until it took a step",
         "settling",
-        "frozenset(job.id for job in young if beyond.isdisjoint((job.spec.tenant, EVERYBODY)))",
+        "frozenset(job.id for job in young if beyond.isdisjoint((job.spec.tenant, "
+        "EVERYBODY)))",
         "frozenset()",
     ),
     Mutant(

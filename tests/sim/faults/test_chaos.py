@@ -1,4 +1,6 @@
-"""The random policy is lawful, what the faulty solver spoils is not, and it fails in every way."""
+"""The random policy is lawful, what the faulty solver spoils is not, and it fails in
+every way.
+"""
 
 import random
 from collections import Counter
@@ -14,7 +16,9 @@ from coadapt.sim.faults.chaos import ChaosPolicy, FaultySolver, spoiled
 
 
 def views(seed: int) -> list[ClusterView]:
-    """Random views of what fault scenarios hold: no quotas, and accumulation is allowed."""
+    """Random views of what fault scenarios hold: no quotas, and accumulation is
+    allowed.
+    """
     return [
         replace(view, jobs=tuple(plain(job) for job in view.jobs))
         for view in generate_views(seed)

@@ -1,4 +1,5 @@
-"""Policies that divide time keep accounts from round to round: whatever breaks, their jobs all end.
+"""Policies that divide time keep accounts from round to round: whatever breaks, their
+jobs all end.
 
 A few seeds here; all of 100: `python -m tests.sim.faults.test_dividing_time`.
 """

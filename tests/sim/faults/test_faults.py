@@ -1,4 +1,6 @@
-"""Whatever breaks: the invariants hold after every event, every job ends, every journal replays."""
+"""Whatever breaks: the invariants hold after every event, every job ends, every journal
+replays.
+"""
 
 from collections import Counter
 

@@ -1,4 +1,6 @@
-"""Stories for guards whose absence costs time or work, but breaks no invariant: no seed could tell."""
+"""Stories for guards whose absence costs time or work, but breaks no invariant: no seed
+could tell.
+"""
 
 from coadapt.core.commands import Rescale, SetAlarm, Solve, Start, Stop
 from coadapt.core.config import SchedulerConfig

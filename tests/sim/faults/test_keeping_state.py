@@ -1,6 +1,8 @@
-"""Policies that remember, learn or search from round to round: whatever breaks, their jobs all end.
+"""Policies that remember, learn or search from round to round: whatever breaks, their
+jobs all end.
 
-A seed of each family here; all of 100: `python -m tests.sim.faults.test_keeping_state [POLICY ...]`.
+A seed of each family here; all of 100: `python -m tests.sim.faults.test_keeping_state
+[POLICY ...]`.
 """
 
 import sys
@@ -30,7 +32,9 @@ def test_their_jobs_end_whatever_breaks(
 
 
 def main(policies: list[str]) -> int:
-    """Say of how many seeds each policy's jobs all ended, and why not of the others; return 1 if of any."""
+    """Say of how many seeds each policy's jobs all ended, and why not of the others;
+    return 1 if of any.
+    """
     num_failed = 0
     for policy in policies or POLICIES:
         for draw in FAMILIES:
@@ -41,7 +45,10 @@ def main(policies: list[str]) -> int:
                 except Exception as error:  # noqa: BLE001  # a policy may raise anything
                     failed.append(f"{type(error).__name__}: {error}")
             num_failed += len(failed)
-            said = f"{policy}: {100 - len(failed)} of 100 seeds of {draw.__name__} survived"
+            said = (
+                f"{policy}: {100 - len(failed)} of 100 seeds of {draw.__name__} "
+                f"survived"
+            )
             print(said, *failed, sep="\n  ", flush=True)
     return int(num_failed > 0)
 

@@ -1,4 +1,6 @@
-"""The second family of scenarios: types, racks, shared GPUs, scripts that set their batch, all at once."""
+"""The second family of scenarios: types, racks, shared GPUs, scripts that set their
+batch, all at once.
+"""
 
 import hashlib
 import json
@@ -17,7 +19,8 @@ from coadapt.sim.faults.scenario import draw_scenario
 from tests.sim.faults.test_chaos import views
 
 NUM_SEEDS = 20
-# Of the scenarios of seeds 0 to 499 as they were drawn before there was a second family.
+# Of the scenarios of seeds 0 to 499 as they were drawn before there was a second
+# family.
 FIRST_FAMILY = "8d7c04a31b7b9e6d"
 
 
@@ -80,7 +83,9 @@ def test_mixed_seeds_survive_and_meet_what_they_are_for() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_policy_by_name_is_asked_and_not_chaos(seed: int) -> None:
-    """It was not: what `gandiva` and others were said to survive in this family, only chaos did."""
+    """It was not: what `gandiva` and others were said to survive in this family, only
+    chaos did.
+    """
     named = FaultRun(replace(draw_mixed(seed), policy="fifo"), Scheduler, None).run()
     assert (named.seen.num_pairs, run_seed(seed, mixed=True).seen.num_pairs > 0) == (
         0,

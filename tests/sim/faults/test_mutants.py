@@ -1,4 +1,5 @@
-"""Every guard of the core earns its place: without it, a fault seed fails, or else a story.
+"""Every guard of the core earns its place: without it, a fault seed fails, or else a
+story.
 
 python -m tests.sim.faults.test_mutants    prints the list `guard -> caught by`
 """
@@ -39,8 +40,10 @@ def test_the_core_without_this_guard_is_caught(
 
 def told(mutant: Mutant) -> str:
     """Return what caught the mutant, and write it down."""
-    # Most fall to the first seeds, and what is left mostly to a story, in less time than all seeds take.
-    first, rest = range(FIRST_SEEDS), range(FIRST_SEEDS, NUM_SEEDS)
+    # Most fall to the first seeds, and what is left mostly to a story, in less time
+    # than all seeds take.
+    first = range(FIRST_SEEDS)
+    rest = range(FIRST_SEEDS, NUM_SEEDS)
     caught_by = (
         failing_seed(mutant, first)
         or failing_story(mutant)
@@ -53,7 +56,8 @@ def told(mutant: Mutant) -> str:
 def failing_seed(mutant: Mutant, seeds: range) -> str:
     with installed(mutant) as module:
         make: type[Scheduler] = module.Scheduler
-    # The guards of GPUs and types are first looked for where those are shared and several.
+    # The guards of GPUs and types are first looked for where those are shared and
+    # several.
     for mixed in (True, False) if mutant.module.startswith("model.") else (False, True):
         for seed in seeds:
             try:

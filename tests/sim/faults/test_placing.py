@@ -1,4 +1,5 @@
-"""Policies that keep accounts of places, waits and speeds from round to round: whatever breaks, all jobs end.
+"""Policies that keep accounts of places, waits and speeds from round to round: whatever
+breaks, all jobs end.
 
 A seed here; all of 100: `python -m tests.sim.faults.test_placing`.
 """

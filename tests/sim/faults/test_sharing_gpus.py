@@ -1,6 +1,8 @@
-"""Policies that put jobs on one GPU, or keep curves, between rounds: whatever breaks, their jobs all end.
+"""Policies that put jobs on one GPU, or keep curves, between rounds: whatever breaks,
+their jobs all end.
 
-A few seeds here; all of 100, of both families: `python -m tests.sim.faults.test_sharing_gpus`.
+A few seeds here; all of 100, of both families: `python -m
+tests.sim.faults.test_sharing_gpus`.
 """
 
 from collections.abc import Callable

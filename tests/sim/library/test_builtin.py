@@ -1,4 +1,6 @@
-"""Built-in applications and workloads: laws of the curves, sensible requests, determinism, bad input."""
+"""Built-in applications and workloads: laws of the curves, sensible requests,
+determinism, bad input.
+"""
 
 import os
 from collections import Counter
@@ -139,7 +141,8 @@ def test_a_noise_curve_by_hand() -> None:
     )
 
 
-# -- workloads ------------------------------------------------------------------------------------------
+# -- workloads
+# --------------------------------------------------------------------------------------
 
 
 def test_equal_arguments_give_equal_workloads() -> None:
@@ -182,7 +185,8 @@ def test_every_request_fits_the_cluster_and_the_job(
     workload, applications = builtin_workload(name, num_jobs, seed, num_gpus=num_gpus)
     assert len(workload.jobs) == num_jobs
     for job in workload.jobs:
-        replicas, batch = job.spec.replicas, job.spec.batch
+        replicas = job.spec.replicas
+        batch = job.spec.batch
         assert 1 <= replicas.requested <= replicas.max <= num_gpus
         assert batch.requested >= replicas.requested * batch.min_atomic
         application = applications[job.application]
@@ -231,7 +235,8 @@ def test_bad_input_names_the_field(arguments: dict[str, object], field: str) -> 
     assert caught.value.field == field
 
 
-# -- origin ---------------------------------------------------------------------------------------------
+# -- origin
+# --------------------------------------------------------------------------------------
 
 SOURCE_NAMES = {
     "resnet18-cifar10": "cifar10",
@@ -246,7 +251,9 @@ SOURCE_NAMES = {
 @pytest.mark.papers
 @each_application
 def test_fits_explain_the_measurements_that_they_come_from(name: str) -> None:
-    """Root mean square error of log step time below 0.17 on all rows of the OSDI'21 profiles."""
+    """Root mean square error of log step time below 0.17 on all rows of the OSDI'21
+    profiles.
+    """
     root = os.environ.get("COADAPT_TRACES")
     if not root:
         pytest.skip("COADAPT_TRACES is not set")

@@ -1,4 +1,6 @@
-"""The report page: what it says of a history, what it keeps from being markup, how it looks in a browser."""
+"""The report page: what it says of a history, what it keeps from being markup, how it
+looks in a browser.
+"""
 
 import json
 from collections.abc import Iterator
@@ -49,9 +51,11 @@ def job(
 
 
 def one_job() -> History:
-    """A job that waits 10 s, starts for 10 s, runs on 2 GPUs for 60 s, and grows to 4 for 20 s.
+    """A job that waits 10 s, starts for 10 s, runs on 2 GPUs for 60 s, and grows to 4
+    for 20 s.
 
-    Its first step is done 5 s after it runs; while it grows, it trains, but for half a second.
+    Its first step is done 5 s after it runs; while it grows, it trains, but for half a
+    second.
     """
     life = job(
         "first",
@@ -156,7 +160,8 @@ def test_the_values_of_one_job() -> None:
 def test_curves_keep_the_area_under_them() -> None:
     curves = run_values(ReportRun(label="x", history=one_job()))["curves"]
     assert isinstance(curves, dict)
-    used, waiting = np.array(curves["used"], float), np.array(curves["waiting"], float)
+    used = np.array(curves["used"], float)
+    waiting = np.array(curves["waiting"], float)
     assert used.mean() * 4 * 100 == pytest.approx(2 * 70 + 4 * 20, rel=1e-3)
     assert waiting.mean() * 100 == pytest.approx(10.0, rel=1e-3)
     known = [value for value in curves["efficiency"] if value is not None]  # type: ignore[union-attr]
@@ -254,7 +259,8 @@ def test_points_are_thinned_but_changes_of_batch_stay() -> None:
     assert (kept[0][0], kept[-1][0]) == (0.0, 9999.0)
 
 
-# -- the page -------------------------------------------------------------------------------------------
+# -- the page
+# --------------------------------------------------------------------------------------
 
 
 def data_of(page: str) -> dict[str, object]:
@@ -301,7 +307,9 @@ def test_equal_runs_give_equal_pages() -> None:
 
 
 def big_history(num_jobs: int = 160, seed: int = 0) -> History:
-    """Many jobs with changing GPUs on 64 GPUs; a few fail, are cancelled, or still run at the end."""
+    """Many jobs with changing GPUs on 64 GPUs; a few fail, are cancelled, or still run
+    at the end.
+    """
     rng = np.random.default_rng(seed)
     end = 40_000.0
     jobs = {}
@@ -309,10 +317,8 @@ def big_history(num_jobs: int = 160, seed: int = 0) -> History:
         name = f"{index:03d}-model-{index % 5}"
         at = submitted = float(rng.integers(0, 28_000))
         spans = [span(at, at := at + float(rng.exponential(600)), 0, JobState.PENDING)]
-        points, reasons = (
-            [],
-            [(submitted, "waits: submitted, the next round will look at it")],
-        )
+        points = []
+        reasons = [(submitted, "waits: submitted, the next round will look at it")]
         for _ in range(int(rng.integers(1, 25))):
             num_gpus = int(2 ** rng.integers(0, 6))
             reasons.append(
@@ -370,7 +376,8 @@ def test_of_many_words_on_ends_a_part_is_drawn_and_all_are_counted() -> None:
     assert found["drawn"] == [list(word) for word in words[::2]]
 
 
-# -- in a browser ---------------------------------------------------------------------------------------
+# -- in a browser
+# --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -398,8 +405,11 @@ def browser() -> Iterator[object]:
 
 @pytest.fixture
 def opened(browser, tmp_path):  # type: ignore[no-untyped-def]
-    """Return a function that opens the page of some runs and returns it; errors in it fail the test."""
-    pages, problems = [], []
+    """Return a function that opens the page of some runs and returns it; errors in it
+    fail the test.
+    """
+    pages = []
+    problems = []
 
     def load(runs: list[ReportRun], title: str = "A report"):  # type: ignore[no-untyped-def]
         write_report(tmp_path / "report.html", runs, title)
@@ -454,7 +464,10 @@ def test_zoom_holds_for_all_charts_over_time_and_survives_a_selection(opened) ->
     page.evaluate(
         "Plotly.relayout('chart-gantt', {'xaxis.range[0]': 1, 'xaxis.range[1]': 2})"
     )
-    ranges = "['gantt', 'batch', 'job-efficiency'].map((id) => at('chart-' + id).layout.xaxis.range)"
+    ranges = (
+        "['gantt', 'batch', 'job-efficiency'].map((id) => at('chart-' + "
+        "id).layout.xaxis.range)"
+    )
     page.wait_for_function(f"String({ranges}) === '1,2,1,2,1,2'")
     page.locator("#jobs-table tbody tr").nth(3).click()
     assert page.evaluate(ranges) == [[1, 2]] * 3
@@ -471,7 +484,10 @@ def test_a_selected_job_shows_its_own_decisions(opened) -> None:  # type: ignore
     page = opened([ReportRun(label="live", history=one_job(), wall_clock=True)])
     page.locator("#jobs-table tbody tr").first.click()
     assert page.locator("#decisions-title").inner_text() == "Decisions about first"
-    told = "2 → 4 in place: training stood still for 500 ms, no step lost (first step 400 ms, wrap 100 ms)"
+    told = (
+        "2 → 4 in place: training stood still for 500 ms, no step lost (first step "
+        "400 ms, wrap 100 ms)"
+    )
     assert page.locator("#decisions li").all_inner_texts() == [
         "00:00:00\nwaits: submitted",
         "00:00:10\nstarts on 2",
@@ -496,7 +512,8 @@ def test_changes_in_place_are_drawn_with_their_parts(opened) -> None:  # type: i
         "500 ms",
     )
     drawn = page.evaluate(
-        "['changes', 'parts'].map((id) => at('chart-' + id).data.map((each) => [each.name, ...each.y]))"
+        "['changes', 'parts'].map((id) => at('chart-' + id).data.map((each) => "
+        "[each.name, ...each.y]))"
     )
     assert drawn == [
         [["in place", 0.5], ["start or restart", 14]],
@@ -521,7 +538,8 @@ def test_a_live_run_is_told_by_the_clock_with_its_rounds_without_a_plan(opened) 
     )
     page = opened([ReportRun(label="live", history=history, wall_clock=True)])
     axis = page.evaluate(
-        "(({tickvals, ticktext}) => [tickvals, ticktext])(at('chart-gantt').layout.xaxis)"
+        "(({tickvals, ticktext}) => [tickvals, "
+        "ticktext])(at('chart-gantt').layout.xaxis)"
     )
     assert axis[0][:3] == [0, 15, 30]
     assert axis[1][:3] == ["00:00:00<br>1970-01-01", "00:00:15", "00:00:30"]
@@ -581,7 +599,8 @@ def test_ends_are_drawn_against_what_was_foretold_of_them(opened) -> None:  # ty
     assert drawn == [["within the interval", [100], [120]], ["outside", [1000], [2000]]]
     # In the colour that the run has everywhere.
     assert page.evaluate(
-        "at('chart-foretold').data[1].marker.color === at('chart-used').data[1].line.color"
+        "at('chart-foretold').data[1].marker.color === "
+        "at('chart-used').data[1].line.color"
     )
     page = opened([ReportRun(label="pollux", history=one_job())])
     assert not page.locator("#foretold").is_visible()

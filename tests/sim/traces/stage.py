@@ -1,4 +1,6 @@
-"""A little profile directory and workload in the format of the Pollux artifact, written on the spot."""
+"""A little profile directory and workload in the format of the Pollux artifact, written
+on the spot.
+"""
 
 from pathlib import Path
 
@@ -6,7 +8,9 @@ WORKLOAD = "name,time,application,num_replicas,batch_size\nm-0,0,m,1,8\nm-1,60,m
 
 
 def write_profiles(folder: Path, *names: str) -> Path:
-    """Write applications `names` (default: m): 2 epochs, batches 8 and 16, up to two nodes of 2 GPUs."""
+    """Write applications `names` (default: m): 2 epochs, batches 8 and 16, up to two
+    nodes of 2 GPUs.
+    """
     for name in names or ("m",):
         directory = folder / name
         directory.mkdir(parents=True)

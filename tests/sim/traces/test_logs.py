@@ -1,4 +1,6 @@
-"""Logs of real clusters, in small files of their form, and workloads drawn from them (OSDI'21)."""
+"""Logs of real clusters, in small files of their form, and workloads drawn from them
+(OSDI'21).
+"""
 
 import json
 import re
@@ -26,7 +28,9 @@ PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 
 
 def entry(**changes: object) -> dict[str, object]:
-    """Return one job of Philly's JSON: two attempts, 60 s and 120 s, the second on 3 GPUs of two nodes."""
+    """Return one job of Philly's JSON: two attempts, 60 s and 120 s, the second on 3
+    GPUs of two nodes.
+    """
     first = {
         "start_time": "2017-10-07 01:12:00",
         "end_time": "2017-10-07 01:13:00",
@@ -251,7 +255,8 @@ REQUESTS = {
 
 
 def test_a_generated_workload_has_the_log_s_sizes_and_hours(tmp_path: Path) -> None:
-    early, night = logged(0.5, at=2 * 3600.0 + 7), logged(500.0, at=11 * 3600.0)
+    early = logged(0.5, at=2 * 3600.0 + 7)
+    night = logged(500.0, at=11 * 3600.0)
     log = [
         logged(0.5),
         logged(5.0),

@@ -1,4 +1,6 @@
-"""The importer of the Pollux artifact's format: mapping, interpolation, and every complaint."""
+"""The importer of the Pollux artifact's format: mapping, interpolation, and every
+complaint.
+"""
 
 import re
 from dataclasses import replace

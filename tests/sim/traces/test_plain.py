@@ -1,4 +1,6 @@
-"""A table of one's own: what each column means, every complaint, and that it keeps what was written."""
+"""A table of one's own: what each column means, every complaint, and that it keeps what
+was written.
+"""
 
 import bz2
 import gzip
@@ -133,7 +135,9 @@ def test_what_a_user_says_of_a_job_reaches_its_spec(tmp_path: Path) -> None:
 
 
 def test_weights_and_deadlines_act(tmp_path: Path) -> None:
-    """Under castor, weights of 4 and 1 and a deadline change who waits; what was kept is counted."""
+    """Under castor, weights of 4 and 1 and a deadline change who waits; what was kept
+    is counted.
+    """
     header = "arrival_s,gpus,curve,length_s,tenant,weight,deadline_s\n"
     rows = "0,1,1:1,600,a,1,2000\n0,1,1:1,600,b,4,650\n"
     workload, applications = load_trace(write_workload(tmp_path, header + rows))
@@ -156,10 +160,12 @@ def test_weights_and_deadlines_act(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("gpus_max", "gpus_maks", "line 1, columns: got 'gpus_maks'; allowed: 'gpus_max' is the nearest; known are"),
+        ("gpus_max", "gpus_maks", ("line 1, columns: got 'gpus_maks'; allowed: 'gpus_max' is the nearest; "
+            "known are")),
         ("declared_length", "Deadline", "line 1, columns: got 'Deadline'; allowed: 'deadline_s' is the nearest"),
         ("gpu_load", "gpus", "line 1, columns: got 'gpus'; allowed: each column once"),
-        ("700.5", "9", "line 2, deadline_s: got 9.0; allowed: an instant like arrival_s, and no less: 10"),
+        ("700.5", "9", ("line 2, deadline_s: got 9.0; allowed: an instant like arrival_s, and no "
+            "less: 10")),
         (",-1,", ",high,", "line 2, priority: got 'high'; allowed: an integer"),
         ("300 s", "5 min", "line 2, declared_length: got '5 min'; allowed: a number > 0 and a unit"),
         ("64 steps", "-64 steps", "line 3, declared_length: got '-64 steps'"),

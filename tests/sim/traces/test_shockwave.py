@@ -1,4 +1,6 @@
-"""The importer of the Shockwave artifact's traces: jobs, their truth, and every complaint."""
+"""The importer of the Shockwave artifact's traces: jobs, their truth, and every
+complaint.
+"""
 
 import json
 from pathlib import Path
@@ -23,7 +25,8 @@ RATES = {
     ("ResNet-18", 128, 2): 50.0,
     ("ResNet-18", 256, 2): 30.0,
 }
-# 5,968 steps of batch 10 are an epoch of LM: 20 and 25 epochs; 1,563 of batch 32 one of ResNet-18: 60 epochs.
+# 5,968 steps of batch 10 are an epoch of LM: 20 and 25 epochs; 1,563 of batch 32 one of
+# ResNet-18: 60 epochs.
 LINES = (
     ("LM (batch size 10)", 119_360, 1, "static", 0.0),
     ("LM (batch size 10)", 149_200, 1, "gns", 60.0),
@@ -93,10 +96,8 @@ def test_a_static_job_takes_its_epochs_at_the_measured_rate(tmp_path: Path) -> N
     step_s, sync_s = application.step_time(at(1), 10)
     assert (step_s, sync_s) == (pytest.approx(1 / 50.0, rel=1e-3), 0.0)
     assert application.exclusive_s == pytest.approx(20 * 59_675 / 10 / 50.0)
-    begin, middle = (
-        application.forecast(0.0),
-        application.forecast(application.progress_at(1) / 2),
-    )
+    begin = application.forecast(0.0)
+    middle = application.forecast(application.progress_at(1) / 2)
     assert begin.remaining_s(1) == pytest.approx(119_360 / 50.0, rel=1e-3)
     assert middle.remaining_s(1) == pytest.approx(begin.remaining_s(1) / 2)
     assert (begin.num_epochs, len(begin.modes)) == (20, 1)
@@ -105,13 +106,16 @@ def test_a_static_job_takes_its_epochs_at_the_measured_rate(tmp_path: Path) -> N
 def test_a_noise_scale_job_grows_a_round_after_it_asked_and_completes_its_epoch(
     tmp_path: Path,
 ) -> None:
-    """LM at batch 10 asks for 20 an epoch before the 11 of its table; 6,000 steps a round, 5,968 an epoch."""
+    """LM at batch 10 asks for 20 an epoch before the 11 of its table; 6,000 steps a
+    round, 5,968 an epoch.
+    """
     workload, applications = load_trace(*write(tmp_path))
     application = applications[workload.jobs[1].application]
     assert isinstance(application, SelfPacedApplication)
     first, second = application._phases[:2]
     assert [phase.batch for phase in application._phases] == [10, 20, 40]
-    # After 9 rounds, 54,000 steps, 10 epochs were begun: it asks; the change comes a round later, at 11.
+    # After 9 rounds, 54,000 steps, 10 epochs were begun: it asks; the change comes a
+    # round later, at 11.
     assert (first.num_epochs, first.seconds) == (11, 10 * 120.0)
     assert second.num_epochs >= 9
     assert [application.own_batch(epoch) for epoch in range(4)] == [10, 20, 40, 40]

@@ -1,4 +1,6 @@
-"""The importer of Sia's format: a profile per GPU type, its memory, and each model's own rescale time."""
+"""The importer of Sia's format: a profile per GPU type, its memory, and each model's
+own rescale time.
+"""
 
 from pathlib import Path
 
@@ -19,7 +21,9 @@ SCALABILITY = "num_nodes,num_replicas,local_bsz,step_time,sync_time\n"
 
 @pytest.fixture
 def profiles(tmp_path: Path) -> Path:
-    """Return profiles of one model: as the Pollux artifact's on aws, at half the time and up to 8 on rtx."""
+    """Return profiles of one model: as the Pollux artifact's on aws, at half the time
+    and up to 8 on rtx.
+    """
     folder = write_profiles(tmp_path / "profiles")
     for kind in ("placements", "scalability"):
         (folder / f"m/{kind}.csv").rename(folder / f"m/{kind}-aws.csv")

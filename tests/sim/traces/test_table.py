@@ -1,4 +1,6 @@
-"""Strict reading of CSV tables: each complaint names file, line, column, value and what is allowed."""
+"""Strict reading of CSV tables: each complaint names file, line, column, value and what
+is allowed.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -22,7 +22,10 @@ from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train]
 
-NUM_SAMPLES, BATCH, LARGER, BRANCH = 320, 4, 16, 64
+NUM_SAMPLES = 320
+BATCH = 4
+LARGER = 16
+BRANCH = 64
 
 
 class Proposing:
@@ -72,7 +75,8 @@ class StatefulStream(Stream):
         self.begin = self.given = 0
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        self.given, self.begin = self.begin, 0
+        self.given = self.begin
+        self.begin = 0
         data = points()
         while self.given < NUM_SAMPLES:
             self.given += 1
@@ -168,7 +172,9 @@ def train(
 def test_a_larger_batch_that_learns_less_is_undone_without_a_trace(
     data: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It makes a quarter of the steps; dropout's random numbers are those of the undisturbed run as well."""
+    """It makes a quarter of the steps; dropout's random numbers are those of the
+    undisturbed run as well.
+    """
     with caplog.at_level(logging.INFO, "coadapt.train"):
         run, totals, parameters = train(0.01, data=data)
     run.close()
@@ -206,7 +212,9 @@ def test_a_stream_is_tried_once_its_length_is_known(
 def test_a_stream_that_ends_in_a_branch_ends_the_trial(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its length was overstated. The samples of the branch are lost, the next epoch is whole."""
+    """Its length was overstated. The samples of the branch are lost, the next epoch is
+    whole.
+    """
     with caplog.at_level(logging.INFO, "coadapt.train"):
         run, totals, _ = train(
             0.01,
@@ -334,7 +342,9 @@ def test_without_a_loss_the_batch_stays_and_it_is_said_once(
 
 
 def _harmed(folder: str) -> None:
-    """One replica of two; rank 1 is told to stop in the middle of the larger batch's branch, once."""
+    """One replica of two; rank 1 is told to stop in the middle of the larger batch's
+    branch, once.
+    """
     torch.set_num_threads(1)
     mark = Path(folder, "harmed")
 

@@ -1,4 +1,6 @@
-"""Batches: the loop's numbers against the job file's, what begins a generation, and when a change pays."""
+"""Batches: the loop's numbers against the job file's, what begins a generation, and
+when a change pays.
+"""
 
 import functools
 from dataclasses import replace
@@ -35,7 +37,8 @@ from coadapt.train.session import Sampling, Session
 
 pytestmark = pytest.mark.train
 
-FIXED, ADAPTIVE = RescaleContract.FIXED, RescaleContract.ADAPTIVE
+FIXED = RescaleContract.FIXED
+ADAPTIVE = RescaleContract.ADAPTIVE
 SPEC = JobSpec(name="job", batch=BatchLimits(initial=32, requested=64, max_total=512))
 PARAMS = ThroughputParams(alpha_c=0.1, beta_c=0.0001, alpha_r=0.05)
 
@@ -208,8 +211,10 @@ def test_caps_are_never_exceeded() -> None:
 
 
 def test_a_change_must_promise_five_percent() -> None:
-    noisy, clean = GradStats(sqr=1.0, var=100.0), GradStats(sqr=1.0, var=0.01)
-    placement, initial = Placement((4,)), BatchConfig(total=32, atomic=8)
+    noisy = GradStats(sqr=1.0, var=100.0)
+    clean = GradStats(sqr=1.0, var=0.01)
+    placement = Placement((4,))
+    initial = BatchConfig(total=32, atomic=8)
     best = better_batch(SPEC.batch, PARAMS, noisy, placement, initial, cautious=noisy)
     assert best is not None
     while (
@@ -232,7 +237,8 @@ def test_a_change_must_promise_five_percent() -> None:
 
 def test_a_batch_grows_only_as_far_as_the_low_end_of_the_noise_scale_supports() -> None:
     noisy, clean = (GradStats(sqr=1.0, var=var) for var in (100.0, 0.01))
-    placement, current = Placement((4,)), BatchConfig(total=512, atomic=128)
+    placement = Placement((4,))
+    current = BatchConfig(total=512, atomic=128)
     wide = BatchLimits(initial=32, max_total=16384)
     grow = functools.partial(better_batch, wide, PARAMS, noisy, placement, current)
     bold = grow(cautious=noisy)
@@ -260,7 +266,8 @@ def test_a_batch_grows_only_as_far_as_the_low_end_of_the_noise_scale_supports() 
 def test_a_batch_at_most_doubles(
     var: float, total: int, num_replicas: int, trend: int
 ) -> None:
-    limits, grad = BatchLimits(initial=32, max_total=16384), GradStats(sqr=1.0, var=var)
+    limits = BatchLimits(initial=32, max_total=16384)
+    grad = GradStats(sqr=1.0, var=var)
     current = split_total(total, num_replicas, limits, exact=True)
     better = better_batch(
         limits,
@@ -283,9 +290,13 @@ def test_a_batch_at_most_doubles(
 
 
 def test_a_turn_must_promise_ten_percent() -> None:
-    """There are noise scales for which growth is taken, but not right after the batch has shrunk."""
-    limits, placement = BatchLimits(initial=32, max_total=16384), Placement((4,))
-    current, turned = BatchConfig(total=64, atomic=16), []
+    """There are noise scales for which growth is taken, but not right after the batch
+    has shrunk.
+    """
+    limits = BatchLimits(initial=32, max_total=16384)
+    placement = Placement((4,))
+    current = BatchConfig(total=64, atomic=16)
+    turned = []
     for step in range(200):
         grad = GradStats(sqr=1.0, var=0.05 * 1.05**step)
         taken = [
@@ -301,7 +312,8 @@ def test_a_turn_must_promise_ten_percent() -> None:
 
 
 def test_shrinking_asks_for_no_caution() -> None:
-    clean, placement = GradStats(sqr=1.0, var=0.01), Placement((4,))
+    clean = GradStats(sqr=1.0, var=0.01)
+    placement = Placement((4,))
     large = BatchConfig(total=512, atomic=128)
     smaller = better_batch(SPEC.batch, PARAMS, clean, placement, large, cautious=None)
     assert smaller is not None

@@ -42,7 +42,9 @@ def alone(**values: Any) -> Steps:
 def two(
     first: dict[str, Any] | None = None, second: dict[str, Any] | None = None
 ) -> Steps:
-    """Return the steps of two replicas that share each step, and these values of each."""
+    """Return the steps of two replicas that share each step, and these values of
+    each.
+    """
     return {
         step: [
             row(step, 0, ids=(0, 1), losses=((2, 2.0),), **(first or {})),

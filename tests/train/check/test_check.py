@@ -1,4 +1,6 @@
-"""`coadapt check`: it passes a sound script, finds each mistake, and says which it is."""
+"""`coadapt check`: it passes a sound script, finds each mistake, and says which it
+is.
+"""
 
 import json
 import subprocess
@@ -31,7 +33,8 @@ pytestmark = [
     pytest.mark.usefixtures("forked_replicas"),
 ]
 
-# What shows at the first change, in place to a second replica: those tests do not pay for four.
+# What shows at the first change, in place to a second replica: those tests do not pay
+# for four.
 ONE_CHANGE = ("--changes", "1", "--replicas", "2")
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -39,7 +42,9 @@ SCRIPTS = Path(__file__).parent / "scripts"
 def check(
     mistake: str, *options: str, script: str = "regression"
 ) -> tuple[int, dict[str, Any]]:
-    """Return the exit code of the check and its outcome. It runs in this process, which has torch loaded."""
+    """Return the exit code of the check and its outcome. It runs in this process, which
+    has torch loaded.
+    """
     told = StringIO()
     with redirect_stdout(told):
         code = main(
@@ -179,7 +184,8 @@ def test_schedules_fit_into_the_run(
     assert (first, changes) == draw_changes(num_steps, num_changes, most, seed)
     assert len(changes) <= num_changes
     assert 1 <= first <= most
-    count, at = first, 1 - STEPS_PER_CHANGE
+    count = first
+    at = 1 - STEPS_PER_CHANGE
     for change in changes:
         assert change.before == count
         assert 1 <= change.after <= most
@@ -189,7 +195,8 @@ def test_schedules_fit_into_the_run(
             change.before, change.after
         )
         assert str(change).startswith(f"{change.before} -> {change.after}")
-        count, at = change.after, change.step
+        count = change.after
+        at = change.step
     if changes:
         assert changes[0].after > changes[0].before
         assert changes[0].keep is not None
@@ -214,7 +221,8 @@ def test_restarts_are_to_numbers_that_share_the_batch(
         assert change.keep is None
         assert change.step > at
         assert change.step < num_steps
-        count, at = change.after, change.step
+        count = change.after
+        at = change.step
     if changes:
         assert changes[0].after > changes[0].before
 
@@ -324,10 +332,8 @@ def test_what_rounding_does_to_a_script_is_allowed_tenfold_within_bounds() -> No
 
 
 def test_exit_codes() -> None:
-    same, other = (
-        Finding(what="a", same=True, text=""),
-        Finding(what="a", same=False, text=""),
-    )
+    same = Finding(what="a", same=True, text="")
+    other = Finding(what="a", same=False, text="")
     assert Outcome(changes=("1 -> 2",), findings=(same,)).code == 0
     assert Outcome(changes=("1 -> 2",), findings=(same, other)).code == 1
     assert Outcome(changes=("1 -> 2",), problem="failed").code == 1

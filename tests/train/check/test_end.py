@@ -1,4 +1,6 @@
-"""Whoever ends `coadapt check` ends the replicas that it started, and leaves no files."""
+"""Whoever ends `coadapt check` ends the replicas that it started, and leaves no
+files.
+"""
 
 import os
 import signal
@@ -24,7 +26,9 @@ time.sleep(600)
 def test_its_replicas_and_files_go_with_it(
     tmp_path: Path, ending: signal.Signals
 ) -> None:
-    told, kept, script = tmp_path / "told", tmp_path / "kept", tmp_path / "waits.py"
+    told = tmp_path / "told"
+    kept = tmp_path / "kept"
+    script = tmp_path / "waits.py"
     told.mkdir()
     kept.mkdir()
     script.write_text(WAITS.format(told=str(told)))

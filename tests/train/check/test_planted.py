@@ -1,4 +1,6 @@
-"""Some of the planted faults, and some sound scripts; `python -m tests.train.check.planted` runs all of them."""
+"""Some of the planted faults, and some sound scripts; `python -m
+tests.train.check.planted` runs all of them.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Checkpoints in a store that speaks S3: committed by a manifest, checked, never without a good one."""
+"""Checkpoints in a store that speaks S3: committed by a manifest, checked, never
+without a good one.
+"""
 
 import hashlib
 import json
@@ -99,7 +101,9 @@ class Doomed(ObjectFolder):
 
 
 class Uncommitted(ObjectFolder):
-    """Lets its process be killed when all data is there, and the manifest is to be written."""
+    """Lets its process be killed when all data is there, and the manifest is to be
+    written.
+    """
 
     def put(self, name: str, data: bytes) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -108,7 +112,8 @@ class Uncommitted(ObjectFolder):
 def save_and_die(given: tuple[str, bool]) -> None:
     url, uploaded = given
     folder = Uncommitted(url) if uploaded else Doomed(url)
-    # In pieces, as torch writes tensors one by one: of one alone it would hand over all at once.
+    # In pieces, as torch writes tensors one by one: of one alone it would hand over all
+    # at once.
     ObjectStore(folder).save(
         {"value": [torch.full((300_000,), 2.0) for _ in range(20)]}
     )
@@ -149,7 +154,8 @@ def test_a_damaged_newest_falls_back_and_the_next_one_sweeps_it_away(
 ) -> None:
     folder = ObjectFolder(f"{bucket}/{damage.replace(' ', '-')}")
     store = ObjectStore(folder)
-    good, bad = store.save({"value": 1}), store.save({"value": 2})
+    good = store.save({"value": 1})
+    bad = store.save({"value": 2})
     manifest = folder.get(bad)
     assert manifest is not None
     path = f"{json.loads(manifest)['data']}/state.pt"

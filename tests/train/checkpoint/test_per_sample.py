@@ -1,4 +1,6 @@
-"""What is carried for each sample of a step finds its sample again, however steps are dealt."""
+"""What is carried for each sample of a step finds its sample again, however steps are
+dealt.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The run's own part of a checkpoint goes through the wire and back, and knows its own run."""
+"""The run's own part of a checkpoint goes through the wire and back, and knows its own
+run.
+"""
 
 from dataclasses import replace
 
@@ -57,7 +59,8 @@ def through_the_wire(record: RunRecord) -> RunRecord:
 
 
 def test_everything_comes_back() -> None:
-    before, after = trained(), session()
+    before = trained()
+    after = session()
     resume(after, through_the_wire(make_record(before, last_step_at=5.0, stopped=True)))
     assert after.progress == before.progress
     assert after.data == before.data
@@ -68,7 +71,8 @@ def test_the_length_of_a_stream_that_was_found_comes_back() -> None:
     order = SampleOrder(
         num_samples=None, shuffle=False, drop_last=False, seed=1, stream=True
     )
-    before, after = trained(), session()
+    before = trained()
+    after = session()
     before.data.order, after.data.order = replace(order, num_samples=77), order
     resume(after, through_the_wire(make_record(before, last_step_at=5.0, stopped=True)))
     assert after.data.order.num_samples == 77
@@ -147,7 +151,9 @@ def test_norms_that_are_not_finite_spoil_no_sum() -> None:
 
 
 def test_normalisation_layers_count_if_all_examples_do() -> None:
-    """In two successive steps that are compared, those of the last one; also where nothing is compared."""
+    """In two successive steps that are compared, those of the last one; also where
+    nothing is compared.
+    """
     seen = replace(NORMS, layers=LAYERS)
     assert heard_norms(seen) == seen
     assert heard_norms(replace(seen, samples=9)) == replace(NORMS, samples=9)

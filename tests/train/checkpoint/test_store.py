@@ -30,7 +30,8 @@ def test_a_damaged_newest_falls_back_with_a_warning(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = CheckpointStore(tmp_path)
-    good, bad = store.save({"value": 1}), store.save({"value": 2})
+    good = store.save({"value": 1})
+    bad = store.save({"value": 2})
     content = bytearray(bad.read_bytes())
     if damage == "flip":
         content[len(content) // 2] ^= 1
@@ -43,7 +44,8 @@ def test_a_damaged_newest_falls_back_with_a_warning(
 
 def test_a_damaged_one_never_counts_among_those_that_are_kept(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    good, bad = store.save({"value": 1}), store.save({"value": 2})
+    good = store.save({"value": 1})
+    bad = store.save({"value": 2})
     bad.write_bytes(b"")
     assert store.newest() == good
     newest = store.save({"value": 3})

@@ -1,4 +1,6 @@
-"""Checkpoints written beside training: the moment of the call is saved, and no kill costs the last one."""
+"""Checkpoints written beside training: the moment of the call is saved, and no kill
+costs the last one.
+"""
 
 import threading
 import time
@@ -133,7 +135,9 @@ def test_the_end_of_a_run_waits_for_its_checkpoint(
 
 
 def save_for_ever(folder: str) -> None:
-    """Write checkpoints of 16 MB whose every number is their count; note each that is surely on disk."""
+    """Write checkpoints of 16 MB whose every number is their count; note each that is
+    surely on disk.
+    """
     value = torch.zeros(4_000_000)
     store = CheckpointStore(Path(folder))
     writer = BackgroundWriter(store)

@@ -1,7 +1,9 @@
-"""Dropout, augmentation and diffusion noise over random schedules of changes, in place and by restarts.
+"""Dropout, augmentation and diffusion noise over random schedules of changes, in place
+and by restarts.
 
-`python -m tests.train.draws.random_schedules --schedules 20 --out FILE` measures how far parameters end from
-those of one replica alone with `random="per-sample"`, and looks for streams that are repeated without it.
+`python -m tests.train.draws.random_schedules --schedules 20 --out FILE` measures how
+far parameters end from those of one replica alone with `random="per-sample"`, and looks
+for streams that are repeated without it.
 """
 
 import argparse
@@ -23,12 +25,16 @@ import coadapt.train as ct
 from tests.train.replicas import Elastic, run_replicas
 
 REPLICAS_MAX = 4
-NUM_SAMPLES, BATCH, WIDTH = 180, 24, 6
+NUM_SAMPLES = 180
+BATCH = 24
+WIDTH = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What each replica trains. mode: as of `init(random=...)`. stops: steps after which it stops."""
+    """What each replica trains. mode: as of `init(random=...)`. stops: steps after
+    which it stops.
+    """
 
     folder: str
     mode: str
@@ -60,7 +66,9 @@ class Augmented(Dataset[tuple[Tensor, int]]):
 
 
 def train(task: Task) -> None:
-    """Train a denoiser with dropout; leave what was drawn, by step and rank, and the end in the folder."""
+    """Train a denoiser with dropout; leave what was drawn, by step and rank, and the
+    end in the folder.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     folder = Path(task.folder)
@@ -103,8 +111,10 @@ def train(task: Task) -> None:
 
 def run_schedule(task: Task, seed: int) -> list[str]:
     """Train under random changes in place and restarts; return them."""
-    draw, folder = random.Random(seed), Path(task.folder)
-    run, done = Elastic(train, task, folder), []
+    draw = random.Random(seed)
+    folder = Path(task.folder)
+    run = Elastic(train, task, folder)
+    done = []
     try:
         run.start(draw.randint(1, REPLICAS_MAX))
         done.append(f"{len(run.members)}")
@@ -177,7 +187,8 @@ def main() -> None:
     results = []
     for seed in range(options.schedules):
         draw = random.Random(1000 + seed)
-        # As of one replica alone, a schedule of its own stream has another size: no reference for it.
+        # As of one replica alone, a schedule of its own stream has another size: no
+        # reference for it.
         mode = "per-sample" if seed % 4 else "per-replica"
         with tempfile.TemporaryDirectory() as folder:
             task = Task(

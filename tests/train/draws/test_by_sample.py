@@ -1,4 +1,6 @@
-"""Draws by the sample's place: the same however a step is cut, for every kind of torch's random operators."""
+"""Draws by the sample's place: the same however a step is cut, for every kind of
+torch's random operators.
+"""
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
@@ -11,7 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from coadapt.train.draws import by_sample
 
-SAMPLES, TOKENS, WIDTH = 12, 11, 8
+SAMPLES = 12
+TOKENS = 11
+WIDTH = 8
 CUTS = ((6, 6), (5, 4, 3), (1, 4, 7))
 OF_OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "rand": lambda x: torch.rand(len(x), 3),

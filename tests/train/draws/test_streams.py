@@ -1,4 +1,6 @@
-"""Streams of random numbers: as the plain loop on one replica, one each on several, kept over changes."""
+"""Streams of random numbers: as the plain loop on one replica, one each on several,
+kept over changes.
+"""
 
 import json
 import logging
@@ -43,7 +45,9 @@ def seed_all() -> None:
 
 
 def test_one_replica_draws_what_the_plain_loop_draws() -> None:
-    """Dropout, augmentation in the data set, noise in the loop, and a validation in each epoch."""
+    """Dropout, augmentation in the data set, noise in the loop, and a validation in
+    each epoch.
+    """
 
     def losses(loader: object, validation: object, epochs: object) -> list[float]:
         found = []

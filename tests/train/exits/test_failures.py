@@ -1,4 +1,6 @@
-"""A script with a bug tells it once, whatever the number of replicas, and all of them end within seconds."""
+"""A script with a bug tells it once, whatever the number of replicas, and all of them
+end within seconds.
+"""
 
 import re
 import subprocess
@@ -22,7 +24,9 @@ def train_as_script(bug: str) -> None:
 def outcome(
     bug: str, folder: Path, num_replicas: int = 2
 ) -> tuple[list[int], list[str]]:
-    """Return the replicas' exit codes, and what each printed. Who waits for one that is gone would hang."""
+    """Return the replicas' exit codes, and what each printed. Who waits for one that is
+    gone would hang.
+    """
     codes = run_replicas(train_as_script, [bug] * num_replicas, folder)
     return codes, [
         (folder / f"output-{rank}.txt").read_text() for rank in range(num_replicas)
@@ -63,7 +67,9 @@ def test_bad_input_is_one_line_once(tmp_path: Path) -> None:
 
 
 def test_an_error_that_a_script_only_prints_ends_nothing(tmp_path: Path) -> None:
-    """Scripts call the hook for what ended one of their threads, or for what they got over."""
+    """Scripts call the hook for what ended one of their threads, or for what they got
+    over.
+    """
     codes, outputs = outcome("told", tmp_path)
     assert codes == [0, 0]
     assert all(text.count("]: ValueError: ") == 2 * 2 for text in outputs), outputs
@@ -81,7 +87,9 @@ def test_a_replica_that_leaves_early_is_named(tmp_path: Path) -> None:
 
 
 def test_a_backward_that_one_replica_skips_is_told(tmp_path: Path) -> None:
-    """Its peers wait for it, and take its next one: gradients of different steps would mix."""
+    """Its peers wait for it, and take its next one: gradients of different steps would
+    mix.
+    """
     codes, outputs = outcome("skips 12", tmp_path)
     assert sorted(codes) == [1, EXIT_PEER_LOST]
     why = "RuntimeError: not all of 2 replicas ran a backward in the same steps"
@@ -99,7 +107,10 @@ def test_a_last_checkpoint_that_cannot_be_written_is_a_failure(tmp_path: Path) -
 def test_a_killed_replica_leaves_no_word(tmp_path: Path) -> None:
     codes, (first, _) = outcome("killed", tmp_path)
     assert codes == [EXIT_PEER_LOST, -9]
-    why = "lost contact with another replica, which told no reason: killed, or left its epochs early"
+    why = (
+        "lost contact with another replica, which told no reason: killed, or left "
+        "its epochs early"
+    )
     assert first == f"replica 0 ends at step 11: {why}\n"
 
 
@@ -115,8 +126,10 @@ def test_under_torchrun_the_traceback_comes_once(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    # torchrun adds a traceback of its own, and a summary with the replica that failed first as the cause.
-    # Once in the traceback, and in replica 0's line unless torchrun ends that one first.
+    # torchrun adds a traceback of its own, and a summary with the replica that failed
+    # first as the cause.
+    # Once in the traceback, and in replica 0's line unless torchrun ends that one
+    # first.
     assert done.stderr.count("ValueError: boom in 1") in (1, 2)
     assert done.stderr.count("[rank1]: Traceback") == 1
     assert "[rank0]" not in done.stderr

@@ -1,4 +1,6 @@
-"""A script that forks, or ends itself, in the middle of training: it ends, and says so."""
+"""A script that forks, or ends itself, in the middle of training: it ends, and says
+so.
+"""
 
 import subprocess
 import sys
@@ -41,7 +43,9 @@ for epoch in run.epochs(2):
 
 
 def alone(body: str) -> tuple[int, str, str]:
-    """Return exit code, stdout and stderr of a script with `body` at the end of its steps."""
+    """Return exit code, stdout and stderr of a script with `body` at the end of its
+    steps.
+    """
     script = [sys.executable, "-c", TRAIN.replace("{body}", body)]
     done = subprocess.run(
         script,
@@ -60,7 +64,8 @@ def train_as_script(body: str) -> None:
 
 def together(body: str, folder: Path) -> list[tuple[int, str]]:
     """Return exit code and all that was printed of each of two replicas."""
-    # Two interpreters that load torch, and take it down, need two minutes on a machine with 30 at work.
+    # Two interpreters that load torch, and take it down, need two minutes on a machine
+    # with 30 at work.
     codes = run_replicas(train_as_script, [body] * 2, folder)
     return [
         (code, (folder / f"output-{rank}.txt").read_text())
@@ -87,7 +92,10 @@ def test_children_of_two_replicas_end_with_their_own_codes(tmp_path: Path) -> No
 
 
 def test_a_script_that_ends_itself_leaves_a_line() -> None:
-    line = "the script left run.epochs before its end (sys.exit, break, return): fine if all do"
+    line = (
+        "the script left run.epochs before its end (sys.exit, break, return): fine "
+        "if all do"
+    )
     assert alone(ENDS) == (3, "", f"replica 0 ends at step 2: {line}\n")
 
 

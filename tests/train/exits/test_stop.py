@@ -1,4 +1,6 @@
-"""SIGTERM: a flag first, the end of the process if nobody looks at it. With real processes."""
+"""SIGTERM: a flag first, the end of the process if nobody looks at it. With real
+processes.
+"""
 
 import multiprocessing
 import os
@@ -28,7 +30,9 @@ def terminate() -> None:
 
 
 def wait_in_torch() -> None:
-    """Wait where Python's own signal handlers do not run: in C++, for a peer that never comes."""
+    """Wait where Python's own signal handlers do not run: in C++, for a peer that never
+    comes.
+    """
     dist.TCPStore("127.0.0.1", free_port(), 1, True, timedelta(seconds=60)).get("never")
 
 
@@ -48,7 +52,9 @@ def twice(_: object) -> None:
 
 
 def echoed(_: object) -> None:
-    """As `timeout` does: to the process, then to its group; shells in between may pass it on once more."""
+    """As `timeout` does: to the process, then to its group; shells in between may pass
+    it on once more.
+    """
     stop = StopSignal(60.0)
     stop.install()
     for _ in range(3):

@@ -54,7 +54,9 @@ def test_a_replica_has_the_device_asked_for_or_its_own_gpu(
 def test_what_is_not_there_is_said(
     monkeypatch: pytest.MonkeyPatch, count: int, local_rank: int, asked: str, told: str
 ) -> None:
-    """A second replica that fell back to the CPU would wait for ever for a first one on a GPU."""
+    """A second replica that fell back to the CPU would wait for ever for a first one on
+    a GPU.
+    """
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     with pytest.raises(InputError, match=told):
         choose_device(

@@ -1,4 +1,6 @@
-"""Losses over all samples of a step (CLIP, SimCLR): the same at any number of replicas, with any shares."""
+"""Losses over all samples of a step (CLIP, SimCLR): the same at any number of replicas,
+with any shares.
+"""
 
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
-BATCH, NUM_SAMPLES = 10, 31
+BATCH = 10
+NUM_SAMPLES = 31
 
 
 class Towers(nn.Module):
@@ -65,14 +68,17 @@ def elastic(how: tuple[str, str]) -> list[Tensor]:
         for x, y in loader:
             optimizer.zero_grad()
             images, texts, scale = model(x, y)
-            all_images, all_texts = run.gather(images), run.gather(texts)
+            all_images = run.gather(images)
+            all_texts = run.gather(texts)
             if way == "whole":
                 labels = torch.arange(len(all_images))
                 logits = scale * all_images @ all_texts.T
-                one, other = logits, logits.T
+                one = logits
+                other = logits.T
             else:
                 labels = torch.arange(len(x)) + run.gather_start
-                one, other = scale * images @ all_texts.T, scale * texts @ all_images.T
+                one = scale * images @ all_texts.T
+                other = scale * texts @ all_images.T
             (cross_entropy(one, labels) + cross_entropy(other, labels)).backward()
             optimizer.step()
     found = list(model.state_dict().values())

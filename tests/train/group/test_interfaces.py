@@ -1,4 +1,6 @@
-"""By which interface replicas on other machines reach this one: chosen from addresses and routes of our own."""
+"""By which interface replicas on other machines reach this one: chosen from addresses
+and routes of our own.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""A replica that leaves takes gloo's threads with it: one that outlives the interpreter aborts it."""
+"""A replica that leaves takes gloo's threads with it: one that outlives the interpreter
+aborts it.
+"""
 
 import time
 from pathlib import Path
@@ -72,7 +74,9 @@ def test_so_does_a_model_that_was_trained_by_the_group(
 
 
 def leave_early(trains: bool) -> None:
-    """The first leaves while the other has yet to answer it, its tensor held by gloo's thread alone."""
+    """The first leaves while the other has yet to answer it, its tensor held by gloo's
+    thread alone.
+    """
     run = ct.init()
     if trains:
         train(run, shard=False)

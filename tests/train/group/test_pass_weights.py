@@ -1,4 +1,6 @@
-"""Losses that are means over tokens or boxes: the step's gradient is that of the mean over all of them."""
+"""Losses that are means over tokens or boxes: the step's gradient is that of the mean
+over all of them.
+"""
 
 import logging
 from dataclasses import replace
@@ -25,11 +27,15 @@ from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
-BATCH, NUM_SAMPLES, CLIP = 12, 30, 0.05
+BATCH = 12
+NUM_SAMPLES = 30
+CLIP = 0.05
 
 
 def data() -> tuple[Tensor, Tensor]:
-    """Texts of 1 to 9 tokens, padded; of the tokens of others the loss is not taken. Sample 3 has none."""
+    """Texts of 1 to 9 tokens, padded; of the tokens of others the loss is not taken.
+    Sample 3 has none.
+    """
     draw = torch.Generator().manual_seed(2)
     x = torch.randn(NUM_SAMPLES, 9, 4, generator=draw, dtype=torch.float64)
     lengths = torch.randint(1, 10, (NUM_SAMPLES,), generator=draw)
@@ -51,10 +57,13 @@ def loss_of(model: nn.Module, x: Tensor, counts: Tensor) -> Tensor:
 
 
 def plain(clip: float | None) -> tuple[list[Tensor], float]:
-    """Return the parameters, and the mean of the loss over all tokens of the last epoch."""
+    """Return the parameters, and the mean of the loss over all tokens of the last
+    epoch.
+    """
     model, optimizer = make()
     for _ in range(2):
-        total, tokens = 0.0, 0
+        total = 0.0
+        tokens = 0
         for x, counts in zip(*(item.split(BATCH) for item in data()), strict=True):
             optimizer.zero_grad()
             loss = loss_of(model, x, counts)
@@ -115,7 +124,9 @@ def assert_plain(
 @pytest.mark.parametrize("clip", [None, CLIP])
 @pytest.mark.parametrize("max_atomic", [None, 5, 1])
 def test_passes_weigh_their_tokens(max_atomic: int | None, clip: float | None) -> None:
-    """With passes of one sample, one of them has no token: its mean is not a number, and is left out."""
+    """With passes of one sample, one of them has no token: its mean is not a number,
+    and is left out.
+    """
     assert_plain(*elastic({"max_atomic": max_atomic, "clip": clip}), clip)
 
 
@@ -129,7 +140,9 @@ def test_a_loss_scaler_changes_nothing() -> None:
 def test_replicas_and_passes_weigh_their_tokens(
     how: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Three replicas; the last step has six samples, so stand-ins run where passes have two."""
+    """Three replicas; the last step has six samples, so stand-ins run where passes have
+    two.
+    """
     how = {**how, "clip": CLIP, "folder": str(tmp_path)}
     assert run_replicas(elastic, [how] * 3, tmp_path) == [0] * 3
     state, figures = torch.load(tmp_path / "end.pt", weights_only=True)
@@ -229,7 +242,9 @@ def test_means_of_validation_weigh_by_what_was_said() -> None:
 
 
 def weigh_on_some(folder: str) -> None:
-    """One replica says its weight, the other does not: the training script's mistake."""
+    """One replica says its weight, the other does not: the training script's
+    mistake.
+    """
     run = ct.init()
     net = nn.Linear(4, 1)
     model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
@@ -273,7 +288,9 @@ def test_as_many_backwards_are_told_with_the_consensus() -> None:
 
 
 def test_a_new_group_counts_steps_without_a_backward_from_its_first_step() -> None:
-    """A GAN's generator steps in one step of five: a replica that joins knows nothing of those before."""
+    """A GAN's generator steps in one step of five: a replica that joins knows nothing
+    of those before.
+    """
     run = ct.init()
     net = nn.Linear(4, 1)
     run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))

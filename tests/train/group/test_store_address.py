@@ -1,4 +1,6 @@
-"""Where the store of a group listens: at the address that was named, where that can be."""
+"""Where the store of a group listens: at the address that was named, where that can
+be.
+"""
 
 from pathlib import Path
 
@@ -12,7 +14,9 @@ LISTENS = "0A"
 
 
 def listens_at(port: int) -> set[str]:
-    """Return the addresses, as the kernel writes them, at which somebody listens at `port`."""
+    """Return the addresses, as the kernel writes them, at which somebody listens at
+    `port`.
+    """
     text = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
     rows = [line.split() for line in text.splitlines()]
     ends = [row[1].split(":") for row in rows if row[3] == LISTENS]

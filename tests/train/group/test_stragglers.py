@@ -105,7 +105,9 @@ def test_what_was_said_of_more_replicas_is_not_said_of_fewer() -> None:
 @pytest.mark.train
 @pytest.mark.processes
 def test_replicas_find_out_who_of_them_is_slow(tmp_path: Path) -> None:
-    """The one computes for 0.03 s and more in each step, the other for 0.01 s, and waits."""
+    """The one computes for 0.03 s and more in each step, the other for 0.01 s, and
+    waits.
+    """
     out = tmp_path / "told.json"
     assert run_replicas(train_with_a_slow_one, [str(out)] * 2, tmp_path) == [0, 0]
     told = json.loads(out.read_text())

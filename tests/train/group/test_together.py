@@ -1,4 +1,6 @@
-"""All replicas must do the same steps, each with a backward; else the run ends and says why."""
+"""All replicas must do the same steps, each with a backward; else the run ends and says
+why.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +23,9 @@ SKIPPED = "not all of 2 replicas ran a backward in the same steps"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """skips: (rank, pass) without a backward. leaves: (rank, step) at which the loop is left."""
+    """skips: (rank, pass) without a backward. leaves: (rank, step) at which the loop is
+    left.
+    """
 
     skips: frozenset[tuple[int, int]] = frozenset()
     leaves: frozenset[tuple[int, int]] = frozenset()
@@ -61,7 +65,9 @@ def outputs(plan: Plan, folder: Path) -> str:
 
 
 def test_backwards_left_out_in_different_steps_are_told(tmp_path: Path) -> None:
-    """As many on both, and between two words: the steps after them would mix two steps' gradients."""
+    """As many on both, and between two words: the steps after them would mix two steps'
+    gradients.
+    """
     text = outputs(Plan(skips=frozenset({(0, 75), (1, 76)})), tmp_path)
     assert SKIPPED in text
     assert "all steps done" not in text
@@ -101,8 +107,8 @@ def test_a_replica_that_leaves_out_all_further_backwards_is_ended(
 def test_a_loop_that_one_replica_leaves_is_told(tmp_path: Path) -> None:
     text = outputs(Plan(leaves=frozenset({(1, 20)})), tmp_path)
     assert (
-        "not all of 2 replicas are at the same one: all must leave the loop over the loader"
-        in text
+        "not all of 2 replicas are at the same one: all must leave the loop over the "
+        "loader" in text
     )
     assert "all steps done" not in text
 
@@ -112,8 +118,8 @@ def test_so_is_one_that_is_left_between_two_words(rank: int, tmp_path: Path) -> 
     """The other waits for its gradients, and so never says a word."""
     text = outputs(Plan(leaves=frozenset({(rank, 75)})), tmp_path)
     assert (
-        "nothing from the other replicas within 1 s after this one left the loop over the loader"
-        in text
+        "nothing from the other replicas within 1 s after this one left the loop "
+        "over the loader" in text
     )
     assert "all steps done" not in text
 

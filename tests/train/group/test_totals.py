@@ -28,7 +28,8 @@ def test_sums_and_weighted_means() -> None:
 
 def test_what_was_gathered_is_kept_once() -> None:
     whole = {"seen": (7.0, None), "loss": (10.0, 4.0)}
-    first, second = Totals(), Totals()
+    first = Totals()
+    second = Totals()
     first.restore(whole, Group(rank=0, size=1))
     second.restore(whole, Group(rank=1, size=2))
     assert first.gather(Group()) == whole

@@ -42,7 +42,8 @@ def exchange(folder: str) -> None:
         send_state(group, state(), [0, 2])
     else:
         own = torch.zeros(60, 100)
-        # In the place of "turned", a tensor of its kind that does not lie in memory in one piece.
+        # In the place of "turned", a tensor of its kind that does not lie in memory in
+        # one piece.
         places = {0: {"average": own, "turned": torch.zeros(60, 100).t()}}
         own_state = {"half": own, "nested": places}
         room = make_room(own_state, tensor_kinds(state()))
@@ -60,7 +61,8 @@ def test_all_receivers_get_the_state_as_it_is(tmp_path: Path) -> None:
         # Of its own tensors a receiver uses the one of the same place and kind.
         overwritten = got.pop("overwritten")
         assert torch.equal(overwritten, got["nested"][0]["average"])
-        # What it lacks comes into the room that it made; "half" and the small ones have none.
+        # What it lacks comes into the room that it made; "half" and the small ones have
+        # none.
         room = got.pop("room")
         assert list(room) == ["/nested/1/0"]
         assert room["/nested/1/0"].data_ptr() == got["nested"][1][0].data_ptr()

@@ -1,4 +1,6 @@
-"""`python paced.py SCRIPT ARGUMENT...` waits a little after each optimiser step, until `fast` is there."""
+"""`python paced.py SCRIPT ARGUMENT...` waits a little after each optimiser step, until
+`fast` is there.
+"""
 
 import runpy
 import sys

@@ -1,4 +1,6 @@
-"""`python stop_at.py STEP SCRIPT ARGUMENT...` sends it SIGTERM after its STEP-th optimiser step."""
+"""`python stop_at.py STEP SCRIPT ARGUMENT...` sends it SIGTERM after its STEP-th
+optimiser step.
+"""
 
 import os
 import runpy

@@ -1,4 +1,6 @@
-"""An Accelerator that leaves the replicas to the run says what to call in place of its own calls."""
+"""An Accelerator that leaves the replicas to the run says what to call in place of its
+own calls.
+"""
 
 from collections.abc import Iterator
 

@@ -11,7 +11,9 @@ pytestmark = pytest.mark.train
 
 @pytest.fixture(autouse=True)
 def installed() -> None:
-    """Skip where they are not installed; they take seconds to import, so no module does."""
+    """Skip where they are not installed; they take seconds to import, so no module
+    does.
+    """
     pytest.importorskip("accelerate")
     pytest.importorskip("transformers")
 
@@ -19,7 +21,9 @@ def installed() -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("skipped", [0, 3])
 def test_each_batch_is_told_at_its_place(num_workers: int, skipped: int) -> None:
-    """Also where some are skipped, as after a restart, and where fetch processes run ahead."""
+    """Also where some are skipped, as after a restart, and where fetch processes run
+    ahead.
+    """
     from accelerate import data_loader as accelerate
 
     from coadapt.train.integrations.transformers import note_batches

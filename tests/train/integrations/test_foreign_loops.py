@@ -1,4 +1,6 @@
-"""Where another library owns the loop: stopped in mid-epoch, a run goes on as if nothing had been."""
+"""Where another library owns the loop: stopped in mid-epoch, a run goes on as if
+nothing had been.
+"""
 
 import json
 import os
@@ -25,7 +27,9 @@ EXAMPLES = ROOT / "examples" / "integrations"
 def run(
     name: str, folder: Path, num_replicas: int, stop_at: int = 0, *options: str
 ) -> list[int]:
-    """Run an example on so many replicas; the last gets SIGTERM after step `stop_at`. Return exit codes."""
+    """Run an example on so many replicas; the last gets SIGTERM after step `stop_at`.
+    Return exit codes.
+    """
     port = str(free_port())
     processes = []
     for rank in range(num_replicas):
@@ -71,7 +75,8 @@ def test_a_run_that_changes_its_replicas_in_an_epoch_ends_the_same(
 ) -> None:
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    alone, changing = tmp_path / "alone", tmp_path / "changing"
+    alone = tmp_path / "alone"
+    changing = tmp_path / "changing"
     alone.mkdir()
     changing.mkdir()
     assert run(name, alone, 1, 0, "--save", "final.pt", "--epochs", "2") == [0]

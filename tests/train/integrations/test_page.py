@@ -35,7 +35,9 @@ def test_each_line_that_the_page_adds_stands_in_an_example() -> None:
 
 
 def code_of(line: str) -> str:
-    """Return what of an added line is whole in a script: an argument may be followed by others there."""
+    """Return what of an added line is whole in a script: an argument may be followed by
+    others there.
+    """
     code = words(line).removesuffix(",")
     return code.removesuffix(")") if code.startswith("args=") else code
 

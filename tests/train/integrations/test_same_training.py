@@ -1,4 +1,6 @@
-"""Loops of other libraries train the same on any number of replicas, also where they would scale by it."""
+"""Loops of other libraries train the same on any number of replicas, also where they
+would scale by it.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +35,8 @@ def test_it_is_the_same_training_under_changes(
     )
     outcome = check(settings)
     assert outcome.code == 0, outcome
-    # The first one stops early, at the same step; the second counts batches, not its optimisers' steps.
+    # The first one stops early, at the same step; the second counts batches, not its
+    # optimisers' steps.
     assert outcome.num_steps == num_steps
     assert len(outcome.changes) == 2
 

@@ -69,7 +69,9 @@ def train(job: tuple[str, str, int, int]) -> None:
 
 
 def read(kind: str, folder: Path) -> dict[str, list[int]]:
-    """Return the steps of each series, as the tracker shows them, over all of its runs."""
+    """Return the steps of each series, as the tracker shows them, over all of its
+    runs.
+    """
     if kind == "tensorboard":
         from tensorboard.backend.event_processing.event_accumulator import (
             EventAccumulator,
@@ -102,7 +104,8 @@ def read(kind: str, folder: Path) -> dict[str, list[int]]:
 def read_wandb(folder: Path) -> dict[str, list[int]]:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    ids, rows = set(), []
+    ids = set()
+    rows = []
     for path in sorted(
         (folder / "wandb").glob("offline-run-*/*.wandb"), key=os.path.getmtime
     ):
@@ -130,8 +133,11 @@ def read_wandb(folder: Path) -> dict[str, list[int]]:
 
 
 def leveldb_records(data: bytes) -> Iterator[bytes]:
-    """Yield the records of a log as LevelDB writes it, after the 7 bytes by which wandb tells its own."""
-    place, record = 7, b""
+    """Yield the records of a log as LevelDB writes it, after the 7 bytes by which wandb
+    tells its own.
+    """
+    place = 7
+    record = b""
     while place + 7 <= len(data):
         if 32768 - place % 32768 < 7:
             place += 32768 - place % 32768
@@ -169,7 +175,8 @@ def test_a_run_that_ended_and_resumed_from_an_older_checkpoint(
     last = [(kind, str(tmp_path), 0, 0)]
     assert run_replicas(as_script, last, tmp_path, dict([FILE_STORE])) == [0]
     series = read(kind, tmp_path)
-    # The first step of the loop's body is step 0: nothing is done yet. The killed replica wrote step 15.
+    # The first step of the loop's body is step 0: nothing is done yet. The killed
+    # replica wrote step 15.
     assert series["loss"] == list(range(NUM_STEPS))
     assert series["epoch"] == [NUM_STEPS // 2, NUM_STEPS]
     assert series["loss_by_progress"] == [8 * step for step in range(NUM_STEPS)]
@@ -194,7 +201,8 @@ def test_a_tracker_without_checkpoints_writes_from_the_first_replica_only(
         def close(self) -> None:
             self.rows.append((-1, {}))
 
-    run, memory = ct.init(), Memory()
+    run = ct.init()
+    memory = Memory()
     tracker = Tracker(run, memory)
     tracker.log(loss=torch.tensor(0.5), accuracy=0.25)
     tracker.log(other=1.0)

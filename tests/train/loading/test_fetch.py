@@ -1,4 +1,6 @@
-"""What fetch processes draw: nothing twice, on whatever replica and in whatever epoch."""
+"""What fetch processes draw: nothing twice, on whatever replica and in whatever
+epoch.
+"""
 
 import json
 import multiprocessing
@@ -22,7 +24,8 @@ from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
-NUM_SAMPLES, NUM_EPOCHS = 8, 2
+NUM_SAMPLES = 8
+NUM_EPOCHS = 2
 
 
 class Augmented(Dataset[Tensor]):
@@ -51,7 +54,8 @@ def note_draws(argument: tuple[str, Any]) -> None:
         batch_size=4,
         num_workers=1,
         multiprocessing_context="fork",
-        compare=False,  # all of a sample is drawn: it cannot be told from an order without a seed
+        # all of a sample is drawn: it cannot be told from an order without a seed
+        compare=False,
     )
     seen = []
     for _ in run.epochs(NUM_EPOCHS):
@@ -83,7 +87,9 @@ print(time.monotonic(), flush=True)
 
 
 def test_a_script_with_processes_that_persist_ends() -> None:
-    """multiprocessing waits for its children at exit, after a SIGTERM that fetch processes outlive."""
+    """multiprocessing waits for its children at exit, after a SIGTERM that fetch
+    processes outlive.
+    """
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], check=True, capture_output=True, timeout=250.0
     )
@@ -187,7 +193,9 @@ class Pids(Dataset[Tensor]):
 
 
 def pids_of(loader: ct.ElasticLoader, *, grow_at: int = -1) -> list[set[int]]:
-    """Iterate over an epoch; return the fetch processes before and after a change of the batch."""
+    """Iterate over an epoch; return the fetch processes before and after a change of
+    the batch.
+    """
     seen: list[set[int]] = [set(), set()]
     ids: list[int] = []
     for number, x in enumerate(loader):

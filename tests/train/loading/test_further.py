@@ -1,4 +1,6 @@
-"""Further loaders: their own part of each step, the same at any number of replicas, from where they were."""
+"""Further loaders: their own part of each step, the same at any number of replicas,
+from where they were.
+"""
 
 import json
 import time
@@ -16,7 +18,9 @@ from tests.train.replicas import Elastic
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
-NUM_SAMPLES, BATCH, EPOCHS = 50, 8, 40
+NUM_SAMPLES = 50
+BATCH = 8
+EPOCHS = 40
 STEPS = 7
 
 
@@ -32,7 +36,9 @@ def begin(run: ct.Run) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def learn(folder: str) -> None:
-    """Three loaders: one leads, one has twice the samples and begins anew, one goes round, in odd steps."""
+    """Three loaders: one leads, one has twice the samples and begins anew, one goes
+    round, in odd steps.
+    """
     torch.set_num_threads(1)
     run = ct.init(seed=1, checkpoint_dir=Path(folder) / "checkpoints")
     model, optimizer = begin(run)
@@ -79,7 +85,8 @@ def steps_of(folder: Path) -> dict[int, dict[str, list[int]]]:
 def test_they_are_the_same_under_changes_of_replicas_and_restarts(
     tmp_path: Path,
 ) -> None:
-    alone, changing = tmp_path / "alone", tmp_path / "changing"
+    alone = tmp_path / "alone"
+    changing = tmp_path / "changing"
     for folder in (alone, changing):
         folder.mkdir()
     run = Elastic(learn, str(changing), changing)
@@ -100,7 +107,8 @@ def test_they_are_the_same_under_changes_of_replicas_and_restarts(
     finally:
         run.kill()
         reference.kill()
-    wanted, found = steps_of(alone), steps_of(changing)
+    wanted = steps_of(alone)
+    found = steps_of(changing)
     assert wanted.keys() == found.keys() == set(range(STEPS * EPOCHS))
     assert found == wanted
     for name, count in (("leading", NUM_SAMPLES), ("double", 2 * NUM_SAMPLES)):

@@ -1,4 +1,6 @@
-"""What scripts ask a `DataLoader` for, and how they call it, works with the elastic loaders too."""
+"""What scripts ask a `DataLoader` for, and how they call it, works with the elastic
+loaders too.
+"""
 
 import io
 import subprocess
@@ -72,7 +74,8 @@ def test_a_loader_is_called_by_position_and_tells_what_it_was_given() -> None:
 def test_what_a_loader_was_not_given_is_as_torchs() -> None:
     run = ct.init()
     prepared(run)
-    ours, torchs = run.loader(DATA, batch_size=4), DataLoader(DATA, batch_size=4)
+    ours = run.loader(DATA, batch_size=4)
+    torchs = DataLoader(DATA, batch_size=4)
     for name in (
         "dataset",
         "batch_size",

@@ -1,4 +1,6 @@
-"""The script's own sampler orders the samples, at any number of replicas, over changes and restarts."""
+"""The script's own sampler orders the samples, at any number of replicas, over changes
+and restarts.
+"""
 
 import json
 import time
@@ -66,7 +68,9 @@ def begin(
 
 
 def train(num_epochs: int, stop: int | None = None, **options: object) -> list[object]:
-    """Return the sample ids of each pass of each epoch; end in the step `stop`, saved."""
+    """Return the sample ids of each pass of each epoch; end in the step `stop`,
+    saved.
+    """
     run, loader, model, optimizer = begin(**options)  # type: ignore[arg-type]  # by name
     seen: list[object] = []
     for epoch in run.epochs(num_epochs):
@@ -142,7 +146,8 @@ def test_a_large_batch_of_a_batch_sampler_takes_several_passes() -> None:
         batch_sampler=Buckets(), batch_size=14, max_atomic=4
     )
     assert len(loader) == 5
-    sizes, norms = [], []
+    sizes = []
+    norms = []
     for _ in run.epochs(1):
         in_step = 0
         for (x,) in loader:  # type: ignore[misc]  # one tensor
@@ -225,8 +230,11 @@ def test_streams_and_adaptive_jobs_have_no_batch_sampler() -> None:
 
 
 def train_on_replicas(argument: tuple[str, str]) -> None:
-    """Train with a sampler; each replica leaves what it saw, and the first one the end."""
-    folder, kind = Path(argument[0]), argument[1]
+    """Train with a sampler; each replica leaves what it saw, and the first one the
+    end.
+    """
+    folder = Path(argument[0])
+    kind = argument[1]
     torch.set_num_threads(1)
     run = ct.init()
     torch.manual_seed(3)
@@ -256,7 +264,8 @@ def train_on_replicas(argument: tuple[str, str]) -> None:
 def test_replicas_that_come_and_go_train_on_what_one_would(
     tmp_path: Path, kind: str
 ) -> None:
-    alone, together = tmp_path / "alone", tmp_path / "together"
+    alone = tmp_path / "alone"
+    together = tmp_path / "together"
     ends = []
     for folder, changes in ((alone, ()), (together, ((2, None), (2, [1]), (1, None)))):
         folder.mkdir()

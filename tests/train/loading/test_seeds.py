@@ -1,4 +1,6 @@
-"""Training without a data set: the same samples, and so the same training, at any number of replicas."""
+"""Training without a data set: the same samples, and so the same training, at any
+number of replicas.
+"""
 
 import json
 import time
@@ -16,7 +18,8 @@ from tests.train.replicas import Elastic
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
-NUM_STEPS, BATCH = 60, 6
+NUM_STEPS = 60
+BATCH = 6
 
 
 def episode(policy: nn.Module, seed: int) -> Tensor:

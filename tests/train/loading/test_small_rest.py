@@ -1,4 +1,6 @@
-"""A last step of few samples trains with batch normalisation, and a stand-in leaves no trace."""
+"""A last step of few samples trains with batch normalisation, and a stand-in leaves no
+trace.
+"""
 
 import json
 from pathlib import Path

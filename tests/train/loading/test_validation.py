@@ -1,4 +1,6 @@
-"""Validation data: each sample on one replica; figures are those of one replica alone, at any number."""
+"""Validation data: each sample on one replica; figures are those of one replica alone,
+at any number.
+"""
 
 import json
 from collections.abc import Iterator
@@ -71,7 +73,8 @@ def test_sharded_models_get_equally_many_batches_and_stand_ins_do_not_count(
 ) -> None:
     run = ct.init()
     run._session.model_is_sharded = True
-    counts, seen = [], 0
+    counts = []
+    seen = 0
     for rank in range(num_replicas):
         run._session.group = Group(rank=rank, size=num_replicas)
         loader = run.validation_loader(data, batch_size=4)
@@ -165,7 +168,9 @@ def test_what_is_wrong_is_said_in_one_line() -> None:
 
 
 def validate(toy: Toy) -> None:
-    """Train a little; validate a model with batch normalisation after each epoch; 5 batches, uneven."""
+    """Train a little; validate a model with batch normalisation after each epoch; 5
+    batches, uneven.
+    """
     run = ct.init(checkpoint_dir=Path(toy.folder) / "checkpoints")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
@@ -180,7 +185,8 @@ def validate(toy: Toy) -> None:
         elastic.eval()
         for layer in model:
             if isinstance(layer, nn.BatchNorm1d):
-                layer.reset_running_stats()  # else it is that of the passes, whose sizes differ
+                # else it is that of the passes, whose sizes differ
+                layer.reset_running_stats()
         for (x,) in validation:
             run.sum(seen=len(x), total=x.sum())
             run.mean(output=elastic(x).mean())

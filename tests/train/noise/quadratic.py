@@ -1,4 +1,6 @@
-"""A quadratic loss whose noise scale is known, measured by a run whose parameters stay where they are."""
+"""A quadratic loss whose noise scale is known, measured by a run whose parameters stay
+where they are.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +11,14 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 
-DIM, BATCH = 10, 32
+DIM = 10
+BATCH = 32
 
 
 class Centre(nn.Module):
-    """Loss |w - x|^2 / 2 per sample: its gradient is w - x, so its covariance is that of the data."""
+    """Loss |w - x|^2 / 2 per sample: its gradient is w - x, so its covariance is that
+    of the data.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +50,9 @@ def noise_scale(
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] = still,
     num_epochs: int = 40,
 ) -> float:
-    """Return the noise scale in samples, as measured on the replicas that the environment names."""
+    """Return the noise scale in samples, as measured on the replicas that the
+    environment names.
+    """
     run = ct.init()
     centre = Centre()
     model, optimizer = run.prepare(centre, make_optimizer(centre), noise="gradients")

@@ -1,4 +1,6 @@
-"""One replica of an adaptive job cuts measured steps in two: what that measures; no sample is lost."""
+"""One replica of an adaptive job cuts measured steps in two: what that measures; no
+sample is lost.
+"""
 
 import math
 
@@ -12,11 +14,15 @@ from coadapt.train.samples.pace import cut_in_two, measures
 
 pytestmark = pytest.mark.train
 
-DIM, BATCH, RATE = 40, 16, 0.5
+DIM = 40
+BATCH = 16
+RATE = 0.5
 
 
 class Centre(nn.Module):
-    """Loss |w - x|^2 / 2 per sample: its gradient is w - x, so its covariance is that of the data."""
+    """Loss |w - x|^2 / 2 per sample: its gradient is w - x, so its covariance is that
+    of the data.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,10 +54,13 @@ def settled(contract: str) -> ct.Run:
 
 
 def test_the_noise_scale_is_that_of_one_point_also_where_steps_overshoot() -> None:
-    """w is off by the noise of its last steps: rate / (2 - rate) times the variance of a gradient."""
+    """w is off by the noise of its last steps: rate / (2 - rate) times the variance of
+    a gradient.
+    """
     truth = BATCH * (2.0 - RATE) / RATE
     run = settled("adaptive")
-    stats, interval = run.grad_stats, run.noise_scale_interval
+    stats = run.grad_stats
+    interval = run.noise_scale_interval
     assert stats is not None
     assert interval is not None
     assert stats.noise_scale(BATCH) == pytest.approx(truth, rel=0.25)
@@ -61,7 +70,8 @@ def test_the_noise_scale_is_that_of_one_point_also_where_steps_overshoot() -> No
 
 def test_successive_steps_find_too_much_there_and_support_no_growth() -> None:
     run = settled("fixed")
-    stats, interval = run.grad_stats, run.noise_scale_interval
+    stats = run.grad_stats
+    interval = run.noise_scale_interval
     assert stats is not None
     assert interval is not None
     assert (stats.noise_scale(BATCH), interval[1]) == (math.inf, math.inf)

@@ -1,4 +1,6 @@
-"""From the noise of normalisation layers to that of the whole: laws, and what is covered how often."""
+"""From the noise of normalisation layers to that of the whole: laws, and what is
+covered how often.
+"""
 
 import math
 from collections.abc import Iterator
@@ -23,7 +25,9 @@ ESTIMATES = st.lists(
 def fed(
     steps: list[tuple[Pair, Pair | None]], noise: LayerNoise | None = None
 ) -> LayerNoise:
-    """Return `noise` after steps of one initial batch each: the layers' estimate, and the whole's if any."""
+    """Return `noise` after steps of one initial batch each: the layers' estimate, and
+    the whole's if any.
+    """
     noise = noise or LayerNoise()
     for layers, whole in steps:
         noise.add(layers, 1.0, noise.at + 1.0)
@@ -54,14 +58,16 @@ def test_a_steady_ratio_is_found_exactly(
             None,
         )
         return
-    found, interval = noise.estimate(), noise.interval()
+    found = noise.estimate()
+    interval = noise.interval()
     assert found is not None
     assert interval is not None
     assert noise.ratio == pytest.approx(trace / sqr)
     assert interval[0] <= found[1] / found[0] * (1 + 1e-9)
     assert found[1] / found[0] <= interval[1] * (1 + 1e-9)
     plain = fed([((s, t), (s, t)) for s, t in seen])
-    alone, own = plain.estimate(), plain.interval()
+    alone = plain.estimate()
+    own = plain.interval()
     assert alone is not None
     assert own is not None
     assert found == (
@@ -75,7 +81,9 @@ def test_a_steady_ratio_is_found_exactly(
 
 
 def test_early_large_gradients_do_not_outweigh_later_ones() -> None:
-    """The ratio doubles halfway, while squared gradients shrink to a fiftieth: it ends up in between."""
+    """The ratio doubles halfway, while squared gradients shrink to a fiftieth: it ends
+    up in between.
+    """
     sizes = [math.exp(-step / 1000) for step in range(4000)]
     steps = [
         ((size, size), (size, (2.0 if size > sizes[2000] else 4.0) * size))
@@ -104,7 +112,8 @@ def test_two_successive_steps_are_compared_with_both_of_their_layers() -> None:
 
 
 def test_biased_comparisons_count_while_nothing_better_is_remembered() -> None:
-    noise, at = LayerNoise(), 0.0
+    noise = LayerNoise()
+    at = 0.0
 
     def compare(ratio: float, *, differenced: bool, times: int = NUM_GROUPS) -> None:
         nonlocal at
@@ -132,18 +141,24 @@ def test_a_whole_that_cannot_be_told_from_zero_calibrates_nothing() -> None:
     assert (noise.ratio, noise.estimate(), noise.interval()) == (None, None, None)
 
 
-# -- against gradients of known covariance -------------------------------------------------------------
+# -- against gradients of known covariance
+# -------------------------------------------------------------
 
-DIM, IN_LAYERS, SAMPLES = 24, 8, 16
+DIM = 24
+IN_LAYERS = 8
+SAMPLES = 16
 DEVIATIONS = np.linspace(1.5, 0.2, DIM)
 MEAN = np.concatenate([np.full(IN_LAYERS, 0.3), np.full(DIM - IN_LAYERS, 0.4)])
 
 
 def trials(count: int, steps: int, *, differenced: bool) -> Iterator[NoiseScale]:
-    """Yield what is learnt from `steps` steps, of which the first 8 coordinates are the layers'."""
+    """Yield what is learnt from `steps` steps, of which the first 8 coordinates are the
+    layers'.
+    """
     rng = np.random.default_rng(5)
     for _ in range(count):
-        noise, before = NoiseScale(SAMPLES), np.zeros((0, DIM))
+        noise = NoiseScale(SAMPLES)
+        before = np.zeros((0, DIM))
         for step in range(steps):
             each = MEAN + DEVIATIONS * rng.standard_normal((SAMPLES, DIM))
             layers = norms_of(each[:, :IN_LAYERS], 1)
@@ -163,8 +178,11 @@ def trials(count: int, steps: int, *, differenced: bool) -> Iterator[NoiseScale]
 
 
 def norms_of(each: np.ndarray, size: int, *, differenced: bool = False) -> GradNorms:
-    """Return the norms of means of `size` samples' gradients (num_samples, dim) each, and of all."""
-    means, whole = each.reshape(-1, size, each.shape[1]).mean(axis=1), each.mean(axis=0)
+    """Return the norms of means of `size` samples' gradients (num_samples, dim) each,
+    and of all.
+    """
+    means = each.reshape(-1, size, each.shape[1]).mean(axis=1)
+    whole = each.mean(axis=0)
     return GradNorms(
         small_sqr=float((means**2).sum()),
         inverse=len(means) / size,
@@ -186,9 +204,13 @@ def test_the_stated_interval_covers_the_truth_of_the_whole(
         (DEVIATIONS[:IN_LAYERS] ** 2).sum() / (MEAN[:IN_LAYERS] @ MEAN[:IN_LAYERS])
     )
     assert abs(of_layers / truth - 1.0) > 0.2
-    found, covered, within_stderr = [], [], []
+    found = []
+    covered = []
+    within_stderr = []
     for noise in trials(150, steps, differenced=differenced):
-        stats, interval, cautious = noise.stats(), noise.interval(), noise.cautious()
+        stats = noise.stats()
+        interval = noise.interval()
+        cautious = noise.cautious()
         assert stats is not None
         assert stats.noise_scale_stderr is not None
         assert interval is not None

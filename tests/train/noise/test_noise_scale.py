@@ -1,4 +1,6 @@
-"""The noise scale's estimates: Pollux's formulas where shards are even, and unbiased where they are not."""
+"""The noise scale's estimates: Pollux's formulas where shards are even, and unbiased
+where they are not.
+"""
 
 import math
 from collections.abc import Iterator
@@ -16,7 +18,9 @@ pytestmark = pytest.mark.train
 
 
 def norms_of(shards: list[np.ndarray], *, differenced: bool = False) -> GradNorms:
-    """Return the norms of per-sample gradients (num_samples, dim) that were averaged shard by shard."""
+    """Return the norms of per-sample gradients (num_samples, dim) that were averaged
+    shard by shard.
+    """
     means = [shard.mean(axis=0) for shard in shards]
     sizes = [len(shard) for shard in shards]
     whole = np.concatenate(shards).mean(axis=0)
@@ -38,13 +42,16 @@ def norms_of(shards: list[np.ndarray], *, differenced: bool = False) -> GradNorm
 def test_even_shards_give_polluxs_formulas(
     small: list[float], big: float, size: int
 ) -> None:
-    n, total, initial = len(small), len(small) * size, 32
+    n = len(small)
+    total = len(small) * size
+    initial = 32
     norms = GradNorms(
         small_sqr=sum(small), inverse=n / size, count=n, big_sqr=big, samples=total
     )
     found = estimate(norms)
     assert found is not None
-    a, scale = sum(small) / n, total / initial
+    a = sum(small) / n
+    scale = total / initial
     assert found[0] == pytest.approx((n * big - a) / (n - 1), rel=1e-9, abs=1e-9)
     assert found[1] / initial == pytest.approx(
         (a - big) * scale / (n - 1), rel=1e-9, abs=1e-9
@@ -54,7 +61,8 @@ def test_even_shards_give_polluxs_formulas(
 @pytest.mark.parametrize("sizes", [[16, 16], [7, 6, 6], [30, 1, 1, 8]])
 def test_estimates_are_unbiased_on_a_known_covariance(sizes: list[int]) -> None:
     rng = np.random.default_rng(0)
-    dim, mean = 20, np.full(20, 0.3)
+    dim = 20
+    mean = np.full(20, 0.3)
     deviations = np.linspace(0.2, 1.5, dim)
     found = []
     for _ in range(3000):
@@ -69,8 +77,10 @@ def test_estimates_are_unbiased_on_a_known_covariance(sizes: list[int]) -> None:
 
 def test_averages_converge_to_the_noise_scale_within_ten_percent() -> None:
     rng = np.random.default_rng(1)
-    dim, initial = 20, 32
-    mean, deviations = np.full(dim, 0.3), np.linspace(0.2, 1.5, dim)
+    dim = 20
+    initial = 32
+    mean = np.full(dim, 0.3)
+    deviations = np.linspace(0.2, 1.5, dim)
     noise = NoiseScale(initial)
     for step in range(2000):
         shards = [mean + deviations * rng.standard_normal((16, dim)) for _ in range(4)]
@@ -124,12 +134,15 @@ def test_differenced_estimates_are_thrown_away_by_the_first_unbiased_one() -> No
 def test_successive_steps_are_not_mixed_into_unbiased_estimates_but_replace_them_when_they_are_old() -> (
     None
 ):
-    """A job that shrinks to one replica: what several measured stands for the average's memory, then not."""
+    """A job that shrinks to one replica: what several measured stands for the average's
+    memory, then not.
+    """
     unbiased = GradNorms(small_sqr=6.0, inverse=0.2, count=2, big_sqr=2.0, samples=20)
     biased = GradNorms(
         small_sqr=60.0, inverse=0.2, count=2, big_sqr=2.0, samples=20, differenced=True
     )
-    noise, memory = NoiseScale(10), 10 / (1 - DECAY)
+    noise = NoiseScale(10)
+    memory = 10 / (1 - DECAY)
     for step in range(1, 9):
         noise.add(unbiased, 20 * step)
     before = noise.stats()
@@ -202,7 +215,9 @@ def test_negative_estimates_are_floored() -> None:
 
 @dataclass(frozen=True)
 class Trials:
-    """Many runs on Gaussian gradients with mean `mean` in each of 20 coordinates, of known covariance."""
+    """Many runs on Gaussian gradients with mean `mean` in each of 20 coordinates, of
+    known covariance.
+    """
 
     num_shards: int
     steps: int
@@ -248,9 +263,12 @@ DEVIATIONS = np.linspace(0.2, 1.5, 20)
 )
 def test_the_stated_interval_covers_the_truth(trials: Trials) -> None:
     """benchmarks/noise_scale.py does the same with real gradients, and more of them."""
-    found, covered, within_stderr = [], 0, 0
+    found = []
+    covered = 0
+    within_stderr = 0
     for noise in trials.run(200, seed=4):
-        stats, interval = noise.stats(), noise.interval()
+        stats = noise.stats()
+        interval = noise.interval()
         assert stats is not None
         assert stats.noise_scale_stderr is not None
         assert interval is not None
@@ -270,7 +288,8 @@ def test_a_gradient_that_cannot_be_told_from_zero_has_no_upper_end() -> None:
     for step in range(200):
         shards = [rng.standard_normal((10, 5)) for _ in range(2)]
         noise.add(norms_of(shards), 20.0 * (step + 1))
-    interval, cautious = noise.interval(), noise.cautious()
+    interval = noise.interval()
+    cautious = noise.cautious()
     assert interval is not None
     assert 0.0 < interval[0] < interval[1] == math.inf
     assert cautious is not None
@@ -285,7 +304,8 @@ def test_few_estimates_have_no_interval_and_steady_ones_a_narrow_one() -> None:
         assert (noise.interval() is None) == (noise.cautious() is None) == (step <= 4)
         assert (stats is None or stats.noise_scale_stderr is None) == (step <= 4)
         noise.add(seen, 20.0 * (step + 1))
-    stats, interval = noise.stats(), noise.interval()
+    stats = noise.stats()
+    interval = noise.interval()
     assert stats is not None
     assert interval is not None
     assert stats.noise_scale_stderr == pytest.approx(0.0, abs=1e-5)
@@ -293,7 +313,8 @@ def test_few_estimates_have_no_interval_and_steady_ones_a_narrow_one() -> None:
 
 
 def test_steps_count_by_their_samples_not_by_the_gap_before_them() -> None:
-    often, gaps = NoiseScale(10), NoiseScale(10)
+    often = NoiseScale(10)
+    gaps = NoiseScale(10)
     for step in range(40):
         seen = GradNorms(
             small_sqr=6.0 + step % 2, inverse=0.2, count=2, big_sqr=2.0, samples=20

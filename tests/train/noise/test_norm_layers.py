@@ -1,4 +1,6 @@
-"""Normalisation layers: the gradients of each example against those by itself, and what runs make of them."""
+"""Normalisation layers: the gradients of each example against those by itself, and what
+runs make of them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -81,7 +83,9 @@ def layers_of(meter: NormMeter, model: nn.Module, num_samples: int) -> GradNorms
 def by_hand(
     model: nn.Module, x: Tensor, divisors: dict[Tensor, Tensor]
 ) -> tuple[float, float]:
-    """Return the sum of the examples' squared norms, and that of the mean's, one backward per example."""
+    """Return the sum of the examples' squared norms, and that of the mean's, one
+    backward per example.
+    """
     names = [
         p
         for layer in model.modules()
@@ -156,9 +160,11 @@ def test_a_step_that_is_not_measured_watches_nothing() -> None:
     assert not rows._rows
 
 
-# -- a run ----------------------------------------------------------------------------------------------
+# -- a run
+# --------------------------------------------------------------------------------------
 
-BATCH, NUM_SAMPLES = 32, 640
+BATCH = 32
+NUM_SAMPLES = 640
 
 
 def regression() -> tuple[nn.Module, TensorDataset]:
@@ -171,7 +177,9 @@ def regression() -> tuple[nn.Module, TensorDataset]:
 
 
 def truth() -> tuple[float, float]:
-    """Return the noise scale by brute force, one backward per sample; and that over the layers' own."""
+    """Return the noise scale by brute force, one backward per sample; and that over the
+    layers' own.
+    """
     model, data = regression()
     rows = []
     for a, b in zip(*data.tensors, strict=True):
@@ -190,7 +198,9 @@ def truth() -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """A run that learns nothing, so that the truth stays where it is; leaves what it measured in `folder`."""
+    """A run that learns nothing, so that the truth stays where it is; leaves what it
+    measured in `folder`.
+    """
 
     folder: str
     optimizer: str = "SGD"
@@ -211,7 +221,8 @@ def stand(how: Standing) -> None:
             optimizer.zero_grad()
             (model(a)[:, 0] - b).square().mean().backward()
             optimizer.step()
-    stats, interval = run.grad_stats, run.noise_scale_interval
+    stats = run.grad_stats
+    interval = run.noise_scale_interval
     assert stats is not None
     assert interval is not None
     found = [stats.noise_scale(BATCH), *interval, run.noise_calibration]
@@ -252,7 +263,9 @@ def test_the_whole_is_estimated_from_the_layers(
 def test_cut_over_replicas_they_are_what_they_are_whole(
     tmp_path: Path, optimizer: str, max_atomic: int | None
 ) -> None:
-    """Scales of five numbers are not cut evenly over two replicas; AdamW's norms are in its own metric."""
+    """Scales of five numbers are not cut evenly over two replicas; AdamW's norms are in
+    its own metric.
+    """
     how = Standing(
         folder=str(tmp_path), optimizer=optimizer, max_atomic=max_atomic, epochs=15
     )

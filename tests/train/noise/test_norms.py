@@ -38,7 +38,9 @@ def test_steps_that_are_apart_or_unequal_do_not() -> None:
 
 
 def test_summed_gradients_count_per_sample() -> None:
-    """Two passes of four samples with mean gradients 1 and 3, given as means and as sums."""
+    """Two passes of four samples with mean gradients 1 and 3, given as means and as
+    sums.
+    """
     wanted = GradNorms(small_sqr=10.0, inverse=0.5, count=2, big_sqr=2.0, samples=8)
     for sums, passes, whole in ((False, (1.0, 3.0), 2.0), (True, (4.0, 12.0), 16.0)):
         meter = NormMeter(None, sums=sums)

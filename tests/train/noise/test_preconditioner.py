@@ -1,4 +1,6 @@
-"""The metric of Adam: each gradient over the root of its bias-corrected second moment, plus epsilon."""
+"""The metric of Adam: each gradient over the root of its bias-corrected second moment,
+plus epsilon.
+"""
 
 import pytest
 import torch
@@ -22,7 +24,8 @@ def stepped(
 
 
 def test_gradients_are_divided_as_adam_divides_them() -> None:
-    parameter, other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    parameter = nn.Parameter(torch.zeros(2))
+    other = nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.AdamW(
         [parameter, other], lr=0.0, betas=(0.9, 0.99), eps=1e-3
     )

@@ -75,7 +75,9 @@ def test_the_default_follows_the_optimiser() -> None:
 
 @given(scale=st.integers(1, 64), base=st.floats(0.01, 2.0), at=st.floats(0.0, 3.0))
 def test_legw_is_the_papers(scale: int, base: float, at: float) -> None:
-    """You et al. 2019: k times the batch, √k times the rate, k times the warm-up epochs."""
+    """You et al. 2019: k times the batch, √k times the rate, k times the warm-up
+    epochs.
+    """
     rule = ct.legw(base)
     found = rule(BatchScale(scale=scale, gain=1.0, epochs=at * base * scale))
     assert found == pytest.approx(scale**0.5 * min(at, 1.0), rel=1e-6)

@@ -1,4 +1,6 @@
-"""Reports reach a real HTTP server, and a server that hangs, refuses or is gone never holds up training."""
+"""Reports reach a real HTTP server, and a server that hangs, refuses or is gone never
+holds up training.
+"""
 
 import itertools
 import json
@@ -208,7 +210,9 @@ def test_a_run_reports_to_its_scheduler() -> None:
 
 
 def kin_times(placement: Placement = Placement((2,))) -> KinTimes:  # noqa: B008  # a frozen value
-    """Kin of `snapshot` whose steps of 128 samples per replica took three times as long as one would think."""
+    """Kin of `snapshot` whose steps of 128 samples per replica took three times as long
+    as one would think.
+    """
     params = ThroughputParams(alpha_c=0.05, beta_c=0.001, alpha_r=0.03)
     steps = [
         (atomic, float(step_time(params, Placement((2,)), atomic)))

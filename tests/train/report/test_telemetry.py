@@ -1,4 +1,6 @@
-"""How old a process is, on machines that tell and on others; when an adaptive batch is looked at."""
+"""How old a process is, on machines that tell and on others; when an adaptive batch is
+looked at.
+"""
 
 import json
 import time
@@ -22,7 +24,8 @@ from tests.train.replicas import run_replicas
 
 pytestmark = pytest.mark.train
 
-BATCH, NUM_STEPS = 8, 450
+BATCH = 8
+NUM_STEPS = 450
 # Longer than any test: what happens happens because of the steps.
 NEVER_S = 1e6
 
@@ -41,7 +44,9 @@ def train(
     busy_s: float = 0.0,
     report_every_s: float = NEVER_S,
 ) -> list[int]:
-    """Train on noise, of which larger batches are always better; return the batch of each step."""
+    """Train on noise, of which larger batches are always better; return the batch of
+    each step.
+    """
     torch.manual_seed(0)
     run = ct.init(
         contract=contract, report_every_s=report_every_s, checkpoint_dir=folder
@@ -54,7 +59,8 @@ def train(
     largest = 4 * BATCH if contract == "adaptive" else None
     size = None if contract == "schedule" else BATCH
     loader = run.loader(data, batch_size=size, max_batch_size=largest)
-    batches, before = [], -1
+    batches = []
+    before = -1
     for _ in run.epochs(1):
         for x, y in loader:  # type: ignore[misc]  # as the data set has them
             if run.progress.step != before:
@@ -92,7 +98,9 @@ def test_the_batch_is_looked_at_by_samples_whatever_the_clock(
 def test_two_runs_choose_the_same_batches_at_the_same_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the report period, and though one is three times as slow; they are written down, and replayed."""
+    """Whatever the report period, and though one is three times as slow; they are
+    written down, and replayed.
+    """
     for name, busy_s in (("one", 0.005), ("other", 0.015)):
         monkeypatch.setattr(telemetry, "FIRST_REPORT_S", busy_s)
         folder = tmp_path / name

@@ -197,7 +197,9 @@ def test_what_is_no_note_is_refused(
 def test_silent_strangers_give_way_to_who_has_the_token(
     tmp_path: Path, server: ControlServer
 ) -> None:
-    """Whoever reaches the port could have as many threads and files of the launcher as it liked."""
+    """Whoever reaches the port could have as many threads and files of the launcher as
+    it liked.
+    """
     client = ControlClient(server.envs[ENV_CONTROL_URL], server.envs[ENV_CONTROL_TOKEN])
     assert client.order(now=True) is None
     before = threading.active_count()

@@ -1,4 +1,6 @@
-"""The files between an executor and running replicas: what is read, when, and what is not taken for it."""
+"""The files between an executor and running replicas: what is read, when, and what is
+not taken for it.
+"""
 
 import json
 import os
@@ -102,7 +104,8 @@ def test_the_parts_of_a_pause_add_up_from_the_last_step_on(
     assert pause.total_s == 2.25
     assert (
         str(pause)
-        == "2.250 s (agree 500, destroy 250, form 1500, transfer 0, wrap 0, first step 0 ms)"
+        == "2.250 s (agree 500, destroy 250, form 1500, transfer 0, wrap 0, first "
+        "step 0 ms)"
     )
 
 

@@ -1,4 +1,6 @@
-"""A replica that cannot train ends with the cause before it joins, and what its dry step changes is undone."""
+"""A replica that cannot train ends with the cause before it joins, and what its dry
+step changes is undone.
+"""
 
 import copy
 import os
@@ -25,7 +27,9 @@ GROWTH = RescaleOrder(generation=2, members=("1-0", "2-1"), placement=(2,))
 
 
 class Net(nn.Module):
-    """Has all that a forward may change: running means, a buffer outside of checkpoints, attributes."""
+    """Has all that a forward may change: running means, a buffer outside of
+    checkpoints, attributes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +52,9 @@ class Net(nn.Module):
 
 
 class Staged:
-    """A run that has noted how its model is called, and what a joining replica would try."""
+    """A run that has noted how its model is called, and what a joining replica would
+    try.
+    """
 
     def __init__(self, optimizer: str = "Adam", num_samples: int = 64) -> None:
         torch.manual_seed(0)
@@ -167,7 +173,9 @@ def test_what_the_loops_body_would_have_set_up_is_no_reason_against_a_growth(
 
 
 def test_rows_that_are_no_samples_are_not_cut(staged: Staged) -> None:
-    """A weight with as many rows as the pass has samples: the smaller step cannot be made up, so the noted one is."""
+    """A weight with as many rows as the pass has samples: the smaller step cannot be
+    made up, so the noted one is.
+    """
     sizes: list[int] = []
 
     def whole(x: Tensor, **_: object) -> Tensor:

@@ -1,4 +1,6 @@
-"""The promise of contract `fixed`, with real processes: whatever the allocations, the same run."""
+"""The promise of contract `fixed`, with real processes: whatever the allocations, the
+same run.
+"""
 
 import json
 import os
@@ -38,7 +40,9 @@ pytestmark = [pytest.mark.train, pytest.mark.processes]
 def live(
     toy: Toy, *generations: tuple[int, int | None], envs: dict[str, str] | None = None
 ) -> None:
-    """Run generations of (replicas, step at which the last replica is told to stop; None: to the end)."""
+    """Run generations of (replicas, step at which the last replica is told to stop;
+    None: to the end).
+    """
     for count, stop_at in generations:
         harm = {} if stop_at is None else {stop_at: signal.SIGTERM}
         toys = [toy] * (count - 1) + [replace(toy, harm=harm)]
@@ -57,7 +61,9 @@ def assert_same_parameters(toy: Toy) -> None:
 
 
 def assert_same_run(toy: Toy) -> None:
-    """Besides, every step had its samples, each once and in order, and so had the totals of every epoch."""
+    """Besides, every step had its samples, each once and in order, and so had the
+    totals of every epoch.
+    """
     assert_same_parameters(toy)
     seen = seen_steps(Path(toy.folder))
     for epoch in range(toy.num_epochs):
@@ -85,7 +91,9 @@ def test_a_rescaled_run_is_the_undisturbed_one(tmp_path: Path) -> None:
 def test_a_declared_schedule_is_kept_whatever_the_replicas(
     tmp_path: Path, generations: tuple[tuple[int, int | None], ...]
 ) -> None:
-    """Each generation comes back in the step of the schedule in which the one before was stopped."""
+    """Each generation comes back in the step of the schedule in which the one before
+    was stopped.
+    """
     toy = Toy(
         folder=str(tmp_path),
         schedule="0:64 150:32 640:128",
@@ -167,7 +175,9 @@ def test_clipping_and_parameter_groups_survive(tmp_path: Path) -> None:
 def test_totals_are_those_of_the_whole_epoch_whatever_the_replicas(
     tmp_path: Path,
 ) -> None:
-    """301 samples in steps of 60: a last step of one sample leaves stand-ins, which do not count."""
+    """301 samples in steps of 60: a last step of one sample leaves stand-ins, which do
+    not count.
+    """
     toy = Toy(
         folder=str(tmp_path), num_epochs=2, batch_size=60, max_atomic=20, double=True
     )
@@ -236,7 +246,9 @@ def test_an_adaptive_run_uses_each_sample_once_and_keeps_its_cap(
 
 
 def test_replicas_agree_on_the_noise_scale(tmp_path: Path) -> None:
-    """Measured across three replicas with uneven shards; see test_gradients.py for one replica."""
+    """Measured across three replicas with uneven shards; see test_gradients.py for one
+    replica.
+    """
     codes = run_replicas(measure_noise, [str(tmp_path)] * 3, tmp_path)
     assert codes == [0, 0, 0], (tmp_path / "output-0.txt").read_text()
     found = [float((tmp_path / f"noise-{rank}").read_text()) for rank in range(3)]
@@ -245,7 +257,9 @@ def test_replicas_agree_on_the_noise_scale(tmp_path: Path) -> None:
 
 
 def draw_by_rank(toy: Toy) -> None:
-    """Draw a number in each step, the last replica being told to stop as in `run_toy`; note them."""
+    """Draw a number in each step, the last replica being told to stop as in `run_toy`;
+    note them.
+    """
     torch.set_num_threads(1)
     run = ct.init(checkpoint_dir=Path(toy.folder, "checkpoints"))
     net = nn.Linear(1, 1)
@@ -264,7 +278,9 @@ def draw_by_rank(toy: Toy) -> None:
 
 
 def test_each_rank_goes_on_with_its_own_random_numbers(tmp_path: Path) -> None:
-    """Rank 0 draws what a plain loop draws; rank 1 has a stream that follows from the seed of rank 0."""
+    """Rank 0 draws what a plain loop draws; rank 1 has a stream that follows from the
+    seed of rank 0.
+    """
     toy = Toy(folder=str(tmp_path))
     harmed = replace(toy, harm={3: signal.SIGTERM})
     assert run_replicas(draw_by_rank, [toy, harmed], tmp_path) == [EXIT_STOPPED] * 2

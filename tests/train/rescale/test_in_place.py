@@ -1,4 +1,6 @@
-"""Changing the replicas of living processes, with real ones: whatever happens, the same run."""
+"""Changing the replicas of living processes, with real ones: whatever happens, the same
+run.
+"""
 
 import json
 import time
@@ -62,7 +64,9 @@ def test_a_declared_schedule_goes_on_through_changes_in_place(tmp_path: Path) ->
 
 
 def test_over_the_network_it_is_the_same(tmp_path: Path) -> None:
-    """Replicas that hear of their orders from a launcher's server, and see none of its files."""
+    """Replicas that hear of their orders from a launcher's server, and see none of its
+    files.
+    """
     toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.005)
     server = ControlServer(tmp_path / "rescale", "127.0.0.1")
     run = Elastic(
@@ -225,7 +229,9 @@ def slow_to_write(toy: Toy) -> None:
 def test_a_checkpoint_in_flight_is_written_before_another_replica_writes(
     tmp_path: Path, keep: list[int]
 ) -> None:
-    """The first replica leaves, or stays but is no longer the first, while it writes."""
+    """The first replica leaves, or stays but is no longer the first, while it
+    writes.
+    """
     toy = Toy(folder=str(tmp_path), num_epochs=20, pace_s=0.01, checkpoint_every_s=0.1)
     run = Elastic(slow_to_write, toy, tmp_path)
     try:
@@ -317,7 +323,9 @@ def test_what_only_the_first_replica_knows_does_not_leave_with_it(
 
 
 def begin_unlike(folder: str) -> None:
-    """Train from weights that each replica drew for itself, before the first of which the replicas change."""
+    """Train from weights that each replica drew for itself, before the first of which
+    the replicas change.
+    """
     torch.set_num_threads(1)
     run = ct.init()
     torch.manual_seed(run.rank)

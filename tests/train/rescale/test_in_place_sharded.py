@@ -1,4 +1,6 @@
-"""Changing the replicas of living processes that hold parts of a model: whatever happens, the same run."""
+"""Changing the replicas of living processes that hold parts of a model: whatever
+happens, the same run.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Streams that differ between replicas are told apart from streams that only augment."""
+"""Streams that differ between replicas are told apart from streams that only
+augment.
+"""
 
 import copy
 import itertools
@@ -84,7 +86,9 @@ def empty_on_one(rank: int, size: int) -> Iterator[object]:
 
 
 def told(stream: Stream, size: int, dealt: int = 12) -> str:
-    """Return what is said of the replicas' streams, with what is to be written; empty if they are alike."""
+    """Return what is said of the replicas' streams, with what is to be written; empty
+    if they are alike.
+    """
     readings = []
     for rank in range(size):
         rows = rows_of(list(itertools.islice(stream(rank, size), dealt)))

@@ -23,7 +23,8 @@ def strides(monkeypatch: pytest.MonkeyPatch, step_s: float) -> list[int]:
     """Return the strides of the syncs in 200 steps of `step_s` seconds."""
     now = [100.0]
     monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
-    found, mine = [], Pace()
+    found = []
+    mine = Pace()
     for step in range(200):
         now[0] += step_s
         if mine.syncs(step):
@@ -55,7 +56,9 @@ def test_a_run_that_went_back_talks_after_each_step_at_first() -> None:
 def test_the_time_before_the_first_word_says_nothing_of_the_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run that comes back after a million steps, on a machine that has just been switched on."""
+    """A run that comes back after a million steps, on a machine that has just been
+    switched on.
+    """
     monkeypatch.setattr(pace.time, "monotonic", lambda: 60.0)
     assert Pace().next(1_000_000) == 1
 
@@ -79,7 +82,8 @@ def test_one_replica_alone_posts_nothing_in_steps_of_which_nobody_has_to_hear() 
             model(x).mean().backward()
             optimizer.step()
     assert run.progress.step == 400
-    # Nobody uses the noise: the gradients of two successive steps are looked at in one of 64.
+    # Nobody uses the noise: the gradients of two successive steps are looked at in one
+    # of 64.
     assert len(posted) <= 2 * 400 / WATCH_PERIOD + 6
     assert run.grad_stats is not None
 
@@ -91,7 +95,8 @@ def test_pairs_of_short_steps_are_measured_less_often(
     now = [100.0]
     monkeypatch.setattr(pace, "PAIR_EVERY_CPU_S", 0.02)
     monkeypatch.setattr(pace.time, "thread_time", lambda: now[0])
-    mine, found = Pace(), []
+    mine = Pace()
+    found = []
     for step in range(200):
         if mine.measures(step, compares=True):
             found.append(step)
@@ -108,7 +113,8 @@ def test_of_short_steps_few_are_timed_at_each_place_of_a_period(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
-    mine, timed = Pace(), []
+    mine = Pace()
+    timed = []
     for step in range(10 * 56):
         if mine.times(step):
             timed.append(step)
@@ -152,7 +158,8 @@ def test_one_replica_alone_looks_seldom_whether_it_is_to_act_but_measures_as_bef
             model(x).mean().backward()
             optimizer.step()
     late = {step for step in asked if step > 56}
-    # After every eighth, and after those that are measured and the next, where what they gave is applied.
+    # After every eighth, and after those that are measured and the next, where what
+    # they gave is applied.
     owed = {step for step, was in enumerate(measured, 1) if was}
     assert late <= owed | {step + 1 for step in owed} | set(
         range(1, 801, MEASURE_PERIOD)

@@ -1,4 +1,6 @@
-"""Streams over shards: one order for any number of replicas, of which each opens its own shards only."""
+"""Streams over shards: one order for any number of replicas, of which each opens its
+own shards only.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,7 +127,8 @@ def test_replicas_share_each_step_also_when_their_number_changes(
         while len(readers) < num_replicas:
             readers.append(ShardReader(Opened().stream(sizes, num_lanes), 0, index))
         step: list[tuple[int, int]] = []
-        overs, counts = set(), set()
+        overs = set()
+        counts = set()
         for rank, reader in enumerate(readers):
             passes = reader.passes(cut(total, rank, num_replicas, max_atomic))
             for count, item in enumerate(passes, 1):
@@ -239,7 +242,8 @@ def test_a_run_on_shards(tmp_path: Path, fetchers: int) -> None:
         model, torch.optim.SGD(model.parameters(), lr=1e-4)
     )
     for _ in run.epochs(2):
-        seen, ids = [], []
+        seen = []
+        ids = []
         for x in loader:
             elastic(x).square().mean().backward()
             optimizer.step()

@@ -1,4 +1,6 @@
-"""Streams: read in their own order by every replica, cut alike, and gone on with anywhere."""
+"""Streams: read in their own order by every replica, cut alike, and gone on with
+anywhere.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -93,7 +95,9 @@ def reader(
 def steps(
     passes: Iterator[StreamPass],
 ) -> Iterator[tuple[list[object], StreamPosition]]:
-    """Yield the samples of one replica in each step, and where the stream stands after it."""
+    """Yield the samples of one replica in each step, and where the stream stands after
+    it.
+    """
     own: list[object] = []
     for item in passes:
         own += item.samples if item.current.num_samples else []
@@ -152,15 +156,16 @@ def test_replicas_share_each_step_and_all_know_the_last_one(
 def test_a_reader_goes_on_with_another_batch_and_another_process_at_the_same_place(
     totals: list[int], drop_last: bool, kind: type[Numbers]
 ) -> None:
-    """One reader stays open; at each change another one begins where the first one stands."""
-    first, after = reader(kind(50)), StreamPosition()
+    """One reader stays open; at each change another one begins where the first one
+    stands.
+    """
+    first = reader(kind(50))
+    after = StreamPosition()
     index = 0
     for total in totals:
         other = reader(kind(50), index, after)
-        one, two = (
-            steps(first.passes(cut(total, drop_last=drop_last))),
-            steps(other.passes(cut(total, drop_last=drop_last))),
-        )
+        one = steps(first.passes(cut(total, drop_last=drop_last)))
+        two = steps(other.passes(cut(total, drop_last=drop_last)))
         if drop_last and index + total > 50:
             # The batch grew to more than is left.
             assert next(one, None) is next(two, None) is None
@@ -209,7 +214,9 @@ def test_a_state_that_no_checkpoint_can_hold_is_not_used() -> None:
 
 
 class Buffered(StatefulNumbers):
-    """Gives out pairs in turned order; its state knows nothing of the one that it still holds."""
+    """Gives out pairs in turned order; its state knows nothing of the one that it still
+    holds.
+    """
 
     def __iter__(self) -> Iterator[int]:
         numbers = super().__iter__()
@@ -271,7 +278,8 @@ def test_states_are_copied() -> None:
     assert str(copied) == str({"a": [torch.ones(2), ("x", None)], "b": 1.5})
 
 
-# -- a run ----------------------------------------------------------------------------------------------
+# -- a run
+# --------------------------------------------------------------------------------------
 
 
 class Values(IterableDataset[Tensor]):
@@ -454,7 +462,8 @@ def test_what_is_wrong_with_a_stream_is_said_in_one_line() -> None:
         train(run, run.loader((torch.zeros(1) for _ in range(8)), batch_size=4), 2)
 
 
-# -- real processes -------------------------------------------------------------------------------------
+# -- real processes
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.processes
@@ -486,7 +495,9 @@ def test_a_stream_follows_changes_in_place(tmp_path: Path, seed: int) -> None:
 
 
 def shorter_for_some(toy: Toy) -> None:
-    """Replica 1 gets a stream that ends two steps earlier, when steps have long been short."""
+    """Replica 1 gets a stream that ends two steps earlier, when steps have long been
+    short.
+    """
     run = ct.init()
     model = nn.Linear(1, 1)
     elastic, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -1,4 +1,6 @@
-"""Replicas that drift apart are told of it: the step, what differs, and where that comes from."""
+"""Replicas that drift apart are told of it: the step, what differs, and where that
+comes from.
+"""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """count: at which a variable of the loop begins, lower in a replica that has just joined.
+    """count: at which a variable of the loop begins, lower in a replica that has just
+    joined.
 
     mistake: what the loop does with it.
     """

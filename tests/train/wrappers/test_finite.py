@@ -1,4 +1,4 @@
-"""A loss that is not finite is told within a few steps, though nobody measures noise."""
+"""A loss that is not finite is told soon, though nobody measures noise."""
 
 import re
 

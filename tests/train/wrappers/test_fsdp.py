@@ -1,4 +1,6 @@
-"""Models cut over the replicas (FSDP2), with real processes: the same run as whole on one."""
+"""Models cut over the replicas (FSDP2), with real processes: the same run as whole on
+one.
+"""
 
 import os
 import pickle
@@ -49,7 +51,9 @@ def output(folder: Path) -> str:
 
 @pytest.mark.parametrize("num_replicas", [1, 2, 3])
 def test_a_sharded_run_is_the_plain_one(tmp_path: Path, num_replicas: int) -> None:
-    """301 samples in steps of 60: uneven shards, accumulation, and a last step of one sample: stand-ins."""
+    """301 samples in steps of 60: uneven shards, accumulation, and a last step of one
+    sample: stand-ins.
+    """
     toy = sharded(
         tmp_path, batch_size=60, max_atomic=9, optimizer="groups", clip=0.3, double=True
     )
@@ -58,7 +62,9 @@ def test_a_sharded_run_is_the_plain_one(tmp_path: Path, num_replicas: int) -> No
 
 
 def leave_grad_stats(toy: Toy) -> None:
-    """Train; leave what was measured of the gradient's noise in `stats-<strategy>.pt`."""
+    """Train; leave what was measured of the gradient's noise in
+    `stats-<strategy>.pt`.
+    """
     torch.set_num_threads(1)
     run = ct.init(device="cpu")
     model, optimizer = run.prepare(
@@ -72,7 +78,8 @@ def leave_grad_stats(toy: Toy) -> None:
             optimizer.zero_grad()
             nn.functional.mse_loss(model(x), y).backward()
             optimizer.step()
-    stats, interval = run.grad_stats, run.noise_scale_interval
+    stats = run.grad_stats
+    interval = run.noise_scale_interval
     assert stats is not None
     assert interval is not None
     rows = run._session.profiles.of("cpu").means
@@ -88,7 +95,9 @@ def leave_grad_stats(toy: Toy) -> None:
 def test_the_noise_scale_is_that_of_whole_models(
     tmp_path: Path, optimizer: str, max_atomic: int | None
 ) -> None:
-    """On three replicas no tensor is cut evenly; AdamW's norms are in its own metric."""
+    """On three replicas no tensor is cut evenly; AdamW's norms are in its own
+    metric.
+    """
     toy = Toy(
         folder=str(tmp_path),
         batch_size=61,
@@ -105,7 +114,8 @@ def test_the_noise_scale_is_that_of_whole_models(
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(NUM_FEATURES, 8), nn.Linear(8, NUM_FEATURES)
+        self.up = nn.Linear(NUM_FEATURES, 8)
+        self.down = nn.Linear(8, NUM_FEATURES)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.down(self.up(x).relu())
@@ -239,7 +249,8 @@ def test_shared_and_frozen_weights_scaled_losses_and_mixed_precision(
         tmp_path,
         ON_ONE_GPU if device != "cpu" else None,
     )
-    state, wanted = torch.load(tmp_path / "state.pt", map_location="cpu"), plain_odd()
+    state = torch.load(tmp_path / "state.pt", map_location="cpu")
+    wanted = plain_odd()
     assert state.keys() == wanted.keys()
     tolerance = 0.02 if kind == "bf16" else 1e-5
     for name, value in state.items():
@@ -272,7 +283,9 @@ def test_what_cannot_be_sharded_is_said_at_once() -> None:
 
 
 def live(toy: Toy, *generations: tuple[int, int | None, str]) -> None:
-    """Run generations of (replicas, step at which the last one is told to stop, strategy)."""
+    """Run generations of (replicas, step at which the last one is told to stop,
+    strategy).
+    """
     for count, stop_at, strategy in generations:
         toy = replace(toy, strategy=strategy)
         harm = {} if stop_at is None else {stop_at: signal.SIGTERM}

@@ -1,4 +1,6 @@
-"""Mixed precision: scaled losses, skipped steps and 16-bit gradients, against a plain loop."""
+"""Mixed precision: scaled losses, skipped steps and 16-bit gradients, against a plain
+loop.
+"""
 
 import math
 from pathlib import Path
@@ -82,7 +84,9 @@ def test_scaled_losses_skips_and_clipping_are_the_plain_loops(
 
 @pytest.mark.parametrize("max_atomic", [None, 16])
 def test_the_noise_scale_does_not_see_the_loss_scale(max_atomic: int | None) -> None:
-    """The loss scale doubles after ten good steps and halves at a bad one, of which there are many."""
+    """The loss scale doubles after ten good steps and halves at a bad one, of which
+    there are many.
+    """
     run = ct.init()
     centre = Centre()
     sgd = torch.optim.SGD(centre.parameters(), lr=0.0)
@@ -173,7 +177,9 @@ def test_bfloat16_autocast_trains_and_measures() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_norms_of_16_bit_gradients_are_taken_in_32(dtype: torch.dtype) -> None:
-    """In 16 bits the first would overflow; the differences of such norms would be lost in rounding."""
+    """In 16 bits the first would overflow; the differences of such norms would be lost
+    in rounding.
+    """
     meter = NormMeter(None, sums=False)
     meter.begin_step(measure=True)
     grads = [torch.full((1000,), 2000.0 + step).to(dtype) for step in range(2)]

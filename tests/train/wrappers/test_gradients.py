@@ -1,4 +1,6 @@
-"""The gradient of a step, in one process: passes add up to the whole batch, whatever the loop does."""
+"""The gradient of a step, in one process: passes add up to the whole batch, whatever
+the loop does.
+"""
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ from tests.train.noise.quadratic import cloud, noise_scale, true_noise_scale
 
 pytestmark = pytest.mark.train
 
-NUM_SAMPLES, BATCH = 90, 40
+NUM_SAMPLES = 90
+BATCH = 40
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -169,14 +172,19 @@ def test_two_backwards_of_a_pass_add_up(max_atomic: int | None, reduction: str) 
 
 @pytest.mark.parametrize("max_atomic", [None, 16, 9])
 def test_noise_scale_of_a_known_covariance(max_atomic: int | None) -> None:
-    """Differenced on one replica without accumulation; else from the passes, even (16) and uneven (9)."""
+    """Differenced on one replica without accumulation; else from the passes, even (16)
+    and uneven (9).
+    """
     assert noise_scale(max_atomic) == pytest.approx(true_noise_scale(), rel=0.1)
 
 
 def test_noise_scale_of_adam_is_in_its_metric() -> None:
-    """Adam divides each coordinate by the root of its second moment, here mean^2 + variance / batch."""
+    """Adam divides each coordinate by the root of its second moment, here mean^2 +
+    variance / batch.
+    """
     found = noise_scale(16, lambda model: torch.optim.Adam(model.parameters(), lr=0.0))
-    mean, var = cloud().mean(0), cloud().var(0)
+    mean = cloud().mean(0)
+    var = cloud().var(0)
     second = mean.square() + var / 32
     assert found == pytest.approx(
         float((var / second).sum() / (mean.square() / second).sum()), rel=0.15
@@ -187,10 +195,8 @@ def test_noise_scale_of_adam_is_in_its_metric() -> None:
 def test_alone_a_step_of_one_pass_that_is_not_measured_is_left_to_autograd() -> None:
     run = ct.init()
     model, optimizer = run.prepare(*make())
-    x, y = (
-        torch.randn(720, 4, dtype=torch.float64),
-        torch.randn(720, 1, dtype=torch.float64),
-    )
+    x = torch.randn(720, 4, dtype=torch.float64)
+    y = torch.randn(720, 1, dtype=torch.float64)
     loader = run.loader(TensorDataset(x, y), batch_size=2)
     watched = []
     for _ in run.epochs(1):

@@ -1,4 +1,6 @@
-"""Optimisers whose state_dict leaves something out: all of it comes back, or `prepare` refuses them."""
+"""Optimisers whose state_dict leaves something out: all of it comes back, or `prepare`
+refuses them.
+"""
 
 import io
 import logging
@@ -52,7 +54,9 @@ class Sam(torch.optim.Optimizer):
 
 
 class Lookahead(torch.optim.Optimizer):
-    """As pytorch_optimizer's: a state_dict of its own, and no `state_dict()["param_groups"]`."""
+    """As pytorch_optimizer's: a state_dict of its own, and no
+    `state_dict()["param_groups"]`.
+    """
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.optimizer = inner
@@ -101,7 +105,9 @@ class Count:
 
 
 class Written:
-    """By hand: no class of torch's, no state_dict; momentum by parameter, made when it is first needed."""
+    """By hand: no class of torch's, no state_dict; momentum by parameter, made when it
+    is first needed.
+    """
 
     def __init__(self, params: Any) -> None:
         self.param_groups = [{"params": list(params), "lr": 0.05}]

@@ -1,4 +1,6 @@
-"""The model on several replicas: whose values count at first, and what may come out of its forward."""
+"""The model on several replicas: whose values count at first, and what may come out of
+its forward.
+"""
 
 import time
 from dataclasses import dataclass, replace
@@ -43,7 +45,9 @@ def test_all_begin_with_the_first_ones_values_and_may_average_them(
 
 
 def accumulate_in_views(folder: str) -> None:
-    """Train with gradients that are zeroed in place, in DDP's own memory where there are several replicas."""
+    """Train with gradients that are zeroed in place, in DDP's own memory where there
+    are several replicas.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     run = ct.init()
@@ -148,7 +152,9 @@ def test_what_is_in_place_already_is_not_copied_again() -> None:
 
 
 def freeze_for_a_while(folder: str) -> None:
-    """As a GAN's critic is in the generator's step, in which the replicas happen to change."""
+    """As a GAN's critic is in the generator's step, in which the replicas happen to
+    change.
+    """
     torch.manual_seed(0)
     run = ct.init()
     net = nn.Linear(3, 1).double()

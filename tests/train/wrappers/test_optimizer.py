@@ -12,7 +12,9 @@ pytestmark = pytest.mark.train
 
 
 class Opaque:
-    """An output in which nobody finds tensors, so no hook tells when its backward is over."""
+    """An output in which nobody finds tensors, so no hook tells when its backward is
+    over.
+    """
 
     def __init__(self, value: Tensor) -> None:
         self.value = value
@@ -28,7 +30,9 @@ class Net(nn.Module):
 
 
 def trained(*, with_closure: bool) -> tuple[float, GradStats | None]:
-    """Return the weight after two steps of 6 samples, and what was measured of the gradients' noise."""
+    """Return the weight after two steps of 6 samples, and what was measured of the
+    gradients' noise.
+    """
     run = ct.init()
     net = Net()
     model, optimizer = run.prepare(

@@ -1,4 +1,6 @@
-"""Batches by a rule of the job's own: when they change, what is reported, and that a stop changes nothing."""
+"""Batches by a rule of the job's own: when they change, what is reported, and that a
+stop changes nothing.
+"""
 
 import math
 import time
@@ -34,7 +36,9 @@ from tests.train.report.test_reporter import Scheduler, serving
 
 pytestmark = pytest.mark.train
 
-NUM_SAMPLES, SMALL, LARGE = 96, 8, 32
+NUM_SAMPLES = 96
+SMALL = 8
+LARGE = 32
 ACCORDION = "accordion(every=2)"
 
 
@@ -46,7 +50,9 @@ def points() -> TensorDataset:
 
 
 class Training:
-    """A linear regression whose learning rate falls to `share` of it from epoch `falls_at` on."""
+    """A linear regression whose learning rate falls to `share` of it from epoch
+    `falls_at` on.
+    """
 
     def __init__(
         self,
@@ -82,7 +88,9 @@ class Training:
         self.optimizer.step()
 
     def go_on(self, num_epochs: int, stop_at: int | None = None) -> list[int]:
-        """Train; return the batch of each epoch. It ends early at the beginning of step `stop_at`."""
+        """Train; return the batch of each epoch. It ends early at the beginning of step
+        `stop_at`.
+        """
         batches = []
         for _ in self.run.epochs(num_epochs):
             batches.append(self.loader.batch_size)
@@ -104,14 +112,17 @@ def test_accordion_grows_where_the_gradient_is_steady_and_shrinks_when_the_rate_
 ):
     run = ct.init(contract="self")
     training = Training(run, 1e-6, rule=ACCORDION, falls_at=5)
-    # Decisions before epochs 2, 4, ...: the first knows no norm before; the rate fell between 4 and 6.
-    small, large = [SMALL] * 2, [LARGE] * 2
+    # Decisions before epochs 2, 4, ...: the first knows no norm before; the rate fell
+    # between 4 and 6.
+    small = [SMALL] * 2
+    large = [LARGE] * 2
     assert training.go_on(12) == [*small, *small, *large, *small, *large, *large]
 
 
 def test_a_gradient_that_changes_by_half_is_critical() -> None:
     run = ct.init(contract="self")
-    # The gradient's mean over two epochs falls to a small share of that over the two before, then stays.
+    # The gradient's mean over two epochs falls to a small share of that over the two
+    # before, then stays.
     training = Training(run, 0.02, rule=ACCORDION)
     batches = training.go_on(16)
     assert batches[:6] == [SMALL] * 6
@@ -124,7 +135,8 @@ def test_a_gradient_that_changes_by_half_is_critical() -> None:
 
 def test_the_rate_follows_the_batch_and_samples_count_alike() -> None:
     run = ct.init(contract="self")
-    training, rates = Training(run, 1e-6, rule=ACCORDION), set()
+    training = Training(run, 1e-6, rule=ACCORDION)
+    rates = set()
     training.optimizer.inner.register_step_post_hook(  # type: ignore[attr-defined]  # of ElasticOptimizer
         lambda optimizer, *_: rates.add(
             (training.loader.batch_size, optimizer.param_groups[0]["lr"])
@@ -138,7 +150,9 @@ def test_the_rate_follows_the_batch_and_samples_count_alike() -> None:
 def test_the_noise_scale_doubles_the_batch_when_it_is_above_its_mean() -> None:
     run = ct.init(contract="self")
     training = Training(run, 0.02, rule="noise-scale(every=3)")
-    batches, scales, wanted = [], list[float](), SMALL
+    batches = []
+    scales = list[float]()
+    wanted = SMALL
     for epoch in run.epochs(18):
         if epoch % 3 == 0 and epoch:
             finite = [scale for scale in scales if math.isfinite(scale)]
@@ -168,7 +182,8 @@ def test_a_run_that_was_stopped_decides_as_if_it_had_not(
     assert (
         set(batches) >= {SMALL, LARGE} if rule == ACCORDION else len(set(batches)) > 1
     )
-    # Stopped in the middle of a window of two epochs, each time; the newest checkpoint is a step old.
+    # Stopped in the middle of a window of two epochs, each time; the newest checkpoint
+    # is a step old.
     for stop_at in (15, 41, 70, 100, None):
         run = ct.init(contract="self", checkpoint_dir=tmp_path, checkpoint_every_s=1e-9)
         part = Training(run, 0.004, rule=rule)
@@ -181,7 +196,9 @@ def test_a_run_that_was_stopped_decides_as_if_it_had_not(
 def reports_of(
     training: Training, scheduler: Scheduler, num_epochs: int
 ) -> list[TrainingReport]:
-    """Train, and return the report at the end of each epoch; the next begins when it has arrived."""
+    """Train, and return the report at the end of each epoch; the next begins when it
+    has arrived.
+    """
     told = []
     for _ in training.run.epochs(num_epochs):
         for x, y in training.loader:
@@ -224,7 +241,9 @@ def told_by_a_run(num_epochs: int, *, falls_at: int = 99) -> list[TrainingReport
 
 
 def predicted(told: Sequence[TrainingReport]) -> Iterator[tuple[Measured, Ahead]]:
-    """Yield what is known after each report, and what Shockwave's predictor makes of it in a round."""
+    """Yield what is known after each report, and what Shockwave's predictor makes of it
+    in a round.
+    """
     ledger = Ledger(
         rule=Rule.RESTATEMENT, calibrate=False, whole_seconds=False, round_s=120.0
     )
@@ -259,7 +278,9 @@ def test_shockwave_predicts_from_what_a_run_reports() -> None:
 
 
 def test_shockwaves_predictor_follows_a_run_from_regime_to_regime() -> None:
-    """Steady, critical again as the rate falls, steady: each epoch is booked in the batch told before it."""
+    """Steady, critical again as the rate falls, steady: each epoch is booked in the
+    batch told before it.
+    """
     told = told_by_a_run(12, falls_at=5)
     batches = [report.batch.total for report in told if report.batch]
     assert batches == [SMALL] * 4 + [LARGE] * 2 + [SMALL] * 2 + [LARGE] * 4
@@ -297,7 +318,9 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def train_in_replicas(folder: str) -> None:
-    """Note the batch of each epoch, as the first replica sees it, and the parameters at the end."""
+    """Note the batch of each epoch, as the first replica sees it, and the parameters at
+    the end.
+    """
     torch.set_num_threads(1)
     run = ct.init(contract="self", checkpoint_dir=Path(folder, "checkpoints"))
     training = Training(run, 0.004, rule=ACCORDION)

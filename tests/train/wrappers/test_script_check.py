@@ -20,7 +20,8 @@ pytestmark = pytest.mark.train
 
 NO_STEP = "50 steps with a backward but without optimizer.step(): nothing is learnt"
 UNWRAPPED = (
-    "50 steps in which another optimizer than that of run.prepare changed the parameters: use what prepare "
+    "50 steps in which another optimizer than that of run.prepare changed the "
+    "parameters: use what prepare "
     "returned, model and optimizer"
 )
 # Where nobody uses the noise scale, two steps in 64 are looked at.
@@ -52,7 +53,8 @@ def test_a_mistake_is_told_once(
 def loop(num_steps: int, body: str, caplog: pytest.LogCaptureFixture) -> list[str]:
     """Train `num_steps` steps in a way that is not a mistake; return what was said.
 
-    Losses have a least, as else gradients of most initial parameters grow without end, which would be said.
+    Losses have a least, as else gradients of most initial parameters grow without end,
+    which would be said.
     """
     caplog.set_level(logging.WARNING)
     run = ct.init()
@@ -133,7 +135,10 @@ def test_a_loss_that_is_not_finite_is_told_with_its_step_and_reported(
                 loss.backward()
                 optimizer.step()
     assert caplog.messages == [
-        "step 7: loss is nan: look at the data and the loss, lower the learning rate, or clip; training goes on"
+        (
+            "step 7: loss is nan: look at the data and the loss, lower the learning "
+            "rate, or clip; training goes on"
+        )
     ]
     report = fit(take_snapshot(run._session, 1, None)).report
     assert report.metrics[NOT_FINITE_STEP] == 7.0
@@ -168,7 +173,9 @@ def test_gradients_that_recover_are_not_told() -> None:
 
 
 def beside(caplog: pytest.LogCaptureFixture, *, distributed: bool, again: bool) -> str:
-    """Return what is said where a second optimiser steps 12 times. again: a new one in each step."""
+    """Return what is said where a second optimiser steps 12 times. again: a new one in
+    each step.
+    """
     session: Any = SimpleNamespace(
         current=object(),
         progress=SimpleNamespace(step=0),

@@ -1,4 +1,6 @@
-"""Sparse gradients: as the plain loop trains, alone and on replicas, also where a table is not used."""
+"""Sparse gradients: as the plain loop trains, alone and on replicas, also where a table
+is not used.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ BATCH = 24
 
 
 class Tables(nn.Module):
-    """Two sparse tables, one of which is used in every second step only, and a dense layer."""
+    """Two sparse tables, one of which is used in every second step only, and a dense
+    layer.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +92,9 @@ def test_alone_it_is_the_plain_loop(kind: str, max_atomic: int | None) -> None:
 def test_replicas_train_tables_that_a_step_may_leave_out(
     max_atomic: int | None, tmp_path: Path
 ) -> None:
-    """The last step has 6 samples. DDP's own way refuses a step in which a table was not used."""
+    """The last step has 6 samples. DDP's own way refuses a step in which a table was
+    not used.
+    """
     how = ("tables", max_atomic, str(tmp_path))
     assert run_replicas(elastic, [how] * 3, tmp_path) == [0] * 3
     found, measured = torch.load(tmp_path / "end.pt", weights_only=True)

@@ -1,4 +1,6 @@
-"""What is measured of a pass: compute without the wait for peers, late where a device is behind Python."""
+"""What is measured of a pass: compute without the wait for peers, late where a device
+is behind Python.
+"""
 
 import pytest
 
@@ -12,7 +14,8 @@ from coadapt.train.wrappers.timing import (
 
 pytestmark = pytest.mark.train
 
-ALONE, PAIR = Placement((1,)), Placement((2,))
+ALONE = Placement((1,))
+PAIR = Placement((2,))
 
 
 class Device:

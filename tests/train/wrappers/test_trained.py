@@ -1,4 +1,6 @@
-"""Several models and optimisers in one run: a GAN as in DCGAN, alone, in passes, and on replicas."""
+"""Several models and optimisers in one run: a GAN as in DCGAN, alone, in passes, and on
+replicas.
+"""
 
 import time
 from pathlib import Path
@@ -14,7 +16,9 @@ from tests.train.replicas import Elastic, run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
-NUM_SAMPLES, BATCH, EPOCHS = 96, 24, 3
+NUM_SAMPLES = 96
+BATCH = 24
+EPOCHS = 3
 
 
 def samples() -> Tensor:
@@ -34,9 +38,12 @@ def make(
 
 
 def body(nets: Any, rows: Tensor) -> None:
-    """One iteration as in DCGAN: two backwards for the critic, one through it for the generator."""
+    """One iteration as in DCGAN: two backwards for the critic, one through it for the
+    generator.
+    """
     generator, critic, of_generator, of_critic = nets
-    real, noise = rows[:, :3], rows[:, 3:].repeat(1, 2)
+    real = rows[:, :3]
+    noise = rows[:, 3:].repeat(1, 2)
     loss = nn.functional.binary_cross_entropy_with_logits
     critic.zero_grad()
     score = critic(real)
@@ -91,7 +98,9 @@ def test_alone_it_is_the_plain_loop() -> None:
 def test_what_goes_through_a_model_after_its_step_is_no_part_of_it(
     max_atomic: int,
 ) -> None:
-    """In several passes. The generator stands still: in all but the last it sees the critic of before."""
+    """In several passes. The generator stands still: in all but the last it sees the
+    critic of before.
+    """
     assert_plain(elastic("", max_atomic=max_atomic, rate=0.0), rate=0.0)
 
 
@@ -128,7 +137,8 @@ def adapt(folder: str) -> None:
     torch.set_num_threads(1)
     run = ct.init(contract="adaptive", checkpoint_dir=folder)
     torch.manual_seed(1)
-    actor, critic = nn.Linear(4, 1), nn.Linear(4, 1)
+    actor = nn.Linear(4, 1)
+    critic = nn.Linear(4, 1)
     actor, first = run.prepare(
         actor, torch.optim.SGD(actor.parameters(), lr=1e-3), name="actor"
     )
@@ -151,7 +161,8 @@ def adapt(folder: str) -> None:
                 (model(x).squeeze(1) - wanted).square().mean().backward()
                 optimizer.step()
             if run.progress.step == 100:
-                own, other = session.noise_of(""), session.noise_of("critic")
+                own = session.noise_of("")
+                other = session.noise_of("critic")
                 assert own.stats() is not None
                 assert other.stats() is not None
                 print(

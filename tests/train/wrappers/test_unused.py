@@ -1,4 +1,6 @@
-"""What several replicas would refuse is found on one, and the run grows all the same."""
+"""What several replicas would refuse is found on one, and the run grows all the
+same.
+"""
 
 import logging
 import time

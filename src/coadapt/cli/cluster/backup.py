@@ -1,4 +1,6 @@
-"""`coadapt backup` and `coadapt restore`: a copy of the journal, and the way back to it."""
+"""`coadapt backup` and `coadapt restore`: a copy of the journal, and the way back to
+it.
+"""
 
 import json
 import sqlite3
@@ -34,7 +36,9 @@ def backup(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Copy the journal into a file, with the scheduler running or not, and look whether the copy is sound."""
+    """Copy the journal into a file, with the scheduler running or not, and look whether
+    the copy is sound.
+    """
     directory = _prepared(state)
     if file.exists():
         raise InputError("FILE", str(file), "a file that is not there yet")
@@ -62,10 +66,11 @@ def restore(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Put a backup in place of the journal, while no scheduler runs, and say what happened since.
+    """Put a backup in place of the journal, while no scheduler runs, and say what
+    happened since.
 
-    Nothing that ended since the backup is run again, and no job is ended unless --end-jobs says so. The
-    journal that was there is kept beside it.
+    Nothing that ended since the backup is run again, and no job is ended unless
+    --end-jobs says so. The journal that was there is kept beside it.
     """
     from coadapt.cli.cluster.restoring import compare, ends_on_disk, state_of
     from coadapt.executors.processes.records.taking_over import take_over_layout
@@ -116,7 +121,9 @@ def _prepared(state: Path | None) -> StateDir:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a database, also while it is written. Raises StoreError; then there is no `target`."""
+    """Copy a database, also while it is written. Raises StoreError; then there is no
+    `target`.
+    """
     beside = beside_of(target)
     try:
         beside.touch(mode=PRIVATE_FILE)
@@ -134,7 +141,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _check_sound(path: Path) -> int:
-    """Return the number of events at `path`. Raises StoreError where something of it is harmed."""
+    """Return the number of events at `path`. Raises StoreError where something of it is
+    harmed.
+    """
     from coadapt.runtime.journal_check import judge, read_all
     from coadapt.runtime.upkeep.journal_upgrade import schema_of
     from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
@@ -157,7 +166,9 @@ def _count(path: Path) -> int:
 
 
 def _check_needed(directory: StateDir, file: Path) -> None:
-    """Raise InputError where the journal there is sound and has all of the backup, and more."""
+    """Raise InputError where the journal there is sound and has all of the backup, and
+    more.
+    """
     from coadapt.runtime.journal_check import judge, read_all
     from coadapt.runtime.upkeep.journal_upgrade import schema_of
     from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
@@ -170,7 +181,10 @@ def _check_needed(directory: StateDir, file: Path) -> None:
     if judge(there).findings() or last is None or last.link != given.head_link:
         return
     more = there.head - given.head
-    allowed = f"a backup that is needed: {directory.journal} is sound, and has all of it and {more} events more"
+    allowed = (
+        f"a backup that is needed: {directory.journal} is sound, and has all of it "
+        f"and {more} events more"
+    )
     raise InputError("FILE", str(file), f"{allowed} (--anyway takes it all the same)")
 
 
@@ -208,10 +222,13 @@ def _cancel(journal: Path, found: "Differences") -> None:
 
 
 def _replace(directory: StateDir, beside: Path) -> Path | None:
-    """Put the restored journal in place; return where the one that was there is kept."""
+    """Put the restored journal in place; return where the one that was there is
+    kept.
+    """
     from coadapt.runtime.journal_check import FILES
 
-    journal, index = directory.journal, directory.index
+    journal = directory.journal
+    index = directory.index
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     kept = journal.with_name(f"{journal.name}.replaced-{stamp}")
     had = journal.exists()
@@ -230,7 +247,8 @@ def _told(found: "Differences", *, go: bool, dry_run: bool) -> str:
     if not go:
         named = ", ".join(sorted(found.to_end))
         return (
-            f"nothing was changed: jobs run of which the backup knows nothing, or less ({named}); let them "
+            f"nothing was changed: jobs run of which the backup knows nothing, or "
+            f"less ({named}); let them "
             "end first, or end them with --end-jobs"
         )
     return "restored; start the scheduler with: coadapt up"

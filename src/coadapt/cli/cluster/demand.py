@@ -1,4 +1,6 @@
-"""How many slots jobs wait for, and how many they use well, for executors that can get more of them."""
+"""How many slots jobs wait for, and how many they use well, for executors that can get
+more of them.
+"""
 
 import math
 from dataclasses import replace
@@ -14,9 +16,11 @@ from coadapt.model import JobView, RescaleContract
 from coadapt.model.tenant import EVERYBODY, quotas_of
 from coadapt.service.live_loop import LiveLoop
 
-# A slot is worth borrowing that brings at least this part of what the job's first one brings.
+# A slot is worth borrowing that brings at least this part of what the job's first one
+# brings.
 WORTH_MIN = 0.5
-# So many times the replicas that a job was timed on its speed is believed, as policies do.
+# So many times the replicas that a job was timed on its speed is believed, as policies
+# do.
 BELIEVED = 2
 # Of one job: beyond, a table of its goodput costs more than the answer is worth.
 COUNTED_MAX = 64
@@ -43,8 +47,8 @@ class Demand:
 def wanted_slots(state: SchedulerState) -> int:
     """Return the slots that waiting jobs need at least, beyond those that are free.
 
-    A job that trains wants no more for that: what one more slot would buy it is worth less than a queue's
-    patience, and a policy shrinks it as soon as another one waits.
+    A job that trains wants no more for that: what one more slot would buy it is worth
+    less than a queue's patience, and a policy shrinks it as soon as another one waits.
     """
     waiting = [job for job in state.jobs.values() if job.state is JobState.PENDING]
     needed = sum(
@@ -60,11 +64,14 @@ def wanted_slots(state: SchedulerState) -> int:
 
 
 def useful_slots(job: JobView, node_slots: int) -> int:
-    """Return how many slots `job` uses well, by the goodput that each more of them brings.
+    """Return how many slots `job` uses well, by the goodput that each more of them
+    brings.
 
-    One whose speed is not known, or that nobody may rescale, uses what it has, or the fewest that it takes.
+    One whose speed is not known, or that nobody may rescale, uses what it has, or the
+    fewest that it takes.
     """
-    limits, held = job.spec.replicas, job.allocation.num_replicas
+    limits = job.spec.replicas
+    held = job.allocation.num_replicas
     gpu_type, profile = min(job.measured.by_type.items(), default=("", None))
     if profile is None or job.spec.contract is RescaleContract.FROZEN:
         return held or limits.min

@@ -1,4 +1,6 @@
-"""`coadapt doctor`: what is missing for an engine, what is wrong with a state directory, and repairs."""
+"""`coadapt doctor`: what is missing for an engine, what is wrong with a state
+directory, and repairs.
+"""
 
 import shutil
 import time
@@ -60,7 +62,9 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Say what is wrong with the state directory or missing for the executor; exit with 1 if so."""
+    """Say what is wrong with the state directory or missing for the executor; exit with
+    1 if so.
+    """
     directory = find_state_dir(state)
     ready = _look_at_executor(directory, executor, executor_option or [])
     ready = _look_at_objects(checkpoints) and ready
@@ -69,7 +73,10 @@ def doctor(
     ) and not directory.path.is_dir():
         raise typer.Exit(0 if ready else EXIT_FAILED)  # before the first `coadapt up`
     if not directory.path.is_dir():
-        allowed = "a directory that `coadapt up` has run on; before the first time, --executor NAME looks"
+        allowed = (
+            "a directory that `coadapt up` has run on; before the first time, "
+            "--executor NAME looks"
+        )
         raise InputError("--state", str(directory.path), allowed)
     check_own(directory.path, "--state")
     check_plain(directory.journal)
@@ -86,7 +93,9 @@ def doctor(
 def _look_at_executor(
     directory: StateDir, name: str | None, options: list[str]
 ) -> bool:
-    """Look whether an executor has what it needs: that of the command line, or of the settings file."""
+    """Look whether an executor has what it needs: that of the command line, or of the
+    settings file.
+    """
     from coadapt.cli.cluster.up_settings import SETTINGS_FILE, read_settings
     from coadapt.executors import prepare_executor
     from coadapt.executors.host import Examinable
@@ -108,7 +117,9 @@ def _look_at_executor(
 
 
 def _told_network() -> str:
-    """Return which interface replicas on this machine would use, unless their engine names another address."""
+    """Return which interface replicas on this machine would use, unless their engine
+    names another address.
+    """
     from coadapt.interfaces import default_interface, own_name_means
 
     chosen = default_interface()
@@ -119,13 +130,16 @@ def _told_network() -> str:
             "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
         )
     return (
-        f"between machines gloo and NCCL use the interface that has the node's address; here {chosen.name} "
+        f"between machines gloo and NCCL use the interface that has the node's "
+        f"address; here {chosen.name} "
         f"({chosen.address}, {chosen.why}); {name}, which does not matter"
     )
 
 
 def _look_at_objects(url: str | None) -> bool:
-    """Look whether checkpoints can be kept at `url`; without one, whether they could be at any."""
+    """Look whether checkpoints can be kept at `url`; without one, whether they could be
+    at any.
+    """
     from importlib.util import find_spec
 
     from coadapt.cli.cluster.object_check import look_at_checkpoints
@@ -167,13 +181,15 @@ def _look_at_journal(directory: StateDir, repair: bool) -> bool:
         return True
     if judgement.foreign or (not found.rows and path.stat().st_size):
         typer.echo(
-            "           a repair would lose what is there: use the version of Coadapt that wrote it, or bring "
+            "           a repair would lose what is there: use the version of "
+            "Coadapt that wrote it, or bring "
             "back a backup with: coadapt restore FILE"
         )
         return False
     if not repair:
         typer.echo(
-            "           stop the scheduler, then: coadapt doctor --repair (it keeps a copy)"
+            "           stop the scheduler, then: coadapt doctor --repair (it keeps "
+            "a copy)"
         )
         return False
     with directory.locked():
@@ -185,10 +201,13 @@ def _look_at_journal(directory: StateDir, repair: bool) -> bool:
 
 
 def _tell_version(path: Path, version: int) -> bool:
-    """Say what to do with a journal of another version, which is none to repair; return whether it can be."""
+    """Say what to do with a journal of another version, which is none to repair; return
+    whether it can be.
+    """
     later = version > SCHEMA_VERSION
     typer.echo(
-        f"journal    {path} is of version {version}, this Coadapt's is {SCHEMA_VERSION}: "
+        f"journal    {path} is of version {version}, this Coadapt's is "
+        f"{SCHEMA_VERSION}: "
         + (
             "a later Coadapt wrote it; use that one"
             if later
@@ -207,7 +226,10 @@ def _told_cost(judgement: "Judgement") -> str:
         or judgement.errors
         or any(number > whole for number in harmed)
     ):
-        return "jobs may be told as they were before what is lost: look at them with coadapt ls --all"
+        return (
+            "jobs may be told as they were before what is lost: look at them with "
+            "coadapt ls --all"
+        )
     return "nothing is lost of the books of jobs: a snapshot holds them"
 
 
@@ -216,7 +238,8 @@ def _tell_refusals(directory: StateDir, refusals: list[tuple[int, str, str]]) ->
         typer.echo(f"           event {number} is set aside: {why}")
     if refusals:
         typer.echo(
-            f"           that is a bug: please report it with the table `refusals` of {directory.journal}"
+            f"           that is a bug: please report it with the table `refusals` "
+            f"of {directory.journal}"
         )
 
 

@@ -1,4 +1,6 @@
-"""`coadapt elastic-jobs`: makes jobs of a Kubernetes cluster's ElasticJobs, and mirrors how they stand."""
+"""`coadapt elastic-jobs`: makes jobs of a Kubernetes cluster's ElasticJobs, and mirrors
+how they stand.
+"""
 
 import signal
 import time
@@ -40,7 +42,9 @@ def elastic_jobs(
         float, typer.Option("--every", min=0.1, help="Seconds between two looks.")
     ] = 2.0,
 ) -> None:
-    """Submit each ElasticJob of a namespace, keep its status up to date, cancel it where it is deleted."""
+    """Submit each ElasticJob of a namespace, keep its status up to date, cancel it
+    where it is deleted.
+    """
     try:
         from coadapt.executors.kubernetes.api import ApiError, KubeApi, NoClusterError
     except ModuleNotFoundError as error:
@@ -55,7 +59,8 @@ def elastic_jobs(
         raise InputError(
             "--kubeconfig", kubeconfig or None, f"a kubeconfig of a cluster ({error})"
         ) from None
-    # In its container it is the first process, which a signal ends only if it says so itself.
+    # In its container it is the first process, which a signal ends only if it says so
+    # itself.
     signal.signal(signal.SIGTERM, _end)
     mirror = Mirror(api, namespace or api.namespace)
     said = ""
@@ -96,8 +101,8 @@ class Mirror:
     def look(self, client: Client) -> None:
         """Bring jobs, statuses and Events once to what there is now.
 
-        Raises ApiError, UnreachableError, RefusedError. May be interrupted anywhere and begun again: a job is
-        submitted under its object's uid.
+        Raises ApiError, UnreachableError, RefusedError. May be interrupted anywhere and
+        begun again: a job is submitted under its object's uid.
         """
         self.silence = ""
         items = self._api.get(self._path)["items"]
@@ -119,7 +124,8 @@ class Mirror:
         if FINALIZER not in finalizers:
             return
         job = cast("JsonObject", found.get("status") or {}).get("job")
-        # Perhaps it was submitted, and nobody came to write that down: the id is known all the same.
+        # Perhaps it was submitted, and nobody came to write that down: the id is known
+        # all the same.
         _cancel(client, str(job or job_id(str(metadata["name"]), str(metadata["uid"]))))
         left = [each for each in finalizers if each != FINALIZER]
         self._api.ask(
@@ -162,7 +168,9 @@ class Mirror:
     def _tell(
         self, client: Client, found: "JsonObject", standing: "Standing"
     ) -> tuple["Standing", bool]:
-        """Tell of the job in Events; return up to where that was done, and whether there is more to tell."""
+        """Tell of the job in Events; return up to where that was done, and whether
+        there is more to tell.
+        """
         from coadapt.executors.kubernetes.api import FORBIDDEN, ApiError
         from coadapt.executors.kubernetes.elastic_jobs import REFUSED
         from coadapt.runtime.job_history import Change
@@ -175,7 +183,10 @@ class Mirror:
                 if status.get("phase") != REFUSED:
                     self._events.refuse(found, standing.refusal, time.time())
                 return standing, False
-            path = f"{client.job_path(standing.job)}/changes?after={-1 if before is None else before}"
+            after = -1
+            if before is not None:
+                after = before
+            path = f"{client.job_path(standing.job)}/changes?after={after}"
             changes = [
                 from_json(Change, each)
                 for each in cast("list[object]", client.get(path)["changes"])

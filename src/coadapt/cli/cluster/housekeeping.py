@@ -14,7 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """Takes the steps of a prune each hour, in a thread of its own; `steps` is given the instant (s)."""
+    """Takes the steps of a prune each hour, in a thread of its own; `steps` is given
+    the instant (s).
+    """
 
     def __init__(
         self, steps: Callable[[float], Iterator[Step]], now: Callable[[], float]
@@ -42,7 +44,8 @@ class Housekeeping:
             logger.warning("what is too old could not be deleted: %s", error)
         if taken:
             logger.info(
-                "deleted what is too old: %d ended jobs, logs of %d more, %.1f MiB of files, %d events",
+                "deleted what is too old: %d ended jobs, logs of %d more, %.1f MiB "
+                "of files, %d events",
                 sum(step.what == JOB for step in taken),
                 sum(step.what == LOGS for step in taken),
                 sum(step.num_bytes for step in taken) / MEBIBYTE,

@@ -1,4 +1,6 @@
-"""What `coadapt doctor` says of the jobs' own directories: which of them are not as they were made."""
+"""What `coadapt doctor` says of the jobs' own directories: which of them are not as
+they were made.
+"""
 
 import typer
 
@@ -6,7 +8,8 @@ from coadapt.cli.state_dir import StateDir
 
 
 def look_at_job_dirs(directory: StateDir) -> bool:
-    """Name the jobs whose directory something else stands in place of, or is missing while they run.
+    """Name the jobs whose directory something else stands in place of, or is missing
+    while they run.
 
     Return whether there is none. The scheduler runs all the same.
     """
@@ -36,7 +39,8 @@ def look_at_job_dirs(directory: StateDir) -> bool:
         if not path_is_dir(job.records):
             sound = False
             typer.echo(
-                f"job        {name}: {job.records} is no directory: the scheduler knows nothing of its runs"
+                f"job        {name}: {job.records} is no directory: the scheduler "
+                f"knows nothing of its runs"
             )
     for name in names_in(directory.path / JOBS):
         path = directory.path / JOBS / name

@@ -1,4 +1,6 @@
-"""The composition root of the live scheduler: its parts are wired here, and live in one thread each."""
+"""The composition root of the live scheduler: its parts are wired here, and live in one
+thread each.
+"""
 
 import gc
 import logging
@@ -71,7 +73,9 @@ logger = logging.getLogger("coadapt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSettings:
-    """What `coadapt up` was told; port None: the last run's on this state directory, else the default."""
+    """What `coadapt up` was told; port None: the last run's on this state directory,
+    else the default.
+    """
 
     state_dir: StateDir
     executor: str
@@ -85,7 +89,8 @@ class LiveSettings:
 
 
 def serve(settings: LiveSettings) -> None:
-    """Run until SIGINT or SIGTERM; exit with EXIT_BROKEN if a part of the scheduler breaks.
+    """Run until SIGINT or SIGTERM; exit with EXIT_BROKEN if a part of the scheduler
+    breaks.
 
     Raises InputError before anything is changed.
     """
@@ -114,29 +119,29 @@ def _live(
     credentials: Credentials,
     sockets: list[socket.socket],
 ) -> bool:
-    """Wire the parts, run them until told to stop; return whether one broke. Replicas report to socket 0."""
-    state_dir, url, clock, demand = (
-        settings.state_dir,
-        _url(sockets[0]),
-        WallClock(),
-        Demand(),
-    )
+    """Wire the parts, run them until told to stop; return whether one broke. Replicas
+    report to socket 0.
+    """
+    state_dir = settings.state_dir
+    url = _url(sockets[0])
+    clock = WallClock()
+    demand = Demand()
     executor = connect(_host(settings, credentials, url, clock, demand))
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
     if (kept := upgrade(state_dir.journal)) is not None:
         logger.warning(
-            "the journal was brought over from an earlier version; the file as it was is kept in %s",
+            "the journal was brought over from an earlier version; the file as it "
+            "was is kept in %s",
             kept,
         )
     retry = JournalRetry()
     journal = Journal.at_path(state_dir.journal, retry)
     _check_not_lost(journal, executor)
-    index, first_config = _open_index(state_dir, journal), state_dir.first_config()
-    writer, change_log, tally = (
-        IndexWriter(index, journal.whole, first_config),
-        ChangeLog(),
-        Tally(),
-    )
+    index = _open_index(state_dir, journal)
+    first_config = state_dir.first_config()
+    writer = IndexWriter(index, journal.whole, first_config)
+    change_log = ChangeLog()
+    tally = Tally()
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
     latencies.watch_trouble(retry.seconds)
@@ -204,32 +209,39 @@ def _live(
 
 
 def close_files(closes: Sequence[Callable[[], None]]) -> bool:
-    """Call all of them in order; return whether the disk had no room for what was still to be written."""
+    """Call all of them in order; return whether the disk had no room for what was still
+    to be written.
+    """
     try:
         call_all(closes)
     except Exception as error:
         if not is_disk_full(error):
             raise
         logger.error(
-            "the disk is full: the history of jobs is made anew from the journal at the next start"
+            "the disk is full: the history of jobs is made anew from the journal at "
+            "the next start"
         )
         return True
     return False
 
 
 def call_all(closes: Sequence[Callable[[], None]]) -> None:
-    """Call all of them in order, whatever one raises: a part that is not told to end never does."""
+    """Call all of them in order, whatever one raises: a part that is not told to end
+    never does.
+    """
     with ExitStack() as stack:
         for close in reversed(closes):  # the last one that it is given comes first
             stack.callback(close)
 
 
 def spare_readers() -> None:
-    """Let Python look for garbage in what comes from now on, and seldom: the books have no cycles. And let
-    its threads take short turns: a request needs a handful, in which a round or a snapshot is under way.
+    """Let Python look for garbage in what comes from now on, and seldom: the books have
+    no cycles. And let its threads take short turns: a request needs a handful, in which
+    a round or a snapshot is under way.
 
-    At 10,000 jobs a look at everything takes 0.1 s, in which nobody is answered. Once before the books are
-    read back, which a dozen such looks made half as long again, and once after it.
+    At 10,000 jobs a look at everything takes 0.1 s, in which nobody is answered. Once
+    before the books are read back, which a dozen such looks made half as long again,
+    and once after it.
     """
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
@@ -255,7 +267,9 @@ def _host(
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Lines that cannot drive the operator's terminal, whatever a job wrote last before it failed."""
+    """Lines that cannot drive the operator's terminal, whatever a job wrote last before
+    it failed.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -276,7 +290,9 @@ def _open_index(state_dir: StateDir, journal: Journal) -> JobIndex:
 
 
 def _come_up(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
-    """Write where the scheduler answers, for the verbs and for the next run; print the banner."""
+    """Write where the scheduler answers, for the verbs and for the next run; print the
+    banner.
+    """
     settings.state_dir.write_connection(url, settings.policy)
     _print_banner(settings, url, loop)
 
@@ -291,11 +307,13 @@ def _url(server_socket: socket.socket) -> str:
 def run_parts(
     parts: Mapping[str, Callable[[], None]], close: Callable[[], None]
 ) -> bool:
-    """Run each part in a thread until a signal comes or one of them ends; return whether one broke.
+    """Run each part in a thread until a signal comes or one of them ends; return
+    whether one broke.
 
     A SIGHUP that is ignored already, as under `nohup`, stays so.
 
-    A part that breaks takes the scheduler down: the jobs run on, and a restart finds everything on disk.
+    A part that breaks takes the scheduler down: the jobs run on, and a restart finds
+    everything on disk.
     """
     over = threading.Event()
     broken = threading.Event()
@@ -358,7 +376,9 @@ def _disk_has_room(state_dir: StateDir) -> Iterator[None]:
 
 
 def _ports(settings: LiveSettings) -> list[int]:
-    """Return where to listen: where the last run did, since replicas that run on still report there."""
+    """Return where to listen: where the last run did, since replicas that run on still
+    report there.
+    """
     last = settings.state_dir.last_run()
     if settings.port is not None:
         return [settings.port]
@@ -367,9 +387,12 @@ def _ports(settings: LiveSettings) -> list[int]:
 
 @contextmanager
 def listening(host: str, ports: Sequence[int]) -> Iterator[socket.socket]:
-    """Listen on the first of `ports` that is free; 0 is any. Raises InputError if none is."""
+    """Listen on the first of `ports` that is free; 0 is any. Raises InputError if none
+    is.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio switches Nagle's algorithm off: it cost 40 ms per answer.
+    # With the protocol named, asyncio switches Nagle's algorithm off: it cost 40 ms per
+    # answer.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as server_socket:
         server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         for port in ports:
@@ -386,7 +409,9 @@ def listening(host: str, ports: Sequence[int]) -> Iterator[socket.socket]:
 
 
 def _check_not_lost(journal: Journal, executor: LiveExecutor) -> None:
-    """Raise StoreError if jobs run here but the journal is empty: a new one would have them all stopped."""
+    """Raise StoreError if jobs run here but the journal is empty: a new one would have
+    them all stopped.
+    """
     running = [job for job, _ in executor.adopted()]
     if running and journal.last_number == 0:
         named = ", ".join(running[:JOBS_NAMED]) + (
@@ -394,13 +419,16 @@ def _check_not_lost(journal: Journal, executor: LiveExecutor) -> None:
         )
         journal.close()
         raise StoreError(
-            f"the journal is empty, but {len(running)} of its jobs run here ({named}): bring back the file "
+            f"the journal is empty, but {len(running)} of its jobs run here "
+            f"({named}): bring back the file "
             "from a backup, or end them with: coadapt doctor --end-jobs"
         )
 
 
 def _stop_strangers(executor: LiveExecutor, loop: LiveLoop) -> None:
-    """End what runs here although the journal, perhaps a new one, knows nothing of it."""
+    """End what runs here although the journal, perhaps a new one, knows nothing of
+    it.
+    """
 
     def strangers(state: SchedulerState) -> list[Stop]:
         return [
@@ -410,7 +438,10 @@ def _stop_strangers(executor: LiveExecutor, loop: LiveLoop) -> None:
         ]
 
     for order in loop.read(strangers):
-        text = f"job {order.job} generation {order.generation} runs but is not in the journal: stopped"
+        text = (
+            f"job {order.job} generation {order.generation} runs but is not in the "
+            f"journal: stopped"
+        )
         logger.warning("%s", text)
         loop.notice(text)
         executor.execute(order, lambda _: None)
@@ -440,8 +471,10 @@ def _print_banner(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
     typer.echo(f"  slots    {kinds}")
     if states:
         typer.echo(
-            f"  jobs     {num_active} of {len(states)} not ended, {num_held} of them taken over"
+            f"  jobs     {num_active} of {len(states)} not ended, {num_held} of them "
+            f"taken over"
         )
     typer.echo(
-        "Ctrl-C stops the scheduler; its jobs run on, and the next `coadapt up` takes them over."
+        "Ctrl-C stops the scheduler; its jobs run on, and the next `coadapt up` "
+        "takes them over."
     )

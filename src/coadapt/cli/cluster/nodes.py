@@ -11,7 +11,8 @@ from coadapt.cli.state_dir import StateOption
 from coadapt.model import InputError
 
 nodes = typer.Typer(
-    help="Show nodes, and take back those that were set aside since jobs failed there again and again.",
+    help="Show nodes, and take back those that were set aside since jobs failed there "
+    "again and again.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -1,4 +1,6 @@
-"""`coadapt doctor --checkpoints URL`: whether checkpoints could be kept there, tried out."""
+"""`coadapt doctor --checkpoints URL`: whether checkpoints could be kept there, tried
+out.
+"""
 
 import secrets
 
@@ -11,12 +13,15 @@ FIELD = "--checkpoints"
 
 
 def look_at_checkpoints(url: str) -> bool:
-    """Say whether an object below `url` can be written, read, listed and removed from here.
+    """Say whether an object below `url` can be written, read, listed and removed from
+    here.
 
-    Raises InputError for a bad URL or scheme, and where its driver is missing, with how to get it.
+    Raises InputError for a bad URL or scheme, and where its driver is missing, with how
+    to get it.
     """
     folder = ObjectFolder(url, FIELD)
-    name, data = f"coadapt-doctor-{secrets.token_hex(4)}", secrets.token_bytes(16)
+    name = f"coadapt-doctor-{secrets.token_hex(4)}"
+    data = secrets.token_bytes(16)
     doing = "written"
     try:
         folder.put(name, data)
@@ -38,7 +43,8 @@ def look_at_checkpoints(url: str) -> bool:
     late = (
         ""
         if listed
-        else "; a new one is not listed at once, which costs nothing but a few stray objects"
+        else "; a new one is not listed at once, which costs nothing but a few stray "
+        "objects"
     )
     typer.echo(
         f"objects    below {url} can be written, read and removed from here{late}"

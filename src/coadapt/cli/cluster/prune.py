@@ -1,4 +1,6 @@
-"""`coadapt prune`: forget jobs that ended long ago, and say before what that would be."""
+"""`coadapt prune`: forget jobs that ended long ago, and say before what that would
+be.
+"""
 
 import json
 import time
@@ -25,7 +27,8 @@ def prune(
     logs_mib: Annotated[
         int | None,
         typer.Option(
-            help="The most of all logs together, MiB; those of ended jobs go. [likewise, 20480]"
+            help="The most of all logs together, MiB; those of ended jobs go. "
+            "[likewise, 20480]"
         ),
     ] = None,
     dry_run: Annotated[
@@ -36,9 +39,11 @@ def prune(
         bool, typer.Option("--json", help="Print what was deleted as JSON.")
     ] = False,
 ) -> None:
-    """Forget jobs that ended long ago, with their logs, and what the journal needs no more.
+    """Forget jobs that ended long ago, with their logs, and what the journal needs no
+    more.
 
-    Checkpoints stay, and living jobs are never touched. The scheduler may run meanwhile.
+    Checkpoints stay, and living jobs are never touched. The scheduler may run
+    meanwhile.
     """
     directory = find_state_dir(state)
     if not directory.path.is_dir():
@@ -109,7 +114,8 @@ def _done_here(directory: StateDir, keep: Keep, *, dry_run: bool) -> JsonObject:
 
 
 def _counted(told: JsonObject) -> str:
-    jobs, logs = cast("list[str]", told["jobs"]), cast("list[str]", told["logs"])
+    jobs = cast("list[str]", told["jobs"])
+    logs = cast("list[str]", told["logs"])
     size = cast(int, told["num_bytes"]) / MEBIBYTE
     parts = [f"{len(jobs)} ended jobs", f"logs of {len(logs)} more"]
     return f"{', '.join(parts)}, {size:.1f} MiB of files, {told['num_events']} events"
@@ -118,7 +124,11 @@ def _counted(told: JsonObject) -> str:
 def _told(told: JsonObject, keep: Keep, *, dry_run: bool) -> str:
     what = "would be deleted" if dry_run else "deleted"
     lines = [
-        f"{what}: {_counted(told)} (kept: {keep.days:g} days, {keep.logs_mib} MiB of logs)"
+        (
+            f"{what}: {_counted(told)} (kept: {keep.days:g} days, {keep.logs_mib} "
+            f"MiB of "
+            f"logs)"
+        )
     ]
     for name in ("jobs", "logs"):
         found = cast("list[str]", told[name])

@@ -1,4 +1,6 @@
-"""What a live scheduler did so far, from its files: the index of jobs, and the journal's latest snapshot."""
+"""What a live scheduler did so far, from its files: the index of jobs, and the
+journal's latest snapshot.
+"""
 
 import sqlite3
 from pathlib import Path
@@ -15,10 +17,11 @@ from coadapt.runtime.journal import Journal
 def read_back(
     journal_path: Path, index_path: Path, config: SchedulerConfig
 ) -> tuple[Scheduler, History]:
-    """Return the scheduler as the journal leaves it, and the history of all jobs that are known.
+    """Return the scheduler as the journal leaves it, and the history of all jobs that
+    are known.
 
-    The files are left as they are, so that a scheduler may be running on them: what the index does not have
-    yet is added to a copy in memory.
+    The files are left as they are, so that a scheduler may be running on them: what the
+    index does not have yet is added to a copy in memory.
     """
     index = JobIndex(":memory:")
     if index_path.exists():
@@ -27,10 +30,8 @@ def read_back(
     journal = Journal.at_path(journal_path)
     try:
         state, upto = journal.latest_snapshot() or (None, 0)
-        scheduler, writer = (
-            Scheduler(config, state),
-            IndexWriter(index, journal.whole, config),
-        )
+        scheduler = Scheduler(config, state)
+        writer = IndexWriter(index, journal.whole, config)
         writer.restored(scheduler.state, upto)
         for number, event in journal.numbered_events(after=upto):
             writer.observe(number, event, scheduler.handle(event), scheduler.state)

@@ -1,9 +1,13 @@
-"""What a backup of the journal and the jobs' own directories say of each job, and where they differ."""
+"""What a backup of the journal and the jobs' own directories say of each job, and where
+they differ.
+"""
 
-# A backup is older than what happened since. Three things on disk tell of that: the journal that is replaced,
-# if it can be read, the history of jobs, and the records in the jobs' directories. A job that ended since is
-# cancelled in the restored books, because nothing else keeps it from being run again. A job that runs in a
-# later generation than the books know would be ended by the scheduler: that has to be asked for.
+# A backup is older than what happened since. Three things on disk tell of that: the
+# journal that is replaced, if it can be read, the history of jobs, and the records in
+# the jobs' directories. A job that ended since is cancelled in the restored books,
+# because nothing else keeps it from being run again. A job that runs in a later
+# generation than the books know would be ended by the scheduler: that has to be asked
+# for.
 
 import sqlite3
 from collections.abc import Mapping
@@ -28,9 +32,10 @@ from coadapt.runtime.journal import Journal
 class Differences:
     """What differs, job by job, in a sentence each.
 
-    ended: they ended after the backup, and must not run again. to_end: they run, and the restored books would
-    have them ended. renumber: generations on disk that the restored books would give out again. unknown: they
-    were submitted after the backup, and do not run.
+    ended: they ended after the backup, and must not run again. to_end: they run, and
+    the restored books would have them ended. renumber: generations on disk that the
+    restored books would give out again. unknown: they were submitted after the backup,
+    and do not run.
     """
 
     ended: dict[JobId, str] = field(default_factory=dict)
@@ -44,7 +49,9 @@ class Differences:
 
 
 def state_of(path: Path) -> SchedulerState:
-    """Return the books that the journal at `path` tells. Raises StoreError, InputError."""
+    """Return the books that the journal at `path` tells. Raises StoreError,
+    InputError.
+    """
     journal = Journal.at_path(path)
     try:
         snapshot = journal.latest_snapshot()
@@ -60,7 +67,9 @@ def state_of(path: Path) -> SchedulerState:
 
 
 def ends_on_disk(journal: Path, index: Path) -> dict[JobId, str]:
-    """Return how jobs ended by the journal that is replaced and by the history, as far as these are read."""
+    """Return how jobs ended by the journal that is replaced and by the history, as far
+    as these are read.
+    """
     ends: dict[JobId, str] = {}
     if index.exists():
         address = f"file:{quote(str(index))}?mode=rw"
@@ -75,7 +84,9 @@ def ends_on_disk(journal: Path, index: Path) -> dict[JobId, str]:
 def compare(
     state: SchedulerState, ends: Mapping[JobId, str], state_dir: Path
 ) -> Differences:
-    """Return where the books `state` differ from what is on disk; `ends`: how jobs ended since."""
+    """Return where the books `state` differ from what is on disk; `ends`: how jobs
+    ended since.
+    """
     found = Differences()
     there = {*names_in(state_dir / JOBS), *names_in(state_dir / RECORDS)}
     known_ends = _ends(state)

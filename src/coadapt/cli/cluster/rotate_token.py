@@ -7,7 +7,9 @@ from coadapt.cli.state_dir import StateOption, find_state_dir
 
 
 def rotate_token(state: StateOption = None) -> None:
-    """Make a new token for the API; the old one is worth nothing at once. Jobs keep theirs."""
+    """Make a new token for the API; the old one is worth nothing at once. Jobs keep
+    theirs.
+    """
     from coadapt.service.auth import new_token
 
     directory = find_state_dir(state)

@@ -1,4 +1,6 @@
-"""The picture that `coadapt top` shows: from the API's snapshot of the cluster to rich's renderables."""
+"""The picture that `coadapt top` shows: from the API's snapshot of the cluster to
+rich's renderables.
+"""
 
 from collections import deque
 from datetime import datetime
@@ -37,13 +39,13 @@ class Screen:
         height: int | None = None,
         notice: str = "",
     ) -> RenderableType:
-        """Return what to show of a snapshot, on `width` columns and `height` lines (None: no limit)."""
+        """Return what to show of a snapshot, on `width` columns and `height` lines
+        (None: no limit).
+        """
         jobs = cast("list[JsonObject]", cluster["jobs"])
         colours = colours_of(jobs)
-        num_gpus, used = (
-            cast(int, cluster["num_gpus"]),
-            cast(float, cluster["num_gpus_used"]),
-        )
+        num_gpus = cast(int, cluster["num_gpus"])
+        used = cast(float, cluster["num_gpus_used"])
         self._held.append(used / num_gpus if num_gpus else 0.0)
         parts: list[RenderableType] = [
             _header(cluster),
@@ -115,7 +117,9 @@ def _nodes(
 
 
 def _counts(cluster: JsonObject) -> Text:
-    """Return how many jobs there are of each kind; the picture shows the first of them only."""
+    """Return how many jobs there are of each kind; the picture shows the first of them
+    only.
+    """
     numbers = cast("dict[str, int]", cluster["num_jobs"])
     waiting = numbers.get("pending", 0)
     ended = sum(number for state, number in numbers.items() if state in ENDED)
@@ -129,7 +133,9 @@ def _counts(cluster: JsonObject) -> Text:
 
 
 def _shown(jobs: list[JsonObject], limit: int | None) -> list[JsonObject]:
-    """Return the active jobs, then the ones that ended last, as many as there is room for."""
+    """Return the active jobs, then the ones that ended last, as many as there is room
+    for.
+    """
     active = [job for job in jobs if job["state"] not in ENDED]
     ended = sorted(
         (job for job in jobs if job["state"] in ENDED),

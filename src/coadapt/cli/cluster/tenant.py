@@ -36,7 +36,9 @@ def set_tenant(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Change what a tenant may have; what is not named stays. It counts from the next round on."""
+    """Change what a tenant may have; what is not named stays. It counts from the next
+    round on.
+    """
     if not name.strip():
         raise InputError("tenant", name, "a name")
     client = find_client(state)
@@ -62,7 +64,9 @@ def list_tenants(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List tenants: those that were configured, and those that own jobs which have not ended."""
+    """List tenants: those that were configured, and those that own jobs which have not
+    ended.
+    """
     answer = find_client(state).get("/v1/tenants")
     if as_json:
         typer.echo(json.dumps(answer))

@@ -48,7 +48,9 @@ def _watch(client: Client, cluster: JsonObject) -> None:
     from coadapt.cli.cluster.screen import Screen
     from coadapt.cli.console import make_console
 
-    console, screen, notice = make_console(), Screen(), ""
+    console = make_console()
+    screen = Screen()
+    notice = ""
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
@@ -58,7 +60,8 @@ def _watch(client: Client, cluster: JsonObject) -> None:
                 )
                 time.sleep(REFRESH_S)
                 try:
-                    cluster, notice = client.get(PATH), ""
+                    cluster = client.get(PATH)
+                    notice = ""
                 except UnreachableError as error:
                     notice = str(error)
     except KeyboardInterrupt:

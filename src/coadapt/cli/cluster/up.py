@@ -9,7 +9,8 @@ from coadapt.cli.completion import complete_policy
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.core.config import SchedulerConfig
 
-# None stands for "not told": then the settings file counts, and then the default that each help names.
+# None stands for "not told": then the settings file counts, and then the default that
+# each help names.
 SLOTS = typer.Option(
     help="CPU slots that stand for GPUs; without it NVIDIA GPUs are looked for."
 )
@@ -33,11 +34,13 @@ REACTION = typer.Option(
 )
 SETTLE = typer.Option(
     "--settle",
-    help="Seconds for which plans leave a job alone that has not taken a step yet. [default: 600]",
+    help="Seconds for which plans leave a job alone that has not taken a step yet. "
+    "[default: 600]",
 )
 IN_PLACE = typer.Option(
     "--in-place/--no-in-place",
-    help="Whether running jobs that can change their number of replicas without a restart do so. [yes]",
+    help="Whether running jobs that can change their number of replicas without a "
+    "restart do so. [yes]",
 )
 GRACE = typer.Option(
     "--grace", help="Seconds that replicas get to save their state. [default: 30]"
@@ -71,7 +74,9 @@ def up(
     keep_days: Annotated[float | None, KEEP_DAYS] = None,
     logs_mib: Annotated[int | None, LOGS_MIB] = None,
 ) -> None:
-    """Run the scheduler. Ctrl-C stops it; its jobs run on, and the next `coadapt up` takes them over."""
+    """Run the scheduler. Ctrl-C stops it; its jobs run on, and the next `coadapt up`
+    takes them over.
+    """
     from coadapt.cli.cluster.up_settings import read_settings
 
     given = {

@@ -1,4 +1,6 @@
-"""What `coadapt up` runs with: the command line's word, else the settings file's, else the default."""
+"""What `coadapt up` runs with: the command line's word, else the settings file's, else
+the default.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,9 @@ DEFAULT_REACTION_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpSettings:
-    """The keys of the settings file; as options of `coadapt up` its help explains them. Times in seconds."""
+    """The keys of the settings file; as options of `coadapt up` its help explains them.
+    Times in seconds.
+    """
 
     executor: str = "local"
     policy: str = "castor"
@@ -46,9 +50,9 @@ def read_settings(
 ) -> tuple[UpSettings, dict[str, OptionText]]:
     """Return the settings and the executor's options.
 
-    config: the file; else coadapt.yaml in the state directory, if there is one. given: of the command line,
-    None where it said nothing. options: `key=value` of it. Raises InputError that names the option, or the
-    file and its key.
+    config: the file; else coadapt.yaml in the state directory, if there is one. given:
+    of the command line, None where it said nothing. options: `key=value` of it. Raises
+    InputError that names the option, or the file and its key.
     """
     path = config or state_dir.path / SETTINGS_FILE
     data = _read(path) if config is not None or path.exists() else {}
@@ -125,7 +129,8 @@ def _check(settings: UpSettings, named: Callable[[str], str]) -> None:
     host = settings.host
     loopback = host in ("localhost", "::1") or host.startswith("127.")
     if not loopback and not settings.expose:
-        # Whoever holds the token runs commands as this user, and the token would cross the network in clear.
+        # Whoever holds the token runs commands as this user, and the token would cross
+        # the network in clear.
         raise InputError(
             named("host"),
             host,

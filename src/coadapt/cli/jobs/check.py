@@ -1,4 +1,6 @@
-"""`coadapt check`: whether a training script trains the same when its replicas change."""
+"""`coadapt check`: whether a training script trains the same when its replicas
+change.
+"""
 
 import os
 import sys
@@ -24,9 +26,11 @@ def check(
         bool, typer.Option("--json", help="Print the outcome as JSON.")
     ] = False,
 ) -> None:
-    """Run SCRIPT [ARGUMENTS] on this machine alone and under random changes of replicas, and compare.
+    """Run SCRIPT [ARGUMENTS] on this machine alone and under random changes of
+    replicas, and compare.
 
-    Exit code 0: the same training; 1: not, with what differs and why; 2: it could not be checked.
+    Exit code 0: the same training; 1: not, with what differs and why; 2: it could not
+    be checked.
     """
     options = [
         "--replicas",
@@ -39,8 +43,8 @@ def check(
         seed,
     ]
     flags = [*map(str, [*options, "--timeout", timeout]), *(["--json"] if json else [])]
-    # The command line does without torch, and imports nothing of coadapt.train. The check takes its place, so
-    # that whoever ends the verb ends the check.
+    # The command line does without torch, and imports nothing of coadapt.train. The
+    # check takes its place, so that whoever ends the verb ends the check.
     os.execv(
         sys.executable,
         [sys.executable, "-m", "coadapt.train.check", *flags, *context.args],

@@ -23,7 +23,9 @@ def describe(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show all about one job. State and reason, what it holds, how far it is, the latest decisions."""
+    """Show all about one job. State and reason, what it holds, how far it is, the
+    latest decisions.
+    """
     client = find_client(state)
     found = client.get(client.job_path(job))
     if as_json:
@@ -78,7 +80,10 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ("Command", f"{launch.get('run', '')}  in {launch.get('workdir', '')}"),
         (
             "Contract",
-            f"{job['contract']}, tenant {job['tenant']}, priority {job.get('priority', 0)}",
+            (
+                f"{job['contract']}, tenant {job['tenant']}, priority "
+                f"{job.get('priority', 0)}"
+            ),
         ),
         ("GPUs", gpus(job) + (f" ({nodes})" if nodes else "")),
         *[
@@ -103,7 +108,10 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         *_last_report(job),
         (
             "Submitted",
-            f"{_instant(job['submitted_at'])}, {duration(cast(float, job['age_s']))} ago",
+            (
+                f"{_instant(job['submitted_at'])}, {duration(cast(float, job['age_s']))} "
+                f"ago"
+            ),
         ),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
         ("Rescales", rescales),
@@ -138,7 +146,9 @@ def _last_report(job: JsonObject) -> list[tuple[str, str]]:
 
 
 def _pause(parts: dict[str, float]) -> list[tuple[str, str]]:
-    """Return how long the last change in place kept training waiting, and for what; nothing without one."""
+    """Return how long the last change in place kept training waiting, and for what;
+    nothing without one.
+    """
     if not parts:
         return []
     longest = sorted(parts.items(), key=lambda part: -part[1])
@@ -170,7 +180,8 @@ def _spans(job: JsonObject) -> list[str]:
     from coadapt.cli.jobs.job_table import duration
 
     return [
-        f"  {_instant(span['start'])}  {duration(cast(float, span['end']) - cast(float, span['start'])):>7}  "
+        f"  {_instant(span['start'])}  "
+        f"{duration(cast(float, span['end']) - cast(float, span['start'])):>7}  "
         f"{cast(float, span['num_gpus']):g} GPUs  {span['state']}"
         for span in cast("list[JsonObject]", job["spans"])
     ]

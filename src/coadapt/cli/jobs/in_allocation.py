@@ -1,7 +1,9 @@
-"""In the allocation of `coadapt submit --sbatch`: a scheduler of its own, until its one job has ended.
+"""In the allocation of `coadapt submit --sbatch`: a scheduler of its own, until its one
+job has ended.
 
-Started by Slurm as `python -m … FOLDER [--requeue]`; FOLDER is the scheduler's state directory, with the
-job's description in it. Started again in the same folder, it goes on from the job's checkpoint.
+Started by Slurm as `python -m … FOLDER [--requeue]`; FOLDER is the scheduler's state
+directory, with the job's description in it. Started again in the same folder, it goes
+on from the job's checkpoint.
 """
 
 import json
@@ -23,14 +25,16 @@ LOOK_S = 1.0
 ROUND_S = 15
 # Of the output, after the job's end.
 OUTPUT_S = 10.0
-# With so little left, a job that was stopped will not start again here. See PoolTerms.leave_s.
+# With so little left, a job that was stopped will not start again here. See
+# PoolTerms.leave_s.
 TIME_IS_UP_S = 60.0
 KEY = "the one job of this folder"
 
 
 def main(folder: str, *flags: str) -> None:
     """Run the job to its end; never returns."""
-    state, job = Path(folder), os.environ["SLURM_JOB_ID"]
+    state = Path(folder)
+    job = os.environ["SLURM_JOB_ID"]
     log = (state / "up.log").open("ab")
     scheduler = subprocess.Popen(
         _up(state, job), stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -56,7 +60,8 @@ def _up(state: Path, job: str) -> list[str]:
     held = tools.gpus(job)
     if not any(gpus.count for gpus in held.values()):
         options.append(f"slots={os.environ.get('SLURM_CPUS_ON_NODE', '1')}")
-    # Replicas on other nodes report over the network; on one machine nothing needs to listen there.
+    # Replicas on other nodes report over the network; on one machine nothing needs to
+    # listen there.
     several = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1
     host = ["--host", own_address(), "--expose"] if several else []
     given = [part for option in options for part in ("--executor-option", option)]
@@ -82,7 +87,9 @@ def _up(state: Path, job: str) -> list[str]:
 
 
 def _client(state: Path, scheduler: "subprocess.Popen[bytes]") -> Client:
-    """Return a client once the scheduler answers and has nodes. Raises UnreachableError."""
+    """Return a client once the scheduler answers and has nodes. Raises
+    UnreachableError.
+    """
     deadline = time.monotonic() + START_S
     while True:
         try:
@@ -97,7 +104,9 @@ def _client(state: Path, scheduler: "subprocess.Popen[bytes]") -> Client:
 
 
 def _follow(client: Client, job: str, allocation: str, *, requeue: bool) -> int:
-    """Show the job's log until it has ended, or the allocation's time is up; return an exit code."""
+    """Show the job's log until it has ended, or the allocation's time is up; return an
+    exit code.
+    """
     from coadapt.cli.jobs.logs import show_log
 
     log = threading.Thread(

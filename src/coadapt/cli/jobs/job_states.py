@@ -1,4 +1,6 @@
-"""The states of jobs as the API names them; those of the core cost an import that quick verbs do without."""
+"""The states of jobs as the API names them; those of the core cost an import that quick
+verbs do without.
+"""
 
 LIVE = ("pending", "starting", "running", "rescaling", "stopping")
 ENDED = frozenset({"succeeded", "failed", "cancelled"})

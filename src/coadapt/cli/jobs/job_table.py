@@ -11,7 +11,8 @@ from rich.text import Text
 from coadapt.cli.client import JsonObject
 from coadapt.cli.jobs.job_states import ENDED
 
-# Of a job's state; told apart by the word as well, so colour-blind readers lose nothing.
+# Of a job's state; told apart by the word as well, so colour-blind readers lose
+# nothing.
 STATE_STYLES = {
     "pending": "yellow",
     "starting": "cyan",
@@ -22,7 +23,8 @@ STATE_STYLES = {
     "failed": "bold red",
     "cancelled": "bright_black",
 }
-# Colours by which a job is found again in the map of the slots (Okabe and Ito's, safe for most eyes).
+# Colours by which a job is found again in the map of the slots (Okabe and Ito's, safe
+# for most eyes).
 JOB_COLOURS = (
     "#56b4e9",
     "#e69f00",
@@ -33,7 +35,8 @@ JOB_COLOURS = (
     "#0072b2",
 )
 BAR_WIDTH = 14
-# Columns of the terminal from which on there is room for bars, and for a reason in each row.
+# Columns of the terminal from which on there is room for bars, and for a reason in each
+# row.
 WIDTH_FOR_BARS = 96
 WIDTH_FOR_REASONS = 124
 NOTHING = "–"
@@ -45,9 +48,11 @@ SILENT_TOLD_S = 120.0
 def job_view(
     jobs: Sequence[JsonObject], colours: dict[str, str], width: int
 ) -> RenderableType:
-    """Return the jobs as they fit into `width` columns; `colours` by job id mark those that hold GPUs.
+    """Return the jobs as they fit into `width` columns; `colours` by job id mark those
+    that hold GPUs.
 
-    In a wide terminal each row ends with its reason; in a narrower one the reasons stand below the table.
+    In a wide terminal each row ends with its reason; in a narrower one the reasons
+    stand below the table.
     """
     table = _table(jobs, colours, width)
     if width >= WIDTH_FOR_REASONS or not jobs:
@@ -64,7 +69,9 @@ def job_view(
 
 
 def colours_of(jobs: Iterable[JsonObject]) -> dict[str, str]:
-    """Return a colour for each job that holds GPUs; a job keeps its own while others come and go."""
+    """Return a colour for each job that holds GPUs; a job keeps its own while others
+    come and go.
+    """
     colours: dict[str, str] = {}
     for index, job in enumerate(jobs):
         if job["num_gpus"]:
@@ -85,8 +92,11 @@ def duration(seconds: float) -> str:
 
 
 def gpus(job: JsonObject) -> str:
-    """Return `2 of 1..4`: held, and allowed; the latter alone for a job that has ended."""
-    least, most = job["gpus_min"], job["gpus_max"]
+    """Return `2 of 1..4`: held, and allowed; the latter alone for a job that has
+    ended.
+    """
+    least = job["gpus_min"]
+    most = job["gpus_max"]
     allowed = f"{least}" if least == most else f"{least}..{most}"
     return allowed if job["state"] in ENDED else f"{job['num_gpus']} of {allowed}"
 
@@ -107,7 +117,9 @@ def first_line(text: object) -> str:
 
 
 def done(job: JsonObject) -> float | None:
-    """Return the share of the job's progress that is done, None while its target is not known."""
+    """Return the share of the job's progress that is done, None while its target is not
+    known.
+    """
     if job["state"] == "succeeded":
         return 1.0
     target = cast("float | None", job["progress_target"])
@@ -115,13 +127,17 @@ def done(job: JsonObject) -> float | None:
 
 
 def named(job: JsonObject) -> str:
-    """Return the id, with the name where the id cannot hold it: ids have ASCII letters only."""
+    """Return the id, with the name where the id cannot hold it: ids have ASCII letters
+    only.
+    """
     name = str(job.get("name", ""))
     return str(job["id"]) if name.isascii() else f"{job['id']} {name}"
 
 
 def _owner_columns(jobs: Iterable[JsonObject]) -> list[str]:
-    """Return the columns that tell jobs apart by their owner; none where all are alike."""
+    """Return the columns that tell jobs apart by their owner; none where all are
+    alike.
+    """
     usual: dict[str, set[object]] = {"TENANT": {"default", None}, "PRIO": {0, None}}
     return [
         heading
@@ -168,7 +184,9 @@ def _table(jobs: Sequence[JsonObject], colours: dict[str, str], width: int) -> T
 
 
 def _silent(job: JsonObject) -> str:
-    """Return how long a job that trains has been silent, once that is longer than reports are apart."""
+    """Return how long a job that trains has been silent, once that is longer than
+    reports are apart.
+    """
     seconds = cast("float | None", job.get("silent_s"))
     return (
         f", silent {duration(seconds)}"

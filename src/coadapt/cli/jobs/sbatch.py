@@ -1,4 +1,6 @@
-"""`coadapt submit --sbatch`: one elastic job in a Slurm allocation of its own, without a scheduler before."""
+"""`coadapt submit --sbatch`: one elastic job in a Slurm allocation of its own, without
+a scheduler before.
+"""
 
 import json
 import os
@@ -25,7 +27,8 @@ REQUEUE = "--requeue"
 def submit_by_sbatch(
     body: Json, state_dir: StateDir, options: list[str]
 ) -> tuple[str, Path]:
-    """Return Slurm's id of the job, and the state directory that it will have. Raises InputError.
+    """Return Slurm's id of the job, and the state directory that it will have. Raises
+    InputError.
 
     options: of sbatch, which say what the allocation is.
     """
@@ -41,14 +44,16 @@ def submit_by_sbatch(
     name = str(body["name"])
     folder = state_dir.path / FOLDER / secrets.token_hex(NAME_BYTES)
     folder.mkdir(mode=PRIVATE_DIR, parents=True)
-    # Its environment may hold secrets: they stay out of the script, of which Slurm keeps a copy.
+    # Its environment may hold secrets: they stay out of the script, of which Slurm
+    # keeps a copy.
     write_whole(folder / JOB_FILE, json.dumps(body))
     command = [sys.executable, "-m", in_allocation.__name__, str(folder)]
     if REQUEUE in options:
         command.append(REQUEUE)
     script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
     fixed = (f"--job-name={name}", "--ntasks-per-node=1", "--no-kill")
-    # As of any sbatch: the environment goes along, and the output lands in the directory of today.
+    # As of any sbatch: the environment goes along, and the output lands in the
+    # directory of today.
     tools = SlurmTools(envs=dict(os.environ), cwd=str(Path.cwd()))
     try:
         return tools.submit([*fixed, *options], script), folder

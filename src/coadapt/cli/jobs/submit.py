@@ -62,7 +62,9 @@ def submit(
         bool, typer.Option("--json", help="Print the answers as JSON.")
     ] = False,
 ) -> None:
-    """Submit the jobs that files describe; print their ids. If one file is wrong, none is submitted."""
+    """Submit the jobs that files describe; print their ids. If one file is wrong, none
+    is submitted.
+    """
     if follow and len(job_files) > 1:
         raise InputError(
             "--follow", f"{len(job_files)} files", "one file, whose log is shown"
@@ -79,7 +81,8 @@ def submit(
         answer = client.post(
             "/v1/jobs", body, {"Idempotency-Key": secrets.token_hex(16)}
         )
-        # Beside a log that is followed, or a last line of JSON, the id is for whoever watches.
+        # Beside a log that is followed, or a last line of JSON, the id is for whoever
+        # watches.
         typer.echo(
             json.dumps(answer) if as_json else answer["id"],
             err=follow or (wait and as_json),
@@ -115,7 +118,9 @@ def _by_sbatch(
 
 
 def _checked(path: Path, *, on_disk: bool) -> Json:
-    """Return the body of the request for a job file. Raises InputError (field, value, allowed)."""
+    """Return the body of the request for a job file. Raises InputError (field, value,
+    allowed).
+    """
     from coadapt.service.jobfile import (
         check_disk,
         job_spec,

@@ -19,10 +19,12 @@ from coadapt.cli.exit_codes import EXIT_JOB_FAILED, EXIT_TIMEOUT
 from coadapt.cli.jobs.job_states import ENDED
 from coadapt.cli.state_dir import StateOption
 
-# The first looks are close together, since short jobs end soon; later ones cost a busy scheduler little.
+# The first looks are close together, since short jobs end soon; later ones cost a busy
+# scheduler little.
 FIRST_LOOK_S = 0.2
 LOOKS_APART_MAX_S = 2.0
-# How long a scheduler may be away, say while it is started again, before that is an error.
+# How long a scheduler may be away, say while it is started again, before that is an
+# error.
 PATIENCE_S = 60.0
 # The least time that it gets to answer, whatever --timeout says.
 ANSWER_S = 5.0
@@ -48,7 +50,9 @@ def wait(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Wait until jobs have ended. The exit code is 0 if all succeeded, 3 if one did not."""
+    """Wait until jobs have ended. The exit code is 0 if all succeeded, 3 if one did
+    not.
+    """
     answer_s = (
         TIMEOUT_S if timeout_s is None else min(max(timeout_s, ANSWER_S), TIMEOUT_S)
     )
@@ -62,7 +66,8 @@ def wait_for(
 ) -> int:
     """Print each job as it ends, or all as JSON in the end; return the exit code.
 
-    Raises RefusedError for an unknown job, UnreachableError if the scheduler stays away.
+    Raises RefusedError for an unknown job, UnreachableError if the scheduler stays
+    away.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     # Once found by its beginning a job keeps its id, whatever is submitted meanwhile.
@@ -70,7 +75,8 @@ def wait_for(
         dict.fromkeys(str(client.get(client.job_path(job))["id"]) for job in jobs)
     )
     ended: list[JsonObject] = []
-    look_s, away_since = FIRST_LOOK_S, None
+    look_s = FIRST_LOOK_S
+    away_since = None
     while True:
         try:
             looks = [client.get(client.job_path(job)) for job in waiting]

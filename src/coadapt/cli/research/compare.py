@@ -1,4 +1,6 @@
-"""`coadapt compare`: traces x policies x clusters x seeds side by side, in a table and on a page."""
+"""`coadapt compare`: traces x policies x clusters x seeds side by side, in a table and
+on a page.
+"""
 
 import json
 import os
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
     from coadapt.sim.experiment import ExperimentConfig
     from coadapt.sim.sweep import Source
 
-RESULTS, PAGE = "results.jsonl", "comparison.html"
+RESULTS = "results.jsonl"
+PAGE = "comparison.html"
 
 
 def compare(
@@ -53,7 +56,8 @@ def compare(
     policy: Annotated[
         str,
         typer.Option(
-            help="Names with commas between; options in brackets: fifo,gavel(objective=ftf)."
+            help="Names with commas between; options in brackets: "
+            "fifo,gavel(objective=ftf)."
         ),
     ],
     out: Annotated[
@@ -86,7 +90,8 @@ def compare(
         bool,
         typer.Option(
             "--as-published",
-            help="Under the terms of the trace's paper: its rounds, options of policies, and own loop.",
+            help="Under the terms of the trace's paper: its rounds, options of "
+            "policies, and own loop.",
         ),
     ] = False,
     table: Annotated[
@@ -104,10 +109,10 @@ def compare(
 ) -> None:
     """Compare policies on workloads and clusters.
 
-    Each result is kept in OUT as soon as it is there: the same command goes on where an interruption
-    ended it, and with more policies, seeds or workloads it runs only what is new. OUT then holds runs and
-    jobs as tables, and a page with intervals, ratios to the baseline, completion times, and the jobs won
-    and lost.
+    Each result is kept in OUT as soon as it is there: the same command goes on where an
+    interruption ended it, and with more policies, seeds or workloads it runs only what
+    is new. OUT then holds runs and jobs as tables, and a page with intervals, ratios to
+    the baseline, completion times, and the jobs won and lost.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from coadapt.sim.comparison.tables import check_writable
@@ -161,7 +166,9 @@ def compare(
 
 
 def _formats(sources: Mapping[str, "Source"]) -> dict[str, str]:
-    """Return the format of each trace. Raises InputError for one that no paper is known of."""
+    """Return the format of each trace. Raises InputError for one that no paper is known
+    of.
+    """
     from coadapt.sim.published.terms import terms_of
     from coadapt.sim.sweep import TraceFile
     from coadapt.sim.traces import format_of
@@ -202,8 +209,10 @@ def _tell_straw_men(
             continue
         if format_of(source.path, source.profiles, source.format_name) == "sia":
             typer.echo(
-                f"note: {trace}: gavel is max-min fairness here, as in its own paper. What Sia's paper calls "
-                "Gavel is mst(raw=true, central=true) in rounds of 360 s: --as-published",
+                f"note: {trace}: gavel is max-min fairness here, as in its own "
+                f"paper. What Sia's paper calls "
+                "Gavel is mst(raw=true, central=true) in rounds of 360 s: "
+                "--as-published",
                 err=True,
             )
 
@@ -246,7 +255,8 @@ def _cases(
         for seed in range(num_seeds)
         for policy in policies
     ]
-    # Another seed of what does not depend on it is a copy, which tells nothing and costs as much.
+    # Another seed of what does not depend on it is a copy, which tells nothing and
+    # costs as much.
     return [case for case in cases if not case.run.seed or case.run.depends_on_seed]
 
 
@@ -266,7 +276,9 @@ def _tell_copies(cases: Sequence["Case"], *, num_seeds: int) -> None:
 def _run(
     cases: Sequence["Case"], baseline: str, out: Path, fresh: bool, parallel: int
 ) -> "Comparison":
-    """Play what has no result yet; an error is a result, but is tried again by the next command."""
+    """Play what has no result yet; an error is a result, but is tried again by the next
+    command.
+    """
     from coadapt.sim.comparison.comparison import Comparison
     from coadapt.sim.comparison.result_store import of_run, open_results
 
@@ -413,15 +425,20 @@ def _print(comparison: "Comparison") -> None:
         typer.echo(UNLIKE_REACTIONS)
 
 
-# How soon a policy is asked is a part of the difference that is measured, and none of the policy's own.
+# How soon a policy is asked is a part of the difference that is measured, and none of
+# the policy's own.
 UNLIKE_REACTIONS = (
-    "note: these policies are not asked alike (column asked): some a few seconds after each arrival and exit, "
-    "the others in the next round. --reaction 2 asks all so soon, --reaction inf all in rounds alone."
+    "note: these policies are not asked alike (column asked): some a few seconds "
+    "after each arrival and exit, "
+    "the others in the next round. --reaction 2 asks all so soon, --reaction inf all "
+    "in rounds alone."
 )
 
 
 def _asked(comparison: "Comparison", policy: str) -> str:
-    """Return when a policy is asked: so long after an arrival or an exit, or in rounds alone."""
+    """Return when a policy is asked: so long after an arrival or an exit, or in rounds
+    alone.
+    """
     found = {
         result.reaction_s
         for case, result in comparison.ended()
@@ -432,7 +449,9 @@ def _asked(comparison: "Comparison", policy: str) -> str:
 
 
 def _independent(estimate: "Estimate | None") -> str:
-    """Return how many independent runs an interval is over: `3 traces`, `5 seeds`; one has no interval."""
+    """Return how many independent runs an interval is over: `3 traces`, `5 seeds`; one
+    has no interval.
+    """
     if estimate is None:
         return "-"
     of = estimate.of or "runs"

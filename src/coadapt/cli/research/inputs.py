@@ -1,4 +1,6 @@
-"""What the research verbs are told: workloads, clusters, policies; every mistake is one line."""
+"""What the research verbs are told: workloads, clusters, policies; every mistake is one
+line.
+"""
 
 import math
 import re
@@ -35,7 +37,8 @@ ReactionOption = Annotated[
     float | None,
     typer.Option(
         "--reaction",
-        help="Seconds from an arrival or exit to a round; inf: none. [default: as the policy wants]",
+        help="Seconds from an arrival or exit to a round; inf: none. [default: as the "
+        "policy wants]",
     ),
 ]
 ReportsOption = Annotated[
@@ -59,7 +62,8 @@ SkipBadOption = Annotated[
     bool,
     typer.Option(
         "--skip-bad",
-        help="Leave out rows that cannot be read, however many, and say how many they are.",
+        help="Leave out rows that cannot be read, however many, and say how many they "
+        "are.",
     ),
 ]
 WholeGpusOption = Annotated[
@@ -86,7 +90,8 @@ NODES_MAX = 99_999
 
 
 def parse_cluster(text: str) -> tuple[Node, ...]:
-    """Return the nodes of `NODESxGPUS[:TYPE][@RACK]`, several groups separated by commas.
+    """Return the nodes of `NODESxGPUS[:TYPE][@RACK]`, several groups separated by
+    commas.
 
     Raises InputError for anything else.
     """
@@ -117,8 +122,9 @@ def check_cluster(
     *,
     skip_too_large: bool = False,
 ) -> None:
-    """Raise InputError unless the truth of all workloads is known on the cluster's GPU types, and each job fits
-    on one of them, or is to be left out: that is told on stderr then.
+    """Raise InputError unless the truth of all workloads is known on the cluster's GPU
+    types, and each job fits on one of them, or is to be left out: that is told on
+    stderr then.
     """
     from coadapt.sim.fitting import check_fits, fitting
     from coadapt.sim.metrics import gpus_by_type
@@ -132,7 +138,8 @@ def check_cluster(
         num_gone = len(workload.jobs) - len(fitting(workload, cluster).jobs)
         if num_gone:
             typer.echo(
-                f"note: {workload.name}: {num_gone} of {len(workload.jobs)} jobs left out, "
+                f"note: {workload.name}: {num_gone} of {len(workload.jobs)} jobs "
+                f"left out, "
                 "which can never fit into the cluster",
                 err=True,
             )
@@ -141,7 +148,8 @@ def check_cluster(
                 raise InputError(
                     "--cluster",
                     ", ".join(sorted(wanted)),
-                    f"GPU types that are known for {application.name}: {', '.join(application.gpu_types)}",
+                    f"GPU types that are known for {application.name}: "
+                    f"{', '.join(application.gpu_types)}",
                 )
 
 
@@ -180,7 +188,9 @@ def read_config(
 
 
 def read_policies(text: str) -> list[str]:
-    """Return the policies of a list with commas, options included. Raises InputError for one unknown."""
+    """Return the policies of a list with commas, options included. Raises InputError
+    for one unknown.
+    """
     from coadapt.policies import policy_options
     from coadapt.policies.choice import split_choices
 
@@ -196,7 +206,8 @@ def read_sources(
     format_name: str | None,
     options: "ReadOptions | None" = None,
 ) -> dict[str, "Source"]:
-    """Return what to simulate, by the name that it has in the results; every file was read once by then.
+    """Return what to simulate, by the name that it has in the results; every file was
+    read once by then.
 
     What became of rows that are no jobs, or not as they stand there, is told on stderr.
     """

@@ -1,4 +1,6 @@
-"""Playing runs on the command line: a progress bar while they go on, and a warning of plans that failed."""
+"""Playing runs on the command line: a progress bar while they go on, and a warning of
+plans that failed.
+"""
 
 import os
 import sys
@@ -28,7 +30,8 @@ def play(
             if not isinstance(result, SimulationError) and result.num_plans_failed:
                 typer.echo(
                     f"warning: {result.trace}, {result.policy}, seed {result.seed}: "
-                    f"{result.num_plans_failed} plans failed, the first with: {result.plan_error}",
+                    f"{result.num_plans_failed} plans failed, the first with: "
+                    f"{result.plan_error}",
                     err=True,
                 )
             yield index, result
@@ -36,9 +39,11 @@ def play(
 
 @contextmanager
 def stdout_kept() -> Iterator[None]:
-    """Keep what libraries write to the process's stdout out of ours: meanwhile it goes to stderr.
+    """Keep what libraries write to the process's stdout out of ours: meanwhile it goes
+    to stderr.
 
-    HiGHS writes a line there now and then, which would end up amid the JSON of `--json`.
+    HiGHS writes a line there now and then, which would end up amid the JSON of
+    `--json`.
     """
     sys.stdout.flush()
     kept = os.dup(1)
@@ -52,7 +57,9 @@ def stdout_kept() -> Iterator[None]:
 
 @contextmanager
 def progress_bar(runs: Sequence["Run"]) -> Iterator["OnRun"]:
-    """Show on stderr how many jobs have ended, and where in virtual time the runs are."""
+    """Show on stderr how many jobs have ended, and where in virtual time the runs
+    are.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-WIDTH, INDENT = 100, " " * 14
+WIDTH = 100
+INDENT = " " * 14
 
 
 def policies(
@@ -18,9 +19,11 @@ def policies(
         bool, typer.Option("--json", help="Print one JSON object.")
     ] = False,
 ) -> None:
-    """List the scheduling policies, installed ones included: what each decides, must be told, and its paper.
+    """List the scheduling policies, installed ones included: what each decides, must be
+    told, and its paper.
 
-    All of them run live and in simulation. Options are set in brackets: --policy "tiresias(promote_knob=8)".
+    All of them run live and in simulation. Options are set in brackets: --policy
+    "tiresias(promote_knob=8)".
     """
     from coadapt.policies import (
         policy_card,

@@ -1,4 +1,6 @@
-"""`coadapt simulate`: run workloads under policies on a virtual cluster, and tell what came of it."""
+"""`coadapt simulate`: run workloads under policies on a virtual cluster, and tell what
+came of it.
+"""
 
 import json
 import os
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 # The report page shows one run of each trace and policy, that of this seed.
 REPORT_SEED = 0
 
-# The figures of one entry of `--json`, besides trace, policy and seed: public, names and order stay.
+# The figures of one entry of `--json`, besides trace, policy and seed: public, names
+# and order stay.
 FIGURES = (
     "num_jobs",
     "jct_mean_s",
@@ -64,7 +67,8 @@ def simulate(
         list[str],
         typer.Argument(
             metavar="WORKLOAD",
-            help="Workload files, directories of them, or built-in ones: builtin, builtin:busy:320.",
+            help="Workload files, directories of them, or built-in ones: builtin, "
+            "builtin:busy:320.",
             show_default=False,
         ),
     ],
@@ -101,7 +105,8 @@ def simulate(
     ] = "csv",
 ) -> None:
     """Simulate workloads under scheduling policies."""
-    # The matrices here are small: BLAS threads would only spin, and runs in parallel would fight for cores.
+    # The matrices here are small: BLAS threads would only spin, and runs in parallel
+    # would fight for cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     check_range("--seeds", seeds, 1, 10_000)
     check_range("--parallel", parallel, 1, 1024)
@@ -134,7 +139,8 @@ def simulate(
     played = [run for run in runs if not run.seed or run.depends_on_seed]
     if len(played) < len(runs):
         typer.echo(
-            f"note: {len(runs) - len(played)} of {len(runs)} runs do not depend on their seed "
+            f"note: {len(runs) - len(played)} of {len(runs)} runs do not depend on "
+            f"their seed "
             "and are copies of that of seed 0, which is played once",
             err=True,
         )
@@ -153,7 +159,9 @@ def simulate(
 
 
 def _copy(found: Mapping["Run", "RunResult"], run: "Run") -> "RunResult":
-    """Return the result of `run`, which does not depend on its seed: that of the run with seed 0."""
+    """Return the result of `run`, which does not depend on its seed: that of the run
+    with seed 0.
+    """
     played = next(
         each
         for each in found
@@ -188,7 +196,9 @@ def _write_tables(folder: Path, table: str, results: Sequence["RunResult"]) -> N
 
 
 def _played(runs: Sequence["Run"], parallel: int) -> Iterator[tuple[int, "RunResult"]]:
-    """Yield what `play` yields, up to the first run that cannot end: there the command fails."""
+    """Yield what `play` yields, up to the first run that cannot end: there the command
+    fails.
+    """
     from coadapt.sim.experiment import SimulationError
 
     for index, result in play(runs, parallel):

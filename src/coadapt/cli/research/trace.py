@@ -32,8 +32,10 @@ S_PER_HOUR = 3600.0
 NUM_GPUS = 64  # none of a built-in workload's jobs requests more
 GENERATED = "osdi21"
 TO = ("plain", GENERATED)
-# Of what is written, by its ending; a name without one, such as /dev/stdout, says nothing wrong.
-TABLE, PAGE = ".csv", ".html"
+# Of what is written, by its ending; a name without one, such as /dev/stdout, says
+# nothing wrong.
+TABLE = ".csv"
+PAGE = ".html"
 
 Source = Annotated[
     str,
@@ -95,7 +97,9 @@ def describe(
     whole_gpus: WholeGpusOption = False,
     as_json: Json = False,
 ) -> None:
-    """Tell how many jobs there are, when they come, what they train and what they ask for."""
+    """Tell how many jobs there are, when they come, what they train and what they ask
+    for.
+    """
     loaded, known = _load(workload, profiles, format_name, skip_bad, whole_gpus)
     facts = _facts(loaded, known)
     if as_json:
@@ -162,7 +166,9 @@ def sample(
     seed: Annotated[int, typer.Option(help="Draws the jobs.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Keep some jobs, drawn without regard to what they are, and when they came; the first comes at 0 s."""
+    """Keep some jobs, drawn without regard to what they are, and when they came; the
+    first comes at 0 s.
+    """
     import random
     from dataclasses import replace
 
@@ -223,7 +229,9 @@ def plot(
 
 
 def _at(job: "TraceJob", at: float) -> "TraceJob":
-    """Return the job as it comes at another instant; its deadline is as long after as it was."""
+    """Return the job as it comes at another instant; its deadline is as long after as
+    it was.
+    """
     from dataclasses import replace
 
     due = job.spec.deadline_at

@@ -1,4 +1,6 @@
-"""The executor `kubernetes`: each replica is a pod; the cluster tells of nodes, places pods and ends them."""
+"""The executor `kubernetes`: each replica is a pod; the cluster tells of nodes, places
+pods and ends them.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +20,18 @@ EXECUTOR = "executor kubernetes, option"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnKubernetes:
-    """Pods on the nodes of a Kubernetes cluster, one for each replica, on its GPUs or on CPU slots.
+    """Pods on the nodes of a Kubernetes cluster, one for each replica, on its GPUs or
+    on CPU slots.
 
-    Called with its Host it connects. kubeconfig: a file; "" for the cluster that this process runs in, else
-    the usual file. namespace: of the pods; "" for that of the kubeconfig, or of this pod. image: what
-    replicas run in; it has Python with coadapt. slots: CPU slots per node, one CPU each, instead of
-    `resource`, which is what a slot is else. node_selector: labels `name=value` that a node must have.
-    service_account: of the pods. pod_template: a YAML file of a pod, over which ours is put: tolerations,
-    volumes, hostNetwork and the like. claim: of the volume that holds the state directory, and its folder
-    there: NAME or NAME/FOLDER. address: where pods reach this machine.
+    Called with its Host it connects. kubeconfig: a file; "" for the cluster that this
+    process runs in, else the usual file. namespace: of the pods; "" for that of the
+    kubeconfig, or of this pod. image: what replicas run in; it has Python with coadapt.
+    slots: CPU slots per node, one CPU each, instead of `resource`, which is what a slot
+    is else. node_selector: labels `name=value` that a node must have. service_account:
+    of the pods. pod_template: a YAML file of a pod, over which ours is put:
+    tolerations, volumes, hostNetwork and the like. claim: of the volume that holds the
+    state directory, and its folder there: NAME or NAME/FOLDER. address: where pods
+    reach this machine.
     """
 
     kubeconfig: str = ""
@@ -54,9 +59,13 @@ class OnKubernetes:
                 raise InputError(
                     f"{EXECUTOR} node_selector", label, "labels, each name=value"
                 )
-        api, template = self._api(), self.template()
+        api = self._api()
+        template = self.template()
         if not self.image and not _has_image(template):
-            allowed = "an image with Python and coadapt, for the replicas (deploy/kubernetes/Dockerfile)"
+            allowed = (
+                "an image with Python and coadapt, for the replicas "
+                "(deploy/kubernetes/Dockerfile)"
+            )
             raise InputError(f"{EXECUTOR} image", self.image, allowed)
         self._check_access(api, template)
 
@@ -104,7 +113,10 @@ class OnKubernetes:
         try:
             return KubeApi.connect(self.kubeconfig)
         except NoClusterError as error:
-            allowed = f"a kubeconfig of a cluster, as `kubectl config view --raw` prints it ({error})"
+            allowed = (
+                f"a kubeconfig of a cluster, as `kubectl config view --raw` prints "
+                f"it ({error})"
+            )
             raise InputError(
                 f"{EXECUTOR} kubeconfig", self.kubeconfig or None, allowed
             ) from None

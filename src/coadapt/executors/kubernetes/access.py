@@ -1,4 +1,6 @@
-"""What an executor needs of a Kubernetes cluster, and what of it is missing: asked of the cluster itself."""
+"""What an executor needs of a Kubernetes cluster, and what of it is missing: asked of
+the cluster itself.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ NODES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """Verbs on one resource. cluster: of the whole cluster, not of one namespace. group: "": the core's."""
+    """Verbs on one resource. cluster: of the whole cluster, not of one namespace.
+    group: "": the core's.
+    """
 
     resource: str
     verbs: tuple[str, ...]
@@ -28,7 +32,8 @@ class Right:
         )
 
 
-# The least that it works with; deploy/kubernetes/rbac.yaml grants these, and a test holds both together.
+# The least that it works with; deploy/kubernetes/rbac.yaml grants these, and a test
+# holds both together.
 RIGHTS = (
     Right(resource="nodes", verbs=("get", "list", "watch"), cluster=True),
     Right(resource="pods", verbs=("create", "get", "list", "watch", "delete")),
@@ -37,7 +42,8 @@ RIGHTS = (
     Right(resource="services", verbs=("create", "get")),
     Right(resource="configmaps", verbs=("create", "get")),
 )
-# What `coadapt elastic-jobs` needs besides, of the core's resources; without it jobs run, and no Events tell.
+# What `coadapt elastic-jobs` needs besides, of the core's resources; without it jobs
+# run, and no Events tell.
 EVENT_RIGHTS = (Right(resource="events", verbs=("create", "patch")),)
 # What it needs besides where a queue of Kueue admits its slots.
 KUEUE_RIGHTS = (
@@ -84,21 +90,30 @@ def findings(
     slots: int | None,
     template: Mapping[str, object],
 ) -> list[str]:
-    """Return what keeps an executor from working on this cluster, in words; nothing where all is well."""
+    """Return what keeps an executor from working on this cluster, in words; nothing
+    where all is well.
+    """
     try:
         beside_kueue = bool(without_queue(dict(template))[1])
         refused = missing_rights(
             api, namespace, (*RIGHTS, *(KUEUE_RIGHTS if beside_kueue else ()))
         )
         if refused:
-            how = "kubectl apply -k deploy/kubernetes grants them to the service account coadapt"
+            how = (
+                "kubectl apply -k deploy/kubernetes grants them to the service "
+                "account coadapt"
+            )
             return [*refused, how]
         _try_namespace(api, namespace)
         nodes = api.get("/api/v1/nodes")["items"]
     except ApiError as error:
         if error.status == UNAUTHORIZED:
             return [
-                f"{api.host} does not accept these credentials ({error}): log in to the cluster anew"
+                (
+                    f"{api.host} does not accept these credentials ({error}): log in "
+                    f"to "
+                    f"the cluster anew"
+                )
             ]
         return [f"{api.host}: {error}"]
     spec = template.get("spec")
@@ -111,7 +126,9 @@ def findings(
 
 
 def _try_namespace(api: KubeApi, namespace: str) -> None:
-    """Raise ApiError if there is no such namespace: of that, neither rights nor lists tell."""
+    """Raise ApiError if there is no such namespace: of that, neither rights nor lists
+    tell.
+    """
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -1,7 +1,8 @@
 """Requests to a Kubernetes API server, as plain JSON.
 
-Addresses, certificates and credentials are the official client's business (kubeconfig with its plugins, or
-a pod's service account). Objects are not: its classes grow with each release, and old servers are met too.
+Addresses, certificates and credentials are the official client's business (kubeconfig
+with its plugins, or a pod's service account). Objects are not: its classes grow with
+each release, and old servers are met too.
 """
 
 import json
@@ -15,7 +16,8 @@ import urllib3
 from kubernetes import client, config
 
 TIMEOUT_S = 30.0
-# A server ends a watch after so long, and is asked anew: so one that fell silent is noticed.
+# A server ends a watch after so long, and is asked anew: so one that fell silent is
+# noticed.
 WATCH_S = 240
 CONNECTIONS = 4
 STATUS_OK_MAX = 299
@@ -33,7 +35,9 @@ SERVICE_ACCOUNT_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/names
 
 
 class ApiError(OSError):
-    """The server refused, or could not be reached: then `status` is 0. The text is its reason."""
+    """The server refused, or could not be reached: then `status` is 0. The text is its
+    reason.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -45,7 +49,8 @@ class NoClusterError(ValueError):
 
 
 def kubeconfig_files(given: str) -> str:
-    """Return by full names the files that say where the cluster is, `given` or the environment's.
+    """Return by full names the files that say where the cluster is, `given` or the
+    environment's.
 
     "" where none is named: then it is the pod's own cluster, or the usual file's.
     """
@@ -60,10 +65,14 @@ def kubeconfig_files(given: str) -> str:
 
 
 class KubeApi:
-    """One connection pool to one server; for any thread. Every method raises ApiError."""
+    """One connection pool to one server; for any thread. Every method raises
+    ApiError.
+    """
 
     def __init__(self, settings: Any, namespace: str) -> None:
-        """`settings`: the client's Configuration. namespace: the one that they speak of."""
+        """`settings`: the client's Configuration. namespace: the one that they speak
+        of.
+        """
         self.namespace = namespace
         self.host = str(settings.host).rstrip("/")
         self._settings = settings
@@ -81,7 +90,8 @@ class KubeApi:
 
     @classmethod
     def connect(cls, kubeconfig: str = "") -> "KubeApi":
-        """Return the cluster of `kubeconfig`, "" for the one that this process runs in, or the usual file's.
+        """Return the cluster of `kubeconfig`, "" for the one that this process runs in,
+        or the usual file's.
 
         Raises NoClusterError.
         """
@@ -126,7 +136,9 @@ class KubeApi:
             raise
 
     def delete(self, path: str, grace_s: float | None = None) -> None:
-        """Delete an object, if it is there. grace_s: for a pod, from SIGTERM to SIGKILL."""
+        """Delete an object, if it is there. grace_s: for a pod, from SIGTERM to
+        SIGKILL.
+        """
         options = {} if grace_s is None else {"gracePeriodSeconds": int(grace_s)}
         try:
             self.ask(
@@ -148,7 +160,9 @@ class KubeApi:
             response.close()
 
     def watch(self, path: str, **query: object) -> Iterator[tuple[str, JsonObject]]:
-        """Yield what is there, as (ADDED, object), and then each change, until the server ends the watch."""
+        """Yield what is there, as (ADDED, object), and then each change, until the
+        server ends the watch.
+        """
         found = self.get(path, **query)
         for item in found["items"]:
             yield "ADDED", item
@@ -205,7 +219,9 @@ class KubeApi:
 
     def _credentials(self) -> dict[str, str]:
         try:
-            with self._lock:  # a plugin may be asked for a new token here, or a file that the cluster renews
+            # a plugin may be asked for a new token here, or a file that the cluster
+            # renews
+            with self._lock:
                 found = self._settings.auth_settings()
         except (config.ConfigException, OSError) as error:
             raise ApiError(0, f"no credentials for {self.host}: {error}") from None

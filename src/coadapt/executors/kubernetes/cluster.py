@@ -1,8 +1,11 @@
-"""The nodes of a Kubernetes cluster, as its API server tells of them, and how a replica is started there."""
+"""The nodes of a Kubernetes cluster, as its API server tells of them, and how a replica
+is started there.
+"""
 
-# What a node can give falls while its device plugin is renewed (to nothing, for seconds), and by one where a
-# GPU is unhealthy; pods that have theirs run on. So a slot with a pod of ours in it counts as there, until
-# that has ended: else the plugin's update, or one GPU of eight, would stop all jobs of the node.
+# What a node can give falls while its device plugin is renewed (to nothing, for
+# seconds), and by one where a GPU is unhealthy; pods that have theirs run on. So a slot
+# with a pod of ours in it counts as there, until that has ended: else the plugin's
+# update, or one GPU of eight, would stop all jobs of the node.
 
 import logging
 import sys
@@ -23,17 +26,21 @@ from coadapt.model import Node, NodeId
 
 NODES = "/api/v1/nodes"
 RETRY_S = 2.0
-# How soon slots are given up that a node cannot give any more, once their pods have ended.
+# How soon slots are given up that a node cannot give any more, once their pods have
+# ended.
 LOOK_S = 2.0
 ENDED = ("Succeeded", "Failed")
-# Of what is read at the beginning: without any nodes a scheduler would give up its jobs.
+# Of what is read at the beginning: without any nodes a scheduler would give up its
+# jobs.
 FIRST_LOOK_S = 30.0
 
 logger = logging.getLogger(__name__)
 
 
 class KubernetesCluster:
-    """Watches the nodes from a thread of its own. While the server is away, they are as they were last."""
+    """Watches the nodes from a thread of its own. While the server is away, they are as
+    they were last.
+    """
 
     def __init__(
         self,
@@ -44,7 +51,9 @@ class KubernetesCluster:
         slots: int | None,
         node_labels: Mapping[str, str],
     ) -> None:
-        """`settings_file`: of the same settings, for proxies. slots: CPU slots per node."""
+        """`settings_file`: of the same settings, for proxies. slots: CPU slots per
+        node.
+        """
         self._api = api
         self._file = settings_file
         self._taken = partial(_taken, api, settings)
@@ -75,7 +84,9 @@ class KubernetesCluster:
 
     @property
     def why_gone(self) -> Mapping[NodeId, str]:
-        """Nothing: a node that goes is deleted, cordoned or not ready, and its events say why."""
+        """Nothing: a node that goes is deleted, cordoned or not ready, and its events
+        say why.
+        """
         return {}
 
     @property
@@ -84,9 +95,11 @@ class KubernetesCluster:
         return {}
 
     def address(self, node: NodeId) -> str:
-        """Return the node's address: that of its pods where they use its network; others have their own.
+        """Return the node's address: that of its pods where they use its network;
+        others have their own.
 
-        Of a node that just left it is the last one: an order for it is under way, and comes to nothing.
+        Of a node that just left it is the last one: an order for it is under way, and
+        comes to nothing.
         """
         return self._addresses.get(node, node)
 
@@ -135,7 +148,9 @@ class KubernetesCluster:
                 self._look()
 
     def _look_again(self) -> None:
-        """Notice that pods have ended whose slots are gone; of nodes whose pods end nothing is told."""
+        """Notice that pods have ended whose slots are gone; of nodes whose pods end
+        nothing is told.
+        """
         while not self._closed:
             time.sleep(LOOK_S)
             with suppress(ApiError):  # whoever watches the nodes says it
@@ -156,7 +171,9 @@ class KubernetesCluster:
 
 
 def _taken(api: KubeApi, settings: PodSettings) -> Mapping[str, int]:
-    """Return how many pods of the scheduler each node has; a pod has one slot, or a part of it."""
+    """Return how many pods of the scheduler each node has; a pod has one slot, or a
+    part of it.
+    """
     found = api.get(
         f"/api/v1/namespaces/{settings.namespace}/pods",
         labelSelector=selector(settings),

@@ -1,4 +1,6 @@
-"""From options and a state directory to an executor: its names, an owner, a service for addresses."""
+"""From options and a state directory to an executor: its names, an owner, a service for
+addresses.
+"""
 
 import json
 import os
@@ -38,7 +40,8 @@ from coadapt.runtime.ports import Post
 SETTINGS = "kubernetes.json"
 NAME = "kubernetes-name"
 NAME_BYTES = 3
-# Replicas get their whole grace; what then happens, the launcher still hears before its own ends.
+# Replicas get their whole grace; what then happens, the launcher still hears before its
+# own ends.
 GRACE_MARGIN_S = 2.0
 GRACE_MIN_S = 1.0
 # Of what Kueue admitted and took back.
@@ -47,7 +50,9 @@ ENV_POD_IP = "COADAPT_POD_IP"
 
 
 class KubernetesExecutor(ProcessExecutor):
-    """One that looks at no nodes any more once it is closed. pool: of the slots, where Kueue admits them."""
+    """One that looks at no nodes any more once it is closed. pool: of the slots, where
+    Kueue admits them.
+    """
 
     def __init__(
         self,
@@ -92,7 +97,9 @@ class KubernetesExecutor(ProcessExecutor):
 def connect(
     options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int
 ) -> ProcessExecutor:
-    """Return the executor of the scheduler at `host`. Raises OSError where the cluster refuses."""
+    """Return the executor of the scheduler at `host`. Raises OSError where the cluster
+    refuses.
+    """
     namespace = options.namespace or api.namespace
     name = _own_name(host.state_dir)
     own_address = os.environ.get(ENV_POD_IP) or _way_to(api)
@@ -145,7 +152,9 @@ def connect(
 
 
 def _own_name(state_dir: Path) -> str:
-    """Return what this scheduler's objects are called: for life, so that it finds its own again."""
+    """Return what this scheduler's objects are called: for life, so that it finds its
+    own again.
+    """
     path = state_dir / NAME
     if not path.exists():
         write_whole(path, f"coadapt-{secrets.token_hex(NAME_BYTES)}", mode=PRIVATE_FILE)
@@ -153,7 +162,9 @@ def _own_name(state_dir: Path) -> str:
 
 
 def _way_to(api: KubeApi) -> str:
-    """Return this machine's address on the way to the API server: pods are most likely to reach it there."""
+    """Return this machine's address on the way to the API server: pods are most likely
+    to reach it there.
+    """
     server = urlsplit(api.host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((server.hostname, server.port or 443))  # sends nothing
@@ -161,7 +172,9 @@ def _way_to(api: KubeApi) -> str:
 
 
 def _owner(api: KubeApi, namespace: str, name: str) -> JsonObject:
-    """Return a reference to a small object of this scheduler's: whoever deletes it, deletes all its pods."""
+    """Return a reference to a small object of this scheduler's: whoever deletes it,
+    deletes all its pods.
+    """
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     labels = {**MANAGED_BY, LABEL_SCHEDULER: name}
     body = {
@@ -169,7 +182,10 @@ def _owner(api: KubeApi, namespace: str, name: str) -> JsonObject:
         "kind": "ConfigMap",
         "metadata": {"name": name, "labels": labels},
         "data": {
-            "what": "The pods of one Coadapt scheduler belong to this: deleted, it takes them along."
+            "what": (
+                "The pods of one Coadapt scheduler belong to this: deleted, it takes "
+                "them along."
+            )
         },
     }
     made = _made(api, path, name, body)
@@ -182,7 +198,9 @@ def _owner(api: KubeApi, namespace: str, name: str) -> JsonObject:
 
 
 def _make_service(api: KubeApi, namespace: str, name: str, owner: JsonObject) -> None:
-    """Make the service without an address of its own under which each pod has a name."""
+    """Make the service without an address of its own under which each pod has a
+    name.
+    """
     labels = {**MANAGED_BY, LABEL_SCHEDULER: name}
     spec = {
         "clusterIP": "None",

@@ -1,4 +1,6 @@
-"""The custom resource ElasticJob: what job it asks for, and what its status says of it. Plain values."""
+"""The custom resource ElasticJob: what job it asks for, and what its status says of it.
+Plain values.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,15 +23,19 @@ def resources_path(namespace: str) -> str:
 
 
 def job_body(found: JsonObject) -> JsonObject:
-    """Return the request that submits the job of an ElasticJob: a job file, by the object's name."""
+    """Return the request that submits the job of an ElasticJob: a job file, by the
+    object's name.
+    """
     return {"name": found["metadata"]["name"], **found["spec"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What is known of the job: its id and picture as the API gives it, or why it was refused.
+    """What is known of the job: its id and picture as the API gives it, or why it was
+    refused.
 
-    told_upto: the number of the event up to which the object's Events tell of it; None: nothing was told.
+    told_upto: the number of the event up to which the object's Events tell of it; None:
+    nothing was told.
     """
 
     job: str = ""
@@ -42,7 +48,9 @@ class Standing:
 
 
 def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
-    """Return the status that an ElasticJob should have. now: as RFC 3339, for conditions that turn now."""
+    """Return the status that an ElasticJob should have. now: as RFC 3339, for
+    conditions that turn now.
+    """
     old = {
         each["type"]: each
         for each in (found.get("status") or {}).get("conditions") or ()
@@ -60,7 +68,8 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
     }
     conditions = []
     for kind, truth in truths.items():
-        word, before = str(truth), old.get(kind, {})
+        word = str(truth)
+        before = old.get(kind, {})
         at = before["lastTransitionTime"] if before.get("status") == word else now
         conditions.append(
             {
@@ -90,7 +99,9 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
 def merge_patch(
     before: Mapping[str, object], wanted: Mapping[str, object]
 ) -> JsonObject:
-    """Return the merge patch (RFC 7396) that makes `wanted` of `before`: what is gone is named as null."""
+    """Return the merge patch (RFC 7396) that makes `wanted` of `before`: what is gone
+    is named as null.
+    """
     patch: JsonObject = dict.fromkeys(before.keys() - wanted.keys())
     for key, value in wanted.items():
         old = before.get(key)

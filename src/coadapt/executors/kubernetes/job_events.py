@@ -1,18 +1,22 @@
-"""What becomes of an ElasticJob's job, as Events of that object: so `kubectl describe` tells the story."""
+"""What becomes of an ElasticJob's job, as Events of that object: so `kubectl describe`
+tells the story.
+"""
 
 # Which changes become events, and how often.
 #
-# A change of a job is told once, over restarts of whoever tells it: the object's status says up to which
-# event of the journal everything was told, and an event's name follows from what it tells, so that one which
-# was posted just before a crash is found to be there. What a job's user waits for is told at its end, so its
-# end is told whatever went before.
+# A change of a job is told once, over restarts of whoever tells it: the object's status
+# says up to which event of the journal everything was told, and an event's name follows
+# from what it tells, so that one which was posted just before a crash is found to be
+# there. What a job's user waits for is told at its end, so its end is told whatever
+# went before.
 #
-# A sentence that says the same again is counted up on the event that has it, as Kubernetes' own recorder
-# does. A job that changes all the time gets BURST events at once and then one each EVERY_S; changes beyond
-# that are counted in one event, which says where all of them are found.
+# A sentence that says the same again is counted up on the event that has it, as
+# Kubernetes' own recorder does. A job that changes all the time gets BURST events at
+# once and then one each EVERY_S; changes beyond that are counted in one event, which
+# says where all of them are found.
 #
-# They are core/v1 events: these have counts and two times in every release from 1.20 on, and the newer API
-# shows the same objects.
+# They are core/v1 events: these have counts and two times in every release from 1.20
+# on, and the newer API shows the same objects.
 
 import hashlib
 import time
@@ -31,11 +35,14 @@ from coadapt.executors.kubernetes.api import (
 from coadapt.executors.kubernetes.pods import DOMAIN
 from coadapt.runtime.job_history import Change, Standing
 
-NORMAL, WARNING = "Normal", "Warning"
+NORMAL = "Normal"
+WARNING = "Warning"
 # The newer API takes no more, in bytes.
 MESSAGE_MAX = 1_000
-NAME_HEAD, DIGEST = 200, 16
-BURST, EVERY_S = 20, 15.0
+NAME_HEAD = 200
+DIGEST = 16
+BURST = 20
+EVERY_S = 15.0
 
 TROUBLE = {
     Reason.NODE_LOST: "NodeLost",
@@ -53,7 +60,9 @@ TROUBLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What an event says: its type, a word for programs, a sentence; when (s), and by which change."""
+    """What an event says: its type, a word for programs, a sentence; when (s), and by
+    which change.
+    """
 
     kind: str
     reason: str
@@ -78,7 +87,9 @@ def _of_replicas(change: Change) -> tuple[str, str, str] | None:
     assert rescale is not None
     if rescale.pause:
         return NORMAL, "Resized", change.text
-    before, now, cost = rescale.before, rescale.now, f"{rescale.cost_s:.1f} s"
+    before = rescale.before
+    now = rescale.now
+    cost = f"{rescale.cost_s:.1f} s"
     if not before:
         return (
             NORMAL,
@@ -98,8 +109,10 @@ def _of_replicas(change: Change) -> tuple[str, str, str] | None:
 
 
 def _of_standing(change: Change) -> tuple[str, str, str] | None:
-    was, now = change.was, change.now
-    # Without a new sentence what the story says after the state: where it runs, for instance.
+    was = change.was
+    now = change.now
+    # Without a new sentence what the story says after the state: where it runs, for
+    # instance.
     why = change.why or change.text.partition("; ")[2] or change.text
     assert now is not None
     if was is None:
@@ -162,9 +175,11 @@ class EventTeller:
         self._last: dict[str, tuple[str, Told, int]] = {}
 
     def tell(self, found: JsonObject, changes: Sequence[Change]) -> int:
-        """Post what `changes` brought to the object `found`; return up to which number all is told.
+        """Post what `changes` brought to the object `found`; return up to which number
+        all is told.
 
-        That is less than the last one's where the object has had too many events: ask again later.
+        That is less than the last one's where the object has had too many events: ask
+        again later.
         """
         uid = str(found["metadata"]["uid"])
         wanted = [each for each in map(told, changes) if each is not None]
@@ -238,7 +253,9 @@ class EventTeller:
 
 
 def event(found: JsonObject, each: Told) -> JsonObject:
-    """Return the event of the object `found` that says `each`; its name is of that and no other."""
+    """Return the event of the object `found` that says `each`; its name is of that and
+    no other.
+    """
     metadata = found["metadata"]
     what = f"{metadata['uid']} {each.seq} {each.reason} {each.message}"
     digest = hashlib.sha256(what.encode()).hexdigest()[:DIGEST]
@@ -267,13 +284,18 @@ def event(found: JsonObject, each: Told) -> JsonObject:
 
 
 def _fitting(wanted: list[Told], room: int) -> list[Told]:
-    """Return the latest of `wanted`, after a count of those for which there is no room."""
+    """Return the latest of `wanted`, after a count of those for which there is no
+    room.
+    """
     if len(wanted) <= room:
         return wanted
     kept = wanted[len(wanted) - max(room - 1, 1) :]
     skipped = wanted[len(wanted) - len(kept) - 1]
     count = len(wanted) - len(kept)
-    text = f"{count} changes up to here are told by `coadapt story` only: there were too many"
+    text = (
+        f"{count} changes up to here are told by `coadapt story` only: there were "
+        f"too many"
+    )
     return [
         Told(
             kind=NORMAL, reason="Skipped", message=text, at=skipped.at, seq=skipped.seq

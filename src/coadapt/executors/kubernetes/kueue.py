@@ -1,18 +1,23 @@
-"""The slots that a queue of Kueue admits: a Workload for each, asked for and given back one by one."""
+"""The slots that a queue of Kueue admits: a Workload for each, asked for and given back
+one by one.
+"""
 
 # Why a Workload per slot.
 #
-# Kueue evicts a Workload whole. One for the whole pool would stop every job when somebody else needs one
-# GPU. Of Workloads of one slot each, Kueue admits as many as stand idle and takes back just as many as it
-# needs, and which job has to make room is decided here: the one that loses least. That holds for every
-# release of Kueue, with no feature gate.
+# Kueue evicts a Workload whole. One for the whole pool would stop every job when
+# somebody else needs one GPU. Of Workloads of one slot each, Kueue admits as many as
+# stand idle and takes back just as many as it needs, and which job has to make room is
+# decided here: the one that loses least. That holds for every release of Kueue, with no
+# feature gate.
 #
-# What is taken back is not gone at once. Kueue says so (condition Evicted) and waits until whoever runs the
-# Workload lets go of its quota; that is the grace. So: the quota of everybody is lowered, the next plan
-# shrinks jobs in place, their pods end, and only when neither the plan nor a pod holds more than what stays,
-# the Workload is deleted, which gives its quota back. Slots that we give back of ourselves go the same way.
+# What is taken back is not gone at once. Kueue says so (condition Evicted) and waits
+# until whoever runs the Workload lets go of its quota; that is the grace. So: the quota
+# of everybody is lowered, the next plan shrinks jobs in place, their pods end, and only
+# when neither the plan nor a pod holds more than what stays, the Workload is deleted,
+# which gives its quota back. Slots that we give back of ourselves go the same way.
 #
-# How many are asked for: those that jobs hold, and those that are worth having by their goodput (SlotUse).
+# How many are asked for: those that jobs hold, and those that are worth having by their
+# goodput (SlotUse).
 # What was taken back is asked for again at once, and waits in the queue like anybody's.
 
 import logging
@@ -50,12 +55,16 @@ logger = logging.getLogger(__name__)
 
 
 class KueuePool:
-    """Asks for slots and gives them back. One thread calls `look`; `admitted` is that of the last look."""
+    """Asks for slots and gives them back. One thread calls `look`; `admitted` is that
+    of the last look.
+    """
 
     def __init__(
         self, api: KubeApi, settings: PodSettings, host: Host, labels: dict[str, str]
     ) -> None:
-        """`labels`: of the pod template, which name the queue. Raises InputError where there is no Kueue."""
+        """`labels`: of the pod template, which name the queue. Raises InputError where
+        there is no Kueue.
+        """
         self._api = api
         self._settings = settings
         self._host = host
@@ -75,7 +84,8 @@ class KueuePool:
         self._sort(self._workloads())
 
     def look(self, most: int, post: Post) -> None:
-        """See what is admitted, tell the scheduler, and ask for or give back slots. Raises ApiError.
+        """See what is admitted, tell the scheduler, and ask for or give back slots.
+        Raises ApiError.
 
         most: slots that the nodes have.
         """
@@ -99,7 +109,9 @@ class KueuePool:
     def _sort(
         self, found: Sequence[JsonObject]
     ) -> tuple[list[str], list[str], list[str]]:
-        """Return the names of those that are ours to use, that wait, and that are to go; the oldest first."""
+        """Return the names of those that are ours to use, that wait, and that are to
+        go; the oldest first.
+        """
         parts: tuple[list[str], list[str], list[str]] = ([], [], [])
         self._void = []
         for each in sorted(
@@ -159,7 +171,9 @@ class KueuePool:
         return {**kind, "metadata": metadata, "spec": self._spec}
 
     def _priority(self, name: str) -> int:
-        """Return what Kueue's priority class `name` stands for; 0 where none is named."""
+        """Return what Kueue's priority class `name` stands for; 0 where none is
+        named.
+        """
         if not name:
             return 0
         try:
@@ -183,7 +197,9 @@ def follow(pool: KueuePool, most: int, post: Post) -> None:
 
 
 def without_queue(template: JsonObject) -> tuple[JsonObject, dict[str, str]]:
-    """Return a pod template without what would put its pods into Kueue's hands, and the labels that do."""
+    """Return a pod template without what would put its pods into Kueue's hands, and the
+    labels that do.
+    """
     metadata = dict(template.get("metadata") or {})
     labels = dict(metadata.get("labels") or {})
     kueues = {
@@ -203,12 +219,17 @@ def _version(api: KubeApi) -> str:
     except ApiError as error:
         if error.status != NOT_FOUND:
             raise
-        allowed = f"no label {QUEUE_LABEL} where the cluster has no Kueue (https://kueue.sigs.k8s.io)"
+        allowed = (
+            f"no label {QUEUE_LABEL} where the cluster has no Kueue "
+            f"(https://kueue.sigs.k8s.io)"
+        )
         raise InputError("pod template", QUEUE_LABEL, allowed) from None
 
 
 def _spec(settings: PodSettings, queue: str, priority: int) -> JsonObject:
-    """Return what is alike for all Workloads: the queue, and what a pod of one slot asks for."""
+    """Return what is alike for all Workloads: the queue, and what a pod of one slot
+    asks for.
+    """
     container = {"name": CONTAINER, "resources": slot_request(settings.resource)}
     given = {
         "containers": [
@@ -227,7 +248,9 @@ def _name(workload: JsonObject) -> str:
 
 
 def _ends(workload: JsonObject) -> bool:
-    """Return whether it is on its way out: taken back by Kueue, switched off, or at its end."""
+    """Return whether it is on its way out: taken back by Kueue, switched off, or at its
+    end.
+    """
     off = (workload.get("spec") or {}).get("active") is False
     deleted = bool(workload["metadata"].get("deletionTimestamp"))
     return off or deleted or _holds(workload, "Evicted") or _holds(workload, "Finished")

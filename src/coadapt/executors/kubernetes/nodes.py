@@ -12,7 +12,8 @@ GPU_PRODUCT = "nvidia.com/gpu.product"
 NVIDIA_VENDOR = "nvidia.com"
 NVIDIA = f"{NVIDIA_VENDOR}/gpu"
 CPU = "cpu"
-# A taint of these effects keeps a pod away, or drives it off; PreferNoSchedule does neither.
+# A taint of these effects keeps a pod away, or drives it off; PreferNoSchedule does
+# neither.
 KEEPING_OFF = ("NoSchedule", "NoExecute")
 CPU_SLOTS_MAX = 1024
 
@@ -26,14 +27,17 @@ def usable_nodes(
     tolerations: Sequence[JsonObject],
     busy: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[Node, str]]:
-    """Return per name the node, and its address, of those that are ready, not cordoned and have a slot.
+    """Return per name the node, and its address, of those that are ready, not cordoned
+    and have a slot.
 
-    resource: what a slot is; slots: so many per node whatever they have. labels: that a node must have. busy:
-    slots of a node that pods of ours have; those it has at least, whatever it could give now.
+    resource: what a slot is; slots: so many per node whatever they have. labels: that a
+    node must have. busy: slots of a node that pods of ours have; those it has at least,
+    whatever it could give now.
     """
     usable = {}
     for each in found:
-        metadata, status = each["metadata"], each.get("status") or {}
+        metadata = each["metadata"]
+        status = each.get("status") or {}
         count = (
             slots
             if slots is not None
@@ -58,9 +62,11 @@ def usable_nodes(
 
 
 def slot_type(resource: str, labels: Mapping[str, str]) -> str:
-    """Return the type of slots of a resource that is no CPU: the product's name, with the profile of its part.
+    """Return the type of slots of a resource that is no CPU: the product's name, with
+    the profile of its part.
 
-    labels: of the node; who makes the devices puts the product's name there, in one of several ways.
+    labels: of the node; who makes the devices puts the product's name there, in one of
+    several ways.
     """
     own = (
         f"{resource}.product",
@@ -100,7 +106,9 @@ def why_not(found: JsonObject, tolerations: Sequence[JsonObject]) -> str | None:
 
 
 def is_ready(found: JsonObject) -> bool:
-    """Return whether the node is ready; the cluster says Unknown of one whose daemon has fallen silent."""
+    """Return whether the node is ready; the cluster says Unknown of one whose daemon
+    has fallen silent.
+    """
     conditions = (found.get("status") or {}).get("conditions") or ()
     return any(
         each["type"] == "Ready" and each["status"] == "True" for each in conditions
@@ -108,7 +116,9 @@ def is_ready(found: JsonObject) -> bool:
 
 
 def _tolerates(toleration: JsonObject, taint: JsonObject) -> bool:
-    """Return whether one answers the other, by the rules of Kubernetes: no key or effect stands for all."""
+    """Return whether one answers the other, by the rules of Kubernetes: no key or
+    effect stands for all.
+    """
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if not toleration.get("key"):

@@ -1,4 +1,6 @@
-"""What a pod prints, passed on to our own output; from where an earlier proxy ended, if there was one."""
+"""What a pod prints, passed on to our own output; from where an earlier proxy ended, if
+there was one.
+"""
 
 import sys
 import threading
@@ -8,15 +10,17 @@ from coadapt.executors.kubernetes.api import ApiError, KubeApi
 from coadapt.executors.kubernetes.pods import CONTAINER
 
 RETRY_S = 1.0
-# Further tries to get at the output of a container that has ended: its node may be gone.
+# Further tries to get at the output of a container that has ended: its node may be
+# gone.
 TRIES_AFTER_END = 3
 
 
 class PodLog:
     """Follows one container's output in a thread of its own, once it runs.
 
-    printed: how many of its bytes are passed over. What `add` says of our own counts for that as well, so
-    that a few bytes of the pod's may be missing after a restart of the launcher, and none come twice.
+    printed: how many of its bytes are passed over. What `add` says of our own counts
+    for that as well, so that a few bytes of the pod's may be missing after a restart of
+    the launcher, and none come twice.
     """
 
     def __init__(
@@ -37,7 +41,9 @@ class PodLog:
             self._thread.start()
 
     def finish(self, wait_s: float) -> None:
-        """The container has ended: wait until all is passed on that can be had, at most so long."""
+        """The container has ended: wait until all is passed on that can be had, at most
+        so long.
+        """
         self._ended.set()
         if self._thread is not None:
             self._thread.join(wait_s)
@@ -52,7 +58,8 @@ class PodLog:
         tries = 0
         while tries <= TRIES_AFTER_END:
             ended = self._ended.is_set()
-            # What ends well need not be the end: whoever stands between closes a connection that was silent.
+            # What ends well need not be the end: whoever stands between closes a
+            # connection that was silent.
             if self._read() and (ended or self._ended.wait(self._retry_s)):
                 return
             # A connection that breaks off, or a node that does not answer now.

@@ -1,4 +1,6 @@
-"""The objects that stand for a replica: a pod, and the secret that holds its environment."""
+"""The objects that stand for a replica: a pod, and the secret that holds its
+environment.
+"""
 
 import copy
 import json
@@ -19,8 +21,11 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": "coadapt"}
 CONTAINER = "replica"
 CHECKPOINTS = "/coadapt/checkpoints"
 CHECKPOINT_VOLUME = "coadapt-checkpoints"
-# The job's token as a file: where trainers that know nothing of Coadapt look for one (KEP-2779).
-TOKEN_FOLDER, TOKEN_NAME, TOKEN_VOLUME = "/coadapt/trainer", "token", "coadapt-token"
+# The job's token as a file: where trainers that know nothing of Coadapt look for one
+# (KEP-2779).
+TOKEN_FOLDER = "/coadapt/trainer"
+TOKEN_NAME = "token"
+TOKEN_VOLUME = "coadapt-token"
 TOKEN_FILE = f"{TOKEN_FOLDER}/{TOKEN_NAME}"
 SETUP = "setup"
 CPU = "cpu"
@@ -35,11 +40,12 @@ OWN_ADDRESS = {"fieldRef": {"fieldPath": "status.podIP"}}
 class PodSettings:
     """What is alike for all pods of a scheduler; proxies read it from a file.
 
-    scheduler: its name in labels. owner: an owner reference for the pods, as JSON. resource: what a slot is,
-    as requested of a node. template: of a pod, as JSON; ours is put over it. claim: of the volume that holds
-    the state directory, and the folder of it on the volume, NAME or NAME/FOLDER; "" where checkpoints are the
-    template's business. api_url: where pods reach the
-    scheduler's API. grace_s: from SIGTERM to SIGKILL. pass_env: see the executor's option.
+    scheduler: its name in labels. owner: an owner reference for the pods, as JSON.
+    resource: what a slot is, as requested of a node. template: of a pod, as JSON; ours
+    is put over it. claim: of the volume that holds the state directory, and the folder
+    of it on the volume, NAME or NAME/FOLDER; "" where checkpoints are the template's
+    business. api_url: where pods reach the scheduler's API. grace_s: from SIGTERM to
+    SIGKILL. pass_env: see the executor's option.
     """
 
     kubeconfig: str
@@ -73,7 +79,9 @@ class PodSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOrder:
-    """One replica: of which job and generation, its name for life, its node and what it takes there."""
+    """One replica: of which job and generation, its name for life, its node and what it
+    takes there.
+    """
 
     job: str
     generation: int
@@ -85,7 +93,9 @@ class PodOrder:
 
 
 def pod_name(settings: PodSettings, job: str, member: str) -> str:
-    """Return the name of a pod and its secret: one for each replica that ever is, so that it can be found."""
+    """Return the name of a pod and its secret: one for each replica that ever is, so
+    that it can be found.
+    """
     return f"{settings.scheduler}-{job}-{member}"
 
 
@@ -97,7 +107,9 @@ def on_host_network(template: JsonObject) -> bool:
 def selector(
     settings: PodSettings, job: str = "", generation: int | None = None
 ) -> str:
-    """Return the label selector of the scheduler's pods, a job's, or those that a generation started."""
+    """Return the label selector of the scheduler's pods, a job's, or those that a
+    generation started.
+    """
     labels = {LABEL_SCHEDULER: settings.scheduler}
     if job:
         labels[LABEL_JOB] = job
@@ -162,12 +174,17 @@ def secret(
 
 
 def replica_address(settings: PodSettings, job: str, member: str) -> str:
-    """Return the name by which other pods reach a replica: of its own, under the scheduler's service."""
-    return f"{_hostname(pod_name(settings, job, member))}.{settings.scheduler}.{settings.namespace}.svc"
+    """Return the name by which other pods reach a replica: of its own, under the
+    scheduler's service.
+    """
+    host = _hostname(pod_name(settings, job, member))
+    return f"{host}.{settings.scheduler}.{settings.namespace}.svc"
 
 
 def merge(base: object, ours: object) -> object:
-    """Return `base` with `ours` put over it: mappings key by key, lists of named things name by name."""
+    """Return `base` with `ours` put over it: mappings key by key, lists of named things
+    name by name.
+    """
     if isinstance(base, Mapping) and isinstance(ours, Mapping):
         both = dict(copy.deepcopy(dict(base)))
         for key, value in ours.items():
@@ -182,7 +199,9 @@ def merge(base: object, ours: object) -> object:
 
 
 def _hostname(name: str) -> str:
-    """Return the host name of the pod `name`: its end, which tells it from others, if it is too long."""
+    """Return the host name of the pod `name`: its end, which tells it from others, if
+    it is too long.
+    """
     return name[-HOSTNAME_MAX:].lstrip("-")
 
 
@@ -227,12 +246,16 @@ def slot_request(resource: str, parts: int = PARTS) -> JsonObject:
 
 
 def _amount(resource: str, parts: int) -> str:
-    """Return how much of a resource a slot, or a part of one, is; only CPUs can be divided."""
+    """Return how much of a resource a slot, or a part of one, is; only CPUs can be
+    divided.
+    """
     return f"{parts * MILLI // PARTS}m" if resource == CPU else "1"
 
 
 def _on_node(node: str) -> JsonObject:
-    """Return what ties a pod to a node by way of the cluster's scheduler, which knows what others take."""
+    """Return what ties a pod to a node by way of the cluster's scheduler, which knows
+    what others take.
+    """
     field_is = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {
         "requiredDuringSchedulingIgnoredDuringExecution": {

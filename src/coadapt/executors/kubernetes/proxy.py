@@ -1,8 +1,11 @@
-"""A process beside the launcher that stands for one pod: what that prints it prints, as that ends it ends.
+"""A process beside the launcher that stands for one pod: what that prints it prints, as
+that ends it ends.
 
-To the launcher it is the replica. Told to stop, it deletes the pod, which so gets SIGTERM and its grace. It
-may be killed: the pod lives on, and another proxy takes it over, or the sweep ends it (elsewhere.py).
-Started as `python -m … SETTINGS NODE PARTS COMMAND…`; the rest is in its environment and the job's order.
+To the launcher it is the replica. Told to stop, it deletes the pod, which so gets
+SIGTERM and its grace. It may be killed: the pod lives on, and another proxy takes it
+over, or the sweep ends it (elsewhere.py).
+Started as `python -m … SETTINGS NODE PARTS COMMAND…`; the rest is in its environment
+and the job's order.
 """
 
 import json
@@ -77,7 +80,9 @@ _told = threading.Event()
 
 
 def main(settings_file: str, node: str, parts: str, *command: str) -> NoReturn:
-    """Run `command` in a pod on `node`, or take over the one that does; never returns."""
+    """Run `command` in a pod on `node`, or take over the one that does; never
+    returns.
+    """
     signal.signal(signal.SIGTERM, _on_signal)
     settings = from_json(PodSettings, json.loads(Path(settings_file).read_text()))
     checkpoints = Path(os.environ[ENV_CHECKPOINT_DIR])
@@ -131,7 +136,9 @@ class _Proxy:
         return code
 
     def _make(self) -> int | None:
-        """Make the pod, as soon as the server answers; return an exit code if it refuses, or nobody waits."""
+        """Make the pod, as soon as the server answers; return an exit code if it
+        refuses, or nobody waits.
+        """
         away_at = -math.inf
         while True:
             try:
@@ -150,7 +157,9 @@ class _Proxy:
                 return None
 
     def _create(self) -> None:
-        """Make the pod and its secret; what is there of an earlier start of this very replica is ours."""
+        """Make the pod and its secret; what is there of an earlier start of this very
+        replica is ours.
+        """
         order = self._directory.order()
         assert order is not None, f"{self._directory.path} holds no order"
         try:
@@ -171,7 +180,9 @@ class _Proxy:
             self._api.ask("POST", self._secrets, body)
 
     def _envs(self, order: LaunchOrder) -> dict[str, str]:
-        """Return what the replica finds in its environment: nothing of this machine's own."""
+        """Return what the replica finds in its environment: nothing of this machine's
+        own.
+        """
         member = self._order.member
         its = next(
             (
@@ -212,7 +223,9 @@ class _Proxy:
         return envs
 
     def _follow(self) -> int:
-        """Watch the pod until it has ended; a server that is away for a while changes nothing for it."""
+        """Watch the pod until it has ended; a server that is away for a while changes
+        nothing for it.
+        """
         last: JsonObject | None = None
         while True:
             try:
@@ -255,16 +268,15 @@ class _Proxy:
         return self._look_at_wait(status, state.get("waiting") or {})
 
     def _look_at_wait(self, status: JsonObject, waiting: JsonObject) -> int | None:
-        reason, message = (
-            str(waiting.get("reason", "")),
-            str(waiting.get("message", "")),
-        )
+        reason = str(waiting.get("reason", ""))
+        message = str(waiting.get("message", ""))
         for condition in status.get("conditions") or ():
             if (
                 condition.get("type") == "PodScheduled"
                 and condition.get("reason") == "Unschedulable"
             ):
-                reason, message = "Unschedulable", str(condition.get("message", ""))
+                reason = "Unschedulable"
+                message = str(condition.get("message", ""))
         if reason in (*IMAGE_TROUBLE, *HOPELESS, "Unschedulable"):
             self._say(f"waits: {reason}: {message}")
         if reason not in (*IMAGE_TROUBLE, *HOPELESS):
@@ -309,7 +321,9 @@ class _Proxy:
                 return
 
     def _remove(self) -> None:
-        """Take away what stands for it in the cluster; what fails here is swept up later."""
+        """Take away what stands for it in the cluster; what fails here is swept up
+        later.
+        """
         try:
             self._api.delete(f"{self._pods}/{self._name}", 0)
             self._api.delete(f"{self._secrets}/{self._name}")
@@ -334,7 +348,9 @@ class _Proxy:
 
 
 def _state(status: JsonObject) -> JsonObject:
-    """Return the state of our container: one of waiting, running, terminated with what belongs to it."""
+    """Return the state of our container: one of waiting, running, terminated with what
+    belongs to it.
+    """
     for each in status.get("containerStatuses") or ():
         if each.get("name") == CONTAINER:
             return dict(each.get("state") or {})
@@ -342,7 +358,9 @@ def _state(status: JsonObject) -> JsonObject:
 
 
 def _why_deleted(status: JsonObject) -> str:
-    """Return that a pod was deleted, and by what, where the cluster says it (Kubernetes 1.26 and later)."""
+    """Return that a pod was deleted, and by what, where the cluster says it (Kubernetes
+    1.26 and later).
+    """
     for condition in status.get("conditions") or ():
         if condition.get("type") == DISRUPTION and condition.get("status") == "True":
             said = condition.get("message") or condition.get("reason") or ""

@@ -1,4 +1,6 @@
-"""How long the API server has told a proxy nothing of its pod, and who hears of that."""
+"""How long the API server has told a proxy nothing of its pod, and who hears of
+that.
+"""
 
 import time
 from collections.abc import Callable
@@ -12,9 +14,11 @@ SILENCE_S = 120.0
 
 
 class ServerSilence:
-    """Told of errors and answers, it says once that the silence is long, and once that it is over.
+    """Told of errors and answers, it says once that the silence is long, and once that
+    it is over.
 
-    To the replica's log, and by a note to the executor; one that was left by another proxy counts.
+    To the replica's log, and by a note to the executor; one that was left by another
+    proxy counts.
     """
 
     def __init__(
@@ -31,11 +35,16 @@ class ServerSilence:
         self._noted = (self._lead.unseen / member).exists()
 
     def error(self, error: ApiError) -> None:
-        """The server did not answer, or refused: it may be credentials that nobody renews."""
+        """The server did not answer, or refused: it may be credentials that nobody
+        renews.
+        """
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         if not self._noted and now - self._since > SILENCE_S:
-            why = f"the API server has told nothing of its pods for more than {SILENCE_S:g} s: {error}"
+            why = (
+                f"the API server has told nothing of its pods for more than "
+                f"{SILENCE_S:g} s: {error}"
+            )
             self._note(f"its replicas cannot be seen, but may train on: {why}")
 
     def answer(self) -> None:

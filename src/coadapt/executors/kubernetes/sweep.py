@@ -15,7 +15,8 @@ from coadapt.model.wire import from_json
 
 GRACE_S = 1
 POLL_S = 0.2
-# A node that answers has killed it by then; one that does not will not, and its pods are only crossed out.
+# A node that answers has killed it by then; one that does not will not, and its pods
+# are only crossed out.
 PATIENCE_S = 30.0
 
 

@@ -1,4 +1,6 @@
-"""How far a job is, in the words of Kubeflow's trainer status protocol (KEP-2779): for an object's status."""
+"""How far a job is, in the words of Kubeflow's trainer status protocol (KEP-2779): for
+an object's status.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,7 +10,8 @@ from coadapt.executors.kubernetes.api import JsonObject
 from coadapt.model.measured import PERCENT_DONE, RANK, RATIO, REMAINING_S
 
 INSTANT = "%Y-%m-%dT%H:%M:%SZ"
-# A job reports every few seconds; an object that changed as often would keep the API server busy.
+# A job reports every few seconds; an object that changed as often would keep the API
+# server busy.
 EVERY_S = 10.0
 NOT_FIGURES = frozenset({PERCENT_DONE, REMAINING_S, RANK, RATIO})
 PERCENT = 100
@@ -18,12 +21,15 @@ INT32_MAX = 2**31 - 1
 def trainer_status(
     picture: Mapping[str, object], before: JsonObject | None, now: str
 ) -> JsonObject | None:
-    """Return what is known of a job's progress, None where that is nothing; `picture`: as the API gives it.
+    """Return what is known of a job's progress, None where that is nothing; `picture`:
+    as the API gives it.
 
-    before: what was said last, which stays for some seconds. now: RFC 3339, in whole seconds.
+    before: what was said last, which stays for some seconds. now: RFC 3339, in whole
+    seconds.
     """
     figures = cast("Mapping[str, float]", picture.get("metrics") or {})
-    percent, remaining = _percent(picture, figures), _remaining_s(picture, figures)
+    percent = _percent(picture, figures)
+    remaining = _remaining_s(picture, figures)
     if not figures and percent is None:
         return before
     shown = sorted(
@@ -61,7 +67,9 @@ def trainer_status(
 
 
 def _percent(picture: Mapping[str, object], figures: Mapping[str, float]) -> int | None:
-    """Return how much is done in whole percent; 100 of a job that is at its end only."""
+    """Return how much is done in whole percent; 100 of a job that is at its end
+    only.
+    """
     if picture.get("state") == "succeeded":
         return PERCENT
     target = cast("float | None", picture.get("progress_target"))
@@ -75,7 +83,9 @@ def _percent(picture: Mapping[str, object], figures: Mapping[str, float]) -> int
 def _remaining_s(
     picture: Mapping[str, object], figures: Mapping[str, float]
 ) -> float | None:
-    """Return the seconds left at the goodput of now, else what the script says itself."""
+    """Return the seconds left at the goodput of now, else what the script says
+    itself.
+    """
     if picture.get("ended_at") is not None:
         return 0.0 if picture.get("state") == "succeeded" else None
     target = cast("float | None", picture.get("progress_target"))

@@ -1,4 +1,6 @@
-"""Where processes can be started: the nodes, their devices and their addresses, as an executor sees them."""
+"""Where processes can be started: the nodes, their devices and their addresses, as an
+executor sees them.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -13,8 +15,8 @@ LOOPBACK = "127.0.0.1"
 class Cluster(Protocol):
     """Asked again and again, from one thread: nodes may come and go.
 
-    An address is no part of a Node: no decision depends on it, and a machine that gets another one after a
-    boot is still the same node to the scheduler.
+    An address is no part of a Node: no decision depends on it, and a machine that gets
+    another one after a boot is still the same node to the scheduler.
     """
 
     @property
@@ -24,7 +26,9 @@ class Cluster(Protocol):
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
-        """The name of each slot of a node as CUDA_VISIBLE_DEVICES has it; no entry for slots of CPUs."""
+        """The name of each slot of a node as CUDA_VISIBLE_DEVICES has it; no entry for
+        slots of CPUs.
+        """
         ...
 
     def address(self, node: NodeId) -> str:
@@ -32,16 +36,20 @@ class Cluster(Protocol):
         ...
 
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
-        """Return the command that runs the one after it in `slot` of `node`, () where that is this machine.
+        """Return the command that runs the one after it in `slot` of `node`, () where
+        that is this machine.
 
-        It passes on output, exit code and SIGTERM, and whatever it started ends with it.
+        It passes on output, exit code and SIGTERM, and whatever it started ends with
+        it.
         """
         ...
 
 
 @runtime_checkable
 class TellsWhy(Protocol):
-    """A cluster of an engine that may be away, and that knows why nodes are no longer offered."""
+    """A cluster of an engine that may be away, and that knows why nodes are no longer
+    offered.
+    """
 
     @property
     def trouble(self) -> str:
@@ -53,7 +61,9 @@ class TellsWhy(Protocol):
 
     @property
     def why_gone(self) -> Mapping[NodeId, str]:
-        """What became of each node, after its name: `is gone: its allocation has ended`."""
+        """What became of each node, after its name: `is gone: its allocation has
+        ended`.
+        """
         ...
 
 
@@ -64,7 +74,8 @@ def node_events(
     why: Mapping[NodeId, str] | None = None,
     gone_because: Mapping[NodeId, str] | None = None,
 ) -> list[NodeJoined | NodeLost]:
-    """Return what tells the core, which knows of `known`, that the nodes are `present` now.
+    """Return what tells the core, which knows of `known`, that the nodes are `present`
+    now.
 
     why: of nodes that are there and were set aside. gone_because: see TellsWhy.
     """

@@ -1,7 +1,7 @@
 """The control directory of a job, served to its replicas over HTTP by their launcher.
 
-Whoever has the token may read and write the notes of this one job, and nothing else; it is made here, given
-to the replicas in their environment, and is gone with the launcher.
+Whoever has the token may read and write the notes of this one job, and nothing else; it
+is made here, given to the replicas in their environment, and is gone with the launcher.
 """
 
 import hmac
@@ -23,13 +23,15 @@ from coadapt.model.rescale import CONTROL_PATH
 
 NOTE = re.compile(r"[0-9a-z][0-9a-z.-]{0,63}")
 BODY_MAX = 64 * 1024
-# One is asked for by each replica at any time; below the client's limit, and that of most proxies.
+# One is asked for by each replica at any time; below the client's limit, and that of
+# most proxies.
 HOLD_S = 20.0
 # How soon a note is passed on that the launcher itself wrote, or took away.
 LOOK_S = 0.02
 TOKEN_BYTES = 32
-# Connections whose request has not come yet, or has no token. Each is a thread and a file, and a launcher may
-# have 1,024 of these; a lawful one is known within milliseconds. Beyond, the oldest is cut off.
+# Connections whose request has not come yet, or has no token. Each is a thread and a
+# file, and a launcher may have 1,024 of these; a lawful one is known within
+# milliseconds. Beyond, the oldest is cut off.
 STRANGERS_MAX = 256
 
 
@@ -37,12 +39,15 @@ _Connection = socket.socket | tuple[bytes, socket.socket]  # as socketserver has
 
 
 class ControlServer:
-    """Serves `folder` at `host` on a port that the kernel picks, from threads of its own, until `close`."""
+    """Serves `folder` at `host` on a port that the kernel picks, from threads of its
+    own, until `close`.
+    """
 
     def __init__(
         self, folder: Path, host: str, *, name: str = "", port: int = 0, token: str = ""
     ) -> None:
-        """`name`: what replicas call `host`. port, token: of a server that this one goes on for.
+        """`name`: what replicas call `host`. port, token: of a server that this one
+        goes on for.
 
         Raises OSError where nobody can listen at `host` and `port`.
         """
@@ -80,7 +85,9 @@ class ControlServer:
 
 
 class _Notes:
-    """The files of the directory. A version is a number for what it holds; it grows with every change."""
+    """The files of the directory. A version is a number for what it holds; it grows
+    with every change.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -90,7 +97,9 @@ class _Notes:
         self._version = time.time_ns() // 1000
 
     def newer_than(self, version: int) -> dict[str, object]:
-        """Return what there is, once it has another version, or after HOLD_S as it is."""
+        """Return what there is, once it has another version, or after HOLD_S as it
+        is.
+        """
         deadline = time.monotonic() + HOLD_S
         while (now := self._look()) == version and time.monotonic() < deadline:
             time.sleep(LOOK_S)
@@ -124,7 +133,8 @@ class _Notes:
                 seen[path.name] = (found.st_mtime_ns, found.st_ino)
         with self._lock:
             if seen != self._seen:
-                self._seen, self._version = seen, self._version + 1
+                self._seen = seen
+                self._version = self._version + 1
             return self._version
 
     def _files(self) -> list[Path]:
@@ -133,7 +143,8 @@ class _Notes:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # All replicas of a job may come at once, and who finds no room tries again a second later.
+    # All replicas of a job may come at once, and who finds no room tries again a second
+    # later.
     request_queue_size = 1024
     notes: _Notes
     token: str
@@ -205,7 +216,9 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _note(self) -> str | None:
-        """Return the name of the note that is asked for; None, and an answer, where that is not allowed."""
+        """Return the name of the note that is asked for; None, and an answer, where
+        that is not allowed.
+        """
         if not self._allowed():
             return None
         folder, _, name = self.path.rpartition("/")

@@ -1,7 +1,9 @@
-"""Replicas that live on other machines and outlive their launcher: another takes them over, or ends them.
+"""Replicas that live on other machines and outlive their launcher: another takes them
+over, or ends them.
 
-A launcher's children are proxies of them (cluster.py, `via`). Killed, these say nothing about what they stood
-for: so what is left is ended by the engine's own command, the *sweep*, and a new launcher starts new proxies.
+A launcher's children are proxies of them (cluster.py, `via`). Killed, these say nothing
+about what they stood for: so what is left is ended by the engine's own command, the
+*sweep*, and a new launcher starts new proxies.
 """
 
 import subprocess
@@ -29,13 +31,16 @@ from coadapt.executors.processes.records.generation_dir import (
 from coadapt.executors.processes.records.own_files import PRIVATE_DIR, names_in
 from coadapt.model.rescale import CAPABLE_FILE
 
-# A command that fails is tried again: the engine may be away for a while, and the slots are not free before.
+# A command that fails is tried again: the engine may be away for a while, and the slots
+# are not free before.
 SWEEP_RETRY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedAt:
-    """Where a launcher serves the control channel: one after it goes on there, under the same token."""
+    """Where a launcher serves the control channel: one after it goes on there, under
+    the same token.
+    """
 
     port: int
     token: str
@@ -44,7 +49,9 @@ class ServedAt:
 def start_sweep(
     settings: LaunchSettings, job: str, generation: int | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Return the process that ends what is left of a job elsewhere, or of one generation. Raises OSError."""
+    """Return the process that ends what is left of a job elsewhere, or of one
+    generation. Raises OSError.
+    """
     what = (job,) if generation is None else (job, str(generation))
     return subprocess.Popen(
         [*settings.sweep, *what], stdin=subprocess.DEVNULL, start_new_session=True
@@ -58,15 +65,15 @@ def sweep(settings: LaunchSettings, job: str) -> None:
 
 
 def serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, str]:
-    """Serve the control directory where a launcher before this one did; return what replicas need to know.
+    """Serve the control directory where a launcher before this one did; return what
+    replicas need to know.
 
-    Where that is impossible they cannot hear of rescales any more: they are noted as incapable of them.
+    Where that is impossible they cannot hear of rescales any more: they are noted as
+    incapable of them.
     """
-    path, host, name = (
-        lead.path / "served.json",
-        settings.control_host,
-        settings.control_name,
-    )
+    path = lead.path / "served.json"
+    host = settings.control_host
+    name = settings.control_name
     before = read_json(path, ServedAt)
     server: ControlServer | None = None
     if before is not None:
@@ -83,9 +90,11 @@ def serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """What lives elsewhere when a launcher takes over. newest: the last generation that was ordered.
+    """What lives elsewhere when a launcher takes over. newest: the last generation that
+    was ordered.
 
-    order: of the replicas that train. replicas: for each, in rank order, the order that it was started by.
+    order: of the replicas that train. replicas: for each, in rank order, the order that
+    it was started by.
     """
 
     newest: GenerationDir
@@ -94,17 +103,22 @@ class Present:
 
 
 def find_present(lead: GenerationDir) -> Present | ExitRecord:
-    """Return what trains in the generations that `lead` leads; a record if that cannot be told."""
-    newest, present = lead, lead
+    """Return what trains in the generations that `lead` leads; a record if that cannot
+    be told.
+    """
+    newest = lead
+    present = lead
     for directory in lead.job.generations():
         if directory.number <= lead.number:
             continue
-        order, kept = directory.order(), directory.kept()
+        order = directory.order()
+        kept = directory.kept()
         if kept is None and (order is None or order.lead != lead.number):
             continue
         if kept is None and not directory.has_started:
             if (lead.successor() or 0) < directory.number:
-                continue  # nobody has been told of it: whoever goes on from here takes it up
+                # nobody has been told of it: whoever goes on from here takes it up
+                continue
             return ExitRecord(
                 outcome=Outcome.LOST,
                 detail="its launcher died while its replicas were changing",
@@ -140,7 +154,9 @@ def note_unseen(lead: GenerationDir, member: str, why: str) -> None:
 
 
 def why_unseen(lead: GenerationDir) -> str:
-    """Return why replicas cannot be seen, as the first of them by name has it; "" if all can."""
+    """Return why replicas cannot be seen, as the first of them by name has it; "" if
+    all can.
+    """
     for name in names_in(lead.unseen):
         why = read_note(lead.unseen / name, str)
         if why:
@@ -149,12 +165,16 @@ def why_unseen(lead: GenerationDir) -> str:
 
 
 def kill_left(lead: GenerationDir) -> int:
-    """End what a dead launcher left on this machine; return how many processes there were."""
+    """End what a dead launcher left on this machine; return how many processes there
+    were.
+    """
     return kill_marked(lead.job.checkpoints) + kill_identified(lead.leaders())
 
 
 class Remains:
-    """What a launcher that died left of its job, on this machine and elsewhere; ended step by step."""
+    """What a launcher that died left of its job, on this machine and elsewhere; ended
+    step by step.
+    """
 
     def __init__(self, lead: GenerationDir) -> None:
         order = lead.order()
@@ -164,7 +184,9 @@ class Remains:
         self._sweep: subprocess.Popen[bytes] | None = None
 
     def gone(self) -> bool:
-        """End what is left; return whether all of it is gone. Asked again and again, from one thread."""
+        """End what is left; return whether all of it is gone. Asked again and again,
+        from one thread.
+        """
         if self._sweep is None:
             self._count += kill_left(self._lead)
             if self._settings is None or not self._settings.sweep:

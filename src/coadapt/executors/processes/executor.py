@@ -1,7 +1,9 @@
-"""The port LiveExecutor by processes: orders come in by a queue, one thread carries them out and watches.
+"""The port LiveExecutor by processes: orders come in by a queue, one thread carries
+them out and watches.
 
-What runs is written on disk before it runs, and launchers outlive the scheduler: a new executor on the same
-directory adopts every generation that its predecessor left, alive, dead, or changing in place.
+What runs is written on disk before it runs, and launchers outlive the scheduler: a new
+executor on the same directory adopts every generation that its predecessor left, alive,
+dead, or changing in place.
 """
 
 import logging
@@ -34,12 +36,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """pass_env: names of the scheduler's environment that jobs get beside those of contract_env.py.
+    """pass_env: names of the scheduler's environment that jobs get beside those of
+    contract_env.py.
 
-    log_bytes: the most that is kept of what one replica printed. disk_reserve_bytes: what jobs leave free on
-    the disk of the state directory: below, nothing is started and no output is kept. control_host: the
-    address at which launchers serve the control channel, "" where replicas share this disk; control_name: by
-    what name replicas reach it. sweep: see LaunchSettings.
+    log_bytes: the most that is kept of what one replica printed. disk_reserve_bytes:
+    what jobs leave free on the disk of the state directory: below, nothing is started
+    and no output is kept. control_host: the address at which launchers serve the
+    control channel, "" where replicas share this disk; control_name: by what name
+    replicas reach it. sweep: see LaunchSettings.
     """
 
     pass_env: frozenset[str] = frozenset()
@@ -51,7 +55,9 @@ class ProcessOptions:
 
 
 class ProcessExecutor:
-    """Replicas as processes on the nodes of `cluster`. Only `run`'s thread touches the OrderBook."""
+    """Replicas as processes on the nodes of `cluster`. Only `run`'s thread touches the
+    OrderBook.
+    """
 
     def __init__(
         self, cluster: Cluster, host: Host, options: ProcessOptions | None = None
@@ -173,7 +179,9 @@ class ProcessExecutor:
         return cluster.why_gone if isinstance(cluster, TellsWhy) else {}
 
     def _warn_of_silence(self, nodes: Iterable[Node]) -> None:
-        """Say once that replicas on other machines will not be heard, as soon as there is such a machine."""
+        """Say once that replicas on other machines will not be heard, as soon as there
+        is such a machine.
+        """
         addresses = {node.id: self._cluster.address(node.id) for node in nodes}
         far = [
             name
@@ -183,8 +191,10 @@ class ProcessExecutor:
         if far:
             self._own_address = ""
             logger.warning(
-                "replicas on %s cannot reach the scheduler at %s: their jobs will not adapt; start it with "
-                "--host ADDRESS --expose, where ADDRESS is this machine's in their network",
+                "replicas on %s cannot reach the scheduler at %s: their jobs will "
+                "not adapt; start it with "
+                "--host ADDRESS --expose, where ADDRESS is this machine's in their "
+                "network",
                 ", ".join(far),
                 self._host.url,
             )

@@ -2,23 +2,31 @@
 
 # Why an order is taken back by a file
 #
-# Joining replicas prepare for seconds to minutes while the others train; meanwhile a plan may want something
-# else, or one of them fails. Then the staying and leaving ones should train on as if nothing had been said,
-# but they may just have agreed to rescale. Neither party can ask the other and wait: replicas look at the
-# notes between two steps only, and a question in flight when one of them dies has no answer. So there is one
-# note, `N.decided`, which is created exclusively. The first replica creates it before it offers the rescale
-# to the others: then it will be carried out, and a retraction comes too late. Or the launcher creates it:
-# then no replica will ever offer it, the order is removed, and the joining replicas are ended.
+# Joining replicas prepare for seconds to minutes while the others train; meanwhile a
+# plan may want something else, or one of them fails. Then the staying and leaving ones
+# should train on as if nothing had been said, but they may just have agreed to rescale.
+# Neither party can ask the other and wait: replicas look at the notes between two steps
+# only, and a question in flight when one of them dies has no answer. So there is one
+# note, `N.decided`, which is created exclusively. The first replica creates it before
+# it offers the rescale to the others: then it will be carried out, and a retraction
+# comes too late. Or the launcher creates it:
+# then no replica will ever offer it, the order is removed, and the joining replicas are
+# ended.
 #
-#   ordered ── all joining replicas are ready ──▶ decided by rank 0 ──▶ begun ──▶ done ──▶ complete
-#      │                                             (too late)                   first      leaving ones
-#      └─ retract, a joining one fails, 600 s ──▶ decided here ──▶ they are gone: kept       are gone
+#   ordered ── all joining replicas are ready ──▶ decided by rank 0 ──▶ begun ──▶ done
+#   ──▶ complete
+#      │                                             (too late)                   first
+#      leaving ones
+#      └─ retract, a joining one fails, 600 s ──▶ decided here ──▶ they are gone: kept
+#      are gone
 #
-# What the end of a process means depends on where in this line it falls, which is why rank 0 marks `begun`
-# before anybody acts: before it, old replicas that end with code 0 have finished training, and the joining
-# ones are not needed; after it, they may have left, and nothing is a success before the first step is done.
-# A joining replica that fails before `decided` costs nothing; after it, it is a peer like any other. Before it
-# is ready it takes a dry step (train/rescale/dry_step.py), so most of what would end it does so then.
+# What the end of a process means depends on where in this line it falls, which is why
+# rank 0 marks `begun` before anybody acts: before it, old replicas that end with code 0
+# have finished training, and the joining ones are not needed; after it, they may have
+# left, and nothing is a success before the first step is done.
+# A joining replica that fails before `decided` costs nothing; after it, it is a peer
+# like any other. Before it is ready it takes a dry step (train/rescale/dry_step.py), so
+# most of what would end it does so then.
 
 import subprocess
 import time
@@ -37,9 +45,11 @@ from coadapt.executors.processes.records.generation_dir import (
 from coadapt.executors.processes.replica import Replica, first_failed
 from coadapt.model.rescale import ORDER_FILE, begun_file, decided_file, done_file
 
-# Training goes on while those who join prepare, so there is time; but they hold their slots meanwhile.
+# Training goes on while those who join prepare, so there is time; but they hold their
+# slots meanwhile.
 JOIN_LIMIT_S = 600.0
-# Those who wait to join end when the others' first process does, perhaps a while before all of these have.
+# Those who wait to join end when the others' first process does, perhaps a while before
+# all of these have.
 GONE_LIMIT_S = 30.0
 # Those who are not to join any more have no state to save.
 DISMISS_GRACE_S = 5.0
@@ -47,11 +57,14 @@ DISMISS_GRACE_S = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class InPlaceRescale:
-    """From the replicas `old` to those of `directory`'s generation; `joiners` were started for it.
+    """From the replicas `old` to those of `directory`'s generation; `joiners` were
+    started for it.
 
-    before: the order that the old ones follow. trouble: why the joiners could not all be started.
-    taken_back: why it will not come about, None while it may; joiner_failed: because one of them failed by
-    itself; kill_at: when to end the joiners then; sweeping: what ends them elsewhere.
+    before: the order that the old ones follow. trouble: why the joiners could not all
+    be started.
+    taken_back: why it will not come about, None while it may; joiner_failed: because
+    one of them failed by itself; kill_at: when to end the joiners then; sweeping: what
+    ends them elsewhere.
     """
 
     lead: GenerationDir
@@ -75,7 +88,9 @@ class InPlaceRescale:
 
     @property
     def begun(self) -> bool:
-        """Return whether the replicas act on it: from here on who ends may have left."""
+        """Return whether the replicas act on it: from here on who ends may have
+        left.
+        """
         return self.lead.own.has(begun_file(self.directory.number))
 
     @property
@@ -105,7 +120,9 @@ class InPlaceRescale:
         return time.monotonic() - self.began_at > JOIN_LIMIT_S
 
     def unwanted(self) -> str | None:
-        """Return why it is to be taken back while the old replicas train, "" if that was asked for."""
+        """Return why it is to be taken back while the old replicas train, "" if that
+        was asked for.
+        """
         if self.begun or self.old_are_gone:
             return None
         if self.directory.is_retracted:
@@ -124,7 +141,9 @@ class InPlaceRescale:
         )
 
     def take_back(self, why: str) -> bool:
-        """Return whether that succeeds: not if the replicas have agreed on the change already."""
+        """Return whether that succeeds: not if the replicas have agreed on the change
+        already.
+        """
         own = self.lead.own
         if not own.create(decided_file(self.directory.number)):
             return (
@@ -133,12 +152,16 @@ class InPlaceRescale:
         own.remove(ORDER_FILE)
         failed = first_failed(self.joiners)
         self.joiner_failed = bool(why) and failed is not None and failed.failed_itself
-        self.taken_back, self.kill_at = why, time.monotonic() + DISMISS_GRACE_S
+        self.taken_back = why
+        self.kill_at = time.monotonic() + DISMISS_GRACE_S
         return True
 
     def see_off(self) -> bool:
-        """Have the joiners end; return whether they, and all that they started, are gone."""
-        checkpoints, number = self.lead.job.checkpoints, self.directory.number
+        """Have the joiners end; return whether they, and all that they started, are
+        gone.
+        """
+        checkpoints = self.lead.job.checkpoints
+        number = self.directory.number
         listening = listening_processes(self.lead.own)
         for joiner in self.joiners:
             joiner.ask(listening)
@@ -157,7 +180,9 @@ class InPlaceRescale:
         return gone and not marked_processes(checkpoints, number)
 
     def _sweep_joiners(self) -> None:
-        """Where those who stood for joiners elsewhere were killed, begin to end the joiners themselves."""
+        """Where those who stood for joiners elsewhere were killed, begin to end the
+        joiners themselves.
+        """
         killed = any(
             joiner.code is not None and joiner.code < 0 for joiner in self.joiners
         )

@@ -1,8 +1,10 @@
-"""Find the processes of a job, ask them to stop, and end what is left of them. Linux only (/proc).
+"""Find the processes of a job, ask them to stop, and end what is left of them. Linux
+only (/proc).
 
-Every process that a launcher starts inherits the job's private checkpoint directory in its environment, which
-marks it whatever session or process group it moved to. What clears its environment, or writes over it (as
-`setproctitle` does), is below the launcher, which adopts orphans, or on record as the first of its replica.
+Every process that a launcher starts inherits the job's private checkpoint directory in
+its environment, which marks it whatever session or process group it moved to. What
+clears its environment, or writes over it (as `setproctitle` does), is below the
+launcher, which adopts orphans, or on record as the first of its replica.
 """
 
 import ctypes
@@ -16,12 +18,15 @@ from pathlib import Path
 
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
 
-# SIGKILL cannot be refused; a process that outlives this is stuck in the kernel and frees nothing anyway.
+# SIGKILL cannot be refused; a process that outlives this is stuck in the kernel and
+# frees nothing anyway.
 KILL_WAIT_S = 5.0
 POLL_S = 0.01
 
 PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
-STARTED_FIELD = 19  # of /proc/PID/stat, counted from the state: when it was started, in ticks since the boot
+# of /proc/PID/stat, counted from the state: when it was started, in ticks since the
+# boot
+STARTED_FIELD = 19
 
 LAUNCHER_MODULE = "coadapt.executors.processes.launcher"
 PYTHONS = ("python", "pypy")
@@ -29,7 +34,8 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "busybox"})
 
 
 def marked_processes(checkpoints: Path, generation: int | None = None) -> list[int]:
-    """Return the ids of living processes, except this one, that carry the mark of `checkpoints`.
+    """Return the ids of living processes, except this one, that carry the mark of
+    `checkpoints`.
 
     generation: only of those that were started for it.
     """
@@ -46,7 +52,9 @@ def marked_processes(checkpoints: Path, generation: int | None = None) -> list[i
 
 
 def marked_jobs(jobs: Path) -> dict[str, list[int]]:
-    """Return the ids of all living processes with the mark of a job below the folder `jobs`, by job."""
+    """Return the ids of all living processes with the mark of a job below the folder
+    `jobs`, by job.
+    """
     begin = f"{ENV_CHECKPOINT_DIR}={jobs}/".encode()
     found: dict[str, list[int]] = {}
     for entry in Path("/proc").iterdir():
@@ -60,7 +68,9 @@ def marked_jobs(jobs: Path) -> dict[str, list[int]]:
 
 
 def end_marked(checkpoints: Path) -> bool:
-    """Send SIGKILL to what carries the mark of a job; return whether nothing does. It does not wait."""
+    """Send SIGKILL to what carries the mark of a job; return whether nothing does. It
+    does not wait.
+    """
     alive = marked_processes(checkpoints)
     for pid in alive:
         kill_pid(pid)
@@ -68,7 +78,9 @@ def end_marked(checkpoints: Path) -> bool:
 
 
 def launchers_of(checkpoints: Path) -> list[int]:
-    """Return the ids of the living launchers of a job, by its mark and their command line."""
+    """Return the ids of the living launchers of a job, by its mark and their command
+    line.
+    """
     found = []
     for pid in marked_processes(checkpoints):
         with suppress(OSError):
@@ -79,10 +91,11 @@ def launchers_of(checkpoints: Path) -> list[int]:
 
 
 def terminate(leader: int) -> set[int]:
-    """Send SIGTERM to `leader` and, where it passes nothing on, to the commands below it; return all of them.
+    """Send SIGTERM to `leader` and, where it passes nothing on, to the commands below
+    it; return all of them.
 
-    Not to a whole process group: a data loader's workers would die at once, and fail the training process
-    above them while it still has to save its state.
+    Not to a whole process group: a data loader's workers would die at once, and fail
+    the training process above them while it still has to save its state.
     """
     children = (
         _children(leader)
@@ -112,12 +125,16 @@ def parents(pid: int) -> set[int]:
 
 
 def kill_marked(checkpoints: Path, generation: int | None = None) -> int:
-    """End all marked processes and wait until they are gone; return how many there were."""
+    """End all marked processes and wait until they are gone; return how many there
+    were.
+    """
     return _kill_all(partial(marked_processes, checkpoints, generation))
 
 
 def own_processes(checkpoints: Path) -> set[int]:
-    """Return the ids of all living processes of the job of which this process is the launcher."""
+    """Return the ids of all living processes of the job of which this process is the
+    launcher.
+    """
     return {*marked_processes(checkpoints), *_living_below(os.getpid())}
 
 
@@ -131,12 +148,16 @@ def runs_python() -> bool:
 
 
 def kill_own(checkpoints: Path) -> int:
-    """End the `own_processes`, and wait until they have ended; return how many there were."""
+    """End the `own_processes`, and wait until they have ended; return how many there
+    were.
+    """
     return _kill_all(partial(own_processes, checkpoints))
 
 
 def kill_trees(leaders: Iterable[int]) -> int:
-    """End processes and all below them, and wait as `kill_own` does; return how many there were."""
+    """End processes and all below them, and wait as `kill_own` does; return how many
+    there were.
+    """
     leaders = set(leaders)
     return _kill_all(
         lambda: (
@@ -146,7 +167,9 @@ def kill_trees(leaders: Iterable[int]) -> int:
 
 
 def identity(pid: int) -> str:
-    """Return what tells a living process from all others there will ever be here; "" if it has ended."""
+    """Return what tells a living process from all others there will ever be here; "" if
+    it has ended.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -173,7 +196,8 @@ def _kill_all(find: Callable[[], Collection[int]]) -> int:
 
 
 def adopt_orphans() -> None:
-    """From now on whatever loses its parent below this process becomes its child, instead of init's.
+    """From now on whatever loses its parent below this process becomes its child,
+    instead of init's.
 
     Where the kernel refuses (a sandbox), processes are found by their mark only.
     """
@@ -181,14 +205,17 @@ def adopt_orphans() -> None:
 
 
 def reap_orphans(own: Collection[int]) -> None:
-    """Take note of adopted children that ended, all but those of `own`, whose ends somebody waits for."""
+    """Take note of adopted children that ended, all but those of `own`, whose ends
+    somebody waits for.
+    """
     for pid in _children(os.getpid()):
         if pid not in own:
             _reap(pid)
 
 
 def kill_descendants() -> int:
-    """End whatever is below this process and wait until it is gone; return how many there were.
+    """End whatever is below this process and wait until it is gone; return how many
+    there were.
 
     Nobody may wait for a child's end any more.
     """
@@ -227,7 +254,8 @@ def _reap(pid: int) -> None:
 
 def _environ(process: Path) -> list[bytes]:
     try:
-        # A zombie has an empty environment: it holds nothing and only waits to be reaped.
+        # A zombie has an empty environment: it holds nothing and only waits to be
+        # reaped.
         return (process / "environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return []

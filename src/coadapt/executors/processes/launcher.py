@@ -1,42 +1,54 @@
-"""One small process per job that runs: sets up, starts the replicas, waits, and writes how they ended.
+"""One small process per job that runs: sets up, starts the replicas, waits, and writes
+how they ended.
 
-It outlives the scheduler, so that a restarted scheduler finds the replicas as it left them. Standard library
-only: it is up in a blink. Started as `python -m coadapt.executors.processes.launcher GENERATION_DIR`.
+It outlives the scheduler, so that a restarted scheduler finds the replicas as it left
+them. Standard library only: it is up in a blink. Started as `python -m
+coadapt.executors.processes.launcher GENERATION_DIR`.
 """
 
 # Who may write which file, and when
 #
-# Three parties write: the executor (it may die and come back at any moment), the launcher (one per job, or
-# none), the replicas. Each file has one writer, is written whole, and once; so whoever reads a file may act
-# on it, and nobody needs a lock but the launcher's own. The executor and the launcher write below
-# `<state>/runs/JOB` (generation_dir.py), the replicas below `<state>/jobs/JOB` (own_files.py): nothing that a
-# job does to its own directory touches an order, an end or the lock.
+# Three parties write: the executor (it may die and come back at any moment), the
+# launcher (one per job, or none), the replicas. Each file has one writer, is written
+# whole, and once; so whoever reads a file may act on it, and nobody needs a lock but
+# the launcher's own. The executor and the launcher write below `<state>/runs/JOB`
+# (generation_dir.py), the replicas below `<state>/jobs/JOB` (own_files.py): nothing
+# that a job does to its own directory touches an order, an end or the lock.
 #
-#   order.json    executor   before there is a launcher, or before the lead's `successor` names it
-#   successor     executor   in the lead's folder: the newest generation that has an order. The one file
+#   order.json    executor   before there is a launcher, or before the lead's
+#   `successor` names it successor     executor   in the lead's folder: the newest
+#   generation that has an order. The one file
 #                            that is replaced, always by a later number
-#   stop, retract executor   wishes; they are never withdrawn, and may come at any moment
-#   kept.json     executor   if no launcher ever heard of the order; else the launcher, after the last joining
+#   stop, retract executor   wishes; they are never withdrawn, and may come at any
+#   moment kept.json     executor   if no launcher ever heard of the order; else the
+#   launcher, after the last joining
 #                            replica is gone: from then on their slots are free
-#   leaders.json  launcher   in the lead's folder: who is to be ended should the launcher die
-#   setup         launcher   `setup` runs since this file was written
-#   plain         launcher   as far as can be seen, no process of the job uses coadapt.train. The one file that
+#   leaders.json  launcher   in the lead's folder: who is to be ended should the
+#   launcher die setup         launcher   `setup` runs since this file was written plain
+#   launcher   as far as can be seen, no process of the job uses coadapt.train. The one
+#   file that
 #                            is taken away again, when a process does
-#   started       launcher   all replicas of a start are there, or a rescale is complete: its first step is
+#   started       launcher   all replicas of a start are there, or a rescale is
+#   complete: its first step is
 #                            done and the leaving replicas are gone
-#   exit.json     launcher   the last thing it writes, after everything of the job was ended; in its stead the
-#                            executor, if it holds the job's lock and so knows that no launcher lives
-#   rescale/      the notes of model/rescale.py: `order.json` by the launcher, the rest by replicas; below
+#   exit.json     launcher   the last thing it writes, after everything of the job was
+#   ended; in its stead the
+#                            executor, if it holds the job's lock and so knows that no
+#                            launcher lives
+#   rescale/      the notes of model/rescale.py: `order.json` by the launcher, the rest
+#   by replicas; below
 #                 `jobs/JOB`, as `listeners/`
 #
-# Why one launcher leads the generations that follow each other in place: while a rescale is under way,
-# replicas of both train together, and only the parent of a process learns its exit code. Two launchers would
-# have to tell each other; one that is restarted has no children. So the launcher of the start, the *lead*,
-# stays, and how everything ended is written twice: for the newest generation that it took up, and last for
-# the lead, which also answers for one that was ordered too late to be taken up.
+# Why one launcher leads the generations that follow each other in place: while a
+# rescale is under way, replicas of both train together, and only the parent of a
+# process learns its exit code. Two launchers would have to tell each other; one that is
+# restarted has no children. So the launcher of the start, the *lead*, stays, and how
+# everything ended is written twice: for the newest generation that it took up, and last
+# for the lead, which also answers for one that was ordered too late to be taken up.
 #
-# A launcher that dies leaves no exit.json, and a free lock: the executor ends what carries the job's mark
-# and writes that the job is lost. So two generations of a job never run at once.
+# A launcher that dies leaves no exit.json, and a free lock: the executor ends what
+# carries the job's mark and writes that the job is lost. So two generations of a job
+# never run at once.
 
 import math
 import os
@@ -96,27 +108,34 @@ from coadapt.model.contract_env import ENV_RESUMED, EXIT_NO_WORKDIR
 from coadapt.model.rescale import ORDER_FILE
 from coadapt.runtime.disk_reserve import free_bytes
 
-# How often children and the stop file are looked at: half of it is added to each stop, at 0.1 % of a core.
+# How often children and the stop file are looked at: half of it is added to each stop,
+# at 0.1 % of a core.
 POLL_S = 0.05
-# Peers of a failed replica cannot finish a collective, so they get less time than an orderly stop.
+# Peers of a failed replica cannot finish a collective, so they get less time than an
+# orderly stop.
 PEER_GRACE_S = 5.0
-# How long, and how often, an end that cannot be written is tried again: a disk that is full or away.
+# How long, and how often, an end that cannot be written is tried again: a disk that is
+# full or away.
 WRITE_END_S = 60.0
 WRITE_AGAIN_S = 0.5
 # What a job that succeeded leaves behind may take so long to end by itself.
 LEFT_S = 1.0
-# A script that no Python has run in after so long is a plain one, and so is one in which nothing has called
-# coadapt.train.init after JOIN_S: until then it may still import. One that does so later is none any more.
+# A script that no Python has run in after so long is a plain one, and so is one in
+# which nothing has called coadapt.train.init after JOIN_S: until then it may still
+# import. One that does so later is none any more.
 SHELL_S = 3.0
 JOIN_S = 60.0
 # How often the job's own directory is looked at.
 LOOK_S = 1.0
-# The launcher of the generation before may still be on its last lines when its successor starts.
+# The launcher of the generation before may still be on its last lines when its
+# successor starts.
 LOCK_WAIT_S = 10.0
 
 
 def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
-    """Carry out the order in `generation_dir`, unless its record is written or another launcher lives."""
+    """Carry out the order in `generation_dir`, unless its record is written or another
+    launcher lives.
+    """
     path = Path(generation_dir)
     directory = GenerationDir.at(path)
     with directory.job.lock(lock_wait_s) as held:
@@ -146,14 +165,17 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
             detail = "; ".join(filter(None, (record.detail, left)))
             record = replace(record, detail=detail)
         launcher.pump.close()
-        # The lead's comes last: it also counts for a generation that was ordered too late to be taken up.
+        # The lead's comes last: it also counts for a generation that was ordered too
+        # late to be taken up.
         if launcher.newest != directory:
             _write_end(launcher.newest, record)
         _write_end(directory, record)
 
 
 def _left_behind(checkpoints: Path) -> int:
-    """Return how many processes live on for a moment after a job has ended: `tee` may have to write still."""
+    """Return how many processes live on for a moment after a job has ended: `tee` may
+    have to write still.
+    """
     deadline = time.monotonic() + LEFT_S
     while (left := own_processes(checkpoints)) and time.monotonic() < deadline:
         reap_orphans(())
@@ -208,7 +230,9 @@ class _Launcher:
 
     @property
     def left_something(self) -> bool:
-        """Return whether something of this job may live elsewhere: what stood for it was killed."""
+        """Return whether something of this job may live elsewhere: what stood for it
+        was killed.
+        """
         return self._unknown or any(
             replica.code is None or replica.code < 0 for replica in self._spawned
         )
@@ -236,7 +260,8 @@ class _Launcher:
         self._started_at = time.monotonic()
         self._note_begun(replicas)
         failed = self._wait(replicas)
-        # They may have begun and ended between two looks, or ended before they could say that they began.
+        # They may have begun and ended between two looks, or ended before they could
+        # say that they began.
         self._note_begun(replicas)
         taken_back = any(replica.code == EXIT_NOT_BEGUN for replica in replicas)
         if not self._is_begun and not self._stopping() and not taken_back:
@@ -250,7 +275,8 @@ class _Launcher:
         if isinstance(present, ExitRecord):
             self._unknown = True
             return present
-        self.newest, self._order = present.newest, present.order
+        self.newest = present.newest
+        self._order = present.order
         envs = {**self._control_envs, ENV_RESUMED: "1"}
         replicas = [
             spawn(
@@ -265,7 +291,9 @@ class _Launcher:
         return self._judge(self._note(replicas), self._wait(replicas))
 
     def _set_up(self) -> ExitRecord | None:
-        """Run `setup` unless an earlier generation did; return a record only if the job ended by it."""
+        """Run `setup` unless an earlier generation did; return a record only if the job
+        ended by it.
+        """
         if not self._order.setup:
             return None
         done = self._lead.job.setup_done
@@ -335,7 +363,9 @@ class _Launcher:
         return folder / member
 
     def _note_begun(self, replicas: list[Replica]) -> None:
-        """Say that the generation has started once each of its replicas lives, wherever that is."""
+        """Say that the generation has started once each of its replicas lives, wherever
+        that is.
+        """
         is_setup = self._started_at is None
         if self._is_begun or is_setup or self._change is not None:
             return
@@ -356,10 +386,11 @@ class _Launcher:
         return started
 
     def _wait(self, replicas: list[Replica]) -> Replica | None:
-        """Wait until all are gone; end the rest once one failed or a stop was asked for.
+        """Wait until all are gone; end the rest once one failed or a stop was asked
+        for.
 
-        Those who join in place are added to `replicas`. Return the one that failed first, None if none did
-        before a stop was asked for.
+        Those who join in place are added to `replicas`. Return the one that failed
+        first, None if none did before a stop was asked for.
         """
         failed: Replica | None = None
         kill_at: float | None = None
@@ -397,7 +428,9 @@ class _Launcher:
         return failed if kill_at is not None else first_failed(replicas)
 
     def _look_around(self) -> None:
-        """Now and then see who trains, note harm to the job's own directory, and make anew what is missing."""
+        """Now and then see who trains, note harm to the job's own directory, and make
+        anew what is missing.
+        """
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
@@ -412,7 +445,9 @@ class _Launcher:
         self._look_for_trainers()
 
     def _look_for_trainers(self) -> None:
-        """Note whether the script is a plain one, as far as that can be seen from here."""
+        """Note whether the script is a plain one, as far as that can be seen from
+        here.
+        """
         settings = self._order.settings
         if self._started_at is None or settings.sweep or settings.control_host:
             return
@@ -426,7 +461,9 @@ class _Launcher:
                 self._lead.note_plain(plain=plain)
 
     def _first_failed(self, replicas: list[Replica]) -> Replica | None:
-        """Return one that failed, if any; of those who join, only once the others count on them."""
+        """Return one that failed, if any; of those who join, only once the others count
+        on them.
+        """
         change = self._change
         if change is not None and not change.decided:
             replicas = [
@@ -443,9 +480,11 @@ class _Launcher:
         return PEER_GRACE_S
 
     def _to_ask(self, replicas: list[Replica]) -> list[Replica]:
-        """Return whom to tell to end, now that all are to: those who join come after those who train.
+        """Return whom to tell to end, now that all are to: those who join come after
+        those who train.
 
-        They may be needed still, if the others have begun to change; and then they hear it from them.
+        They may be needed still, if the others have begun to change; and then they hear
+        it from them.
         """
         change = self._change
         if change is None or change.old_are_gone:
@@ -455,9 +494,11 @@ class _Launcher:
     def _judge(self, replicas: list[Replica], failed: Replica | None) -> ExitRecord:
         unneeded = self._unneeded()
         replicas = [replica for replica in replicas if replica not in unneeded]
-        # After a change a step follows, so that nobody can have come to the end before it is done.
+        # After a change a step follows, so that nobody can have come to the end before
+        # it is done.
         finished = self._change is None or self._change.done or not self._change.begun
-        # What stands above a training process may report 0 although that one only stopped.
+        # What stands above a training process may report 0 although that one only
+        # stopped.
         saved = state_was_saved(self._lead.own)
         # Or although that one was killed, in the instant before it is killed itself.
         killed = self._stopping() and any(replica.overdue for replica in replicas)
@@ -498,7 +539,9 @@ class _Launcher:
         )
 
     def _judge_success(self, replicas: list[Replica]) -> ExitRecord:
-        """Return how a job ended whose commands all report 0: its training must have said that it ended."""
+        """Return how a job ended whose commands all report 0: its training must have
+        said that it ended.
+        """
         own = self._lead.own
         unsaid = self._trainers - trainers(own) | left_without_a_word(own)
         if not unsaid:
@@ -514,7 +557,9 @@ class _Launcher:
         )
 
     def _with_damage(self, detail: str) -> str:
-        """Return `detail`, with what became of the job's directory in its first line."""
+        """Return `detail`, with what became of the job's directory in its first
+        line.
+        """
         if not self._damage:
             return detail
         first, line_end, rest = detail.partition("\n")
@@ -528,10 +573,13 @@ class _Launcher:
             else int(replica.name.split("-")[1])
         )
 
-    # -- changes in place -------------------------------------------------------------------------------
+    # -- changes in place
+    # -------------------------------------------------------------------------------
 
     def _follow_orders(self, replicas: list[Replica]) -> None:
-        """Begin the change that was ordered last, or see how far the one under way is."""
+        """Begin the change that was ordered last, or see how far the one under way
+        is.
+        """
         change = self._change
         if change is None:
             successor = self._lead.successor()
@@ -562,7 +610,8 @@ class _Launcher:
             order=order,
             old=tuple(replicas),
         )
-        self._change, self._order = change, order
+        self._change = change
+        self._order = order
         try:
             self._lead.own.write(ORDER_FILE, order.rescale)
             change.joiners = self._start(order)
@@ -573,7 +622,9 @@ class _Launcher:
     def _take_back(
         self, change: InPlaceRescale, why: str, replicas: list[Replica]
     ) -> None:
-        """Let the old replicas train on, unless they have agreed on the change by now."""
+        """Let the old replicas train on, unless they have agreed on the change by
+        now.
+        """
         if change.take_back(why):
             self._order = change.before
             replicas[:] = change.old
@@ -597,7 +648,9 @@ class _Launcher:
 
 
 def _serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, str]:
-    """Serve the control directory, if that is wanted; return what replicas need to know of it."""
+    """Serve the control directory, if that is wanted; return what replicas need to know
+    of it.
+    """
     if not settings.control_host:
         return {}
     # Imported here: without it a launcher is up sooner.

@@ -29,7 +29,9 @@ from coadapt.runtime.disk_reserve import free_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launching:
-    """pass_env: names of the scheduler's environment that jobs get beside the usual ones."""
+    """pass_env: names of the scheduler's environment that jobs get beside the usual
+    ones.
+    """
 
     cluster: Cluster
     host: Host
@@ -40,7 +42,9 @@ class Launching:
         return JobDir.of(self.host.state_dir, job)
 
     def write_order(self, command: Start | Rescale, rank_map: RankMap) -> GenerationDir:
-        """Return the directory of the order. Raises ValueError if there is nothing to run, OSError."""
+        """Return the directory of the order. Raises ValueError if there is nothing to
+        run, OSError.
+        """
         directory = self.job_dir(command.job).generation(command.generation)
         if directory.job.records.is_symlink():
             move_records(directory.job)
@@ -55,7 +59,9 @@ class Launching:
         return directory
 
     def room(self) -> bool:
-        """Return whether the disk has room for more than its reserve, so that something new may start."""
+        """Return whether the disk has room for more than its reserve, so that something
+        new may start.
+        """
         try:
             free = free_bytes(self.host.state_dir)
         except OSError:  # the disk is away for a while
@@ -63,8 +69,11 @@ class Launching:
         return free > self.settings.disk_reserve_bytes
 
     def start(self, directory: GenerationDir) -> "subprocess.Popen[bytes]":
-        """Return the process that carries out the order in `directory`. Raises OSError."""
-        # The checkpoint directory is the mark by which job_processes.py finds the launcher's descendants.
+        """Return the process that carries out the order in `directory`. Raises
+        OSError.
+        """
+        # The checkpoint directory is the mark by which job_processes.py finds the
+        # launcher's descendants.
         # The token travels beside it because the order's file may end up in a backup.
         job = directory.job
         envs = {

@@ -1,7 +1,9 @@
-"""The line between a proxy and the runner of its replica: how it is set up, and what may be said on it.
+"""The line between a proxy and the runner of its replica: how it is set up, and what
+may be said on it.
 
-The runner calls, with a token that came to it in its environment; then the proxy says STOP, at most once, and
-the runner how the replica ended, last. Who hears the line go dead knows that the other one is gone.
+The runner calls, with a token that came to it in its environment; then the proxy says
+STOP, at most once, and the runner how the replica ended, last. Who hears the line go
+dead knows that the other one is gone.
 """
 
 import hmac
@@ -14,14 +16,18 @@ ENV_DEVICES = (
     "COADAPT_SLURM_DEVICES"  # numbers of the GPUs to see, of those that the step has
 )
 
-# The directory in which the replica is to run: Slurm begins a step in /tmp where it is missing.
+# The directory in which the replica is to run: Slurm begins a step in /tmp where it is
+# missing.
 ENV_WORKDIR = "COADAPT_SLURM_WORKDIR"
 
 STOP = b"T"
 TOKEN_BYTES = 16
 CALL_S = 10.0
-# A machine that went away without a word is noticed after IDLE_S + PROBES * PROBE_S seconds of silence.
-IDLE_S, PROBE_S, PROBES = 6, 2, 3
+# A machine that went away without a word is noticed after IDLE_S + PROBES * PROBE_S
+# seconds of silence.
+IDLE_S = 6
+PROBE_S = 2
+PROBES = 3
 
 
 class Exchange:
@@ -55,7 +61,9 @@ class Exchange:
 
 
 def call(where: str | None = None) -> socket.socket:
-    """Call the proxy, whose address is taken out of the environment if it is not given. Raises OSError, KeyError."""
+    """Call the proxy, whose address is taken out of the environment if it is not given.
+    Raises OSError, KeyError.
+    """
     address, _, token = (where or os.environ.pop(ENV_LINE)).partition(" ")
     host, _, port = address.rpartition(":")
     line = socket.create_connection((host, int(port)), CALL_S)

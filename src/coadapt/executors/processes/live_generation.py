@@ -1,4 +1,6 @@
-"""A generation that lives, as the executor sees it, and how a new executor adopts it."""
+"""A generation that lives, as the executor sees it, and how a new executor adopts
+it.
+"""
 
 import logging
 import subprocess
@@ -23,9 +25,11 @@ from coadapt.executors.processes.slots import Slots, union
 from coadapt.model.rescale import CAPABLE_FILE
 from coadapt.runtime.ports import Post
 
-# Launchers that follow each other in one generation under one scheduler; then something is wrong with it.
+# Launchers that follow each other in one generation under one scheduler; then something
+# is wrong with it.
 TAKEN_OVER_MAX = 5
-# What a launcher may take, beyond the grace, to end what it was told to end. One that hangs never does.
+# What a launcher may take, beyond the grace, to end what it was told to end. One that
+# hangs never does.
 STUCK_S = 60.0
 
 logger = logging.getLogger(__name__)
@@ -35,15 +39,18 @@ Launch = Callable[[GenerationDir], "subprocess.Popen[bytes]"]
 
 @dataclass(slots=True, kw_only=True)
 class LiveGeneration:
-    """A generation whose launcher lives, or died unnoticed. `process` is None if a predecessor started it.
+    """A generation whose launcher lives, or died unnoticed. `process` is None if a
+    predecessor started it.
 
-    former: of the generation that it follows in place. held: the slots that it takes, and until it is started
-    those of `former` as well. kept: why the replicas of `former` train on under its number, None if not;
-    joiner_failed: because one that was to join failed by itself.
-    remains: what a dead launcher left, while that is ended; taken_over: how often one took another's place.
-    since: when it was first seen to have started, by the clock of whoever looks; None before. stop_asked_at:
-    when this scheduler told it to stop, s since 1970. told_setup: whether it was told that `setup` runs;
-    told_plain: whether it was told that the script is a plain one.
+    former: of the generation that it follows in place. held: the slots that it takes,
+    and until it is started those of `former` as well. kept: why the replicas of
+    `former` train on under its number, None if not; joiner_failed: because one that was
+    to join failed by itself.
+    remains: what a dead launcher left, while that is ended; taken_over: how often one
+    took another's place. since: when it was first seen to have started, by the clock of
+    whoever looks; None before. stop_asked_at: when this scheduler told it to stop, s
+    since 1970. told_setup: whether it was told that `setup` runs; told_plain: whether
+    it was told that the script is a plain one.
     """
 
     directory: GenerationDir
@@ -73,7 +80,9 @@ class LiveGeneration:
         return self.stop_asked_at is not None or self.directory.is_to_stop
 
     def request_stop(self) -> None:
-        """Have it save and end: by a note, and where none can be written by a signal to its launcher."""
+        """Have it save and end: by a note, and where none can be written by a signal to
+        its launcher.
+        """
         if self.stop_asked_at is None:
             self.stop_asked_at = time.time()
         try:
@@ -87,17 +96,23 @@ class LiveGeneration:
                 ask(pid)
 
     def changes_in_place(self) -> bool:
-        """Return whether the replicas follow a Rescale, now or once they have followed the one before."""
+        """Return whether the replicas follow a Rescale, now or once they have followed
+        the one before.
+        """
         if self.directory.job.records.is_symlink():
-            return False  # its launcher is of an earlier version, which reads its own orders only
+            # its launcher is of an earlier version, which reads its own orders only
+            return False
         return self.lead.own.has(CAPABLE_FILE) and not self.is_to_stop
 
     def look(self) -> None:
-        """Note that it has started, or that the replicas of before train on under its number."""
+        """Note that it has started, or that the replicas of before train on under its
+        number.
+        """
         if self.started:
             return
         if self.former is not None and (why := self.directory.kept()) is not None:
-            self.kept, self.rank_map = why, self.former
+            self.kept = why
+            self.rank_map = self.former
             self.joiner_failed = self.directory.joiner_failed()
         elif not self.directory.has_started:
             return
@@ -107,16 +122,20 @@ class LiveGeneration:
     def exit_record(self, launch: Launch) -> ExitRecord | None:
         """Return how it ended, None while it lives; its launcher is gone then.
 
-        launch: starts a launcher in place of one that died, where the replicas live on without it.
+        launch: starts a launcher in place of one that died, where the replicas live on
+        without it.
         """
-        # Only what is written when the launcher is gone counts: the job could have written it.
+        # Only what is written when the launcher is gone counts: the job could have
+        # written it.
         if self.process is not None and self.process.poll() is None:
             self._end_if_stuck()
             return None
         return self._settle(launch)
 
     def _end_if_stuck(self) -> None:
-        """End a launcher that does not end what it is told to: it was stopped, or waits for a disk."""
+        """End a launcher that does not end what it is told to: it was stopped, or waits
+        for a disk.
+        """
         asked_at = self.stop_asked_at
         if asked_at is None:
             try:
@@ -136,10 +155,11 @@ class LiveGeneration:
             kill_left(self.lead)  # it has its job's mark, too
 
     def _settle(self, launch: Launch) -> ExitRecord | None:
-        """If the launcher died without a word, end what it left behind and write that it is lost.
+        """If the launcher died without a word, end what it left behind and write that
+        it is lost.
 
-        If it had ended before it could take this generation up, what it wrote for the lead counts. Where the
-        replicas live on without it, a new one takes them over.
+        If it had ended before it could take this generation up, what it wrote for the
+        lead counts. Where the replicas live on without it, a new one takes them over.
         """
         job = self.directory.job
         with job.lock() as held:
@@ -155,7 +175,8 @@ class LiveGeneration:
                     return None
                 record = self.remains.record
             if record is not None:
-                # Only what is gone has ended: its slots are free, and "cancelled" is true.
+                # Only what is gone has ended: its slots are free, and "cancelled" is
+                # true.
                 if not end_marked(job.checkpoints):
                     return None
                 self._write(record)
@@ -166,7 +187,9 @@ class LiveGeneration:
         return None
 
     def _launcher_lives(self) -> bool:
-        """Return whether a launcher lives although its lock can be had: somebody removed the lock's file."""
+        """Return whether a launcher lives although its lock can be had: somebody
+        removed the lock's file.
+        """
         return bool(launchers_of(self.directory.job.checkpoints))
 
     def _write(self, record: ExitRecord) -> None:
@@ -178,20 +201,25 @@ class LiveGeneration:
             logger.warning("the end of job %s cannot be written down: %s", job, error)
 
     def _outlives_launchers(self) -> bool:
-        """Return whether the replicas live elsewhere and can be taken over by a new launcher."""
+        """Return whether the replicas live elsewhere and can be taken over by a new
+        launcher.
+        """
         order = self.lead.order()
         afar = order is not None and bool(order.settings.sweep)
         return afar and self.lead.has_started and self.taken_over < TAKEN_OVER_MAX
 
 
 def adopt(job: JobDir) -> LiveGeneration | None:
-    """Return the generation of a job that an earlier executor left alive or unsettled, if there is one."""
+    """Return the generation of a job that an earlier executor left alive or unsettled,
+    if there is one.
+    """
     newest: GenerationDir | None = None
     ordered: list[tuple[GenerationDir, RankMap]] = []
     for directory in reversed(job.generations()):
         if newest is None and directory.exit_record() is not None:
             return None
-        order, kept = directory.order(), directory.kept()
+        order = directory.order()
+        kept = directory.kept()
         if newest is None and (order is not None or kept is not None):
             newest = directory
         if order is not None and kept is None:
@@ -200,7 +228,8 @@ def adopt(job: JobDir) -> LiveGeneration | None:
                 break
     if newest is None or not ordered:
         return None
-    rank_map, former = ordered[0][1], ordered[-1][1]
+    rank_map = ordered[0][1]
+    former = ordered[-1][1]
     if newest != ordered[0][0]:
         former = rank_map
     running = LiveGeneration(

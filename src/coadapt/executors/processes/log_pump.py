@@ -1,17 +1,21 @@
-"""Between what replicas print and the disk: a thread of the launcher that keeps each log within a limit."""
+"""Between what replicas print and the disk: a thread of the launcher that keeps each
+log within a limit.
+"""
 
 # Why output goes through a pipe
 #
-# A replica that wrote to its file by itself could fill the disk within seconds (`yes`), and with it stop the
-# journal and so the scheduler. Nobody can bound a file from outside that somebody else appends to: to look at
-# its size now and then bounds nothing (a fast writer makes gigabytes between two looks), a file size limit of
-# the process (RLIMIT_FSIZE) hits its checkpoints too, and to truncate a file below its writer loses lines. So
-# the launcher reads what is printed and writes it down. A launcher that is killed takes its replicas with it
-# anyway; the scheduler may come and go as before.
+# A replica that wrote to its file by itself could fill the disk within seconds (`yes`),
+# and with it stop the journal and so the scheduler. Nobody can bound a file from
+# outside that somebody else appends to: to look at its size now and then bounds nothing
+# (a fast writer makes gigabytes between two looks), a file size limit of the process
+# (RLIMIT_FSIZE) hits its checkpoints too, and to truncate a file below its writer loses
+# lines. So the launcher reads what is printed and writes it down. A launcher that is
+# killed takes its replicas with it anyway; the scheduler may come and go as before.
 #
-# A log is a run of bytes, kept in segments of half the limit, of which the last two exist: NAME.log from byte
-# 0, then NAME.log.START, each named by the byte at which it begins. So nothing is ever renamed, and a reader
-# who knows a byte's number finds it, or sees that it is gone, whatever happens meanwhile (replica_log.py).
+# A log is a run of bytes, kept in segments of half the limit, of which the last two
+# exist: NAME.log from byte 0, then NAME.log.START, each named by the byte at which it
+# begins. So nothing is ever renamed, and a reader who knows a byte's number finds it,
+# or sees that it is gone, whatever happens meanwhile (replica_log.py).
 
 import contextlib
 import errno
@@ -32,16 +36,18 @@ from coadapt.executors.processes.records.own_files import (
 from coadapt.executors.processes.records.replica_log import segment, segments
 
 READ_BYTES = 256 * 1024
-# A replica that prints while the launcher is busy must not wait; more than this no user's pipe may hold.
+# A replica that prints while the launcher is busy must not wait; more than this no
+# user's pipe may hold.
 PIPE_BYTES = 1024 * 1024
 SEGMENTS_KEPT = 2
 
 
 class LogPump:
-    """Writes down what is printed into the pipes that it opened, from a thread of its own.
+    """Writes down what is printed into the pipes that it opened, from a thread of its
+    own.
 
-    limit_bytes: the most that is kept of each log. room: whether the disk has room for output now; what is
-    printed meanwhile is dropped, and counted.
+    limit_bytes: the most that is kept of each log. room: whether the disk has room for
+    output now; what is printed meanwhile is dropped, and counted.
     """
 
     def __init__(self, limit_bytes: int, room: Callable[[], bool]) -> None:
@@ -56,7 +62,9 @@ class LogPump:
         self._thread.start()
 
     def open(self, log: Path) -> int:
-        """Return a file descriptor whose output goes to `log`; the caller closes it once a process has it."""
+        """Return a file descriptor whose output goes to `log`; the caller closes it
+        once a process has it.
+        """
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         with contextlib.suppress(
@@ -126,12 +134,17 @@ class _Log:
         self._dropped = 0
         start, path = segments(log)[-1] if segments(log) else (0, log)
         self._file = _append(path)
-        self._start, self._size = start, os.fstat(self._file).st_size
+        self._start = start
+        self._size = os.fstat(self._file).st_size
 
     def write(self, data: bytes) -> None:
         if self._dropped:
-            note = f"[coadapt: {self._dropped} bytes of output were dropped: the disk was nearly full]\n"
-            data, self._dropped = note.encode() + data, 0
+            note = (
+                f"[coadapt: {self._dropped} bytes of output were dropped: the disk "
+                f"was nearly full]\n"
+            )
+            data = note.encode() + data
+            self._dropped = 0
         rest = memoryview(data)
         try:
             if os.fstat(self._file).st_nlink == 0:  # the job removed it
@@ -164,7 +177,8 @@ class _Log:
 
     def _turn_over(self) -> None:
         """Begin a new segment, and forget all but the one before it."""
-        self._start, self._size = self._start + self._size, 0
+        self._start = self._start + self._size
+        self._size = 0
         following = _append(segment(self._log, self._start))
         os.close(self._file)
         self._file = following
@@ -178,7 +192,9 @@ def _waiting_bytes(pipe: int) -> int:
 
 
 def _append(path: Path) -> int:
-    """Return a descriptor that appends to the plain file `path`. Raises OSError that names it."""
+    """Return a descriptor that appends to the plain file `path`. Raises OSError that
+    names it.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     handle = open_plain(path, flags)
     if handle is None:

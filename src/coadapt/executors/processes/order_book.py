@@ -1,6 +1,8 @@
-"""The orders of all jobs and what runs of them: what is carried out when, and how each is answered.
+"""The orders of all jobs and what runs of them: what is carried out when, and how each
+is answered.
 
-Touched by one thread only. Whatever an answer rests on is on disk: a new OrderBook goes on where one ended.
+Touched by one thread only. Whatever an answer rests on is on disk: a new OrderBook goes
+on where one ended.
 """
 
 import logging
@@ -38,7 +40,8 @@ from coadapt.executors.processes.slots import FreeSlots, union
 from coadapt.model import JobId, NodeId
 from coadapt.runtime.ports import Post
 
-# How often each job's notes on what cannot be seen are looked for: 10 us for one that has none.
+# How often each job's notes on what cannot be seen are looked for: 10 us for one that
+# has none.
 LOOK_S = 2.0
 NEVER_STARTED = "stopped before it was started"
 
@@ -46,7 +49,9 @@ logger = logging.getLogger(__name__)
 
 
 class OrderBook:
-    """At most one generation of a job runs; at most one order waits, for slots or for what runs to end."""
+    """At most one generation of a job runs; at most one order waits, for slots or for
+    what runs to end.
+    """
 
     def __init__(
         self,
@@ -55,7 +60,9 @@ class OrderBook:
         now: Callable[[], float],
         health: NodeHealth,
     ) -> None:
-        """Adopt what runs. `now` stamps the events that are posted; `health` is told how generations end."""
+        """Adopt what runs. `now` stamps the events that are posted; `health` is told
+        how generations end.
+        """
         self._cluster = cluster
         self._health = health
         self._launching = launching
@@ -75,7 +82,9 @@ class OrderBook:
         end_unbooked(state_dir, self._running)
 
     def _adopt(self, job: JobDir) -> None:
-        """Go on with what an earlier executor left of a job; what cannot be read is passed over."""
+        """Go on with what an earlier executor left of a job; what cannot be read is
+        passed over.
+        """
         name = job.path.name
         try:
             for directory in job.generations()[-1:]:
@@ -95,7 +104,9 @@ class OrderBook:
         ]
 
     def take(self, order: JobCommand, post: Post) -> None:
-        """Take an order in: answer a repeat with the present state, put a new one among those that wait."""
+        """Take an order in: answer a repeat with the present state, put a new one among
+        those that wait.
+        """
         if order.generation < self._newest.get(order.job, 0):
             return
         self._newest[order.job] = order.generation
@@ -154,12 +165,15 @@ class OrderBook:
             self._settle(job, running, record)
 
     def _note_trouble(self, job: JobId, error: OSError) -> None:
-        """Say, once, what keeps a job's records from being read or written; it is tried again."""
+        """Say, once, what keeps a job's records from being read or written; it is tried
+        again.
+        """
         if job not in self._troubled:
             self._troubled.add(job)
             logger.warning("job %s has to wait: %s", job, error)
 
-    # -- orders -----------------------------------------------------------------------------------------
+    # -- orders
+    # ----------------------------------------------------------------------------------
 
     def _carried_out(
         self, order: JobCommand, running: LiveGeneration | None, post: Post
@@ -178,7 +192,9 @@ class OrderBook:
     def _placed(
         self, order: Start | Rescale, running: LiveGeneration | None, post: Post
     ) -> bool:
-        """Start, or rescale in place, once slots are free and what ran before is gone, or can follow."""
+        """Start, or rescale in place, once slots are free and what ran before is gone,
+        or can follow.
+        """
         follows = isinstance(order, Rescale) and running is not None and running.started
         if running is not None and not (follows and running.changes_in_place()):
             return False
@@ -191,21 +207,22 @@ class OrderBook:
         if running is None:
             self._start(order, rank_map, post)
         else:
-            # Handed over to the launcher that runs: it goes on even if nobody is here any more.
+            # Handed over to the launcher that runs: it goes on even if nobody is here
+            # any more.
             self._follow(
                 running, self._launching.write_order(order, rank_map), rank_map, post
             )
         return True
 
     def _has_room(self) -> bool:
-        """Return whether the disk has room for one more; say so, once, when it has not."""
+        """Return whether the disk has room for one more; say so, once, when it has
+        not.
+        """
         room = self._launching.room()
         if room != self._room:
             self._room = room
-            where, reserve = (
-                self._launching.host.state_dir,
-                self._launching.settings.disk_reserve_bytes >> 20,
-            )
+            where = self._launching.host.state_dir
+            reserve = self._launching.settings.disk_reserve_bytes >> 20
             if room:
                 logger.info("%s has room again: what waits is started", where)
             else:
@@ -219,7 +236,9 @@ class OrderBook:
     def _kept(
         self, order: RetractRescale, running: LiveGeneration | None, post: Post
     ) -> bool:
-        """The rescale was not begun: have what runs go on under its number, or tell how that ended."""
+        """The rescale was not begun: have what runs go on under its number, or tell how
+        that ended.
+        """
         directory = self._directory(order)
         if running is None:
             records = [each.exit_record() for each in directory.job.generations()]
@@ -266,7 +285,9 @@ class OrderBook:
         rank_map: RankMap,
         post: Post,
     ) -> None:
-        """Have a generation follow `running`; until it has started, the slots of both are held."""
+        """Have a generation follow `running`; until it has started, the slots of both
+        are held.
+        """
         running.lead.write_successor(directory.number)
         self._running[directory.job.path.name] = LiveGeneration(
             directory=directory,
@@ -305,12 +326,14 @@ class OrderBook:
         own = self._running.get(job)
         return FreeSlots(self._cluster.nodes, others, None if own is None else own.held)
 
-    # -- answers ----------------------------------------------------------------------------------------
+    # -- answers
+    # ----------------------------------------------------------------------------------
 
     def _start_of(
         self, job: JobId, running: LiveGeneration
     ) -> ReplicasStarted | ReplicasKept:
-        at, number = self._now(), running.directory.number
+        at = self._now()
+        number = running.directory.number
         if running.kept is None:
             return ReplicasStarted(
                 at=at, job=job, generation=number, unseen=self._unseen.get(job, "")
@@ -324,7 +347,9 @@ class OrderBook:
         )
 
     def _tell_unseen(self, job: JobId, running: LiveGeneration, post: Post) -> None:
-        """Tell when replicas elsewhere can be seen no more, or again; they count as living meanwhile."""
+        """Tell when replicas elsewhere can be seen no more, or again; they count as
+        living meanwhile.
+        """
         if (why := why_unseen(running.lead)) != self._unseen.get(job, ""):
             self._unseen[job] = why
             number = running.directory.number
@@ -343,7 +368,9 @@ class OrderBook:
             post(SetupStarted(at=self._now(), job=job, generation=number, since=since))
 
     def _tell_trainer(self, job: JobId, running: LiveGeneration, post: Post) -> None:
-        """Tell when it shows that the script is a plain one, or that it is none after all."""
+        """Tell when it shows that the script is a plain one, or that it is none after
+        all.
+        """
         plain = running.lead.is_plain
         if plain != running.told_plain:
             running.told_plain = plain
@@ -352,7 +379,9 @@ class OrderBook:
             post(TrainerSeen(at=self._now(), job=job, generation=number, seen=seen))
 
     def _note_life(self, job: JobId, running: LiveGeneration) -> float:
-        """Tell for how long the job's replicas have lived where they are; return that, in seconds."""
+        """Tell for how long the job's replicas have lived where they are; return that,
+        in seconds.
+        """
         if running.since is None:
             running.since = self._now()
         lived_s = self._now() - running.since
@@ -426,7 +455,9 @@ def _unfit_node(directory: GenerationDir, record: ExitRecord) -> NodeId:
 
 
 def _repeat(order: JobCommand, running: LiveGeneration, post: Post) -> None:
-    """An order of the generation that runs: a Stop is carried out, the others are answered once more."""
+    """An order of the generation that runs: a Stop is carried out, the others are
+    answered once more.
+    """
     running.post = post
     if isinstance(order, Stop):
         running.request_stop()
@@ -438,7 +469,9 @@ def _repeat(order: JobCommand, running: LiveGeneration, post: Post) -> None:
 
 
 def _spares(order: JobCommand, running: LiveGeneration) -> bool:
-    """Return whether what runs may go on although an order of a later generation came."""
+    """Return whether what runs may go on although an order of a later generation
+    came.
+    """
     return isinstance(order, RetractRescale) or (
         isinstance(order, Rescale) and running.changes_in_place()
     )
@@ -447,7 +480,9 @@ def _spares(order: JobCommand, running: LiveGeneration) -> bool:
 def _stands(
     waiting: JobCommand, order: JobCommand, running: LiveGeneration | None
 ) -> bool:
-    """Return whether `waiting` is carried out although `order`, of the same generation, came after it."""
+    """Return whether `waiting` is carried out although `order`, of the same generation,
+    came after it.
+    """
     match order:
         case Stop():
             return False

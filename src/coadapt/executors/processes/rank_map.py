@@ -1,4 +1,6 @@
-"""Which replicas of a job take which slots, at a start and at a rescale in place. Pure."""
+"""Which replicas of a job take which slots, at a start and at a rescale in place.
+Pure.
+"""
 
 from dataclasses import dataclass
 
@@ -13,7 +15,9 @@ Member = tuple[str, Slot]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMap:
-    """members: names in rank order. slots: theirs, node by node in that order. lead: see LaunchOrder."""
+    """members: names in rank order. slots: theirs, node by node in that order. lead:
+    see LaunchOrder.
+    """
 
     members: tuple[str, ...]
     slots: Slots
@@ -40,8 +44,9 @@ def map_ranks(
 ) -> RankMap | None:
     """Return who takes which slots in `generation`, None while too few are free.
 
-    `present`: replicas that go on in place; as many of them as the allocation allows stay where they are, of
-    those that share a GPU the ones whose label it has. The others join.
+    `present`: replicas that go on in place; as many of them as the allocation allows
+    stay where they are, of those that share a GPU the ones whose label it has. The
+    others join.
     """
     before = {} if present is None else _by_node(present)
     members: list[str] = []
@@ -67,12 +72,15 @@ def ordered_rank_map(order: LaunchOrder) -> RankMap:
 def _staying(
     present: list[Member], allocation: Allocation, node: NodeId
 ) -> list[Member]:
-    """Return who stays on a node, with the share of its slot that it has from now on."""
+    """Return who stays on a node, with the share of its slot that it has from now
+    on.
+    """
     if not allocation.shared:
         return [(name, slot) for name, slot in present if slot.label is None][
             : allocation.on(node)
         ]
-    labels, parts = allocation.labels_on(node), PARTS // allocation.num_sharers
+    labels = allocation.labels_on(node)
+    parts = PARTS // allocation.num_sharers
     return [
         (name, Slot(slot.number, slot.label, parts))
         for name, slot in present

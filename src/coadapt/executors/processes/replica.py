@@ -1,4 +1,6 @@
-"""One process of a job, as its launcher sees it: how it is started, and what its end means."""
+"""One process of a job, as its launcher sees it: how it is started, and what its end
+means.
+"""
 
 import os
 import re
@@ -21,14 +23,18 @@ from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_PEER_LOST, EXIT_STO
 
 TAIL_LINES = 8
 TAIL_BYTES = 4096
-# How Python ends a traceback, after torch's prefix perhaps, and how coadapt.train says why a replica ends.
+# How Python ends a traceback, after torch's prefix perhaps, and how coadapt.train says
+# why a replica ends.
 TELLING_LINE = re.compile(
-    r"(?:\[rank\d+\]: )?((?:[\w.]*(?:Error|Exception)(?:: |$)|error: |out of memory: |replica \d+ ends ).*)"
+    r"(?:\[rank\d+\]: )?((?:[\w.]*(?:Error|Exception)(?:: |$)|error: |out of memory: "
+    r"|replica \d+ ends ).*)"
 )
-# A wrapper needs a moment to pass on how its command ended; a script may go on to its next command instead.
+# A wrapper needs a moment to pass on how its command ended; a script may go on to its
+# next command instead.
 WRAPPER_GRACE_S = 1.0
 
-# Signals that an operator, the kernel's memory killer or a shutdown sends: not the script's own fault.
+# Signals that an operator, the kernel's memory killer or a shutdown sends: not the
+# script's own fault.
 OUTSIDE_SIGNALS = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 )
@@ -42,10 +48,12 @@ BASH = "/bin/bash"
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """A process under its name (model/rescale.py), and its log. asked: those of its processes told to end.
+    """A process under its name (model/rescale.py), and its log. asked: those of its
+    processes told to end.
 
-    drain: has the log written down as far as it was printed. spared_until: on the monotonic clock; `process`
-    itself is not told before. overdue: whether its grace passed while something of the job was left.
+    drain: has the log written down as far as it was printed. spared_until: on the
+    monotonic clock; `process` itself is not told before. overdue: whether its grace
+    passed while something of the job was left.
     """
 
     name: str
@@ -84,14 +92,16 @@ class Replica:
         return self.code == EXIT_PEER_LOST
 
     def ask(self, listening: AbstractSet[int]) -> set[int]:
-        """Tell it to save and end, nobody twice; return the ids of the processes that are told now.
+        """Tell it to save and end, nobody twice; return the ids of the processes that
+        are told now.
 
-        listening: processes (listeners.py); those below it are told. Itself it is told where there are
-        none, and where it lives on after they ended.
+        listening: processes (listeners.py); those below it are told. Itself it is told
+        where there are none, and where it lives on after they ended.
         """
         if self.code is not None:
             return set()
-        leader, now = self.process.pid, time.monotonic()
+        leader = self.process.pid
+        now = time.monotonic()
         own = {pid for pid in listening if leader in {pid, *parents(pid)}}
         told = own - self.asked
         for pid in told:
@@ -104,9 +114,12 @@ class Replica:
         return told
 
     def report_hidden(self, who: str) -> str:
-        """Return in words that its training did not end although its command reports 0."""
+        """Return in words that its training did not end although its command reports
+        0.
+        """
         how = (
-            "exited with code 0, but its training did not say that it ended: it failed or was killed, and "
+            "exited with code 0, but its training did not say that it ended: it "
+            "failed or was killed, and "
             "the command hides that (by ;, || or a wrapper)"
         )
         return self._with_log(f"{who} {how}")
@@ -143,7 +156,9 @@ class Replica:
         return self._with_log(f"{who} {how}")
 
     def _with_log(self, said: str) -> str:
-        """Return `said` with the line of its log that says why, and the end of the log below it."""
+        """Return `said` with the line of its log that says why, and the end of the log
+        below it.
+        """
         self.drain()
         lines = _last_lines(self.log)
         # One line often says it all, and it is what a table has room for.
@@ -153,7 +168,9 @@ class Replica:
 
 
 def _stopped_from_outside(who: str, code: int, how: str, lines: list[str]) -> str:
-    """Return how a replica ended that was told to stop: what it printed last is no cause of that."""
+    """Return how a replica ended that was told to stop: what it printed last is no
+    cause of that.
+    """
     pod = [line for line in lines if line.startswith(STAND_IN_SAYS)]
     if pod:
         told = pod[-1].removeprefix(STAND_IN_SAYS).rstrip("]")
@@ -163,7 +180,9 @@ def _stopped_from_outside(who: str, code: int, how: str, lines: list[str]) -> st
 
 
 def free_port(replicas: Sequence[ReplicaOrder]) -> int:
-    """Return a port for the rendezvous at the first one, free where that runs if it is on this machine."""
+    """Return a port for the rendezvous at the first one, free where that runs if it is
+    on this machine.
+    """
     address = replicas[0].envs["MASTER_ADDR"] if replicas else ""
     with socket.socket() as probe:
         try:
@@ -192,7 +211,8 @@ def spawn(
     left: SetupLeft | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Replica:
-    """Start `command` as `order` says; its name is that of its log. Raises OSError if that is impossible.
+    """Start `command` as `order` says; its name is that of its log. Raises OSError if
+    that is impossible.
 
     left: what `setup` left for it. pass_fds: open files that it gets.
     """
@@ -220,7 +240,9 @@ def base_envs(order: LaunchOrder) -> dict[str, str]:
 
 
 def first_failed(replicas: Iterable[Replica]) -> Replica | None:
-    """Return one that failed, if any: one ended by a signal first, since its peers fail in its wake."""
+    """Return one that failed, if any: one ended by a signal first, since its peers fail
+    in its wake.
+    """
     failed = [replica for replica in replicas if replica.code]
     return min(
         failed,
@@ -234,7 +256,9 @@ def first_failed(replicas: Iterable[Replica]) -> Replica | None:
 
 
 def cause_of(failed: Replica, replicas: Iterable[Replica]) -> Replica:
-    """Return `failed`, or if it only lost its peers, one that failed by itself although it ended later."""
+    """Return `failed`, or if it only lost its peers, one that failed by itself although
+    it ended later.
+    """
     if not failed.lost_peers:
         return failed
     ours = {0, EXIT_PEER_LOST, EXIT_STOPPED, -signal.SIGTERM, -signal.SIGKILL}
@@ -253,7 +277,9 @@ def _signal_number(code: int) -> int:
 
 
 def _telling_line(lines: list[str]) -> str:
-    """Return the line that says why, even if libraries had more to say after it; else the last one."""
+    """Return the line that says why, even if libraries had more to say after it; else
+    the last one.
+    """
     found = (TELLING_LINE.match(line) for line in reversed(lines))
     return next((match[1] for match in found if match), lines[-1]).strip()
 

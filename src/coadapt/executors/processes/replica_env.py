@@ -1,4 +1,6 @@
-"""What each replica finds in its environment: torchrun's names and the contract's (model/contract_env.py)."""
+"""What each replica finds in its environment: torchrun's names and the contract's
+(model/contract_env.py).
+"""
 
 import dataclasses
 import json
@@ -96,10 +98,11 @@ def launch_order(
 
 
 def _defaults(gpu_type: str, *, elsewhere: bool, here: bool) -> dict[str, str]:
-    """What a replica gets unless the job's own `envs`, or the scheduler's environment, say otherwise.
+    """What a replica gets unless the job's own `envs`, or the scheduler's environment,
+    say otherwise.
 
-    elsewhere: it has another file system, in which the scheduler's paths mean nothing. here: all replicas
-    are on this machine.
+    elsewhere: it has another file system, in which the scheduler's paths mean nothing.
+    here: all replicas are on this machine.
     """
     defaults = {"PYTHONUNBUFFERED": "1"}
     if gpu_type == CPU_SLOT_TYPE:
@@ -111,7 +114,8 @@ def _defaults(gpu_type: str, *, elsewhere: bool, here: bool) -> dict[str, str]:
     if elsewhere:
         return defaults
     present = {name: os.environ.get(name, value) for name, value in defaults.items()}
-    # The python of this installation comes first, so that `run: python train.py` finds coadapt.
+    # The python of this installation comes first, so that `run: python train.py` finds
+    # coadapt.
     path = os.pathsep.join(
         (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
     )
@@ -144,7 +148,8 @@ def _replicas(
     rank = -1
     for node, count in command.allocation.slots:
         devices = cluster.devices.get(node)
-        # As under torchrun, all of the node's devices are visible and LOCAL_RANK says which is whose.
+        # As under torchrun, all of the node's devices are visible and LOCAL_RANK says
+        # which is whose.
         slots = rank_map.slots[node]
         visible = (
             {"CUDA_VISIBLE_DEVICES": ",".join(devices[slot.number] for slot in slots)}

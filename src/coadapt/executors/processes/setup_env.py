@@ -1,11 +1,14 @@
-"""What `setup` leaves for `run`: the environment and the directory in which its shell ended.
+"""What `setup` leaves for `run`: the environment and the directory in which its shell
+ended.
 
-So `source venv/bin/activate`, `export X=1` and `cd src` in `setup` count for `run`. Standard library only.
+So `source venv/bin/activate`, `export X=1` and `cd src` in `setup` count for `run`.
+Standard library only.
 """
 
-# The shell writes down its own end, by a trap on EXIT, into a file without a name that the launcher made: a
-# setup that exits by itself, or goes on to other shells, needs nothing else. A setup that replaces its shell
-# (`exec`), or sets a trap on EXIT of its own, leaves nothing.
+# The shell writes down its own end, by a trap on EXIT, into a file without a name that
+# the launcher made: a setup that exits by itself, or goes on to other shells, needs
+# nothing else. A setup that replaces its shell (`exec`), or sets a trap on EXIT of its
+# own, leaves nothing.
 
 import os
 from collections.abc import Mapping
@@ -22,7 +25,9 @@ LEFT_BYTES_MAX = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupLeft:
-    """envs: variables that are new or have other values. unset: those that are gone. workdir: "": as it was."""
+    """envs: variables that are new or have other values. unset: those that are gone.
+    workdir: "": as it was.
+    """
 
     envs: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
@@ -35,7 +40,9 @@ class SetupLeft:
 
 
 def noting_its_end(setup: str, file: int) -> str:
-    """Return `setup` as a shell runs it that writes into the open file how it ended, if it ended well."""
+    """Return `setup` as a shell runs it that writes into the open file how it ended, if
+    it ended well.
+    """
     note = f"{{ printf '%s\\0' \"$PWD\"; env -0; }} >/proc/self/fd/{file}"
     trap = f'code=$?; if [ "$code" = 0 ]; then {note}; fi; exit "$code"'
     quoted = trap.replace("'", "'\\''")
@@ -43,7 +50,9 @@ def noting_its_end(setup: str, file: int) -> str:
 
 
 def read_left(file: int, before: Mapping[str, str], workdir: str) -> SetupLeft:
-    """Return what a shell that began with `before` in `workdir` wrote into the open file."""
+    """Return what a shell that began with `before` in `workdir` wrote into the open
+    file.
+    """
     os.lseek(file, 0, os.SEEK_SET)
     with open(os.dup(file), "rb") as noted:
         parts = noted.read(LEFT_BYTES_MAX + 1).split(b"\0")
@@ -70,7 +79,9 @@ def read_left(file: int, before: Mapping[str, str], workdir: str) -> SetupLeft:
 
 
 def _passes(name: str, value: str) -> bool:
-    """Return whether `setup` may change a variable, and its value can be written down."""
+    """Return whether `setup` may change a variable, and its value can be written
+    down.
+    """
     if name in OF_THE_SHELL or is_reserved_env(name):
         return False
     try:

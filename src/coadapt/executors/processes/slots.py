@@ -1,9 +1,12 @@
-"""Physical slots of nodes: which of them are free, and which one a label of a shared GPU stands for."""
+"""Physical slots of nodes: which of them are free, and which one a label of a shared
+GPU stands for.
+"""
 
-# A plan names a shared GPU by a label, which says no more than who sits with whom (model/devices.py). Here it
-# is tied to a slot: to the first free one when the first job comes with it, and for as long as any job holds
-# it. The tie is kept nowhere but in the orders of the jobs that run: whoever knows what they hold, as a new
-# executor does after it has adopted them, knows it again.
+# A plan names a shared GPU by a label, which says no more than who sits with whom
+# (model/devices.py). Here it is tied to a slot: to the first free one when the first
+# job comes with it, and for as long as any job holds it. The tie is kept nowhere but in
+# the orders of the jobs that run: whoever knows what they hold, as a new executor does
+# after it has adopted them, knows it again.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +17,8 @@ from coadapt.model.devices import PARTS
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """One slot of a node, by its number there. label: by which jobs share it, None: it is this job's alone.
+    """One slot of a node, by its number there. label: by which jobs share it, None: it
+    is this job's alone.
 
     parts: how much of it, out of PARTS.
     """
@@ -29,7 +33,9 @@ Slots = Mapping[NodeId, tuple[Slot, ...]]
 
 
 def union(one: Slots, other: Slots) -> Slots:
-    """Return all slots that are taken in one of both; of a slot in both, the larger share."""
+    """Return all slots that are taken in one of both; of a slot in both, the larger
+    share.
+    """
     both: dict[NodeId, tuple[Slot, ...]] = {}
     for node in {**one, **other}:
         largest: dict[int, Slot] = {}
@@ -42,7 +48,9 @@ def union(one: Slots, other: Slots) -> Slots:
 
 
 class FreeSlots:
-    """What a job may take beside what `others` hold, and beside its `own` slots, whose replicas may stay."""
+    """What a job may take beside what `others` hold, and beside its `own` slots, whose
+    replicas may stay.
+    """
 
     def __init__(
         self,
@@ -60,11 +68,15 @@ class FreeSlots:
         self._take_out(own or {})
 
     def whole(self, node: NodeId, count: int) -> list[Slot]:
-        """Return `count` slots that nobody holds any part of, fewer if there are not as many."""
+        """Return `count` slots that nobody holds any part of, fewer if there are not as
+        many.
+        """
         return [Slot(number) for number in self._whole.get(node, ())[:count]]
 
     def shared(self, node: NodeId, labels: Iterable[int], parts: int) -> list[Slot]:
-        """Return `parts` of the slot of each label, leaving out those for which there is no room now."""
+        """Return `parts` of the slot of each label, leaving out those for which there
+        is no room now.
+        """
         free = iter(self._whole.get(node, ()))
         found: list[Slot] = []
         for label in labels:

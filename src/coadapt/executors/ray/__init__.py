@@ -1,4 +1,6 @@
-"""The executor `ray`: replicas in processes that a running Ray cluster placed and accounts for."""
+"""The executor `ray`: replicas in processes that a running Ray cluster placed and
+accounts for.
+"""
 
 from importlib.util import find_spec
 
@@ -20,12 +22,14 @@ def on_ray(
     log_limit_mib: int = 256,
     disk_reserve_mib: int = 256,
 ) -> Connect:
-    """Processes on the nodes of a Ray cluster that runs, on its GPUs, or on `slots` CPU slots per node.
+    """Processes on the nodes of a Ray cluster that runs, on its GPUs, or on `slots` CPU
+    slots per node.
 
-    address: of the cluster, as in `ray.init`; `start` begins one on this machine where none runs.
-    autoscale: the most slots in all for which Ray's autoscaler is asked; 0: it never is. ship_workdir: Ray
-    brings a job's directory to its nodes, and `setup` runs there. The others: as those of the executor
-    `local`.
+    address: of the cluster, as in `ray.init`; `start` begins one on this machine where
+    none runs.
+    autoscale: the most slots in all for which Ray's autoscaler is asked; 0: it never
+    is. ship_workdir: Ray brings a job's directory to its nodes, and `setup` runs there.
+    The others: as those of the executor `local`.
     """
     from coadapt.executors.ray.autoscaling import RayExecutor
     from coadapt.executors.ray.cluster import RayCluster

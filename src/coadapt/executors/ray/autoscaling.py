@@ -1,12 +1,16 @@
-"""What the scheduler would use of a Ray cluster that autoscales, and the executor that tells Ray of it."""
+"""What the scheduler would use of a Ray cluster that autoscales, and the executor that
+tells Ray of it.
+"""
 
-# Ray's autoscaler starts nodes until the whole cluster, with what is in use, has room for the request, and
-# ends nodes that stand idle and are not needed for it. A request stands until another replaces it, whoever
-# made that: it is one of the cluster, not of a job. So while jobs wait it is all slots that there are, and
-# those that they lack; that sum stays what it is while nodes come one by one. Once nobody waits it is empty:
-# what is in use is not idle, and what is idle may go. But Ray learns of what is in use some seconds late, and
-# ended nodes under jobs that had just started there, as idle ones that nobody asked for any more. So what
-# there is stays asked for until that is known.
+# Ray's autoscaler starts nodes until the whole cluster, with what is in use, has room
+# for the request, and ends nodes that stand idle and are not needed for it. A request
+# stands until another replaces it, whoever made that: it is one of the cluster, not of
+# a job. So while jobs wait it is all slots that there are, and those that they lack;
+# that sum stays what it is while nodes come one by one. Once nobody waits it is empty:
+# what is in use is not idle, and what is idle may go. But Ray learns of what is in use
+# some seconds late, and ended nodes under jobs that had just started there, as idle
+# ones that nobody asked for any more. So what there is stays asked for until that is
+# known.
 
 import logging
 import math
@@ -23,9 +27,11 @@ from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.runtime.ports import Post
 
 LOOK_S = 2.0
-# Ray's control store forgets the request where it starts anew without a store of its own.
+# Ray's control store forgets the request where it starts anew without a store of its
+# own.
 REPEAT_S = 60.0
-# After the last job that waited: three updates of Ray's autoscaler, as it is set where nobody sets it.
+# After the last job that waited: three updates of Ray's autoscaler, as it is set where
+# nobody sets it.
 LINGER_S = 15.0
 
 Bundle = dict[str, float]
@@ -33,7 +39,9 @@ logger = logging.getLogger(__name__)
 
 
 def bundles(num_slots: int, per_node: int | None) -> list[Bundle]:
-    """Return what to ask of Ray for so many slots: GPUs one by one, CPU slots by whole nodes of them."""
+    """Return what to ask of Ray for so many slots: GPUs one by one, CPU slots by whole
+    nodes of them.
+    """
     if per_node is None:
         return [{"GPU": 1.0}] * num_slots
     return [{"CPU": float(per_node)}] * -(-num_slots // per_node)
@@ -51,7 +59,9 @@ class RayDemand:
         most: int,
         per_node: int | None,
     ) -> None:
-        """`num_slots`: that there are. `wanted_slots`: that jobs lack. most: never ask for more in all."""
+        """`num_slots`: that there are. `wanted_slots`: that jobs lack. most: never ask
+        for more in all.
+        """
         self._num_slots = num_slots
         self._wanted_slots = wanted_slots
         self._request = request
@@ -63,7 +73,9 @@ class RayDemand:
         self._wanted_at = -math.inf
 
     def look(self, now: float) -> None:
-        """Ask for what is wanted at the instant `now`, s on a clock that does not go back."""
+        """Ask for what is wanted at the instant `now`, s on a clock that does not go
+        back.
+        """
         wanted = max(self._wanted_slots(), 0)
         if wanted:
             self._wanted_at = now
@@ -75,11 +87,14 @@ class RayDemand:
         self._request(asked)
         if asked != self._asked and (asked or self._asked):
             logger.info("asked Ray for %d slots in all", goal)
-        self._asked, self._asked_at = asked, now
+        self._asked = asked
+        self._asked_at = now
 
 
 class RayExecutor(ProcessExecutor):
-    """Processes on the nodes of a Ray cluster, for which nodes are asked for while jobs wait."""
+    """Processes on the nodes of a Ray cluster, for which nodes are asked for while jobs
+    wait.
+    """
 
     def __init__(
         self, cluster: RayCluster, host: Host, options: ProcessOptions, most: int

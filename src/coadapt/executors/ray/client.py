@@ -34,8 +34,8 @@ class RayAwayError(Exception):
 class RayClient:
     """Starts the process at the first question, and again after it died.
 
-    Any thread may call it. After `ask` raised RayAwayError the next `ask` connects again,
-    maybe to a cluster at another address.
+    Any thread may call it. After `ask` raised RayAwayError the next `ask` connects
+    again, maybe to a cluster at another address.
     """
 
     def __init__(self, address: str) -> None:
@@ -112,7 +112,9 @@ class RayClient:
         self.own_address = str(answer["own_address"])
 
     def _exchange(self, question: object, wait_s: float) -> Answer:
-        """Send `question` unless it is None; return the answer. An error ends the process."""
+        """Send `question` unless it is None; return the answer. An error ends the
+        process.
+        """
         assert self._line is not None
         self._line.settimeout(wait_s)
         try:

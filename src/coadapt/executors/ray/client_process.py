@@ -37,7 +37,9 @@ ACTOR_FIELDS = ("Name", "ActorClassName", "Address")
 
 
 def main(fd: str, address: str) -> None:
-    """Connect to the cluster at `address`, then answer until the other end closes the socket."""
+    """Connect to the cluster at `address`, then answer until the other end closes the
+    socket.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with socket.socket(fileno=int(fd)) as line, line.makefile("rw") as stream:
         _say(stream, _answer(partial(_connect, address)))
@@ -69,7 +71,9 @@ def _connect(address: str) -> Answer:
 
 
 def _join_or_start() -> Any:
-    """Connect to this machine's Ray cluster, or start one, which outlives this process."""
+    """Connect to this machine's Ray cluster, or start one, which outlives this
+    process.
+    """
     try:
         return ray.init("auto", **CONNECTING)
     except ConnectionError:
@@ -96,7 +100,9 @@ def _join_or_start() -> Any:
 
 
 def _look() -> Answer:
-    """Return the nodes that Ray counts alive, the draining ones, and what actors hold."""
+    """Return the nodes that Ray counts alive, the draining ones, and what actors
+    hold.
+    """
     return {
         "nodes": [
             _plain(found, NODE_FIELDS) for found in ray.nodes() if found["Alive"]

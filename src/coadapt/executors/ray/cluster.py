@@ -1,9 +1,12 @@
-"""The nodes of a Ray cluster, as Ray knows them now, and how a command is started on one of them."""
+"""The nodes of a Ray cluster, as Ray knows them now, and how a command is started on
+one of them.
+"""
 
-# While Ray cannot be asked, because its head is gone, nothing new can be placed: of each node only what our
-# replicas hold is offered, so that they train on. Ray's daemons end a minute after the head, unless the
-# cluster keeps its books elsewhere (Redis), and a node whose daemon refuses connections is gone. When the head
-# is back, its answers decide again.
+# While Ray cannot be asked, because its head is gone, nothing new can be placed: of
+# each node only what our replicas hold is offered, so that they train on. Ray's daemons
+# end a minute after the head, unless the cluster keeps its books elsewhere (Redis), and
+# a node whose daemon refuses connections is gone. When the head is back, its answers
+# decide again.
 
 import logging
 import math
@@ -25,12 +28,14 @@ from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node, NodeId
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.devices import PARTS
 
-# How old what is known of the nodes may be. Ray itself takes 10-15 s to notice that a node's daemon is dead.
+# How old what is known of the nodes may be. Ray itself takes 10-15 s to notice that a
+# node's daemon is dead.
 LOOK_S = 2.0
 PROBE_S = 0.5
 # Ray tells of a replica's actor so long after it was started, at the latest.
 KNOWN_AFTER_S = 15.0
-# A node that answers no call for so long is not offered: its cable is cut, or its machine is gone.
+# A node that answers no call for so long is not offered: its cable is cut, or its
+# machine is gone.
 SILENT_S = 8.0
 ID_LENGTH = (
     8  # from its end: the ids that Ray's own provider for tests gives begin alike
@@ -50,14 +55,16 @@ class _Answer(StrEnum):
 
 
 class RayCluster:
-    """Asks Ray every LOOK_S, in a thread of its own. A node has the name that it was given there, else one
-    from its id.
+    """Asks Ray every LOOK_S, in a thread of its own. A node has the name that it was
+    given there, else one from its id.
     """
 
     def __init__(
         self, client: RayClient, slots: int | None, *, ships: bool = False
     ) -> None:
-        """`slots`: CPU slots per node instead of GPUs. ships: Ray brings jobs' directories to the nodes."""
+        """`slots`: CPU slots per node instead of GPUs. ships: Ray brings jobs'
+        directories to the nodes.
+        """
         self._client = client
         self._ships = ships
         self.slots = slots
@@ -69,7 +76,8 @@ class RayCluster:
         self.others = Others(self._resource)
         self.why_gone: dict[NodeId, str] = {}
         self._silent_since: dict[str, float] = {}
-        # Replicas started lately: when, on which of Ray's nodes, how many parts of a slot.
+        # Replicas started lately: when, on which of Ray's nodes, how many parts of a
+        # slot.
         self._started: deque[tuple[float, str, int]] = deque()
         self._away_since: float | None = None
         self._away_why = ""
@@ -84,10 +92,11 @@ class RayCluster:
         may_be_empty: bool = False,
         ships: bool = False,
     ) -> "RayCluster":
-        """Return the cluster at `address`. Raises InputError where none answers, or it has nothing for us.
+        """Return the cluster at `address`. Raises InputError where none answers, or it
+        has nothing for us.
 
-        address: client_process.START begins one where none runs on this machine. may_be_empty: it may have
-        no node for us yet.
+        address: client_process.START begins one where none runs on this machine.
+        may_be_empty: it may have no node for us yet.
         """
         client = RayClient(address)
         try:
@@ -96,7 +105,10 @@ class RayCluster:
             cluster.look()
         except RayAwayError as error:
             client.close()
-            allowed = f"the address of a running cluster; start one with: ray start --head ({error})"
+            allowed = (
+                f"the address of a running cluster; start one with: ray start --head "
+                f"({error})"
+            )
             raise InputError("executor ray, option address", address, allowed) from None
         if not cluster.has_slots and not may_be_empty:
             client.close()
@@ -126,12 +138,15 @@ class RayCluster:
         if since is None:
             return ""
         return (
-            f"Ray cannot be asked, for {time.monotonic() - since:.0f} s: {self._away_why}; "
+            f"Ray cannot be asked, for {time.monotonic() - since:.0f} s: "
+            f"{self._away_why}; "
             "nothing new starts until its head is back"
         )
 
     def belong_to(self, state_dir: Path) -> None:
-        """Know from now on which replicas are those of the scheduler in `state_dir`, and look at nodes."""
+        """Know from now on which replicas are those of the scheduler in `state_dir`,
+        and look at nodes.
+        """
         self.others = Others(self._resource, tag_of(state_dir))
         self._look_or_note()
         threading.Thread(target=self._look_on, name="ray nodes", daemon=True).start()
@@ -204,7 +219,9 @@ class RayCluster:
                 self._look_without_ray(str(error))
 
     def _look_without_ray(self, why: str) -> None:
-        """Offer of the nodes that were known only what our replicas hold, as far as their daemons live."""
+        """Offer of the nodes that were known only what our replicas hold, as far as
+        their daemons live.
+        """
         self._away_why = why
         if self._away_since is None:
             self._away_since = time.monotonic()
@@ -219,7 +236,9 @@ class RayCluster:
         self._take(found, {**gone, **self._silent_for_long(said)})
 
     def _take(self, alive: Iterable[Found], going: Mapping[str, str]) -> None:
-        """Know the nodes `alive` from now on. going: by Ray's ids, why a node is not offered."""
+        """Know the nodes `alive` from now on. going: by Ray's ids, why a node is not
+        offered.
+        """
         named = {_name(found): found for found in alive}
         why_gone = {
             name: going[str(found["NodeID"])]
@@ -246,7 +265,9 @@ class RayCluster:
         self._known = known
 
     def _silent_for_long(self, said: list[tuple[Found, _Answer]]) -> dict[str, str]:
-        """Return by Ray's ids the nodes that have not answered for SILENT_S: Ray itself takes a minute."""
+        """Return by Ray's ids the nodes that have not answered for SILENT_S: Ray itself
+        takes a minute.
+        """
         now = time.monotonic()
         silent = {
             str(found["NodeID"]) for found, answer in said if answer is _Answer.SILENT
@@ -261,7 +282,9 @@ class RayCluster:
         }
 
     def _num_slots(self, found: Found) -> int:
-        """Return how many slots of a node are free or ours: what others hold of it is not offered."""
+        """Return how many slots of a node are free or ours: what others hold of it is
+        not offered.
+        """
         total = self._total(found)
         node = str(found["NodeID"])
         if self._away_since is None:
@@ -269,7 +292,8 @@ class RayCluster:
         else:
             lately = sum(parts for _, where, parts in self._started if where == node)
             left = min(self.others.left(node, 0) + math.ceil(lately / PARTS), total)
-        # Ray would never place a replica where no CPU is left for it, as on a head that was given none.
+        # Ray would never place a replica where no CPU is left for it, as on a head that
+        # was given none.
         return left if self.slots is None else min(self.slots, left)
 
     def _total(self, found: Found) -> int:
@@ -306,7 +330,10 @@ def _probe(found: Found) -> _Answer:
 
 
 def _name(found: Found) -> NodeId:
-    """Return the name that `ray start --node-name` gave; several nodes may have none, and one address."""
-    given, host = str(found.get("NodeName", "")), str(found["NodeManagerHostname"])
+    """Return the name that `ray start --node-name` gave; several nodes may have none,
+    and one address.
+    """
+    given = str(found.get("NodeName", ""))
+    host = str(found["NodeManagerHostname"])
     own = given and given not in (host, found["NodeManagerAddress"])
     return given if own else f"{host}-{found['NodeID'][-ID_LENGTH:]}"

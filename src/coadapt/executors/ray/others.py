@@ -1,10 +1,14 @@
-"""What of a Ray cluster is not for us: what others hold of its nodes, and nodes that are about to go."""
+"""What of a Ray cluster is not for us: what others hold of its nodes, and nodes that
+are about to go.
+"""
 
-# How it is found out. Ray tells what a node has and what is free there; the difference is held, by us or by others.
-# Our replicas are actors with a name that begins with the tag of this scheduler and tells how much they hold of
-# which node, and Ray says which of them live. These three answers are of different instants: a node whose daemon
-# has not yet reported looks as if others held what we have just been given. So others are believed to hold no more
-# than the least that they seemed to hold in the last WINDOW_S, and a node is never made smaller than what we hold.
+# How it is found out. Ray tells what a node has and what is free there; the difference
+# is held, by us or by others. Our replicas are actors with a name that begins with the
+# tag of this scheduler and tells how much they hold of which node, and Ray says which
+# of them live. These three answers are of different instants: a node whose daemon has
+# not yet reported looks as if others held what we have just been given. So others are
+# believed to hold no more than the least that they seemed to hold in the last WINDOW_S,
+# and a node is never made smaller than what we hold.
 #
 # Where a version of Ray does not tell (client_process.py), nothing is known of others.
 
@@ -31,7 +35,9 @@ logger = logging.getLogger(__name__)
 
 
 class _Look(NamedTuple):
-    """At an instant (s): what others seem to hold of each node, and what our replicas do."""
+    """At an instant (s): what others seem to hold of each node, and what our replicas
+    do.
+    """
 
     at: float
     others: Mapping[str, float]
@@ -45,14 +51,17 @@ def tag_of(state_dir: Path) -> str:
 
 
 def actor_name(tag: str, parts: int, node: str, member: str) -> str:
-    """Return the name of a replica's actor: how many parts of a slot of which of Ray's nodes it holds."""
+    """Return the name of a replica's actor: how many parts of a slot of which of Ray's
+    nodes it holds.
+    """
     return f"{tag}:{parts}:{node}:{member}"
 
 
 class Others:
     """Asks Ray; keyed by Ray's node ids.
 
-    resource: what a slot is, `GPU` or `CPU`. tag: of our replicas; without one none is known to be ours.
+    resource: what a slot is, `GPU` or `CPU`. tag: of our replicas; without one none is
+    known to be ours.
     """
 
     def __init__(self, resource: str, tag: str = "") -> None:
@@ -62,7 +71,9 @@ class Others:
         self._told = False
 
     def look(self, nodes: Sequence[JsonLike], answer: JsonLike, now: float) -> None:
-        """Take in what Ray says now. nodes: as `ray.nodes()` has them. answer: see client_process.py."""
+        """Take in what Ray says now. nodes: as `ray.nodes()` has them. answer: see
+        client_process.py.
+        """
         if why := answer["why_unknown"]:
             if not self._told:
                 logger.warning("Ray does not say what others hold: %s", why)
@@ -78,7 +89,9 @@ class Others:
         actors: Iterable[JsonLike],
         now: float,
     ) -> None:
-        """Take in three answers of Ray's: its nodes, what is free of each, and the actors that live."""
+        """Take in three answers of Ray's: its nodes, what is free of each, and the
+        actors that live.
+        """
         ours: dict[str, float] = {}
         for actor in actors:
             node, held = self._held_by(actor)
@@ -96,7 +109,9 @@ class Others:
             self._looks.popleft()
 
     def _held_by(self, actor: JsonLike) -> tuple[str, float]:
-        """Return how many slots of which node a replica of ours holds, or is to; none for an actor of others."""
+        """Return how many slots of which node a replica of ours holds, or is to; none
+        for an actor of others.
+        """
         tag, *rest = str(actor.get("Name", "")).split(":")
         if self.tag and tag == self.tag and len(rest) > 1 and rest[0].isdecimal():
             return rest[1], int(rest[0]) / PARTS
@@ -114,7 +129,9 @@ class Others:
 
 
 def told_notice(deadline_ms: int, now_s: float) -> str:
-    """Return what a drain notice means. deadline_ms: since 1970, 0 or the largest number: none."""
+    """Return what a drain notice means. deadline_ms: since 1970, 0 or the largest
+    number: none.
+    """
     left_s = deadline_ms / MILLISECONDS - now_s
     if deadline_ms <= 0 or left_s > 10 * 365 * 86400:
         return "drains: Ray was told to take it away"

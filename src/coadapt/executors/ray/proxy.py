@@ -1,7 +1,9 @@
-"""A process here that stands for one of a Ray node: what that prints it prints, and as that ends it ends.
+"""A process here that stands for one of a Ray node: what that prints it prints, and as
+that ends it ends.
 
-To the launcher it is the replica. It is a driver of Ray's own, so Ray ends what it started as soon as this
-process is gone, however it went. Started as `python -m … CLUSTER NODE CPUS GPUS SHIPS COMMAND…`.
+To the launcher it is the replica. It is a driver of Ray's own, so Ray ends what it
+started as soon as this process is gone, however it went. Started as `python -m …
+CLUSTER NODE CPUS GPUS SHIPS COMMAND…`.
 """
 
 import os
@@ -36,8 +38,8 @@ CONNECTING = {
 }
 # Of Ray's own making, for processes on this machine: there they would be wrong.
 LOCAL_ENVS = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "VIRTUAL_ENV_PROMPT")
-# Ray would end this process a minute after the cluster's head is gone, and the replica with it. It ends with
-# the replica: where that has to go, too, Ray says so.
+# Ray would end this process a minute after the cluster's head is gone, and the replica
+# with it. It ends with the replica: where that has to go, too, Ray says so.
 ENV_WITHOUT_HEAD = "RAY_gcs_rpc_server_reconnect_timeout_s"
 WITHOUT_HEAD_S = 1_000_000
 
@@ -49,7 +51,8 @@ EXIT_FAILED = 1
 # Between two looks at whether it has begun, or was told to stop.
 LOOK_S = 0.2
 # An actor that waits for longer is told of; and taken back, for another plan.
-SAY_S, BEGIN_S = 10.0, 120.0
+SAY_S = 10.0
+BEGIN_S = 120.0
 # One waits for output while another tells the process to stop.
 CALLS = 2
 
@@ -59,9 +62,11 @@ _told = threading.Event()
 def main(
     cluster: str, node: str, cpus: str, gpus: str, ships: str, *command: str
 ) -> None:
-    """Run `command` on the Ray node with id `node`, holding so much of it; never returns.
+    """Run `command` on the Ray node with id `node`, holding so much of it; never
+    returns.
 
-    ships: "1" where Ray is to bring the job's directory to the node; else it is there already.
+    ships: "1" where Ray is to bring the job's directory to the node; else it is there
+    already.
     """
     signal.signal(signal.SIGTERM, _on_signal)
     begun = Begun()
@@ -118,7 +123,9 @@ def _shipped(workdir: str) -> dict[str, Any]:
 
 
 def _set_up_first(command: tuple[str, ...]) -> list[str]:
-    """Return the command that runs the job's `setup` on its node, once, before `command`."""
+    """Return the command that runs the job's `setup` on its node, once, before
+    `command`.
+    """
     job = JobDir(Path(os.environ[ENV_CHECKPOINT_DIR]).parent)
     order = job.generation(int(os.environ[ENV_GENERATION])).order()
     if order is None or not order.setup:
@@ -127,7 +134,9 @@ def _set_up_first(command: tuple[str, ...]) -> list[str]:
 
 
 def _name(node: str, slots: float) -> str:
-    """Return a name of the actor that no other one has: a start that is repeated has another process id."""
+    """Return a name of the actor that no other one has: a start that is repeated has
+    another process id.
+    """
     job = JobDir(Path(os.environ[ENV_CHECKPOINT_DIR]).parent)
     tag = tag_of(job.path.parent.parent)
     member = (
@@ -137,7 +146,9 @@ def _name(node: str, slots: float) -> str:
 
 
 def _begin(runner: Any, begun: Begun, needs: str) -> int | None:
-    """Wait until Ray has placed the actor; return an exit code if nobody waits any more, or it takes too long."""
+    """Wait until Ray has placed the actor; return an exit code if nobody waits any
+    more, or it takes too long.
+    """
     import ray
 
     first = runner.read.remote()
@@ -155,7 +166,10 @@ def _begin(runner: Any, begun: Begun, needs: str) -> int | None:
             )
         if waited_s > BEGIN_S:
             ray.kill(runner)
-            why = f"it did not begin within {BEGIN_S:.0f} s: {needs} of its node is held by others in Ray"
+            why = (
+                f"it did not begin within {BEGIN_S:.0f} s: {needs} of its node is "
+                f"held by others in Ray"
+            )
             _print(f"error: {why}\n".encode())
             return EXIT_NOT_BEGUN
     data, code = ray.get(first)
@@ -187,13 +201,17 @@ def _follow(runner: Any, exchange: lines.Exchange) -> int:
 
 
 def _called(exchange: lines.Exchange) -> socket.socket | None:
-    """Return the line to the actor once it has called; a node that cannot reach us goes without."""
+    """Return the line to the actor once it has called; a node that cannot reach us goes
+    without.
+    """
     ready, _, _ = select.select([exchange.server], [], [], 0.0)
     return exchange.answer() if ready else None
 
 
 def _is_dead(line: socket.socket) -> bool:
-    """Return whether the line went dead: its keep-alives were not answered, or the actor is gone."""
+    """Return whether the line went dead: its keep-alives were not answered, or the
+    actor is gone.
+    """
     ready, _, _ = select.select([line], [], [], 0.0)
     if not ready:
         return False

@@ -18,16 +18,18 @@ from coadapt.executors.processes.job_processes import (
 READ_BYTES = 256 * 1024
 # How long one call waits for output: the longest that a stop may be late, too.
 WAIT_S = 0.2
-# What a dead process left in its pipe is there at once; what keeps it open is not waited for.
+# What a dead process left in its pipe is there at once; what keeps it open is not
+# waited for.
 DRAIN_S = 0.5
 
 
 class Runner:
-    """Runs a command in a session of its own. Ray ends this process when the proxy is gone.
+    """Runs a command in a session of its own. Ray ends this process when the proxy is
+    gone.
 
-    envs: whole. workdir: None for the directory that Ray has brought, in which this process is. Where Ray
-    gave a GPU it sees that one only, and LOCAL_RANK, which libraries take for the number of their device,
-    is 0.
+    envs: whole. workdir: None for the directory that Ray has brought, in which this
+    process is. Where Ray gave a GPU it sees that one only, and LOCAL_RANK, which
+    libraries take for the number of their device, is 0.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class Runner:
         self._selector.register(self._output, selectors.EVENT_READ)
 
     def read(self) -> tuple[bytes, int | None]:
-        """Return what was printed since, perhaps after a while; how it ended, once all of that was read."""
+        """Return what was printed since, perhaps after a while; how it ended, once all
+        of that was read.
+        """
         data = self._read(WAIT_S)
         code = self._process.poll()
         if data or code is None:
@@ -87,7 +91,9 @@ class Runner:
 
 
 def _call(where: str) -> socket.socket | None:
-    """Return the line to the proxy, which is held open and never used; None where it cannot be reached."""
+    """Return the line to the proxy, which is held open and never used; None where it
+    cannot be reached.
+    """
     if not where:
         return None
     try:

@@ -1,6 +1,8 @@
-"""On a Ray node, in a directory that Ray has brought there: `setup` once, then the command in its place.
+"""On a Ray node, in a directory that Ray has brought there: `setup` once, then the
+command in its place.
 
-Started as `python -m … SETUP COMMAND…`. Replicas that start together wait for the first one's.
+Started as `python -m … SETUP COMMAND…`. Replicas that start together wait for the first
+one's.
 """
 
 import fcntl
@@ -17,7 +19,9 @@ DIGITS = 16
 
 
 def main(setup: str, *command: str) -> NoReturn:
-    """Run `setup` unless it was, here, and become `command`; end with its exit code where it fails."""
+    """Run `setup` unless it was, here, and become `command`; end with its exit code
+    where it fails.
+    """
     done = Path(f".coadapt-setup-{hashlib.sha256(setup.encode()).hexdigest()[:DIGITS]}")
     with open(
         f"{done}.lock", "a"

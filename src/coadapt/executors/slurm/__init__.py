@@ -36,11 +36,13 @@ def on_slurm(
     log_limit_mib: int = 256,
     disk_reserve_mib: int = 256,
 ) -> Connect:
-    """Steps in allocations of a Slurm cluster, on their GPUs, or on `slots` CPU slots per node.
+    """Steps in allocations of a Slurm cluster, on their GPUs, or on `slots` CPU slots
+    per node.
 
-    partition, account, qos, time_limit, gpus_per_node, cpus_per_gpu, sbatch: as sbatch has them. nodes: how
-    many are always held. max_nodes: how many at most while jobs wait. allocation: a job of Slurm's to use as
-    it is, instead of asking for any. address: of this machine, where nodes reach it.
+    partition, account, qos, time_limit, gpus_per_node, cpus_per_gpu, sbatch: as sbatch
+    has them. nodes: how many are always held. max_nodes: how many at most while jobs
+    wait. allocation: a job of Slurm's to use as it is, instead of asking for any.
+    address: of this machine, where nodes reach it.
     """
     request = SlurmRequest(
         partition=partition,
@@ -120,5 +122,8 @@ def _check(terms: PoolTerms, log_limit_mib: int, disk_reserve_mib: int) -> None:
         and terms.request.gpus_per_node is None
         and not terms.allocation
     ):
-        allowed = "how many GPUs of each node to ask for; or, to train on CPUs, slots: how many per node"
+        allowed = (
+            "how many GPUs of each node to ask for; or, to train on CPUs, slots: how "
+            "many per node"
+        )
         raise InputError("executor slurm, option gpus_per_node", None, allowed)

@@ -1,4 +1,6 @@
-"""The machines of the pool as nodes, and how a command becomes a step on one of them."""
+"""The machines of the pool as nodes, and how a command becomes a step on one of
+them.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -11,8 +13,9 @@ from coadapt.executors.slurm.terms import PoolTerms
 from coadapt.model import DEFAULT_GPU_TYPE, Node, NodeId
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 
-# Who holds which slot is the plan's business, and within an allocation Slurm gives all to every step: else it
-# makes a new one wait until it has cleaned up after the one before.
+# Who holds which slot is the plan's business, and within an allocation Slurm gives all
+# to every step: else it makes a new one wait until it has cleaned up after the one
+# before.
 STEP = (
     "srun",
     "--overlap",
@@ -49,7 +52,9 @@ class SlurmCluster:
 
     @property
     def to_come(self) -> tuple[Node, ...]:
-        """Nodes that may yet be asked for, or are; of the type that is known, if any is."""
+        """Nodes that may yet be asked for, or are; of the type that is known, if any
+        is.
+        """
         present = self.nodes
         kind = CPU_SLOT_TYPE if self._slots is not None else DEFAULT_GPU_TYPE
         kind = present[0].gpu_type if present else kind

@@ -1,4 +1,6 @@
-"""The executor of processes over a pool of Slurm's nodes, and the thread that looks after the pool."""
+"""The executor of processes over a pool of Slurm's nodes, and the thread that looks
+after the pool.
+"""
 
 import dataclasses
 import secrets
@@ -20,7 +22,9 @@ PRIVATE_DIR = 0o700
 
 
 class SlurmExecutor(ProcessExecutor):
-    """Closing it leaves the allocations as they are, with what runs in them, for the next one."""
+    """Closing it leaves the allocations as they are, with what runs in them, for the
+    next one.
+    """
 
     def __init__(
         self, pool: Pool, cluster: SlurmCluster, host: Host, options: ProcessOptions
@@ -33,7 +37,9 @@ class SlurmExecutor(ProcessExecutor):
     def over_pool(
         cls, terms: PoolTerms, host: Host, options: ProcessOptions
     ) -> "SlurmExecutor":
-        """Return the executor over what is held already, or was asked for now. Raises InputError."""
+        """Return the executor over what is held already, or was asked for now. Raises
+        InputError.
+        """
         terms = dataclasses.replace(terms, leave_s=host.stop_grace_s + LEAVE_MARGIN_S)
         check_time_limit(terms)
         folder = host.state_dir / "slurm"

@@ -1,11 +1,16 @@
-"""The allocations that Coadapt holds of Slurm: machines offered, more asked for, some given back."""
+"""The allocations that Coadapt holds of Slurm: machines offered, more asked for, some
+given back.
+"""
 
-# A running allocation with GPUs cannot grow. So the first is asked for whole, and what comes later are
-# allocations of one node each, which start as soon as there is one, and can be given back one by one.
-# Nothing of this is kept on disk but the pool's name: whatever carries it in Slurm's queue is the pool.
+# A running allocation with GPUs cannot grow. So the first is asked for whole, and what
+# comes later are allocations of one node each, which start as soon as there is one, and
+# can be given back one by one.
+# Nothing of this is kept on disk but the pool's name: whatever carries it in Slurm's
+# queue is the pool.
 #
-# A machine leaves the pool (its replicas save, and go on elsewhere) before its allocation ends. Preemption
-# needs no rule of its own: Slurm brings the end of the allocation forward to the end of the grace time.
+# A machine leaves the pool (its replicas save, and go on elsewhere) before its
+# allocation ends. Preemption needs no rule of its own: Slurm brings the end of the
+# allocation forward to the end of the grace time.
 
 import logging
 import socket
@@ -36,14 +41,17 @@ logger = logging.getLogger(__name__)
 
 
 class Pool:
-    """One thread asks Slurm (`run`); anybody may read `hosts`, which are those of the last look."""
+    """One thread asks Slurm (`run`); anybody may read `hosts`, which are those of the
+    last look.
+    """
 
     def __init__(
         self, terms: PoolTerms, folder: Path, name: str, wanted_slots: Callable[[], int]
     ) -> None:
         """Look for the first time, and ask for a first allocation. Raises SlurmError.
 
-        folder: where proxies leave word of nodes that may be dead. name: of the allocations.
+        folder: where proxies leave word of nodes that may be dead. name: of the
+        allocations.
         """
         self.hosts: Mapping[NodeId, PoolHost] = {}
         self._terms = terms
@@ -58,7 +66,8 @@ class Pool:
         folder.mkdir(parents=True, exist_ok=True)
         # Why machines are no longer here, as far as it is known.
         self.why_gone: dict[NodeId, str] = {}
-        # Since when and why Slurm cannot be asked, or has nothing for us any more; "" if all is well.
+        # Since when and why Slurm cannot be asked, or has nothing for us any more; ""
+        # if all is well.
         self.trouble = ""
         self._look()
 
@@ -71,7 +80,9 @@ class Pool:
         return self._folder / host
 
     def run(self) -> None:
-        """Look again and again until `close`. While Slurm does not answer, what is known stays."""
+        """Look again and again until `close`. While Slurm does not answer, what is
+        known stays.
+        """
         while not self._closed.wait(self._terms.look_s):
             try:
                 self._look()
@@ -79,7 +90,8 @@ class Pool:
                 self._tell_silence(f"Slurm does not answer: {error}")
             except Exception as error:  # noqa: BLE001  # no answer of Slurm's may end this thread
                 self._tell_silence(
-                    f"Slurm does not answer so that it can be read: {type(error).__name__}: {error}"
+                    f"Slurm does not answer so that it can be read: "
+                    f"{type(error).__name__}: {error}"
                 )
             else:
                 self._told = {
@@ -108,7 +120,8 @@ class Pool:
             for host in job.hosts:
                 place = (job.id, host)
                 ends = time.time() > end_of(job) - self._terms.leave_s
-                # Of two allocations on one machine the older one counts, until it is gone.
+                # Of two allocations on one machine the older one counts, until it is
+                # gone.
                 if ends or host in taken or place in self._size.given_up:
                     leaving.add(place)
                 elif host in machines and self._fit(host, machines[host]):
@@ -139,7 +152,8 @@ class Pool:
         why = f"allocation {allocation} has ended{how}"
         self.why_gone |= dict.fromkeys(self.hosts, f"is gone: {why}")
         self._tell_silence(
-            f"{why}: no job can run until the scheduler is started with another allocation"
+            f"{why}: no job can run until the scheduler is started with another "
+            f"allocation"
         )
 
     def _gpus_of(self, job: SlurmJob) -> dict[str, Gpus]:

@@ -1,11 +1,13 @@
-"""A process here that stands for one of a Slurm step: what that prints it prints, and as that ends it ends.
+"""A process here that stands for one of a Slurm step: what that prints it prints, and
+as that ends it ends.
 
-To the launcher it is the replica. Started as `python -m … ADDRESS SUSPECT srun …`. Tokens travel in the
-environment only: command lines are for everybody to read.
+To the launcher it is the replica. Started as `python -m … ADDRESS SUSPECT srun …`.
+Tokens travel in the environment only: command lines are for everybody to read.
 """
 
-# Why srun alone will not do: it answers SIGTERM by killing its step at once, without a moment to save; and a
-# step whose srun was killed is found out only when it next prints. So its runner holds a line to here.
+# Why srun alone will not do: it answers SIGTERM by killing its step at once, without a
+# moment to save; and a step whose srun was killed is found out only when it next
+# prints. So its runner holds a line to here.
 
 import os
 import select
@@ -23,7 +25,8 @@ from coadapt.executors.processes import line as lines
 from coadapt.executors.processes.standing_in import Begun, end_as
 
 LOOK_S = 0.1
-# For a step to begin: Python starts on a node that may be busy, from a disk that may be far.
+# For a step to begin: Python starts on a node that may be busy, from a disk that may be
+# far.
 BEGIN_S = 120.0
 # For the last of its output, once its end is known.
 DRAIN_S = 10.0
@@ -36,7 +39,8 @@ SAID_BYTES = 4096
 def main(address: str, suspect: str, *command: str) -> None:
     """Run `command`, an srun of a runner, and end as its replica does; never returns.
 
-    address: where the runner calls. suspect: a file that is made where the node may be the cause.
+    address: where the runner calls. suspect: a file that is made where the node may be
+    the cause.
     """
     signal.signal(signal.SIGTERM, _on_signal)
     begun = Begun()
@@ -82,7 +86,8 @@ def _answered(
 
 def _follow(line: socket.socket) -> int | None:
     """Pass on that it is to stop; return how it ended, None if the line went dead."""
-    said, passed_on = b"", False
+    said = b""
+    passed_on = False
     try:
         while not said.endswith(b"\n"):
             if _told and not passed_on:

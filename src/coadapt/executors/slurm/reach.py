@@ -1,4 +1,6 @@
-"""Whether Slurm can be reached from here, what is missing if not, and by which address nodes reach us."""
+"""Whether Slurm can be reached from here, what is missing if not, and by which address
+nodes reach us.
+"""
 
 import os
 import socket
@@ -14,13 +16,22 @@ from coadapt.executors.slurm.tools import (
 from coadapt.model import InputError
 
 # What a tool says, and what that means to whoever reads it.
-MUNGE = "Slurm's authentication: munged does not run here, or has another key (systemctl start munge)"
+MUNGE = (
+    "Slurm's authentication: munged does not run here, or has another key (systemctl "
+    "start munge)"
+)
 CONFIGURATION = (
     "a configuration: SLURM_CONF names slurm.conf, else it is /etc/slurm/slurm.conf"
 )
-CONTROLLER = "a controller that answers: slurmctld is down, or not to be reached from here (scontrol ping)"
+CONTROLLER = (
+    "a controller that answers: slurmctld is down, or not to be reached from here "
+    "(scontrol ping)"
+)
 # Without munged its tools try again and again, and say nothing.
-SILENCE = "an answer: munged does not run here (systemctl start munge), or slurmctld is far (scontrol ping)"
+SILENCE = (
+    "an answer: munged does not run here (systemctl start munge), or slurmctld is "
+    "far (scontrol ping)"
+)
 SIGNS = (
     (("munge", "authentication"), MUNGE),
     (("configuration source", "slurm.conf", "fetch_config"), CONFIGURATION),
@@ -36,8 +47,10 @@ def check_slurm() -> None:
     """Raises InputError that says what is missing here, and how to get it."""
     if missing := missing_tools():
         allowed = (
-            f"a machine with Slurm's commands on PATH; missing: {', '.join(missing)}. A login node has them "
-            "(perhaps after `module load slurm`); on Debian: apt-get install slurm-client munge"
+            f"a machine with Slurm's commands on PATH; missing: "
+            f"{', '.join(missing)}. A login node has them "
+            "(perhaps after `module load slurm`); on Debian: apt-get install "
+            "slurm-client munge"
         )
         raise InputError("--executor", "slurm", allowed)
     try:
@@ -49,7 +62,9 @@ def check_slurm() -> None:
 
 
 def check_time_limit(terms: PoolTerms) -> None:
-    """Raise InputError where allocations would be over as they begin, as far as the limit is known."""
+    """Raise InputError where allocations would be over as they begin, as far as the
+    limit is known.
+    """
     if terms.allocation:
         return
     limit, where = _time_limit(terms)
@@ -58,14 +73,18 @@ def check_time_limit(terms: PoolTerms) -> None:
         return
     grace_s = terms.leave_s - LEAVE_MARGIN_S
     allowed = (
-        f"more than {terms.leave_s:.0f} s: nodes leave that long before the end of their allocation "
-        f"(--grace {grace_s:g} and {LEAVE_MARGIN_S:.0f} s); give a longer limit or a shorter --grace"
+        f"more than {terms.leave_s:.0f} s: nodes leave that long before the end of "
+        f"their allocation "
+        f"(--grace {grace_s:g} and {LEAVE_MARGIN_S:.0f} s); give a longer limit or a "
+        f"shorter --grace"
     )
     raise InputError(f"executor slurm, {where}", limit, allowed)
 
 
 def _time_limit(terms: PoolTerms) -> tuple[str, str]:
-    """Return the time limit of an allocation in Slurm's words, "" if unknown, and where it is from."""
+    """Return the time limit of an allocation in Slurm's words, "" if unknown, and where
+    it is from.
+    """
     partition = terms.request.partition
     given = {"time": terms.request.time_limit, "partition": partition}
     for option in terms.request.further:
@@ -87,7 +106,9 @@ def _time_limit(terms: PoolTerms) -> tuple[str, str]:
 
 
 def check_terms(terms: PoolTerms) -> None:
-    """Raise InputError where Slurm could never grant what is asked for, in its own words."""
+    """Raise InputError where Slurm could never grant what is asked for, in its own
+    words.
+    """
     tools = SlurmTools()
     if terms.allocation:
         held = [job for job in tools.jobs("--me") if job.id == terms.allocation]
@@ -117,7 +138,9 @@ def meaning(said: str) -> str:
 
 
 def own_address() -> str:
-    """Return the address of this machine that lies towards the nodes; what its name stands for, if unsure."""
+    """Return the address of this machine that lies towards the nodes; what its name
+    stands for, if unsure.
+    """
     try:
         addresses = (
             SlurmTools()

@@ -1,4 +1,5 @@
-"""On a node, as the task of a Slurm step: above one process of a job, on the line to its proxy.
+"""On a node, as the task of a Slurm step: above one process of a job, on the line to
+its proxy.
 
 Started as `python -m … COMMAND…`. What the command prints goes the way of the step.
 """
@@ -23,7 +24,8 @@ from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_STOPPED
 # How late an end, or a signal of Slurm's, may be seen.
 LOOK_S = 0.1
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Libraries that find more of Slurm's names take this step for the whole job, of one process.
+# Libraries that find more of Slurm's names take this step for the whole job, of one
+# process.
 KEPT_ENVS = frozenset(
     {
         "SLURM_CONF",
@@ -45,7 +47,9 @@ DROPPED_PREFIXES = (
 
 
 def main(*command: str) -> None:
-    """Run `command` until it ends, is told to stop, or the line goes dead; never returns."""
+    """Run `command` until it ends, is told to stop, or the line goes dead; never
+    returns.
+    """
     signal.signal(signal.SIGTERM, _on_signal)
     adopt_orphans()
     where = os.environ[lines.ENV_LINE].partition(" ")[0]
@@ -53,7 +57,8 @@ def main(*command: str) -> None:
         line = lines.call()
     except OSError as error:
         sys.stderr.write(
-            f"the scheduler's machine cannot be reached from this node at {where}: {error}\n"
+            f"the scheduler's machine cannot be reached from this node at {where}: "
+            f"{error}\n"
         )
         sys.exit(1)
     if (lacking := missing_workdir(os.environ.get(lines.ENV_WORKDIR, ""))) is not None:
@@ -80,7 +85,9 @@ def main(*command: str) -> None:
 
 
 def missing_workdir(wanted: str) -> str | None:
-    """Go to the directory in which the replica is to run; return why that is impossible, None if it is not."""
+    """Go to the directory in which the replica is to run; return why that is
+    impossible, None if it is not.
+    """
     if not wanted:
         return None
     try:
@@ -88,7 +95,8 @@ def missing_workdir(wanted: str) -> str | None:
     except OSError as error:
         node = os.environ.get("SLURMD_NODENAME", "this node")
         return (
-            f"node {node} has no work directory {wanted} ({error.strerror}): nothing was run there; "
+            f"node {node} has no work directory {wanted} ({error.strerror}): nothing "
+            f"was run there; "
             "mount it on each node, or take the node out of the pool"
         )
     return None
@@ -136,7 +144,8 @@ def _follow(process: "subprocess.Popen[bytes]", line: socket.socket) -> int | No
         if (asked or _told) and not passed_on:
             passed_on = True
             terminate(process.pid)
-    # Slurm's signal goes to every process of the step: what the script makes of that is not its fault.
+    # Slurm's signal goes to every process of the step: what the script makes of that is
+    # not its fault.
     return -signal.SIGTERM if _told and code not in (0, EXIT_STOPPED) else code
 
 

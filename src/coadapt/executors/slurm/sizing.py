@@ -1,4 +1,6 @@
-"""How large the pool is to be: more is asked of Slurm while jobs wait, and what stands idle is given back."""
+"""How large the pool is to be: more is asked of Slurm while jobs wait, and what stands
+idle is given back.
+"""
 
 import logging
 import math
@@ -11,13 +13,18 @@ from coadapt.executors.slurm.terms import LEAVE_MARGIN_S, PoolTerms
 from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob, SlurmTools
 from coadapt.model import NodeId
 
-# A successor is asked for this part of the whole time before an allocation ends, to have time in the queue.
+# A successor is asked for this part of the whole time before an allocation ends, to
+# have time in the queue.
 AHEAD_PART = 0.1
 AHEAD_MAX_S = 1800.0
 # Between one request that Slurm refused and the next, doubled each time.
-RETRY_S, RETRY_MAX_S = 5.0, 600.0
+RETRY_S = 5.0
+RETRY_MAX_S = 600.0
 
-HOLD = "#!/bin/sh\n# Held by Coadapt, which runs its jobs' replicas in here as steps.\nexec sleep infinity\n"
+HOLD = (
+    "#!/bin/sh\n# Held by Coadapt, which runs its jobs' replicas in here as "
+    "steps.\nexec sleep infinity\n"
+)
 
 Place = tuple[str, NodeId]
 logger = logging.getLogger(__name__)
@@ -25,7 +32,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolHost:
-    """A machine of the pool, by one allocation. renew_at: from when on it is not counted on any more."""
+    """A machine of the pool, by one allocation. renew_at: from when on it is not
+    counted on any more.
+    """
 
     job: str
     gpus: Gpus
@@ -34,10 +43,13 @@ class PoolHost:
 
 
 class _Pause:
-    """Between requests: what ends as soon as it begins, too, is not to be asked for again and again."""
+    """Between requests: what ends as soon as it begins, too, is not to be asked for
+    again and again.
+    """
 
     def __init__(self) -> None:
-        self._seconds, self._until = RETRY_S, 0.0
+        self._seconds = RETRY_S
+        self._until = 0.0
 
     @property
     def over(self) -> bool:
@@ -48,7 +60,8 @@ class _Pause:
         self._seconds = min(2 * self._seconds, RETRY_MAX_S)
 
     def granted(self) -> None:
-        # How long the next pause is stays: only an allocation that takes work ends the growing of pauses.
+        # How long the next pause is stays: only an allocation that takes work ends the
+        # growing of pauses.
         self._until = max(self._until, time.monotonic() + RETRY_S)
 
     def served(self) -> None:
@@ -87,8 +100,9 @@ class PoolSize:
     ) -> None:
         """Give back what is not needed, and ask for what is missing.
 
-        jobs: the pool's. hosts: those that take work. leaving: those that take none any more. Raises
-        SlurmError where Slurm does not answer, or refuses the very first request.
+        jobs: the pool's. hosts: those that take work. leaving: those that take none any
+        more. Raises SlurmError where Slurm does not answer, or refuses the very first
+        request.
         """
         serving = {held.job for held in hosts.values()}
         if serving:
@@ -96,7 +110,8 @@ class PoolSize:
         self._served = (self._served & {job.id for job in jobs}) | serving
         self._give_back([job for job in jobs if job.runs], hosts, leaving)
         held = {(job.id, host) for job in jobs if job.runs for host in job.hosts}
-        # Slurm may not know yet that one of these is dead, and give the same machine once more.
+        # Slurm may not know yet that one of these is dead, and give the same machine
+        # once more.
         unfit = {host for job, host in held - leaving if host not in hosts}
         self._ask_for_more(jobs, hosts, unfit)
         self._first = False
@@ -154,7 +169,9 @@ class PoolSize:
         hosts: Mapping[NodeId, PoolHost],
         leaving: set[Place],
     ) -> None:
-        """Let go of what left and stands empty; of what is idle for long, above what is always held, too."""
+        """Let go of what left and stands empty; of what is idle for long, above what is
+        always held, too.
+        """
         now = time.monotonic()
         busy = self._tools.busy_hosts(job.id for job in running)
         places = {(job.id, host) for job in running for host in job.hosts}
@@ -183,19 +200,26 @@ class PoolSize:
             if now - self._idle_since.get((held.job, host), now) >= self._terms.idle_s
         ]
         old.sort(key=lambda place: (-int(place[0]), place[1]))
-        # They leave the pool with the next look, and go back with the one after it, if nothing began there.
+        # They leave the pool with the next look, and go back with the one after it, if
+        # nothing began there.
         self.given_up |= set(old[: max(len(hosts) - self._terms.nodes, 0)])
 
     def _over_at_once(self, job: SlurmJob) -> str:
-        """Return why an allocation never took work, in words that are the same each time."""
+        """Return why an allocation never took work, in words that are the same each
+        time.
+        """
         span = end_of(job) - (job.starts_at or 0.0)
         if job.starts_at is not None and span > self._terms.leave_s:
-            why = "this machine's clock is ahead of Slurm's: set both right (NTP), Slurm's is that of slurmctld"
+            why = (
+                "this machine's clock is ahead of Slurm's: set both right (NTP), "
+                "Slurm's is that of slurmctld"
+            )
         else:
             why = "give it a longer time_limit, or the scheduler a shorter --grace"
         return (
             "Slurm's allocations are over as they begin: nodes leave "
-            f"{self._terms.leave_s:.0f} s before the end (grace and {LEAVE_MARGIN_S:.0f} s); {why}. "
+            f"{self._terms.leave_s:.0f} s before the end (grace and "
+            f"{LEAVE_MARGIN_S:.0f} s); {why}. "
             "It is asked for more at growing intervals"
         )
 
@@ -213,7 +237,9 @@ def _staying(hosts: Mapping[NodeId, PoolHost]) -> list[NodeId]:
 
 
 def renew_at(job: SlurmJob, leave_s: float) -> float:
-    """Return from when on an allocation that nodes leave `leave_s` before its end needs a successor."""
+    """Return from when on an allocation that nodes leave `leave_s` before its end needs
+    a successor.
+    """
     span = end_of(job) - (job.starts_at or 0.0)
     return end_of(job) - max(leave_s, min(AHEAD_PART * span, AHEAD_MAX_S))
 

@@ -1,10 +1,13 @@
-"""On which terms allocations are asked for: the options of the executor, and what sbatch makes of them."""
+"""On which terms allocations are asked for: the options of the executor, and what
+sbatch makes of them.
+"""
 
 from dataclasses import dataclass
 
 from coadapt.model import InputError
 
-# Beside what replicas may take to save: until the end is seen, and until their processes are gone.
+# Beside what replicas may take to save: until the end is seen, and until their
+# processes are gone.
 LEAVE_MARGIN_S = 30.0
 NODES_MAX = 100_000
 PER_NODE_MAX = 1024
@@ -12,7 +15,9 @@ PER_NODE_MAX = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmRequest:
-    """What is asked of Slurm, in its own words; "" or None: as the site has it. See docs/engines/slurm.md."""
+    """What is asked of Slurm, in its own words; "" or None: as the site has it. See
+    docs/engines/slurm.md.
+    """
 
     partition: str = ""
     account: str = ""
@@ -49,7 +54,9 @@ class SlurmRequest:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Those of sbatch. Nothing of this environment goes along: Slurm keeps it where others may look."""
+        """Those of sbatch. Nothing of this environment goes along: Slurm keeps it where
+        others may look.
+        """
         named = {
             "partition": self.partition,
             "account": self.account,
@@ -63,7 +70,8 @@ class SlurmRequest:
         return ("--ntasks-per-node=1", *told, *self.further)
 
 
-# --no-kill: an allocation outlives each of its nodes. --no-requeue: the pool asks for another one by itself.
+# --no-kill: an allocation outlives each of its nodes. --no-requeue: the pool asks for
+# another one by itself.
 HOLDING = (
     "--no-kill",
     "--no-requeue",
@@ -77,10 +85,12 @@ HOLDING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTerms:
-    """nodes: how many are always held. max_nodes: how many at most while jobs wait. allocation: see on_slurm.
+    """nodes: how many are always held. max_nodes: how many at most while jobs wait.
+    allocation: see on_slurm.
 
-    idle_s: how long a node above `nodes` stands idle before it is given back. look_s: how often Slurm is
-    asked. leave_s: how long before the end of its allocation a node leaves.
+    idle_s: how long a node above `nodes` stands idle before it is given back. look_s:
+    how often Slurm is asked. leave_s: how long before the end of its allocation a node
+    leaves.
     """
 
     request: SlurmRequest

@@ -1,7 +1,8 @@
-"""Slurm through its command-line tools: what is asked, and how the answers are read. Slurm 21.08 and later.
+"""Slurm through its command-line tools: what is asked, and how the answers are read.
+Slurm 21.08 and later.
 
-Columns are asked for by name and separated by a bar, instants as seconds: that is the same in all versions,
-which `--json` is not, and needs no further plugin.
+Columns are asked for by name and separated by a bar, instants as seconds: that is the
+same in all versions, which `--json` is not, and needs no further plugin.
 """
 
 import math
@@ -19,10 +20,12 @@ from coadapt.model import DEFAULT_GPU_TYPE
 # A controller that is away makes its tools wait and try again.
 CALL_S = 20.0
 TOOLS = ("sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
-# Of a call's environment these would speak for another allocation than the one that is meant.
+# Of a call's environment these would speak for another allocation than the one that is
+# meant.
 KEPT_ENVS = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
 
-# %A: a number of its own for each task of an array and each part of a heterogeneous job, where %i has `6_1`, `8+0`.
+# %A: a number of its own for each task of an array and each part of a heterogeneous
+# job, where %i has `6_1`, `8+0`.
 JOB_COLUMNS = "%A|%T|%N|%D|%S|%e|%r"
 NODE_COLUMNS = "NodeList:|,StateLong:|,NodeAddr:|,Port:|"
 HELD_GRES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
@@ -38,7 +41,8 @@ class SlurmError(Exception):
 class SlurmJob:
     """An allocation that is held or waited for.
 
-    starts_at, ends_at: in seconds since 1970, None: not known, never. why: it waits, in Slurm's word.
+    starts_at, ends_at: in seconds since 1970, None: not known, never. why: it waits, in
+    Slurm's word.
     """
 
     id: str
@@ -60,7 +64,9 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNode:
-    """A machine. state: in Slurm's words, with its flags, `mixed*`. port: of its daemon."""
+    """A machine. state: in Slurm's words, with its flags, `mixed*`. port: of its
+    daemon.
+    """
 
     state: str
     address: str
@@ -79,20 +85,25 @@ class Gpus:
 class SlurmTools:
     """Each call asks Slurm, and raises SlurmError where that gives no answer.
 
-    cwd: where a submitted script runs; `scontrol update` leaves scripts behind where it runs.
+    cwd: where a submitted script runs; `scontrol update` leaves scripts behind where it
+    runs.
     """
 
     envs: Mapping[str, str] = field(default_factory=lambda: _envs(os.environ))
     cwd: str = "/"
 
     def jobs(self, *which: str) -> list[SlurmJob]:
-        """Return own allocations that have not ended, by age. which: options of squeue."""
+        """Return own allocations that have not ended, by age. which: options of
+        squeue.
+        """
         lines = self.call("squeue", "-h", *which, "-o", JOB_COLUMNS).splitlines()
         found = [_job(line) for line in lines if _is_plain_job(line)]
         return sorted(found, key=lambda job: int(job.id))
 
     def ended(self, job: str) -> str:
-        """Return the state in which an allocation ended, in Slurm's word; "" where it is not known (any more)."""
+        """Return the state in which an allocation ended, in Slurm's word; "" where it
+        is not known (any more).
+        """
         try:
             text = self.call("scontrol", "show", "job", "-o", job)
         except SlurmError as error:
@@ -103,11 +114,15 @@ class SlurmTools:
         return found[1] if found else ""
 
     def would_grant(self, options: Sequence[str], script: str) -> None:
-        """Raise SlurmError where Slurm could never grant what these options of sbatch ask for."""
+        """Raise SlurmError where Slurm could never grant what these options of sbatch
+        ask for.
+        """
         self.call("sbatch", "--test-only", *options, stdin=script)
 
     def time_limits(self, partition: str) -> list[tuple[str, str]]:
-        """Return (default, longest) time limit of the partition, "": of the default one; in Slurm's words."""
+        """Return (default, longest) time limit of the partition, "": of the default
+        one; in Slurm's words.
+        """
         which = ("-p", partition) if partition else ()
         lines = self.call("sinfo", "-h", *which, "-o", "%P|%L|%l").splitlines()
         rows = [line.strip().split("|") for line in lines]
@@ -210,7 +225,9 @@ def missing_tools() -> list[str]:
 
 @cache
 def hostnames(hosts: str) -> tuple[str, ...]:
-    """Return the names that a list of Slurm's stands for: `a[1-2],b` is a1, a2, b. Raises SlurmError."""
+    """Return the names that a list of Slurm's stands for: `a[1-2],b` is a1, a2, b.
+    Raises SlurmError.
+    """
     if not hosts or hosts.startswith("("):
         return ()
     if "[" not in hosts:
@@ -237,7 +254,9 @@ def _envs(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _number(told: str) -> int:
-    """Return a number as Slurm tells it: of multiples of 1,024 it says how many, as in port 21K."""
+    """Return a number as Slurm tells it: of multiples of 1,024 it says how many, as in
+    port 21K.
+    """
     for power, letter in enumerate("KMGT", 1):
         if told.endswith(letter):
             return int(told.removesuffix(letter)) << 10 * power
@@ -249,7 +268,9 @@ def _of_slurm(name: str) -> bool:
 
 
 def _is_plain_job(line: str) -> bool:
-    """Return whether a line of squeue is about one job: arrays and heterogeneous jobs are none of ours."""
+    """Return whether a line of squeue is about one job: arrays and heterogeneous jobs
+    are none of ours.
+    """
     return line.partition("|")[0].strip().isdecimal()
 
 
@@ -280,9 +301,11 @@ def _readable(tool: str, line: str) -> Iterator[None]:
 
 
 def seconds_of(limit: str) -> float | None:
-    """Return a time limit of Slurm's in seconds: `90`, `1:30:00`, `2-12`; infinity for none, None if it is no such.
+    """Return a time limit of Slurm's in seconds: `90`, `1:30:00`, `2-12`; infinity for
+    none, None if it is no such.
 
-    Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
+    Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds,
+    days-hours[:minutes[:seconds]].
     """
     text = limit.strip()
     if text.lower() in ("infinite", "unlimited"):

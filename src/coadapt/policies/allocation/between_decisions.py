@@ -1,4 +1,6 @@
-"""Rounds in which a policy decides nothing, because it does so every few minutes only."""
+"""Rounds in which a policy decides nothing, because it does so every few minutes
+only.
+"""
 
 from coadapt.model import ClusterView, Plan
 from coadapt.policies.allocation.capacity import Capacity, span
@@ -7,11 +9,13 @@ from coadapt.policies.allocation.reasons import waits
 
 
 def between_decisions(view: ClusterView, period_s: float) -> Plan:
-    """Return the plan in which everybody stays, and jobs that wait get their minimum of what is free.
+    """Return the plan in which everybody stays, and jobs that wait get their minimum of
+    what is free.
 
     period_s: how often the policy decides, for the sentences.
     """
-    capacity, notes = Capacity(view), {}
+    capacity = Capacity(view)
+    notes = {}
     for job in view.jobs:
         if job.id not in capacity.counts and job.allocation:
             capacity.keep(job)

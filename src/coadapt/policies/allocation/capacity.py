@@ -1,6 +1,8 @@
-"""What may lawfully be given in one round: GPUs by type, tenants' quotas, jobs' limits. It decides nothing.
+"""What may lawfully be given in one round: GPUs by type, tenants' quotas, jobs' limits.
+It decides nothing.
 
-A policy that gives through a Capacity, and places with pack, gives a lawful plan on any view.
+A policy that gives through a Capacity, and places with pack, gives a lawful plan on any
+view.
 """
 
 from collections import defaultdict
@@ -32,7 +34,8 @@ class Verdict(StrEnum):
     TOO_LARGE = (
         "too_large"  # no GPU type of the present cluster that it allows has as many
     )
-    STRANDED = "stranded"  # frozen, and the GPUs that it holds are no longer all there: it must stop first
+    # frozen, and the GPUs that it holds are no longer all there: it must stop first
+    STRANDED = "stranded"
 
 
 def span(job: JobView) -> tuple[int, int]:
@@ -48,7 +51,8 @@ def span(job: JobView) -> tuple[int, int]:
 
 
 def useful_span(job: JobView) -> tuple[int, int]:
-    """Return `span`, its most cut to what the job's batch can feed where a policy leaves that batch alone.
+    """Return `span`, its most cut to what the job's batch can feed where a policy
+    leaves that batch alone.
 
     Each replica needs its smallest share of the requested batch.
     """
@@ -58,7 +62,9 @@ def useful_span(job: JobView) -> tuple[int, int]:
 
 
 def gpu_type_held(job: JobView, nodes: Mapping[NodeId, Node]) -> str | None:
-    """Return the GPU type that `job` holds; None if it waits, mixes types, or lost one of its nodes."""
+    """Return the GPU type that `job` holds; None if it waits, mixes types, or lost one
+    of its nodes.
+    """
     slots = job.grant.allocation.slots
     if len(slots) == 1:  # nearly always, and asked for every job in every round
         node = nodes.get(slots[0][0])
@@ -68,7 +74,9 @@ def gpu_type_held(job: JobView, nodes: Mapping[NodeId, Node]) -> str | None:
 
 
 class FreeNodes:
-    """Free GPUs of each node, while allocations are taken out; shared ones by their labels."""
+    """Free GPUs of each node, while allocations are taken out; shared ones by their
+    labels.
+    """
 
     def __init__(self, nodes: Mapping[NodeId, Node] | tuple[Node, ...]) -> None:
         self._free = FreeGpus(nodes if isinstance(nodes, tuple) else nodes.values())
@@ -85,7 +93,8 @@ class FreeNodes:
         if (
             not allocation.shared
         ):  # nearly always, and asked for every job in every round
-            whole, slots = self._free.whole, allocation.slots
+            whole = self._free.whole
+            slots = allocation.slots
             for node, count in slots:
                 if whole.get(node, 0) < count:
                     return False
@@ -106,11 +115,13 @@ def _no_gpus() -> defaultdict[str, int]:
 class Capacity:
     """The GPUs left to give, by type and by quota, and what was given so far.
 
-    Frozen jobs that run keep what they hold from the start: nobody may rescale them, nor (a tenant has no way
-    to allow it yet) preempt them. They lose it only where the cluster or their quota shrank.
+    Frozen jobs that run keep what they hold from the start: nobody may rescale them,
+    nor (a tenant has no way to allow it yet) preempt them. They lose it only where the
+    cluster or their quota shrank.
 
-    counts: replicas given per job. gpu_types: the type they are of. A job that shares GPUs may keep them;
-    what is given anew are whole ones (sharing.py places the others).
+    counts: replicas given per job. gpu_types: the type they are of. A job that shares
+    GPUs may keep them; what is given anew are whole ones (sharing.py places the
+    others).
     """
 
     def __init__(self, view: ClusterView) -> None:
@@ -129,7 +140,9 @@ class Capacity:
             self.keep(job)
 
     def verdict(self, job: JobView, count: int) -> Verdict:
-        """Return whether `job`, which has nothing yet, can be given `count` replicas (≥ 1)."""
+        """Return whether `job`, which has nothing yet, can be given `count` replicas (≥
+        1).
+        """
         if self._is_stranded(job):
             return Verdict.STRANDED
         if count > max(self._of_types(job, self._inventory.by_type), default=0):
@@ -139,12 +152,16 @@ class Capacity:
         return Verdict.FITS if self._type_for(job, count) is not None else Verdict.BUSY
 
     def keep(self, job: JobView) -> bool:
-        """Give `job`, which has nothing yet, what it holds now; return whether it may keep it."""
-        held, limits = job.grant.allocation, job.spec.replicas
+        """Give `job`, which has nothing yet, what it holds now; return whether it may
+        keep it.
+        """
+        held = job.grant.allocation
+        limits = job.spec.replicas
         slots = held.slots
         if not slots:
             return False
-        count, gpu_type = held.num_replicas, gpu_type_held(job, self._inventory.by_id)
+        count = held.num_replicas
+        gpu_type = gpu_type_held(job, self._inventory.by_id)
         if (
             gpu_type is None
             or not limits.min <= count <= limits.max
@@ -166,10 +183,12 @@ class Capacity:
         return True
 
     def keep_all(self, held: Standing) -> bool:
-        """Give all jobs at once what they hold; return False, and give nothing, where it takes a closer look.
+        """Give all jobs at once what they hold; return False, and give nothing, where
+        it takes a closer look.
 
-        It does where other things were given before, GPUs are shared, or tenants have quotas. Until the round
-        is over `keep` and `held_by` count without what was given so.
+        It does where other things were given before, GPUs are shared, or tenants have
+        quotas. Until the round is over `keep` and `held_by` count without what was
+        given so.
         """
         whole = held.free.whole
         if self._quotas or held.free.parts or min(whole.values(), default=0) < 0:
@@ -186,12 +205,15 @@ class Capacity:
         return True
 
     def give(self, job: JobView, count: int, gpu_type: str | None = None) -> bool:
-        """Give `count` replicas of `gpu_type` to `job`, all or nothing; return whether it got them.
+        """Give `count` replicas of `gpu_type` to `job`, all or nothing; return whether
+        it got them.
 
-        None: of the type that it holds if possible, else of the type with most free GPUs. Raises ValueError
-        if the job has some already, or if `count` is outside `span(job)`.
+        None: of the type that it holds if possible, else of the type with most free
+        GPUs. Raises ValueError if the job has some already, or if `count` is outside
+        `span(job)`.
         """
-        limits, frozen = job.spec.replicas, job.spec.contract is RescaleContract.FROZEN
+        limits = job.spec.replicas
+        frozen = job.spec.contract is RescaleContract.FROZEN
         low, high = span(job) if frozen else (limits.min, limits.max)
         if job.id in self.counts or not low <= count <= high:
             raise ValueError(
@@ -212,9 +234,11 @@ class Capacity:
         return True
 
     def grow(self, job: JobView, by: int = 1) -> bool:
-        """Give `by` more replicas to `job`, which has some, all or nothing; return whether it got them.
+        """Give `by` more replicas to `job`, which has some, all or nothing; return
+        whether it got them.
 
-        One that keeps its share of GPUs does not: it would need whole ones in their place.
+        One that keeps its share of GPUs does not: it would need whole ones in their
+        place.
         """
         gpu_type = self.gpu_types[job.id]
         if self._free[gpu_type] < by or self.counts[job.id] + by > self.most(job):
@@ -225,11 +249,15 @@ class Capacity:
         return True
 
     def most(self, job: JobView) -> int:
-        """Return how many replicas `job`, which has some, may grow to where GPUs and its quota allow it."""
+        """Return how many replicas `job`, which has some, may grow to where GPUs and
+        its quota allow it.
+        """
         return self.counts[job.id] if job.id in self._sharing else span(job)[1]
 
     def most_free(self, job: JobView) -> int:
-        """Return the number of free GPUs of the type, of those that `job` allows, that has most of them."""
+        """Return the number of free GPUs of the type, of those that `job` allows, that
+        has most of them.
+        """
         return max(self._of_types(job, self._free), default=0)
 
     def free(self) -> dict[str, int]:
@@ -237,15 +265,21 @@ class Capacity:
         return self._free.copy()
 
     def held_by(self, tenant: TenantId) -> Mapping[str, int]:
-        """Return how many replicas of each GPU type the jobs of `tenant` were given so far."""
+        """Return how many replicas of each GPU type the jobs of `tenant` were given so
+        far.
+        """
         return self._held_by.get(tenant, {})
 
     def quota(self, job: JobView) -> int | None:
-        """Return the most GPUs that the tenant of `job` may hold; None if it has no quota."""
+        """Return the most GPUs that the tenant of `job` may hold; None if it has no
+        quota.
+        """
         return self._quotas.get(job.spec.tenant)
 
     def quota_left(self, job: JobView) -> float:
-        """Return how many more GPUs the tenant of `job` may hold; infinity if it has no quota."""
+        """Return how many more GPUs the tenant of `job` may hold; infinity if it has no
+        quota.
+        """
         return self._quota_left.get(job.spec.tenant, float("inf"))
 
     def _is_stranded(self, job: JobView) -> bool:
@@ -264,10 +298,12 @@ class Capacity:
             and self._free[held] >= count
         ):
             return held
-        roomiest, most = None, count - 1
+        roomiest = None
+        most = count - 1
         for gpu_type, free in self._free.items():
             if free > most and (not allowed or gpu_type in allowed):
-                roomiest, most = gpu_type, free
+                roomiest = gpu_type
+                most = free
         return roomiest
 
     def _of_types(self, job: JobView, by_type: Mapping[str, int]) -> list[int]:

@@ -7,12 +7,15 @@ from coadapt.model.view import standing_of
 
 
 def contenders(view: ClusterView) -> Sequence[JobView]:
-    """Return the jobs that a queue has to put in order: all, or those that wait if there is room for all.
+    """Return the jobs that a queue has to put in order: all, or those that wait if
+    there is room for all.
 
-    There is if who holds GPUs holds what it requested, and who waits fits beside. Where GPUs are of several
-    types or shared, or tenants have quotas, all are returned: that takes more than a sum.
+    There is if who holds GPUs holds what it requested, and who waits fits beside. Where
+    GPUs are of several types or shared, or tenants have quotas, all are returned: that
+    takes more than a sum.
     """
-    held, pools = standing_of(view), view.inventory.by_type
+    held = standing_of(view)
+    pools = view.inventory.by_type
     if len(pools) != 1 or held.unlike_requested or held.free.parts or view.quotas():
         return view.jobs
     waiting = [

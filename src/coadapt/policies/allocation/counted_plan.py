@@ -1,4 +1,6 @@
-"""From counts to a plan, for policies that know no adaptive jobs: place, and dictate the user's batch."""
+"""From counts to a plan, for policies that know no adaptive jobs: place, and dictate
+the user's batch.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -30,10 +32,11 @@ def counted_plan(
     order: Sequence[JobId] | None = None,
     picks: Mapping[JobId, Pick] | None = None,
 ) -> Plan:
-    """Return the plan that places what `capacity` gave; each job trains with the batch its user requested.
+    """Return the plan that places what `capacity` gave; each job trains with the batch
+    its user requested.
 
-    notes: why a job waits; what to add to the reason of a job that runs. order, picks: who is placed first
-    and where, as in `pack`.
+    notes: why a job waits; what to add to the reason of a job that runs. order, picks:
+    who is placed first and where, as in `pack`.
     """
     return placed_plan(
         view,
@@ -47,12 +50,15 @@ def placed_plan(
     allocations: Mapping[JobId, Allocation],
     notes: Mapping[JobId, str],
 ) -> Plan:
-    """Return the plan of a policy that chose the places too, with `notes` as in `counted_plan`."""
+    """Return the plan of a policy that chose the places too, with `notes` as in
+    `counted_plan`.
+    """
     batches: dict[JobId, BatchConfig] = {}
     reasons: dict[JobId, str] = {}
     cuts: dict[tuple[int, RescaleContract, int], BatchConfig | None] = {}
     for job in view.jobs:
-        job_id, spec = job.id, job.spec
+        job_id = job.id
+        spec = job.spec
         allocation = allocations.get(job_id)
         if allocation is None:
             reasons[job_id] = notes.get(job_id, "")
@@ -84,8 +90,9 @@ def placed_plan(
 def requested_batch(job: JobView, num_replicas: int) -> BatchConfig | None:
     """Return the requested total batch of `job` cut over `num_replicas`.
 
-    None where nobody may dictate it (contracts `self` and `schedule`), or where the job's limits allow no
-    such cut (more replicas than samples, or accumulation needed but forbidden): the job then picks its own.
+    None where nobody may dictate it (contracts `self` and `schedule`), or where the
+    job's limits allow no such cut (more replicas than samples, or accumulation needed
+    but forbidden): the job then picks its own.
     """
     spec = job.spec
     return _requested(spec.batch, spec.contract, num_replicas)

@@ -1,4 +1,6 @@
-"""Placing on shared GPUs: beside others where there is room, and two jobs together on GPUs of their own."""
+"""Placing on shared GPUs: beside others where there is room, and two jobs together on
+GPUs of their own.
+"""
 
 from collections.abc import Sequence
 
@@ -17,10 +19,12 @@ from coadapt.policies.allocation.counted_plan import requested_batch
 def beside(
     job: JobView, count: int, sharers: int, nodes: Sequence[Node], free: FreeGpus
 ) -> Allocation | None:
-    """Return `count` replicas of `job` with 1/`sharers` of a GPU each, taken out of `free`; None if none fit.
+    """Return `count` replicas of `job` with 1/`sharers` of a GPU each, taken out of
+    `free`; None if none fit.
 
-    All are on one GPU type that the job allows. GPUs that others share come before free ones, then one rack
-    before several, then few nodes. A frozen job that runs gets None: it may only keep what it holds.
+    All are on one GPU type that the job allows. GPUs that others share come before free
+    ones, then one rack before several, then few nodes. A frozen job that runs gets
+    None: it may only keep what it holds.
     """
     if job.spec.contract is RescaleContract.FROZEN and job.allocation:
         return None
@@ -53,7 +57,8 @@ def beside(
 def together(
     pair: tuple[JobView, JobView], count: int, nodes: Sequence[Node], free: FreeGpus
 ) -> Allocation | None:
-    """Return what both of `pair` get to share `count` GPUs by halves, taken out of `free`; None if none fit.
+    """Return what both of `pair` get to share `count` GPUs by halves, taken out of
+    `free`; None if none fit.
 
     The GPUs are ones that nobody else is on, of a type that both allow.
     """
@@ -88,7 +93,9 @@ def together(
 def _among(
     count: int, sharers: int, nodes: Sequence[Node], free: FreeGpus
 ) -> Allocation | None:
-    """Return `count` replicas on `nodes`: most shared GPUs first, then most open ones; None if too few."""
+    """Return `count` replicas on `nodes`: most shared GPUs first, then most open ones;
+    None if too few.
+    """
     open_at = {node.id: free.open_labels(node.id, sharers) for node in nodes}
     num_shared = {
         node: sum((node, label) in free.parts for label in labels)
@@ -112,9 +119,11 @@ def _among(
 
 
 def fits_share(job: JobView, count: int, sharers: int) -> bool:
-    """Return whether passes of the requested batch on `count` replicas fit 1/`sharers` of a GPU's memory.
+    """Return whether passes of the requested batch on `count` replicas fit 1/`sharers`
+    of a GPU's memory.
 
-    True where nothing is known of the memory. A job for which it is False would need more passes per step.
+    True where nothing is known of the memory. A job for which it is False would need
+    more passes per step.
     """
     batch = requested_batch(job, count) or job.measured.batch
     known = [

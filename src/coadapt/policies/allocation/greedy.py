@@ -1,4 +1,6 @@
-"""GPUs one at a time to whoever gains most by the next one: the greedy of Optimus and SLAQ."""
+"""GPUs one at a time to whoever gains most by the next one: the greedy of Optimus and
+SLAQ.
+"""
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
@@ -9,10 +11,11 @@ from coadapt.policies.allocation.capacity import Capacity
 
 
 class MarginalGain(NamedTuple):
-    """What more replicas are worth to a job: one more than n of them (left_N[n - 1] - left_N[n]) * scale.
+    """What more replicas are worth to a job: one more than n of them (left_N[n - 1] -
+    left_N[n]) * scale.
 
-    left_N: what is left to gain, by the number of replicas, from 1 on; more than it tells of are worth
-    nothing.
+    left_N: what is left to gain, by the number of replicas, from 1 on; more than it
+    tells of are worth nothing.
     """
 
     left_N: Sequence[float]
@@ -28,28 +31,27 @@ class MarginalGain(NamedTuple):
 def grow_greedily(
     jobs: Sequence[JobView], capacity: Capacity, worth: Mapping[JobId, MarginalGain]
 ) -> None:
-    """Give what is left to `jobs`, which have some, GPU by GPU, while any gains. Ties go to the first."""
-    # Nearly every GPU of every round passes through here: they are dealt on lists, and booked at the end.
-    counts, most = (
-        [capacity.counts[job.id] for job in jobs],
-        [capacity.most(job) for job in jobs],
-    )
-    types, tenants = (
-        [capacity.gpu_types[job.id] for job in jobs],
-        [job.spec.tenant for job in jobs],
-    )
+    """Give what is left to `jobs`, which have some, GPU by GPU, while any gains. Ties
+    go to the first.
+    """
+    # Nearly every GPU of every round passes through here: they are dealt on lists, and
+    # booked at the end.
+    counts = [capacity.counts[job.id] for job in jobs]
+    most = [capacity.most(job) for job in jobs]
+    types = [capacity.gpu_types[job.id] for job in jobs]
+    tenants = [job.spec.tenant for job in jobs]
     worths = [worth[job.id] for job in jobs]
-    free, quota = (
-        capacity.free(),
-        {job.spec.tenant: capacity.quota_left(job) for job in jobs},
-    )
+    free = capacity.free()
+    quota = {job.spec.tenant: capacity.quota_left(job) for job in jobs}
     gains = enumerate(map(MarginalGain.of_next, worths, counts))
     heap = [(-gain, index) for index, gain in gains if gain > 0.0]
     heapify(heap)
     num_left = sum(free.values())
     while heap and num_left:
         index = heap[0][1]
-        count, gpu_type, tenant = counts[index], types[index], tenants[index]
+        count = counts[index]
+        gpu_type = types[index]
+        tenant = tenants[index]
         if count < most[index] and free[gpu_type] >= 1 and quota[tenant] >= 1:
             num_left -= 1
             free[gpu_type] -= 1

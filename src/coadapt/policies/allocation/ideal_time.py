@@ -1,4 +1,6 @@
-"""How long each job would have taken on an equal part of the cluster: the measure of finish-time fairness."""
+"""How long each job would have taken on an equal part of the cluster: the measure of
+finish-time fairness.
+"""
 
 import numpy as np
 
@@ -8,10 +10,12 @@ from coadapt.policies.solvers.time_shares import equal_parts, least_worst
 
 
 class IdealTimes:
-    """Adds up what each job would have needed, on 1/n of the cluster, for what it has done so far.
+    """Adds up what each job would have needed, on 1/n of the cluster, for what it has
+    done so far.
 
-    n changes as jobs come and go, so this is booked whenever parts are decided, at the rate of the time
-    before (Gavel's released code). Losing it makes old jobs look as if they had been treated well so far.
+    n changes as jobs come and go, so this is booked whenever parts are decided, at the
+    rate of the time before (Gavel's released code). Losing it makes old jobs look as if
+    they had been treated well so far.
     """
 
     def __init__(self, *, central: bool = False) -> None:
@@ -20,15 +24,19 @@ class IdealTimes:
         self._before: dict[JobId, tuple[float, float]] = {}
 
     def least_worst(self, jobs: PacedJobs) -> FloatArray | None:
-        """Return X_JT of the least largest ratio of expected completion time to that on an equal part."""
+        """Return X_JT of the least largest ratio of expected completion time to that on
+        an equal part.
+        """
         equal_J = jobs.base.rates(equal_parts(jobs.base))
-        spent, before = {}, {}
+        spent = {}
+        before = {}
         for job, left, rate in zip(jobs.jobs, jobs.left_J, equal_J, strict=True):
             steps, slow = self._before.get(job.id, (left, rate))
             past_s = max(steps - left, 0.0) / slow if slow > 0.0 else 0.0
             spent[job.id] = self._spent_s.get(job.id, 0.0) + past_s
             before[job.id] = (float(left), float(rate))
-        self._spent_s, self._before = spent, before
+        self._spent_s = spent
+        self._before = before
         age_J = np.array([max(jobs.at - job.submitted_at, 0.0) for job in jobs.jobs])
         spent_J = np.array([spent[job.id] for job in jobs.jobs])
         left_s_J = jobs.left_J / np.where(equal_J > 0.0, equal_J, np.inf)

@@ -1,4 +1,6 @@
-"""Jobs and GPUs as arrays, for policies that divide time; and the round that follows from it."""
+"""Jobs and GPUs as arrays, for policies that divide time; and the round that follows
+from it.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +24,9 @@ IntArray = NDArray[np.int64]
 
 
 class PacedJobs(NamedTuple):
-    """Jobs J on types T, fastest first. left_J: steps left. passes_J: of a step, over all replicas."""
+    """Jobs J on types T, fastest first. left_J: steps left. passes_J: of a step, over
+    all replicas.
+    """
 
     at: float
     jobs: tuple[JobView, ...]
@@ -33,7 +37,9 @@ class PacedJobs(NamedTuple):
 
     @property
     def best(self) -> FloatArray:
-        """Steps per second on the best type that the job can have; 0 if it can run nowhere."""
+        """Steps per second on the best type that the job can have; 0 if it can run
+        nowhere.
+        """
         best_J: FloatArray = np.where(self.base.can, self.base.rate_JT, 0.0).max(
             axis=1, initial=0.0
         )
@@ -44,9 +50,11 @@ Decide = Callable[[PacedJobs], FloatArray | None]
 
 
 class DividedTime:
-    """What a policy of this kind is made of: the paces that it knows, and the rounds that realise its parts.
+    """What a policy of this kind is made of: the paces that it knows, and the rounds
+    that realise its parts.
 
-    needs_length: whether it decides by what jobs have left; those that do not tell hear what they count as.
+    needs_length: whether it decides by what jobs have left; those that do not tell hear
+    what they count as.
     """
 
     def __init__(self, options: RoundOptions, *, needs_length: bool) -> None:
@@ -56,9 +64,11 @@ class DividedTime:
         self._equal = False
 
     def plan(self, view: ClusterView, decide: Decide) -> Plan:
-        """Return the round's plan. decide: X_JT of the jobs; None where it finds none: then all are alike.
+        """Return the round's plan. decide: X_JT of the jobs; None where it finds none:
+        then all are alike.
 
-        `plan.diagnostics["equal_parts"]` is 1 while parts are in force that `decide` did not find.
+        `plan.diagnostics["equal_parts"]` is 1 while parts are in force that `decide`
+        did not find.
         """
         paces = self._paces.observe(view)
         jobs = paced_jobs(view, paces)
@@ -85,7 +95,9 @@ def as_parts(jobs: PacedJobs, x_JT: FloatArray) -> Parts:
 
 
 def paced_jobs(view: ClusterView, paces: dict[JobId, Pace]) -> PacedJobs:
-    """Return the jobs of `view` as arrays; a job may run on the types that its pace names."""
+    """Return the jobs of `view` as arrays; a job may run on the types that its pace
+    names.
+    """
     gpus: dict[str, int] = {}
     for node in view.nodes:
         gpus[node.gpu_type] = gpus.get(node.gpu_type, 0) + node.num_gpus
@@ -115,7 +127,9 @@ def paced_jobs(view: ClusterView, paces: dict[JobId, Pace]) -> PacedJobs:
 
 
 def _slowness(gpu_type: str, paces: dict[JobId, Pace]) -> float:
-    """Return the mean of a step's time on `gpu_type` over that on the job's best type."""
+    """Return the mean of a step's time on `gpu_type` over that on the job's best
+    type.
+    """
     all_s = [pace.step_s for pace in paces.values() if gpu_type in pace.step_s]
     return sum(step_s[gpu_type] / min(step_s.values()) for step_s in all_s) / max(
         len(all_s), 1

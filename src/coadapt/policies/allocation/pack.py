@@ -1,4 +1,6 @@
-"""Placing: from replica counts to allocations. O(n log n) in jobs and nodes; it decides no counts."""
+"""Placing: from replica counts to allocations. O(n log n) in jobs and nodes; it decides
+no counts.
+"""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -20,7 +22,9 @@ class Pick(Enum):
     """Which nodes a job that is placed anew takes its GPUs from."""
 
     EMPTIEST = "emptiest"  # those with most free GPUs
-    FEWEST = "fewest"  # as few as possible: the fullest one that has room for all, else the emptiest and on
+    # as few as possible: the fullest one that has room for all, else the emptiest and
+    # on
+    FEWEST = "fewest"
     FRAGMENTS = (
         "fragments"  # those with fewest free GPUs, so that whole nodes stay free
     )
@@ -34,18 +38,23 @@ def pack(
     order: Sequence[JobId] | None = None,
     picks: Mapping[JobId, Pick] | None = None,
 ) -> dict[JobId, Allocation]:
-    """Return an allocation of `counts[job]` replicas on one GPU type for each job that has a count > 0.
+    """Return an allocation of `counts[job]` replicas on one GPU type for each job that
+    has a count > 0.
 
-    The rule of Pollux's simulator for policies that decide counts only (OSDI'21 artifact): a job whose count
-    stays keeps its allocation; the others, one after the other, take as many GPUs as they can from the node
-    with most free ones (the first by node order on ties), and again. Slots are in the order of picking. Where
-    there are several racks a job stays in one, that with most free GPUs, if any has enough for it.
+    The rule of Pollux's simulator for policies that decide counts only (OSDI'21
+    artifact): a job whose count stays keeps its allocation; the others, one after the
+    other, take as many GPUs as they can from the node with most free ones (the first by
+    node order on ties), and again. Slots are in the order of picking. Where there are
+    several racks a job stays in one, that with most free GPUs, if any has enough for
+    it.
 
-    gpu_types: the type per job (from `Capacity`); where it is missing, the type that has most free GPUs.
-    order: all jobs with a count, first served first; by default in increasing count, then view order.
+    gpu_types: the type per job (from `Capacity`); where it is missing, the type that
+    has most free GPUs.
+    order: all jobs with a count, first served first; by default in increasing count,
+    then view order.
     picks: jobs that pick their nodes in another way than from the emptiest.
-    Raises ValueError where the counts do not fit the cluster, name an unknown job, or would move a frozen
-    one: `Capacity` gives only counts that fit.
+    Raises ValueError where the counts do not fit the cluster, name an unknown job, or
+    would move a frozen one: `Capacity` gives only counts that fit.
     """
     types = gpu_types or {}
     wanted = [job for job in view.jobs if job.id in counts]
@@ -84,14 +93,14 @@ def pack_beside(
     capacity: Capacity,
     picks: Mapping[JobId, Pick] | None = None,
 ) -> dict[JobId, Allocation]:
-    """Return an allocation for each of `movers`, in this order, as `pack` would while all others stay."""
+    """Return an allocation for each of `movers`, in this order, as `pack` would while
+    all others stay.
+    """
     if not movers:
         return {}
-    heaps, counts, types = (
-        _NodeHeaps(view, held.free.whole),
-        capacity.counts,
-        capacity.gpu_types,
-    )
+    heaps = _NodeHeaps(view, held.free.whole)
+    counts = capacity.counts
+    types = capacity.gpu_types
     return {
         job.id: heaps.place(
             job,
@@ -109,7 +118,9 @@ def _keep(
     counts: Mapping[JobId, int],
     types: Mapping[JobId, str],
 ) -> tuple[dict[JobId, Allocation], FreeNodes]:
-    """Return the allocations that stay, frozen jobs' first, and the GPUs that they leave free."""
+    """Return the allocations that stay, frozen jobs' first, and the GPUs that they
+    leave free.
+    """
     nodes = view.inventory.by_id
     free = FreeNodes(view.nodes)
     kept: dict[JobId, Allocation] = {}
@@ -119,7 +130,9 @@ def _keep(
     if first:
         holding = first + [job for job in holding if job.spec.contract is not frozen]
     for job in holding:
-        job_id, allocation, held = job.id, job.grant.allocation, None
+        job_id = job.id
+        allocation = job.grant.allocation
+        held = None
         if allocation.num_replicas == counts[job_id]:
             held = gpu_type_held(job, nodes)
         allowed = job.spec.replicas.gpu_types
@@ -145,10 +158,8 @@ class _NodeHeaps:
         self._heaps: dict[str, dict[str, list[tuple[int, int]]]] = {}
         self._num_free: dict[str, dict[str, int]] = {}
         for gpu_type, racks in view.inventory.groups.items():
-            heaps, num_free = (
-                self._heaps.setdefault(gpu_type, {}),
-                self._num_free.setdefault(gpu_type, {}),
-            )
+            heaps = self._heaps.setdefault(gpu_type, {})
+            num_free = self._num_free.setdefault(gpu_type, {})
             for rack, nodes in racks.items():
                 heap = heaps[rack] = [(-free[node], index) for index, node in nodes]
                 heapq.heapify(heap)
@@ -172,7 +183,8 @@ class _NodeHeaps:
             )
         slots: list[tuple[NodeId, int]] = []
         while count:
-            # The rack with most free GPUs, the first on ties: if any has enough, that one has.
+            # The rack with most free GPUs, the first on ties: if any has enough, that
+            # one has.
             rack = max(racks, key=racks.__getitem__)
             taken = min(count, racks[rack])
             racks[rack] -= taken
@@ -186,7 +198,8 @@ class _NodeHeaps:
         slots = []
         while count:
             place = 0 if pick is Pick.EMPTIEST else _chosen(heap, count, pick)
-            free, index = -heap[place][0], heap[place][1]
+            free = -heap[place][0]
+            index = heap[place][1]
             taken = min(free, count)
             count -= taken
             slots.append((self._view.nodes[index].id, taken))

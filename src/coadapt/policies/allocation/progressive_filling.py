@@ -1,4 +1,6 @@
-"""Progressive filling: the next GPU to whoever has least, and the shares that it leads to."""
+"""Progressive filling: the next GPU to whoever has least, and the shares that it leads
+to.
+"""
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +19,11 @@ def fill(
 ) -> None:
     """Give GPUs one at a time, a job's fewest at once, until none fit.
 
-    Each goes to the tenant with the smallest `of_tenant`, there to the job with the smallest `of_job`. Ties
-    of both go to the first of `jobs`. Each is asked anew after a gift to its own tenant or job, changes by
-    such gifts alone, and must not fall by one. Nobody gets more than is of use to it. Without `skip` the
-    first job that cannot grow ends it for all.
+    Each goes to the tenant with the smallest `of_tenant`, there to the job with the
+    smallest `of_job`. Ties of both go to the first of `jobs`. Each is asked anew after
+    a gift to its own tenant or job, changes by such gifts alone, and must not fall by
+    one. Nobody gets more than is of use to it. Without `skip` the first job that cannot
+    grow ends it for all.
     """
     queues: dict[TenantId, list[tuple[float, int]]] = {}
     for index, job in enumerate(jobs):
@@ -31,7 +34,8 @@ def fill(
     heapq.heapify(heap)
     while heap:
         _, _, index, tenant = heap[0]
-        queue, job = queues[tenant], jobs[index]
+        queue = queues[tenant]
+        job = jobs[index]
         if _more(job, capacity):
             heapq.heapreplace(queue, (of_job(job), index))
         elif not skip and capacity.counts.get(job.id, 0) < useful_span(job)[1]:
@@ -52,9 +56,11 @@ def _more(job: JobView, capacity: Capacity) -> bool:
 
 
 def fair_shares(view: ClusterView) -> dict[JobId, float]:
-    """Return the GPUs that each job would hold if they could be divided: max-min, by tenant and then by job.
+    """Return the GPUs that each job would hold if they could be divided: max-min, by
+    tenant and then by job.
 
-    Tenants share by their weights, up to their quota and to what their jobs can use; a tenant's jobs equally.
+    Tenants share by their weights, up to their quota and to what their jobs can use; a
+    tenant's jobs equally.
     A job can use no more than the GPUs of the largest type that it allows.
     """
     pools = gpus_by_type(view.nodes)
@@ -86,11 +92,13 @@ def fair_shares(view: ClusterView) -> dict[JobId, float]:
 def water_fill(
     total: float, demand: Mapping[str, float], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return min(demand, weight * L) for the level L at which `total` is used up, or all have what they want.
+    """Return min(demand, weight * L) for the level L at which `total` is used up, or
+    all have what they want.
 
     A name without a weight has 1. O(n log n).
     """
-    left, weight_left = total, sum(weights.get(name, 1.0) for name in demand)
+    left = total
+    weight_left = sum(weights.get(name, 1.0) for name in demand)
     shares: dict[str, float] = {}
     for name in sorted(demand, key=lambda name: demand[name] / weights.get(name, 1.0)):
         weight = weights.get(name, 1.0)

@@ -1,7 +1,9 @@
-"""One engine for all policies that put jobs in an order and give each the GPUs that it requested, or none.
+"""One engine for all policies that put jobs in an order and give each the GPUs that it
+requested, or none.
 
-First in first out, shortest first and Tiresias differ in the order, in the rule for a job that does not fit,
-and in whether running jobs may be preempted: that is all that their files say.
+First in first out, shortest first and Tiresias differ in the order, in the rule for a
+job that does not fit, and in whether running jobs may be preempted: that is all that
+their files say.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +22,9 @@ from coadapt.policies.allocation.reasons import go_first, plural, waits
 class GangRule:
     """How a queue is served.
 
-    ahead: which jobs go first, to complete the sentence "3 jobs … go first". backfill: later jobs may pass
-    one that does not fit. preempt: running jobs must win their GPUs again each round, else they keep them.
+    ahead: which jobs go first, to complete the sentence "3 jobs … go first". backfill:
+    later jobs may pass one that does not fit. preempt: running jobs must win their GPUs
+    again each round, else they keep them.
     """
 
     ahead: str
@@ -36,15 +39,17 @@ def admit(
     *,
     picks: Mapping[JobId, Pick] | None = None,
 ) -> Plan:
-    """Return the plan in which the jobs of `queue`, in its order, get the GPUs they requested while they fit.
+    """Return the plan in which the jobs of `queue`, in its order, get the GPUs they
+    requested while they fit.
 
-    Those that must be placed anew are placed in this order too (as Tiresias in Pollux's simulator), by
-    `picks` as in `pack`.
-    `queue` holds each job of `view` once, or `contenders` alone. Only a job that waits for free GPUs stops
-    those behind it (without backfill): one that waits for its tenant's quota, or for a larger cluster, harms
-    nobody.
+    Those that must be placed anew are placed in this order too (as Tiresias in Pollux's
+    simulator), by `picks` as in `pack`.
+    `queue` holds each job of `view` once, or `contenders` alone. Only a job that waits
+    for free GPUs stops those behind it (without backfill): one that waits for its
+    tenant's quota, or for a larger cluster, harms nobody.
     """
-    capacity, held = Capacity(view), standing_of(view)
+    capacity = Capacity(view)
+    held = standing_of(view)
     order = list(queue)
     stay = (
         not rule.preempt
@@ -89,14 +94,17 @@ def admit(
 
 
 def requested_gpus(job: JobView) -> int:
-    """Return the GPUs of `job` under a policy that never rescales: those requested, within `span`."""
+    """Return the GPUs of `job` under a policy that never rescales: those requested,
+    within `span`.
+    """
     if job.spec.contract is RescaleContract.FROZEN:
         return span(job)[0]
     return job.spec.replicas.requested
 
 
 def by_priority(view: ClusterView, queue: Sequence[JobView]) -> list[JobView]:
-    """Return `queue` with tenants of higher priority first, and in each tenant its jobs of higher priority.
+    """Return `queue` with tenants of higher priority first, and in each tenant its jobs
+    of higher priority.
 
     A tenant's jobs swap places among themselves only; ties keep their order.
     """

@@ -39,7 +39,8 @@ def _gets(held: int, count: int, stays: bool, was: str = "", now: str = "") -> s
 
 
 def waits(job: JobView, count: int, capacity: Capacity, ahead: str = "") -> str:
-    """Return why `job` gets nothing though it needs `count` replicas, given what `capacity` has left.
+    """Return why `job` gets nothing though it needs `count` replicas, given what
+    `capacity` has left.
 
     ahead: a clause on who went first, for a job that waits for free GPUs.
     """
@@ -47,13 +48,22 @@ def waits(job: JobView, count: int, capacity: Capacity, ahead: str = "") -> str:
     start = f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
     match capacity.verdict(job, count):
         case Verdict.STRANDED:
-            return f"{start}: its contract is frozen and what it held is no longer there or allowed"
+            return (
+                f"{start}: its contract is frozen and what it held is no longer "
+                f"there or allowed"
+            )
         case Verdict.TOO_LARGE:
             types = job.spec.replicas.types_in_words
-            return f"{start}: needs {plural(count, 'GPU')} of {types}, the cluster has fewer"
+            return (
+                f"{start}: needs {plural(count, 'GPU')} of {types}, the cluster has "
+                f"fewer"
+            )
         case Verdict.QUOTA:
             left = capacity.quota_left(job)
-            quota = f"tenant {job.spec.tenant} has {left:g} left of its {capacity.quota(job)}"
+            quota = (
+                f"tenant {job.spec.tenant} has {left:g} left of its "
+                f"{capacity.quota(job)}"
+            )
             return f"{start}: needs {plural(count, 'GPU')}, {quota}"
         case Verdict.BUSY | Verdict.FITS:
             num_free = capacity.most_free(job)

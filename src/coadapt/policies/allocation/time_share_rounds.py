@@ -1,18 +1,23 @@
-"""From parts of the time to rounds: who runs now, so that over time each job has its part (Gavel, §5)."""
+"""From parts of the time to rounds: who runs now, so that over time each job has its
+part (Gavel, §5).
+"""
 
-# A policy says which part of the time each job is to run on each GPU type. In each round, per type, those
+# A policy says which part of the time each job is to run on each GPU type. In each
+# round, per type, those
 # jobs go first that have had least of their part:
 #
 #   priority = part / time received on the type since the parts were decided
 #
-# ties by what they missed under the parts before (the deficit), then by the part. A job that does not fit is
-# passed over. Counters begin at half a round, so that a job without any time is urgent, not infinitely so.
-# When all jobs with a part had their turn, GPUs that are still free go to whoever can use them.
+# ties by what they missed under the parts before (the deficit), then by the part. A job
+# that does not fit is passed over. Counters begin at half a round, so that a job
+# without any time is urgent, not infinitely so.
+# When all jobs with a part had their turn, GPUs that are still free go to whoever can
+# use them.
 #
-# A turn of this mechanism lasts `round_s`, whatever the scheduler's own round is: within it those that run
-# keep their GPUs, and only what is free is given. Were turns as short as a rescale takes, jobs would spend
-# them on changing places: in rounds of 60 s a job whose rescale takes 250 s and whose parts lie on two types
-# never ended at all.
+# A turn of this mechanism lasts `round_s`, whatever the scheduler's own round is:
+# within it those that run keep their GPUs, and only what is free is given. Were turns
+# as short as a rescale takes, jobs would spend them on changing places: in rounds of 60
+# s a job whose rescale takes 250 s and whose parts lie on two types never ended at all.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,11 +35,12 @@ Parts = Mapping[JobId, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOptions:
-    """round_s: how long those that run keep their GPUs before it is asked again whose turn it is; where the
-    scheduler's round is longer, that. resolve_s: least time between two decisions on the parts.
+    """round_s: how long those that run keep their GPUs before it is asked again whose
+    turn it is; where the scheduler's round is longer, that. resolve_s: least time
+    between two decisions on the parts.
 
-    hold_back: GPUs that fall to a job that came after the parts were decided stay idle (the released code of
-    Shockwave's comparison); without it, it may use what is free.
+    hold_back: GPUs that fall to a job that came after the parts were decided stay idle
+    (the released code of Shockwave's comparison); without it, it may use what is free.
     """
 
     round_s: float = GAVEL_ROUND_S
@@ -50,7 +56,9 @@ class RoundOptions:
 
 @dataclass(slots=True)
 class _Book:
-    """One job. received_s, deficit_s: per GPU type. given: the type that the last plan gave it."""
+    """One job. received_s, deficit_s: per GPU type. given: the type that the last plan
+    gave it.
+    """
 
     received_s: dict[str, float] = field(default_factory=dict)
     deficit_s: dict[str, float] = field(default_factory=dict)
@@ -69,7 +77,9 @@ class _Decided:
 
 
 class TimeShareRounds:
-    """The mechanism. Losing its state costs what jobs have missed so far, nothing else."""
+    """The mechanism. Losing its state costs what jobs have missed so far, nothing
+    else.
+    """
 
     def __init__(self, options: RoundOptions | None = None) -> None:
         self._options = options or RoundOptions()
@@ -84,22 +94,25 @@ class TimeShareRounds:
         types: Sequence[str],
         notes: Mapping[JobId, str] | None = None,
     ) -> Plan:
-        """Return the round's plan. decide: called where new parts are due; types: GPU types, fastest first.
+        """Return the round's plan. decide: called where new parts are due; types: GPU
+        types, fastest first.
 
-        notes: what to add to the reasons of jobs. New parts are due when a job came or went or GPUs did, and
-        `resolve_s` passed since the last ones.
+        notes: what to add to the reasons of jobs. New parts are due when a job came or
+        went or GPUs did, and `resolve_s` passed since the last ones.
         """
         self._book_time(view)
         due_for = (tuple(job.id for job in view.jobs), tuple(view.nodes))
         last = self._decided
-        # Instant 0 is taken for "never", as in the released code: it counts in simulations only.
+        # Instant 0 is taken for "never", as in the released code: it counts in
+        # simulations only.
         if due_for != last.due_for and (
             last.at == 0.0 or view.at - last.at >= self._options.resolve_s
         ):
             self._settle(view.at - last.at)
             self._decided = _Decided(decide(), view.at, due_for)
         stay = [] if self._turns.begins(view.at) else self._stayers(view)
-        capacity, order = Capacity(view), [*stay, *self._by_priority(view, types)]
+        capacity = Capacity(view)
+        order = [*stay, *self._by_priority(view, types)]
         held_back: set[JobId] = set()
         for job, gpu_type in order:
             if job.id in capacity.counts or not capacity.give(
@@ -120,12 +133,15 @@ class TimeShareRounds:
         return counted_plan(view, capacity, reasons)
 
     def _book_time(self, view: ClusterView) -> None:
-        """Add to each job's account the time that it trained since the last round, its starts left out."""
+        """Add to each job's account the time that it trained since the last round, its
+        starts left out.
+        """
         for gone in set(self._books) - {job.id for job in view.jobs}:
             del self._books[gone]
         nodes = {node.id: node for node in view.nodes}
         for job in view.jobs:
-            usage, service_gpu_s = job.usage, view.service_gpu_s(job)
+            usage = job.usage
+            service_gpu_s = view.service_gpu_s(job)
             num_changes = max(usage.num_starts, usage.num_rescales)
             book = self._books.get(job.id)
             if book is None:
@@ -136,10 +152,13 @@ class TimeShareRounds:
                 book.received_s[book.given] = book.received_s.get(
                     book.given, 0.0
                 ) + max(trained_s, 0.0)
-            book.service_gpu_s, book.num_changes = service_gpu_s, num_changes
+            book.service_gpu_s = service_gpu_s
+            book.num_changes = num_changes
 
     def _settle(self, elapsed_s: float) -> None:
-        """Close the accounts under the parts so far: what each job missed is kept as its deficit."""
+        """Close the accounts under the parts so far: what each job missed is kept as
+        its deficit.
+        """
         for job_id, book in self._books.items():
             parts = self._decided.parts.get(job_id, {})
             for gpu_type in sorted({*parts, *book.received_s}):
@@ -157,7 +176,9 @@ class TimeShareRounds:
     def _by_priority(
         self, view: ClusterView, types: Sequence[str]
     ) -> Iterator[tuple[JobView, str]]:
-        """Yield whose turn it is on which type: all that have a part first, then the rest."""
+        """Yield whose turn it is on which type: all that have a part first, then the
+        rest.
+        """
         parts = self._decided.parts
         for planned in (True, False):
             for gpu_type in types:
@@ -190,7 +211,8 @@ class TimeShareRounds:
         for job in view.jobs:
             if job.id in held_back:
                 notes[job.id] = (
-                    "waits: its part of the time is not decided yet, and its GPUs stay idle until then"
+                    "waits: its part of the time is not decided yet, and its GPUs "
+                    "stay idle until then"
                 )
                 continue
             part = self._part(job)

@@ -13,8 +13,8 @@ GAVEL_ROUND_S = 360.0
 class Turns:
     """Turns of turn_s seconds, counted from instant 0; with 0 every round begins one.
 
-    Whoever orders jobs by what they used would otherwise swap equal jobs in each round, and pay a rescale for
-    each swap. Raises ValueError for a turn that is no duration.
+    Whoever orders jobs by what they used would otherwise swap equal jobs in each round,
+    and pay a rescale for each swap. Raises ValueError for a turn that is no duration.
     """
 
     def __init__(self, turn_s: float) -> None:
@@ -24,14 +24,18 @@ class Turns:
         self._number = -1
 
     def begins(self, at: float) -> bool:
-        """Return whether a turn begins with the round at `at` (s). Call it once in a round."""
+        """Return whether a turn begins with the round at `at` (s). Call it once in a
+        round.
+        """
         number = int(at // self._turn_s) if self._turn_s else self._number + 1
         begins = number != self._number
         self._number = number
         return begins
 
     def ahead(self, view: ClusterView) -> Callable[[JobView], bool]:
-        """Return who goes before all others: within a turn, those that run and those that never did."""
+        """Return who goes before all others: within a turn, those that run and those
+        that never did.
+        """
         if self.begins(view.at):
             return lambda _: False
         return lambda job: bool(job.allocation) or job.usage.started_at is None
@@ -39,9 +43,11 @@ class Turns:
     def by_time_left(
         self, view: ClusterView, left: Callable[[JobView], float | None]
     ) -> list[JobView]:
-        """Return the jobs that contend, those with the least `left` first. Ties keep the view's order.
+        """Return the jobs that contend, those with the least `left` first. Ties keep
+        the view's order.
 
-        Behind them come, in turns, those of which it is not known (None), the least attained service first.
+        Behind them come, in turns, those of which it is not known (None), the least
+        attained service first.
         """
         ahead = self.ahead(view)
 

@@ -1,19 +1,25 @@
-"""GPUs that are there and that nobody may use now: which ones a policy does not get to see."""
+"""GPUs that are there and that nobody may use now: which ones a policy does not get to
+see.
+"""
 
-# Who lends us GPUs (Kueue's queue, an operator's limit for all) says how many, not which. A policy plans for
-# nodes. So the quota of everybody is turned into nodes that are smaller, here, once for all policies.
+# Who lends us GPUs (Kueue's queue, an operator's limit for all) says how many, not
+# which. A policy plans for nodes. So the quota of everybody is turned into nodes that
+# are smaller, here, once for all policies.
 #
-# Idle GPUs go first, from the node that has most of them: nobody loses anything. Where they are not enough,
-# GPUs go one by one from the job that loses least by it, so that the policy finds exactly that job on a node
-# that has become too small for it, and shrinks it in place. What is lost is counted by job as goodput on what
-# is left against goodput now, in units of its goodput on one replica: goodputs of two jobs have no unit in
-# common, and "as many replicas' worth" is one. A job whose speed is not known loses a whole replica's worth.
+# Idle GPUs go first, from the node that has most of them: nobody loses anything. Where
+# they are not enough, GPUs go one by one from the job that loses least by it, so that
+# the policy finds exactly that job on a node that has become too small for it, and
+# shrinks it in place. What is lost is counted by job as goodput on what is left against
+# goodput now, in units of its goodput on one replica: goodputs of two jobs have no unit
+# in common, and "as many replicas' worth" is one. A job whose speed is not known loses
+# a whole replica's worth.
 #
-# Jobs that cannot shrink by one go whole, the youngest first, then frozen ones, and shared GPUs last of all.
+# Jobs that cannot shrink by one go whole, the youngest first, then frozen ones, and
+# shared GPUs last of all.
 #
-# That a policy sees no more than this has a price: it cannot give GPUs back on another node than these, by
-# moving a job. The quota as one more limit in each policy would not have it, but half of the policies count
-# GPUs in ways of their own.
+# That a policy sees no more than this has a price: it cannot give GPUs back on another
+# node than these, by moving a job. The quota as one more limit in each policy would not
+# have it, but half of the policies count GPUs in ways of their own.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,7 +31,9 @@ from coadapt.model.view import standing_of
 
 
 def without_unavailable_gpus(view: ClusterView) -> ClusterView:
-    """Return the view with as many GPUs as all jobs together may hold; itself where nobody limits them."""
+    """Return the view with as many GPUs as all jobs together may hold; itself where
+    nobody limits them.
+    """
     quota = view.quotas().get(EVERYBODY)
     if quota is None:
         return view
@@ -75,7 +83,9 @@ def _from_jobs(view: ClusterView, count: int) -> Iterator[NodeId]:
 
 
 class _Loser:
-    """A job that may lose GPUs: what it has left of them, by node, and what the next one costs it."""
+    """A job that may lose GPUs: what it has left of them, by node, and what the next
+    one costs it.
+    """
 
     def __init__(self, view: ClusterView, job: JobView) -> None:
         nodes = view.inventory.by_id
@@ -92,7 +102,9 @@ class _Loser:
         return sum(self._left.values())
 
     def next_nodes(self) -> Sequence[NodeId]:
-        """Take the next one away, all at once where one is not to be had; return their nodes."""
+        """Take the next one away, all at once where one is not to be had; return their
+        nodes.
+        """
         if self._shrinks:
             gone = [self._smallest()]
         else:
@@ -120,7 +132,8 @@ class _Loser:
 
     def _loss(self) -> float:
         """Return what one replica less costs, in units of the goodput on one."""
-        count, num_nodes = self.num_left, len(self._left)
+        count = self.num_left
+        num_nodes = len(self._left)
         fewer_nodes = num_nodes - (self._left[self._smallest()] == 1)
         columns = ((1, max(fewer_nodes, 1), num_nodes), (1, count - 1, count))
         one, fewer, now = goodput_table(

@@ -1,1 +1,3 @@
-"""Castor: GPUs go where they save most completion time. Read noise, rates, fluid, values, round, placing."""
+"""Castor: GPUs go where they save most completion time. Read noise, rates, fluid,
+values, round, placing.
+"""

@@ -1,10 +1,11 @@
-"""Short names for arrays (axes are told by the letters after the underscore), which row a job has, and exp,
-log and power to the same bits on all machines.
+"""Short names for arrays (axes are told by the letters after the underscore), which row
+a job has, and exp, log and power to the same bits on all machines.
 """
 
-# numpy has an exp, log and power of its own for processors with AVX-512, whose last bits are not those of the
-# C library. Sizes that are alike are told apart by less, and a run that takes another of two becomes another
-# run. Compiled loops call the C library everywhere.
+# numpy has an exp, log and power of its own for processors with AVX-512, whose last
+# bits are not those of the C library. Sizes that are alike are told apart by less, and
+# a run that takes another of two becomes another run. Compiled loops call the C library
+# everywhere.
 
 from collections.abc import Iterable
 from itertools import repeat
@@ -21,7 +22,9 @@ BoolArray = NDArray[np.bool_]
 
 
 def median(values: FloatArray) -> float:
-    """Return the median of some numbers: that of numpy takes eight times as long for 160 of them."""
+    """Return the median of some numbers: that of numpy takes eight times as long for
+    160 of them.
+    """
     ordered = np.sort(values)
     return 0.5 * float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
 
@@ -68,8 +71,8 @@ def _power(values_N: FloatArray, exponent: float, found_N: FloatArray) -> None:
 class JobRows:
     """Who is in a round, and in which row: `row_of`, in the order of rows.
 
-    What is kept of jobs from round to round are arrays with such rows. Which row of the last round each job
-    had is found once, for all of them.
+    What is kept of jobs from round to round are arrays with such rows. Which row of the
+    last round each job had is found once, for all of them.
     """
 
     __slots__ = ("_before_J", "_earlier", "_found", "row_of")
@@ -87,13 +90,17 @@ class JobRows:
             self._before_J = np.fromiter(rows, np.int64, len(self.row_of))
             (found,) = (self._before_J >= 0).nonzero()
             self._found = found, self._before_J[found]
-            self._earlier, earlier._earlier = earlier, None  # no chain of all rounds
+            # no chain of all rounds
+            self._earlier = earlier
+            earlier._earlier = None
         return self._before_J
 
     def kept(
         self, earlier: "JobRows", value_XJ: FloatArray, otherwise: float | FloatArray
     ) -> FloatArray:
-        """Return the values of each job in an earlier round, of who was not there what it is `otherwise`."""
+        """Return the values of each job in an earlier round, of who was not there what
+        it is `otherwise`.
+        """
         num_jobs = len(self.before(earlier))
         found, before = self._found
         kept_XJ = np.empty((*value_XJ.shape[:-1], num_jobs))

@@ -1,11 +1,15 @@
-"""Expected arrivals: the jobs of the last two hours once more, at their rate, for an hour or EXPECTED_MAX."""
+"""Expected arrivals: the jobs of the last two hours once more, at their rate, for an
+hour or EXPECTED_MAX.
+"""
 
-# Half of the jobs of two hours come in one, so every second one is expected: whole, or each of them in part,
-# half as fast on half the GPUs, with half a chance to be the last. Whom whole ones are changes with each job
-# that comes. Where GPUs are of one type little depends on it. Where they are not, the last end weighs more,
-# and whether a long job is among those expected moved the value of a long one that is here by four times.
+# Half of the jobs of two hours come in one, so every second one is expected: whole, or
+# each of them in part, half as fast on half the GPUs, with half a chance to be the
+# last. Whom whole ones are changes with each job that comes. Where GPUs are of one type
+# little depends on it. Where they are not, the last end weighs more, and whether a long
+# job is among those expected moved the value of a long one that is here by four times.
 #
-# A stream of jobs ends one day. The longer nobody comes, against the rate before, the likelier that was it.
+# A stream of jobs ends one day. The longer nobody comes, against the rate before, the
+# likelier that was it.
 
 import math
 from bisect import insort
@@ -24,13 +28,15 @@ from coadapt.policies.castor.fluid.crowd import NO_CURVES, Curves, picked
 MEMORY_S = 7_200.0
 AHEAD_S = 3_600.0
 SPAN_MIN_S = 600.0  # a rate is not told from less
-END_CHANCE = 1e-3  # that a job is the last to come, before anything is seen (tried: 0.003 and 0.01)
+# that a job is the last to come, before anything is seen (tried: 0.003 and 0.01)
+END_CHANCE = 1e-3
 EXPECTED_MAX = 100  # so that thousands of arrivals do not slow every play (1)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Jobs to come: curves one after the other, their lengths in progress, seconds until they come.
+    """Jobs to come: curves one after the other, their lengths in progress, seconds
+    until they come.
 
     part: how much of a job each of them is, and how likely it is to come.
     """
@@ -43,7 +49,9 @@ class Expected:
 
 @dataclass(slots=True)
 class Silence:
-    """came: when those came who came in the two hours before the latest. first_at: when the first did."""
+    """came: when those came who came in the two hours before the latest. first_at: when
+    the first did.
+    """
 
     came: dict[JobId, float] = field(default_factory=dict)
     first_at: float = math.inf
@@ -63,7 +71,9 @@ class Silence:
 
 
 class Here(NamedTuple):
-    """Jobs that are there: which row each has, when it came, and its length in progress (0: unknown)."""
+    """Jobs that are there: which row each has, when it came, and its length in progress
+    (0: unknown).
+    """
 
     job_rows: JobRows
     came_at_J: FloatArray
@@ -80,10 +90,11 @@ class _Came(NamedTuple):
 
 @dataclass(slots=True)
 class Arrivals:
-    """came: who came lately, in the order of their coming; names: who they are. curves: of the last round;
-    rows: who of them was in it, and its row.
+    """came: who came lately, in the order of their coming; names: who they are. curves:
+    of the last round; rows: who of them was in it, and its row.
 
-    gone: for each of the others, the row of its curve in `past`, which has theirs alone.
+    gone: for each of the others, the row of its curve in `past`, which has theirs
+    alone.
     """
 
     began_at: float | None = None
@@ -99,7 +110,9 @@ class Arrivals:
         """Take in jobs whose length is known (> 0); forget those of long ago."""
         if self.began_at is None:
             self.began_at = min(at, float(jobs.came_at_J.min(initial=np.inf)))
-        came, since, rows = self.came, at - MEMORY_S, jobs.job_rows.row_of
+        came = self.came
+        since = at - MEMORY_S
+        rows = jobs.job_rows.row_of
         lately_J = (jobs.whole_J > 0.0) & (jobs.came_at_J > since)
         if not lately_J.all():
             rows = {
@@ -123,14 +136,17 @@ class Arrivals:
             rows_of_all = [*self.gone.values(), *[begin + row for row in gone.values()]]
             self.past = picked(self.past, self.curves, rows_of_all)
             self.gone = {job_id: row for row, job_id in enumerate((*self.gone, *gone))}
-        self.curves, self.rows = curves, rows
+        self.curves = curves
+        self.rows = rows
 
     def expected(
         self, at: float, *, in_part: bool = False, over: float = 0.0
     ) -> Expected | None:
-        """Return who is expected in the next hour, EXPECTED_MAX at most, None if nobody.
+        """Return who is expected in the next hour, EXPECTED_MAX at most, None if
+        nobody.
 
-        in_part: whether all of the last two hours are, each in part. over: as of Silence.
+        in_part: whether all of the last two hours are, each in part. over: as of
+        Silence.
         """
         past = list(self.came)
         if not past or self.began_at is None or self.curves is None:
@@ -149,7 +165,9 @@ class Arrivals:
             else past[number % len(past)]
             for number in range(count)
         ]
-        rows, gone, begin = self.rows, self.gone, len(self.past.first_J) - 1
+        rows = self.rows
+        gone = self.gone
+        begin = len(self.past.first_J) - 1
         places = [
             begin + rows[each.job] if each.job in rows else gone[each.job]
             for each in again

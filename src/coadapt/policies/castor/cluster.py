@@ -1,4 +1,6 @@
-"""The cluster as a plan sees it: GPU types, and the configurations that jobs may be given in a round."""
+"""The cluster as a plan sees it: GPU types, and the configurations that jobs may be
+given in a round.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +17,16 @@ from coadapt.policies.castor.facts import Numbers
 from coadapt.policies.castor.ground import Ground, Pool, ground_of
 from coadapt.policies.castor.rates import Configs
 
-# Up to so many whole nodes every number is a size; beyond, each is at least by this factor larger (1).
+# Up to so many whole nodes every number is a size; beyond, each is at least by this
+# factor larger (1).
 EACH_NODE_UPTO = 16
 GROWTH = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """The GPUs of one type that a plan may use. taken: GPUs of its nodes that it may not.
+    """The GPUs of one type that a plan may use. taken: GPUs of its nodes that it may
+    not.
 
     node_gpus: of the largest node; rack_gpus: of a rack.
     """
@@ -40,7 +44,8 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a round may not change. kept: frozen jobs that run and may; stranded: those that cannot stay.
+    """What a round may not change. kept: frozen jobs that run and may; stranded: those
+    that cannot stay.
 
     quota_left: GPUs that tenants with a quota may hold besides.
     """
@@ -53,7 +58,9 @@ class Standing:
 
 
 def standing(view: ClusterView, known: Ground | None = None) -> Standing:
-    """Return what of `view` stays, and what is left to plan with, by GPU type. known: an earlier ground."""
+    """Return what of `view` stays, and what is left to plan with, by GPU type. known:
+    an earlier ground.
+    """
     ground = ground_of(view.nodes, known)
     quota_left = {tenant: float(quota) for tenant, quota in view.quotas().items()}
     runs = [
@@ -64,11 +71,9 @@ def standing(view: ClusterView, known: Ground | None = None) -> Standing:
     stranded = set()
     free = FreeNodes(ground.by_id) if frozen else None
     for job in frozen:
-        held, limits, tenant = (
-            gpu_type_held(job, ground.by_id),
-            job.spec.replicas,
-            job.spec.tenant,
-        )
+        held = gpu_type_held(job, ground.by_id)
+        limits = job.spec.replicas
+        tenant = job.spec.tenant
         allowed = held is not None and limits.allows_type(held)
         allowed = allowed and limits.min <= job.allocation.num_replicas <= limits.max
         allowed = allowed and job.allocation.num_gpus <= quota_left.get(tenant, np.inf)
@@ -109,10 +114,12 @@ def _kind(pool: Pool, taken: Mapping[NodeId, int]) -> Kind:
 
 
 def configurations(kinds: Sequence[Kind], known: Numbers) -> tuple[Configs, BoolArray]:
-    """Return all configurations, by type and size, and which of them each job may have (jobs, configs).
+    """Return all configurations, by type and size, and which of them each job may have
+    (jobs, configs).
 
-    Sizes that no job shares (its least and its most) are there for that job alone. Sizes beyond what any job
-    may have are not there: on a large cluster they are most of all.
+    Sizes that no job shares (its least and its most) are there for that job alone.
+    Sizes beyond what any job may have are not there: on a large cluster they are most
+    of all.
     """
     own = frozenset(known.span_J2.ravel().tolist())
     columns = _columns(
@@ -142,7 +149,8 @@ def _allow(
     for j in range(len(may_JC)):
         low, high = span_J2[j]
         for c in range(may_JC.shape[1]):
-            size, of_type = columns.configs.gpus_C[c], columns.configs.type_C[c]
+            size = columns.configs.gpus_C[c]
+            of_type = columns.configs.type_C[c]
             may = columns.common_C[c] or size in (low, high)
             within = timed_J[j] or size <= columns.node_C[c] or size == low
             may_JC[j, c] = (
@@ -154,7 +162,8 @@ def _allow(
 def _columns(shapes: tuple[tuple[int, int, int], ...], own: frozenset[int]) -> _Columns:
     """Return the configurations of GPU types, not to be written to.
 
-    shapes: GPUs of each type, in one of its nodes, in one of its racks. own: some job's least or most.
+    shapes: GPUs of each type, in one of its nodes, in one of its racks. own: some job's
+    least or most.
     """
     columns: list[tuple[int, int, int, int]] = []
     common: list[bool] = []
@@ -174,7 +183,9 @@ def _columns(shapes: tuple[tuple[int, int, int], ...], own: frozenset[int]) -> _
 
 
 def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
-    """Return the sizes that every job may have: within a node each one, then whole nodes."""
+    """Return the sizes that every job may have: within a node each one, then whole
+    nodes.
+    """
     sizes = list(range(1, node_gpus))
     count = 1
     while count * node_gpus <= num_gpus:

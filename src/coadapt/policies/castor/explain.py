@@ -1,4 +1,6 @@
-"""What castor tells users: what a job gets or needs, when it starts or ends, what more GPUs would bring."""
+"""What castor tells users: what a job gets or needs, when it starts or ends, what more
+GPUs would bring.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,13 +22,17 @@ from coadapt.policies.castor.round import Sizes
 from coadapt.policies.castor.situation import Situation
 
 SHORT_S = 90.0  # less is told in seconds
-DAY, DAYS_FROM = 1_440, 2_880  # minutes; more is told in days
+# minutes; more is told in days
+DAY = 1_440
+DAYS_FROM = 2_880
 COUNT_MAX = 1e15  # minutes; more is told as so many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a round has to tell from: the situation, what was chosen, and where it was placed."""
+    """What a round has to tell from: the situation, what was chosen, and where it was
+    placed.
+    """
 
     now: Situation
     sizes: Sizes
@@ -62,7 +68,9 @@ def explained(told: Told) -> dict[JobId, str]:
 
 
 def _types(told: Told, row: int, job: JobId) -> tuple[str, str]:
-    """Return the GPU types that a job held and gets, empty where the cluster has one."""
+    """Return the GPU types that a job held and gets, empty where the cluster has
+    one.
+    """
     kinds = told.standing.kinds
     if len(kinds) == 1:
         return "", ""
@@ -89,7 +97,9 @@ def durations(seconds_X: FloatArray) -> list[str]:
 
 @compiled_lean
 def _count(seconds_X: FloatArray, count_X: IntArray) -> None:
-    """Write minutes, whole days from DAYS_FROM on; seconds below 0 where they are short."""
+    """Write minutes, whole days from DAYS_FROM on; seconds below 0 where they are
+    short.
+    """
     for x in range(len(seconds_X)):
         seconds = seconds_X[x]
         minutes = np.rint(min(-seconds, 0.0) if seconds < SHORT_S else seconds / 60.0)
@@ -99,7 +109,9 @@ def _count(seconds_X: FloatArray, count_X: IntArray) -> None:
 
 
 class _Words(dict[int, str]):
-    """So many minutes in words; below 0: seconds. Several hundred are asked for in each round."""
+    """So many minutes in words; below 0: seconds. Several hundred are asked for in each
+    round.
+    """
 
     def __missing__(self, minutes: int) -> str:
         if minutes <= 0:
@@ -214,7 +226,8 @@ def _next_sizes(told: Told, rows: Sequence[int]) -> _NextSizes:
 def _larger(sizes: _NextSizes) -> list[str]:
     """Return what the next size would bring each placed job."""
     texts = []
-    lefts, thens = durations(sizes.left_s_G), durations(sizes.then_s_G)
+    lefts = durations(sizes.left_s_G)
+    thens = durations(sizes.then_s_G)
     columns = [column_G.tolist() for column_G in sizes]
     for timed, count, extra, speedup, left_s, then_s, left, then in zip(
         *columns, lefts, thens, strict=True
@@ -284,7 +297,9 @@ def _needs_of(told: Told, rows: Sequence[int]) -> dict[int, tuple[str, bool]]:
 
 
 def _barred(told: Told, spec: JobSpec, held: int) -> str | None:
-    """Return what bars a job from GPUs that are free. held: GPUs that its tenant has now."""
+    """Return what bars a job from GPUs that are free. held: GPUs that its tenant has
+    now.
+    """
     need = least(spec)
     limits = spec.replicas
     kinds = told.standing.kinds
@@ -296,7 +311,10 @@ def _barred(told: Told, spec: JobSpec, held: int) -> str | None:
         return f"no live node has GPUs of {limits.types_in_words}"
     wanted = plural(need, "GPU")
     if need > most:
-        return f"needs {wanted} of {limits.types_in_words}, and there are {most} to plan with"
+        return (
+            f"needs {wanted} of {limits.types_in_words}, and there are {most} to "
+            f"plan with"
+        )
     left = told.standing.quota_left.get(spec.tenant, math.inf) - held
     return (
         f"needs {wanted}, tenant {spec.tenant} may hold {max(left, 0):g} more"

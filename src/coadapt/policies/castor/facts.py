@@ -1,12 +1,14 @@
-"""Facts: what the arrays of a round need of each job, kept while what they follow from is the same object.
+"""Facts: what the arrays of a round need of each job, kept while what they follow from
+is the same object.
 
 Axes: J jobs, T GPU types, X as said.
 """
 
-# Most of what a job tells is as it was a round before: its user's words always, its times and gradients
-# until it reports. Reading that of the same objects anew was a fifth of a decision. Even to look at what a
-# job told takes longer than to keep what follows from it, as it lies somewhere in memory. So rows of numbers
-# are kept, and of whom everything is the very object of the round before nothing is looked at.
+# Most of what a job tells is as it was a round before: its user's words always, its
+# times and gradients until it reports. Reading that of the same objects anew was a
+# fifth of a decision. Even to look at what a job told takes longer than to keep what
+# follows from it, as it lies somewhere in memory. So rows of numbers are kept, and of
+# whom everything is the very object of the round before nothing is looked at.
 
 import math
 from collections.abc import Sequence
@@ -35,32 +37,40 @@ from coadapt.policies.castor.ground import Ground
 from coadapt.policies.castor.lengths import hinted
 from coadapt.policies.castor.rates import Kept, Tried, params_of
 
-NUM_COMPUTE = 2  # of these, the first are of a pass, the others of synchronisation and how both overlap
+# of these, the first are of a pass, the others of synchronisation and how both overlap
+NUM_COMPUTE = 2
 NO_PARAMS = (0.0,) * len(PARAM_NAMES)
 NUM_LIMITS = (
     5  # of a batch: initial, requested, max_total, min_atomic, max_atomic (0: none)
 )
-# Numbers of a job, as of Numbers. lasting: whether all but what it holds and told last stay while it tells no
-# other times and, if it follows that, no other batch. partial: whether it was timed on some GPU types only.
-# version: of all that is written where these change. Behind them, type by type: whether it may have that,
-# then its parameters, then its limits.
-HELD, NUM_HELD = 0, 4  # what it holds: type, nodes, racks, replicas
+# Numbers of a job, as of Numbers. lasting: whether all but what it holds and told last
+# stay while it tells no other times and, if it follows that, no other batch. partial:
+# whether it was timed on some GPU types only. version: of all that is written where
+# these change. Behind them, type by type: whether it may have that, then its
+# parameters, then its limits.
+# what it holds: type, nodes, racks, replicas
+HELD = 0
+NUM_HELD = 4
 NOISE, PROGRESS, HINT = range(NUM_HELD, 7)  # what it told last
 ADAPTIVE, ACCUMULATES, KNOWN, PROFILED, LEAST, MOST, SIZE, SUBMITTED, DEADLINE = range(
     7, 16
 )
 LIKE, LASTING, FOLLOWS, PARTIAL, VERSION, NUM_NUMBERS = range(16, 22)
 NOTHING_HELD = 0, 1, 1, 0
-LIKES_MAX = 100  # more kinds than jobs that are there: then those that have gone are forgotten (1)
-# A job that was never timed starts within one node, on at most so many GPUs (tried: 1 with doubling, mean
-# completion time +5 %; 8 and 16, no gain).
+# more kinds than jobs that are there: then those that have gone are forgotten (1)
+LIKES_MAX = 100
+# A job that was never timed starts within one node, on at most so many GPUs (tried: 1
+# with doubling, mean completion time +5 %; 8 and 16, no gain).
 FIRST_GPUS = 4
-# Later it may have so many times the most that it was timed on: optimism about untimed sizes pays.
+# Later it may have so many times the most that it was timed on: optimism about untimed
+# sizes pays.
 OPTIMISM = 4
 
 
 class Like(NamedTuple):
-    """What jobs have in common that wait for the same and count as much. gpu_types: none: any."""
+    """What jobs have in common that wait for the same and count as much. gpu_types:
+    none: any.
+    """
 
     gpu_types: tuple[str, ...]
     least: int
@@ -69,14 +79,18 @@ class Like(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Facts of all jobs. params_JTX, batch_JTX, may_JX: as of `Steps`; params 0 where not told of the type.
+    """Facts of all jobs. params_JTX, batch_JTX, may_JX: as of `Steps`; params 0 where
+    not told of the type.
 
-    held_JX: type, nodes, racks and replicas that each holds; replicas 0: nothing to keep. allowed_JT: types
-    that it may have. span_J2: as of `limits`; size_J: the only size, 0: there are several. noise_J: noise
-    scale, samples (inf: none). progress_J: done, hint_J: as of `hinted` (inf: none), samples. submitted_J,
-    deadline_J: instants, s (inf: none). known_J: whether any step-time parameters are known; timed_J: whether
-    any number of replicas was timed. like_J: which of the round's kinds of jobs each is.
-    version_J: as of `Steps`: what is guessed on types that a job was not timed on is another in each round.
+    held_JX: type, nodes, racks and replicas that each holds; replicas 0: nothing to
+    keep. allowed_JT: types that it may have. span_J2: as of `limits`; size_J: the only
+    size, 0: there are several. noise_J: noise scale, samples (inf: none). progress_J:
+    done, hint_J: as of `hinted` (inf: none), samples. submitted_J, deadline_J:
+    instants, s (inf: none). known_J: whether any step-time parameters are known;
+    timed_J: whether any number of replicas was timed. like_J: which of the round's
+    kinds of jobs each is.
+    version_J: as of `Steps`: what is guessed on types that a job was not timed on is
+    another in each round.
     """
 
     params_JTX: FloatArray
@@ -114,8 +128,9 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of all jobs of a round. likes: kinds of them. partial: rows of those that were timed on
-    some types only. before_J: rows in the last round, -1: none.
+    """What is known of all jobs of a round. likes: kinds of them. partial: rows of
+    those that were timed on some types only. before_J: rows in the last round, -1:
+    none.
     """
 
     numbers: Numbers
@@ -137,13 +152,18 @@ class _Round(NamedTuple):
     def next(
         self, ground: Ground, jobs: Sequence[JobView], before_J: IntArray
     ) -> "_Round":
-        """Return that of these jobs, with the numbers of those that were here; others' are to be written."""
+        """Return that of these jobs, with the numbers of those that were here; others'
+        are to be written.
+        """
         held = [each if each.slots else None for each in map(_allocation, jobs)]
-        specs, told = [job.spec for job in jobs], [job.measured for job in jobs]
+        specs = [job.spec for job in jobs]
+        told = [job.measured for job in jobs]
         return _Round(ground, specs, told, held, self.number_JX[before_J])
 
     def changed(self, last: "_Round", before_J: IntArray) -> list[tuple[int, int]]:
-        """Return the rows of jobs of whom anything is another object than before, now and in `last`."""
+        """Return the rows of jobs of whom anything is another object than before, now
+        and in `last`.
+        """
         rows = enumerate(
             zip(before_J.tolist(), self.specs, self.told, self.held, strict=True)
         )
@@ -168,9 +188,10 @@ def _no_round(num_types: int = 0) -> _Round:
 
 @dataclass(slots=True)
 class Facts:
-    """Facts of the last round. held: goodputs where jobs are, at the noise of now; here, later: on all sizes,
-    at that of the next minutes and of stretches. job_rows: which row of these each job was; begin_J: where
-    its stretches began in `later` (last: how many there were). likes, number_of: kinds of jobs, by number.
+    """Facts of the last round. held: goodputs where jobs are, at the noise of now;
+    here, later: on all sizes, at that of the next minutes and of stretches. job_rows:
+    which row of these each job was; begin_J: where its stretches began in `later`
+    (last: how many there were). likes, number_of: kinds of jobs, by number.
     """
 
     held: Kept = field(init=False)
@@ -185,18 +206,23 @@ class Facts:
 
     def __post_init__(self) -> None:
         tried = Tried.room()
-        self.held, self.here, self.later = Kept(tried), Kept(tried), Kept(tried)
+        self.held = Kept(tried)
+        self.here = Kept(tried)
+        self.later = Kept(tried)
 
     def of(self, jobs: Sequence[JobView], ground: Ground) -> Known:
         """Return the facts of these jobs on the GPU types of this ground."""
-        job_rows, last = JobRows([job.id for job in jobs]), self.last
+        job_rows = JobRows([job.id for job in jobs])
+        last = self.last
         before_J = known_J = job_rows.before(self.job_rows)
         known_types = (
             last.ground.gpu_types if last.ground is not None and last.told else None
         )
         if known_types != ground.gpu_types or len(self.likes) > LIKES_MAX + len(jobs):
-            self.likes, self.number_of = [], {}
-            last, known_J = _no_round(len(ground.pools)), np.full(len(jobs), -1)
+            self.likes = []
+            self.number_of = {}
+            last = _no_round(len(ground.pools))
+            known_J = np.full(len(jobs), -1)
         elif last.ground is not ground:
             last = last._replace(
                 held=[Allocation()] * len(last.held)
@@ -204,7 +230,9 @@ class Facts:
         now = last.next(ground, jobs, known_J)
         lasting, follows = now.number_JX[:, LASTING : FOLLOWS + 1].T.tolist()
         for row, earlier in now.changed(last, known_J):
-            told, job, number_X = now.told[row], jobs[row], now.number_JX[row]
+            told = now.told[row]
+            job = jobs[row]
+            number_X = now.number_JX[row]
             before = (
                 last.told[earlier]
                 if earlier >= 0 and last.specs[earlier] is job.spec
@@ -227,7 +255,8 @@ class Facts:
                 number_X[HINT] = _hint(job)
             if before is None or now.held[row] is not last.held[earlier]:
                 number_X[HELD:NUM_HELD] = _held(job, ground)
-        self.job_rows, self.last = job_rows, now
+        self.job_rows = job_rows
+        self.last = now
         numbers = Numbers.room(len(jobs), len(ground.pools))
         _lay_out(now.number_JX, numbers)
         partial = np.flatnonzero(now.number_JX[:, PARTIAL]).tolist()
@@ -235,7 +264,9 @@ class Facts:
 
     def _write(self, ground: Ground, number_X: FloatArray, job: JobView) -> None:
         """Write the numbers of a job, but for what it holds and told last."""
-        spec, told, gpu_types = job.spec, job.measured.by_type, ground.gpu_types
+        spec = job.spec
+        told = job.measured.by_type
+        gpu_types = ground.gpu_types
         widest = max(
             told.values(), key=lambda each: each.num_replicas_profiled, default=None
         )
@@ -288,8 +319,9 @@ class Facts:
     def stretches_before(
         self, known: Known, job_L: IntArray, begin_J: IntArray
     ) -> IntArray:
-        """Return which row of `later` each stretch is likely to have been in the last round, if there is such
-        a row. job_L, begin_J: as of Stretches. What is where now is kept for the next.
+        """Return which row of `later` each stretch is likely to have been in the last
+        round, if there is such a row. job_L, begin_J: as of Stretches. What is where
+        now is kept for the next.
         """
         row_L = np.minimum(
             known.before_J[job_L], len(self.begin_J) - 1
@@ -304,7 +336,8 @@ def limits(job: JobView) -> tuple[int, int]:
 
     A frozen job starts on what its user asked for.
     """
-    spec, low = job.spec, least(job.spec)
+    spec = job.spec
+    low = least(job.spec)
     if spec.contract is RescaleContract.FROZEN:
         return low, low
     timed = job.measured.num_replicas_profiled
@@ -324,7 +357,9 @@ def least(spec: JobSpec) -> int:
 
 
 def _only_size(spec: JobSpec) -> int:
-    """Return the one number of replicas that a job may have, 0 where it may have several."""
+    """Return the one number of replicas that a job may have, 0 where it may have
+    several.
+    """
     if spec.contract is RescaleContract.FROZEN:
         return spec.replicas.requested
     return spec.replicas.min if spec.replicas.min == spec.replicas.max else 0
@@ -338,9 +373,10 @@ def _hint(job: JobView) -> float:
 def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
     """Return step-time parameters on one GPU type, as they are in PARAM_NAMES.
 
-    Synchronisation on a type on which a job trained on one GPU only was not timed, and its fit takes it for
-    free: it is that of the type on which the job trained on most. (Sia, SOSP'23, has throughputs there in the
-    ratio of those on one GPU; tried: mean completion time +0.4 %.)
+    Synchronisation on a type on which a job trained on one GPU only was not timed, and
+    its fit takes it for free: it is that of the type on which the job trained on most.
+    (Sia, SOSP'23, has throughputs there in the ratio of those on one GPU; tried: mean
+    completion time +0.4 %.)
     """
     values = params_of(profile.params)
     if profile.num_replicas_profiled > 1 or widest.num_replicas_profiled <= 1:
@@ -349,10 +385,11 @@ def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
 
 
 def _held(job: JobView, ground: Ground) -> tuple[int, int, int, int]:
-    """Return what a job holds. What is on lost nodes, of a forbidden type, mixed, out of limits or shared
-    cannot be kept: this policy gives whole GPUs.
+    """Return what a job holds. What is on lost nodes, of a forbidden type, mixed, out
+    of limits or shared cannot be kept: this policy gives whole GPUs.
     """
-    held, spec = ground.shape_of(job.grant.allocation), job.spec.replicas
+    held = ground.shape_of(job.grant.allocation)
+    spec = job.spec.replicas
     if held is None:
         return NOTHING_HELD
     number, shape = held
@@ -368,21 +405,22 @@ def _lay_out(number_JX: FloatArray, to: Numbers) -> None:
         number_X = number_JX[j]
         for x in range(NUM_HELD):
             to.held_JX[j, x] = int(number_X[x])
-        to.noise_J[j], to.progress_J[j], to.hint_J[j] = (
-            number_X[NOISE],
-            number_X[PROGRESS],
-            number_X[HINT],
-        )
-        to.may_JX[j, 0], to.may_JX[j, 1] = (
-            number_X[ADAPTIVE] != 0.0,
-            number_X[ACCUMULATES] != 0.0,
-        )
-        to.known_J[j], to.timed_J[j] = number_X[KNOWN] != 0.0, number_X[PROFILED] != 0.0
-        to.span_J2[j, 0], to.span_J2[j, 1] = int(number_X[LEAST]), int(number_X[MOST])
-        to.size_J[j], to.like_J[j] = int(number_X[SIZE]), int(number_X[LIKE])
-        to.submitted_J[j], to.deadline_J[j] = number_X[SUBMITTED], number_X[DEADLINE]
+        to.noise_J[j] = number_X[NOISE]
+        to.progress_J[j] = number_X[PROGRESS]
+        to.hint_J[j] = number_X[HINT]
+        to.may_JX[j, 0] = number_X[ADAPTIVE] != 0.0
+        to.may_JX[j, 1] = number_X[ACCUMULATES] != 0.0
+        to.known_J[j] = number_X[KNOWN] != 0.0
+        to.timed_J[j] = number_X[PROFILED] != 0.0
+        to.span_J2[j, 0] = int(number_X[LEAST])
+        to.span_J2[j, 1] = int(number_X[MOST])
+        to.size_J[j] = int(number_X[SIZE])
+        to.like_J[j] = int(number_X[LIKE])
+        to.submitted_J[j] = number_X[SUBMITTED]
+        to.deadline_J[j] = number_X[DEADLINE]
         to.version_J[j] = np.nan if number_X[PARTIAL] != 0.0 else number_X[VERSION]
-        num_types, begin = to.allowed_JT.shape[1], NUM_NUMBERS
+        num_types = to.allowed_JT.shape[1]
+        begin = NUM_NUMBERS
         for t in range(num_types):
             to.allowed_JT[j, t] = number_X[begin + t] != 0.0
         begin += num_types
@@ -397,10 +435,13 @@ def _lay_out(number_JX: FloatArray, to: Numbers) -> None:
 
 
 def _noise_scale(job: JobView) -> float:
-    """Return the noise scale in samples at which Pollux's formula has the job's efficiency; inf: no loss."""
+    """Return the noise scale in samples at which Pollux's formula has the job's
+    efficiency; inf: no loss.
+    """
     if not job.spec.adaptive:
         return math.inf
-    model, initial = model_of_job(job), job.spec.batch.initial
+    model = model_of_job(job)
+    initial = job.spec.batch.initial
     if (
         isinstance(model, NoiseScale)
         and job.spec.efficiency.kind is EfficiencyKind.NOISE_SCALE

@@ -1,10 +1,13 @@
-"""Gangs: jobs of one size, which get all of their GPUs or none, in an order with backfilling."""
+"""Gangs: jobs of one size, which get all of their GPUs or none, in an order with
+backfilling.
+"""
 
-# The fluid relaxation divides a job freely over GPUs and time. A gang cannot be divided:
+# The fluid relaxation divides a job freely over GPUs and time. A gang cannot be
+# divided:
 # it needs k GPUs at once, on which it takes a time that nothing shortens. Where gangs
-# compete, the relaxation keeps any order that it begins with, and what it says of a wide
-# one (that half of it can train now) is wrong. So gangs are scheduled as such: in an
-# order, each gets its GPUs if they are free, and those behind it fill the rest
+# compete, the relaxation keeps any order that it begins with, and what it says of a
+# wide one (that half of it can train now) is wrong. So gangs are scheduled as such: in
+# an order, each gets its GPUs if they are free, and those behind it fill the rest
 # (backfilling). The round's program then gives the others what is left.
 #
 #   rank    seconds left x k^WIDTH / stretch / weight; the least goes first.
@@ -123,7 +126,9 @@ class Gangs(NamedTuple):
         )
 
     def waiting(self, now: Situation) -> Situation:
-        """Return the situation of the round's program: those that wait can have none."""
+        """Return the situation of the round's program: those that wait can have
+        none.
+        """
         return replace(
             now,
             goodput_JC=np.where(self.barred_J[:, None], 0.0, now.goodput_JC),

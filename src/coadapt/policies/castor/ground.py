@@ -1,7 +1,10 @@
-"""The ground: what follows from the live nodes alone. It is worked out once, not in each round."""
+"""The ground: what follows from the live nodes alone. It is worked out once, not in
+each round.
+"""
 
-# On 1,024 nodes with a few jobs, half of a decision went into tables over nodes that were those of the round
-# before. Nodes come and go seldom, and a view's nodes are the same objects until then.
+# On 1,024 nodes with a few jobs, half of a decision went into tables over nodes that
+# were those of the round before. Nodes come and go seldom, and a view's nodes are the
+# same objects until then.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +17,11 @@ SHAPES_MAX = 4_096  # beyond so many allocations all shapes are worked out again
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """The nodes of one GPU type, in the view's order. free: all their GPUs; number: each one's place here.
+    """The nodes of one GPU type, in the view's order. free: all their GPUs; number:
+    each one's place here.
 
-    groups: nodes by the number of their GPUs, ascending, in each rack and, where there are several, in all
-    racks together; groups_of: which groups each node is in.
+    groups: nodes by the number of their GPUs, ascending, in each rack and, where there
+    are several, in all racks together; groups_of: which groups each node is in.
     """
 
     gpu_type: str
@@ -32,8 +36,9 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """The live nodes and their pools, by type. place: each node's pool and rack. shapes: as of `shape_of`, by
-    slots, of what stands on several nodes: most stands there in many rounds.
+    """The live nodes and their pools, by type. place: each node's pool and rack.
+    shapes: as of `shape_of`, by slots, of what stands on several nodes: most stands
+    there in many rounds.
     """
 
     nodes: tuple[Node, ...]
@@ -46,8 +51,11 @@ class Ground:
     )
 
     def shape_of(self, held: Allocation) -> tuple[int, Shape] | None:
-        """Return pool and shape of an allocation; None: no GPUs, or not its own, live and of one type."""
-        place, slots = self.place, held.slots
+        """Return pool and shape of an allocation; None: no GPUs, or not its own, live
+        and of one type.
+        """
+        place = self.place
+        slots = held.slots
         if not slots or held.shared:
             return None
         if len(slots) == 1:  # as most are

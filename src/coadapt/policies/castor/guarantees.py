@@ -8,14 +8,17 @@ from coadapt.goodput.compiled import compiled_lean
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 from coadapt.policies.castor.fairness import OVERDUE, Fair
 
-# Times as urgent as anything else that is owed: what `rho_max` guarantees holds beside it, too.
+# Times as urgent as anything else that is owed: what `rho_max` guarantees holds beside
+# it, too.
 SHARES_FIRST = 100.0
-ANY_TYPE, NO_TYPE = -1, -2
+ANY_TYPE = -1
+NO_TYPE = -2
 
 
 class Owed(NamedTuple):
-    """What the round owes its jobs. replicas_J: at least so many now, 0 if it may wait; type_J: of this GPU
-    type, ANY_TYPE, or NO_TYPE, of which nothing counts; goodput_J: or whatever does as much, infinity:
+    """What the round owes its jobs. replicas_J: at least so many now, 0 if it may wait;
+    type_J: of this GPU type, ANY_TYPE, or NO_TYPE, of which nothing counts; goodput_J:
+    or whatever does as much, infinity:
     nothing else.
 
     urgency_J: what a GPU of them counts where not all fit.

@@ -1,16 +1,21 @@
-"""Kin: what jobs of one application showed, lent to the next of them while it knows less of itself."""
+"""Kin: what jobs of one application showed, lent to the next of them while it knows
+less of itself.
+"""
 
-# A job that comes has timed nothing, and its first fit rests on one batch at one size: it may be wrong by ten
-# times, and the first rescale that follows from it is one for nothing. Jobs of the same application (by name,
-# with the same bounds of the batch) were there before. What is kept of them, per application:
+# A job that comes has timed nothing, and its first fit rests on one batch at one size:
+# it may be wrong by ten times, and the first rescale that follows from it is one for
+# nothing. Jobs of the same application (by name, with the same bounds of the batch)
+# were there before. What is kept of them, per application:
 #
-#   - per GPU type the step-time model of the job that trained there in most settings, and what steps of all
-#     of them took over what it says (`times`). It is lent to jobs that have trained there in no more, if it
-#     agrees with what the borrower itself timed last within KIN_FACTOR; times are then those of kin x that
-#     ratio. (Who was timed there on one GPU when it came, and has not trained there since, knows its passes
-#     alone: these must agree.)
+#   - per GPU type the step-time model of the job that trained there in most settings,
+#     and what steps of all of them took over what it says (`times`). It is lent to jobs
+#     that have trained there in no more, if it agrees with what the borrower itself
+#     timed last within KIN_FACTOR; times are then those of kin x that ratio. (Who was
+#     timed there on one GPU when it came, and has not trained there since, knows its
+#     passes alone: these must agree.)
 #   - the gradient statistics at the beginning, for jobs that have not reported any;
-#   - the noise scale over progress, in eighths of an octave of it. `noise` takes its growth ahead from there.
+#   - the noise scale over progress, in eighths of an octave of it. `noise` takes its
+#     growth ahead from there.
 #
 # Nothing is lent where the user named no application, nor where the name proved to say
 # little: where the step times of jobs of one name differ by more than UNLIKE in the
@@ -37,7 +42,8 @@ APPLICATIONS_MAX = 256  # the longest unseen are forgotten
 KIN_FACTOR = (
     2.0  # beyond that ratio of step times it is another training under the same name
 )
-# Step times of jobs alike differ by a few per cent, of jobs that share a name alone by more.
+# Step times of jobs alike differ by a few per cent, of jobs that share a name alone by
+# more.
 UNLIKE = 1.1  # (measured: 1.00 to 1.01 for jobs alike, 1.2 to 1.7 for others)
 COMPARED_MIN = 3  # of a name; with fewer it is as true as all names are
 COMPARED_MAX = 50
@@ -54,12 +60,13 @@ WhatHeld = Callable[[JobView], Held | None]
 
 @dataclass(slots=True, eq=False)
 class _Kin:
-    """initial: the batch that all of them begin with. profiles, times: by GPU type: (settings its owner
-    trained in there, model, owner), step times measured.
+    """initial: the batch that all of them begin with. profiles, times: by GPU type:
+    (settings its owner trained in there, model, owner), step times measured.
 
-    bins: mean logarithms of noise scales; curve_B: of all bins, None once one has changed. edition: of what
-    is lent. compared: of the latest jobs, by how much their step times differ from those
-    of the others, in logarithms. alike: whether that is little.
+    bins: mean logarithms of noise scales; curve_B: of all bins, None once one has
+    changed. edition: of what is lent. compared: of the latest jobs, by how much their
+    step times differ from those of the others, in logarithms. alike: whether that is
+    little.
     """
 
     initial: int
@@ -80,7 +87,9 @@ class _Kin:
             del self.compared[next(iter(self.compared))]
 
     def curve(self) -> FloatArray | None:
-        """Return the logarithm of the noise scale at each bin of progress; None: too little was seen."""
+        """Return the logarithm of the noise scale at each bin of progress; None: too
+        little was seen.
+        """
         if self.curve_B is None:
             known = sorted(self.bins)
             if not known or known[-1] - known[0] < OCTAVES_MIN * BINS_PER_OCTAVE:
@@ -93,8 +102,11 @@ class _Kin:
 
 @compiled_lean
 def _draw(seen_S: IntArray, log_noise_S: FloatArray, curve_B: FloatArray) -> None:
-    """Write the logarithm of the noise scale at each bin: between those seen, on from the last, the first."""
-    low, last = 0, len(seen_S) - 1
+    """Write the logarithm of the noise scale at each bin: between those seen, on from
+    the last, the first.
+    """
+    low = 0
+    last = len(seen_S) - 1
     for b in range(len(curve_B)):
         while low < last and seen_S[low + 1] <= b:
             low += 1
@@ -111,7 +123,9 @@ def _draw(seen_S: IntArray, log_noise_S: FloatArray, curve_B: FloatArray) -> Non
 
 
 class _Lent(NamedTuple):
-    """What a job is taken for, and on which GPU types that is what its kin are; what that follows from."""
+    """What a job is taken for, and on which GPU types that is what its kin are; what
+    that follows from.
+    """
 
     measured: Measured
     kin: _Kin
@@ -122,10 +136,11 @@ class _Lent(NamedTuple):
 
 @dataclass(slots=True)
 class _Member:
-    """A job of an application. told: what it told last. lent: what it was last taken for.
+    """A job of an application. told: what it told last. lent: what it was last taken
+    for.
 
-    By GPU type: settings: shapes and total batches that it trained in; log_ratio: of its latest step time
-    over that of its kin.
+    By GPU type: settings: shapes and total batches that it trained in; log_ratio: of
+    its latest step time over that of its kin.
     """
 
     kin: _Kin
@@ -146,13 +161,17 @@ class _Report(NamedTuple):
 
 @dataclass(slots=True)
 class Applications:
-    """What is known per application, and of the jobs of the last round that have one."""
+    """What is known per application, and of the jobs of the last round that have
+    one.
+    """
 
     kin: "OrderedDict[Key, _Kin]" = field(default_factory=OrderedDict)
     members: dict[JobId, _Member] = field(default_factory=dict)
 
     def observe(self, jobs: Sequence[JobView], what_held: WhatHeld) -> None:
-        """Take in what jobs have reported of themselves. what_held: None where that is no one placement."""
+        """Take in what jobs have reported of themselves. what_held: None where that is
+        no one placement.
+        """
         here = {}
         reports: dict[tuple[int, str], list[_Report]] = {}
         for job in jobs:
@@ -205,11 +224,14 @@ class Applications:
         return member if member is not None and member.kin.alike else None
 
     def lend(self, job: JobView) -> JobView:
-        """Return `job` as if it knew of itself what its kin know, and its steps took as long as theirs."""
+        """Return `job` as if it knew of itself what its kin know, and its steps took as
+        long as theirs.
+        """
         member = self._believed(job)
         if member is None:
             return job
-        kin, lent = member.kin, member.lent
+        kin = member.kin
+        lent = member.lent
         if (
             lent is None
             or lent.measured is not job.measured
@@ -230,17 +252,21 @@ class Applications:
         configs: Configs,
         held_JX: IntArray,
     ) -> Slower:
-        """Return what steps take over what the model that was lent says, of jobs that have one, else 1.
+        """Return what steps take over what the model that was lent says, of jobs that
+        have one, else 1.
 
         On all configurations, then on what each holds.
         """
         shape = len(jobs), len(configs.gpus_C) + 1
-        curve_JX, ratio_JX = np.zeros(shape, dtype=np.int64), np.ones(shape)
-        curves, num_curves = [AS_SAID], 1
+        curve_JX = np.zeros(shape, dtype=np.int64)
+        ratio_JX = np.ones(shape)
+        curves = [AS_SAID]
+        num_curves = 1
         held = held_JX.tolist() if self.members else []
         for number, gpu_type in enumerate(gpu_types if self.members else ()):
             begin, end = np.searchsorted(configs.type_C, (number, number + 1)).tolist()
-            first_J, ratio_J = np.zeros(len(jobs), dtype=np.int64), np.ones(len(jobs))
+            first_J = np.zeros(len(jobs), dtype=np.int64)
+            ratio_J = np.ones(len(jobs))
             known: dict[
                 int, dict[Shape | None, int]
             ] = {}  # by kin; None: of all configurations
@@ -252,10 +278,12 @@ class Applications:
                     or gpu_type not in member.lent.types
                 ):
                     continue
-                kin, times = member.kin, member.kin.times.get(gpu_type)
+                kin = member.kin
+                times = member.kin.times.get(gpu_type)
                 if times is None:
                     continue
-                params, numbers = kin.profiles[gpu_type][1].params, known.get(id(kin))
+                params = kin.profiles[gpu_type][1].params
+                numbers = known.get(id(kin))
                 if numbers is None:
                     numbers = known[id(kin)] = {None: num_curves}
                     curves.append(times.packed(params, configs.gpus_C[begin:end]))
@@ -269,7 +297,8 @@ class Applications:
                         numbers[on] = num_curves
                         curves.append(times.on(params, on))
                         num_curves += 1
-                    curve_JX[row, -1], ratio_JX[row, -1] = numbers[on], ratio
+                    curve_JX[row, -1] = numbers[on]
+                    ratio_JX[row, -1] = ratio
             every_C = np.arange(end - begin)
             curve_JX[:, begin:end] = np.where(
                 first_J[:, None] > 0, first_J[:, None] + every_C, 0
@@ -278,7 +307,9 @@ class Applications:
         return Slower(np.concatenate(curves), curve_JX, ratio_JX)
 
     def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:
-        """Return what kin of `job` timed on this shape, if it is as they are, and may choose by it."""
+        """Return what kin of `job` timed on this shape, if it is as they are, and may
+        choose by it.
+        """
         member = self._believed(job)
         if member is None or member.lent is None or not job.spec.adaptive:
             return None
@@ -288,7 +319,9 @@ class Applications:
         return times.tell(gpu_type, member.kin.profiles[gpu_type][1].params, shape)
 
     def curves(self, jobs: Sequence[JobView]) -> tuple[FloatArray, IntArray]:
-        """Return logarithms of noise scales over progress (applications, bins), and each job's row or -1."""
+        """Return logarithms of noise scales over progress (applications, bins), and
+        each job's row or -1.
+        """
         rows: dict[int, int] = {}
         curves: list[FloatArray] = []
         row_J = np.full(len(jobs), -1, dtype=np.int64)
@@ -306,7 +339,8 @@ class Applications:
 
 def _learn(member: _Member, job: JobView, held: Held | None) -> None:
     """Take in what `job` told of itself, but for its step time."""
-    kin, told = member.kin, job.measured
+    kin = member.kin
+    told = job.measured
     if held is not None and told.batch is not None and told.step_time_s:
         gpu_type, shape = held
         member.settings.setdefault(gpu_type, set()).add((shape, told.batch.total))
@@ -316,12 +350,14 @@ def _learn(member: _Member, job: JobView, held: Held | None) -> None:
         if num_settings > known or (num_settings == known and lender == job.id):
             kin.profiles[gpu_type] = (num_settings, profile, job.id)
             kin.edition += profile is not lent
-    grad, progress = told.grad, told.progress
+    grad = told.grad
+    progress = told.progress
     if grad is None or progress <= 0.0:
         return
     if progress < kin.first_progress:
         kin.edition += 1
-        kin.first, kin.first_progress = grad, progress
+        kin.first = grad
+        kin.first_progress = progress
     noise = grad.noise_scale(job.spec.batch.initial)
     if 0.0 < noise < math.inf:
         at = _bin(progress)
@@ -331,7 +367,9 @@ def _learn(member: _Member, job: JobView, held: Held | None) -> None:
 
 
 def _report(member: _Member, shape: Shape) -> _Report | None:
-    """Return what was told of steps on this shape; None: nothing, or it is of what the job held before."""
+    """Return what was told of steps on this shape; None: nothing, or it is of what the
+    job held before.
+    """
     told = member.told
     if told is None or told.batch is None or not told.step_time_s:
         return None
@@ -344,22 +382,23 @@ def _report(member: _Member, shape: Shape) -> _Report | None:
 def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
     """Take in step times from one GPU type, and how they compare with those of kin.
 
-    A model of who trained on one GPU only takes synchronisation for free (facts._params has another type's in
-    its stead): what it says of more GPUs is nothing to compare with.
+    A model of who trained on one GPU only takes synchronisation for free (facts._params
+    has another type's in its stead): what it says of more GPUs is nothing to compare
+    with.
     """
     if gpu_type not in kin.profiles:
         return
-    times, profile = (
-        kin.times.setdefault(gpu_type, StepTimes()),
-        kin.profiles[gpu_type][1],
-    )
+    times = kin.times.setdefault(gpu_type, StepTimes())
+    profile = kin.profiles[gpu_type][1]
     if profile.num_replicas_profiled <= 1:
         reports = [each for each in reports if each.setting[0].gpus <= 1]
     params = profile.params
     said = times.say(params, [report.setting for report in reports])
     for member, setting, step_s in reports:
-        shape, log_s = setting[0], math.log(step_s)
-        over, ratio = log_s - said[setting], member.log_ratio.get(gpu_type)
+        shape = setting[0]
+        log_s = math.log(step_s)
+        over = log_s - said[setting]
+        ratio = member.log_ratio.get(gpu_type)
         if ratio is None and shape in times.taken:
             ratio = over - times.error(params, setting)
         if ratio is None or _agrees(ratio):
@@ -371,7 +410,9 @@ def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
 
 def _lent(member: _Member, measured: Measured) -> _Lent:
     """Return what a job that measured this of itself is taken for."""
-    kin, own, before = member.kin, measured.by_type, member.lent
+    kin = member.kin
+    own = measured.by_type
+    before = member.lent
     types = tuple(
         [gpu_type for gpu_type in kin.profiles if _believes(member, gpu_type, own)]
     )
@@ -396,13 +437,13 @@ def _lent(member: _Member, measured: Measured) -> _Lent:
 
 
 def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) -> bool:
-    """Tell whether a job that timed `own` is as its kin are on a GPU type, for all that it knows."""
+    """Tell whether a job that timed `own` is as its kin are on a GPU type, for all that
+    it knows.
+    """
     if gpu_type not in own:
         return True
-    ratio, settings = (
-        member.log_ratio.get(gpu_type),
-        len(member.settings.get(gpu_type, ())),
-    )
+    ratio = member.log_ratio.get(gpu_type)
+    settings = len(member.settings.get(gpu_type, ()))
     known, lent, _ = member.kin.profiles[gpu_type]
     if not settings and own[gpu_type].num_replicas_profiled <= 1:
         passes_s = [_pass_s(each, member.kin.initial) for each in (own[gpu_type], lent)]
@@ -440,7 +481,9 @@ def _agrees(log_ratio: float) -> bool:
 
 
 def _as_theirs(lent: TypeProfile, own: TypeProfile | None) -> TypeProfile:
-    """Return what a job of kin knows on a GPU type, where it timed more itself and filled its own memory."""
+    """Return what a job of kin knows on a GPU type, where it timed more itself and
+    filled its own memory.
+    """
     if own is None:
         return lent
     timed = max(lent.num_replicas_profiled, own.num_replicas_profiled)

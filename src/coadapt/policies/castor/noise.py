@@ -1,29 +1,36 @@
-"""Noise ahead: what a job's gradient noise scale will be while it does the work that a plan looks at.
+"""Noise ahead: what a job's gradient noise scale will be while it does the work that a
+plan looks at.
 
 Axes: J jobs, A applications, B bins of progress, L stretches.
 """
 
-# A plan looks ahead, so it must price a GPU by what it will do, not by what it does now. Over the next `a`
-# of progress the noise scale φ is taken for the harmonic mean of some points, as the time that a batch of M
-# costs is M / φ. By what it grows until p' is told by kin, whose noise scales over progress are a curve.
-# Where these are not there it is sqrt(p' / p), as the noise scale grows while a job learns, about like a
-# root of its progress. A job whose noise scale is not that of its kin here is not taken to differ for good:
-# its noise comes nearer to theirs by as much as theirs grows, until it is within KIN_APART. (At the end of
-# an epoch noise scales may jump by hundreds of times. A job that jumps a little sooner than the curve would
-# be taken to jump twice.)
+# A plan looks ahead, so it must price a GPU by what it will do, not by what it does
+# now. Over the next `a` of progress the noise scale φ is taken for the harmonic mean of
+# some points, as the time that a batch of M costs is M / φ. By what it grows until p'
+# is told by kin, whose noise scales over progress are a curve.
+# Where these are not there it is sqrt(p' / p), as the noise scale grows while a job
+# learns, about like a
+# root of its progress. A job whose noise scale is not that of its kin here is not taken
+# to differ for good:
+# its noise comes nearer to theirs by as much as theirs grows, until it is within
+# KIN_APART. (At the end of an epoch noise scales may jump by hundreds of times. A job
+# that jumps a little sooner than the curve would be taken to jump twice.)
 #
-# That is what sizes are chosen by now; so far they look at GROWTH_MAX times the noise of now at most, as
-# what comes of a jump is of no use before it. Tried instead: φ of now (JCT +0.5 %), fitted slopes (no
-# gain). A, how far they look, is 33 rescales of work, within 300 and 3,000 s, or what is left: where a
-# change is cheap, sizes can follow the noise (in place, 300 s have a mean of 0.99 of that with 3,000 s);
-# where it is dear, a size is kept for long. Where there is room, nobody waits for GPUs that a job has too
-# early, but each step of its growth costs a rescale: there they look along 100, and at the most that the
-# noise comes to (with 33, jobs on a cluster of which 9 % are in use change nearly three times as often, for
-# a mean 2 % longer; by the mean noise three times as often as by the most, likewise).
+# That is what sizes are chosen by now; so far they look at GROWTH_MAX times the noise
+# of now at most, as what comes of a jump is of no use before it. Tried instead: φ of
+# now (JCT +0.5 %), fitted slopes (no gain). A, how far they look, is 33 rescales of
+# work, within 300 and 3,000 s, or what is left: where a change is cheap, sizes can
+# follow the noise (in place, 300 s have a mean of 0.99 of that with 3,000 s); where it
+# is dear, a size is kept for long. Where there is room, nobody waits for GPUs that a
+# job has too early, but each step of its growth costs a rescale: there they look along
+# 100, and at the most that the noise comes to (with 33, jobs on a cluster of which 9 %
+# are in use change nearly three times as often, for a mean 2 % longer; by the mean
+# noise three times as often as by the most, likewise).
 #
-# A job that has more than that left will be another one later: faster, and worth more GPUs. So the rest is
-# cut into stretches, each with the noise over it, however much it has grown by then, and goodputs of its
-# own, and the play goes through them one after the other.
+# A job that has more than that left will be another one later: faster, and worth more
+# GPUs. So the rest is cut into stretches, each with the noise over it, however much it
+# has grown by then, and goodputs of its own, and the play goes through them one after
+# the other.
 
 import math
 from typing import NamedTuple
@@ -33,11 +40,10 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
 
-AHEAD_RESCALES, ROOM_RESCALES, AHEAD_S = (
-    33.0,
-    100.0,
-    (300.0, 3_000.0),
-)  # A: of the job's, within these
+# A: of the job's, within these
+AHEAD_RESCALES = 33.0
+ROOM_RESCALES = 100.0
+AHEAD_S = (300.0, 3_000.0)
 GROWTH_MAX = (
     30.0  # of the noise scale: as sizes of now see it, and where kin tell nothing
 )
@@ -57,9 +63,10 @@ GROWTH_MIN = 1.2  # of the noise scale until the end: less makes no stretches
 class Trainings(NamedTuple):
     """What the noise of each job follows from. Arrays (num_jobs,).
 
-    grows_J: whether it matters: the batch is free, and noise costs it something. noise_J: noise scale,
-    samples. progress_J, left_J: done and to do (inf: unknown), samples. curve_AB: logarithms of noise scales
-    over bins of progress, as kin showed them; curve_J: each job's row of it, -1: none.
+    grows_J: whether it matters: the batch is free, and noise costs it something.
+    noise_J: noise scale, samples. progress_J, left_J: done and to do (inf: unknown),
+    samples. curve_AB: logarithms of noise scales over bins of progress, as kin showed
+    them; curve_J: each job's row of it, -1: none.
     """
 
     grows_J: BoolArray
@@ -107,11 +114,13 @@ def _growth(trainings: Trainings, j: int, later: float) -> float:
 def _growth_over(
     trainings: Trainings, j: int, begin: float, work: float, most: bool
 ) -> float:
-    """Return what the noise scale of job j will be over `work` of progress from `begin` on, against now.
+    """Return what the noise scale of job j will be over `work` of progress from `begin`
+    on, against now.
 
     most: at most, not in the mean.
     """
-    total, highest = 0.0, 0.0
+    total = 0.0
+    highest = 0.0
     for point in range(POINTS):
         growth = _growth(trainings, j, begin + work * (point + 0.5) / POINTS)
         total += 1.0 / growth
@@ -134,7 +143,8 @@ def _grow(
 
 
 def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
-    """Return for how many seconds of work a size that is chosen now looks along the noise.
+    """Return for how many seconds of work a size that is chosen now looks along the
+    noise.
 
     room: whether each job had its best size in the last round, as of Sizes.
     """
@@ -146,14 +156,17 @@ def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
 
 
 def ahead(trainings: Trainings, ahead_J: FloatArray, *, room: bool) -> FloatArray:
-    """Return the noise scale of each job over the next `ahead_J` of progress. room: as of ahead_s."""
+    """Return the noise scale of each job over the next `ahead_J` of progress. room: as
+    of ahead_s.
+    """
     noise_J = np.empty(len(ahead_J))
     _grow(trainings, ahead_J, room, noise_J)
     return noise_J
 
 
 class Stretches(NamedTuple):
-    """Stretches of training to come, each job's in order: whose, of what progress, their noise scales.
+    """Stretches of training to come, each job's in order: whose, of what progress,
+    their noise scales.
 
     begin_J: where those of each job begin (last: how many there are).
     """
@@ -168,7 +181,8 @@ class Stretches(NamedTuple):
 def _stretch(
     trainings: Trainings, left_J: FloatArray, first_J: FloatArray, room: Stretches
 ) -> int:
-    many, end = len(room.job_L) // max(len(left_J), 1), 0
+    many = len(room.job_L) // max(len(left_J), 1)
+    end = 0
     for j in range(len(left_J)):
         room.begin_J[j] = end
         rest = left_J[j] - first_J[j]
@@ -182,7 +196,8 @@ def _stretch(
             continue
         parts = min(int(np.ceil(abs(np.log2(grows)))), many)
         for number in range(parts):
-            room.job_L[end], room.left_L[end] = j, rest / parts
+            room.job_L[end] = j
+            room.left_L[end] = rest / parts
             growth = _growth_over(
                 trainings, j, begin + rest * number / parts, rest / parts, False
             )
@@ -195,10 +210,11 @@ def _stretch(
 def stretches(
     trainings: Trainings, left_J: FloatArray, first_J: FloatArray, many: int
 ) -> Stretches:
-    """Cut what each job has left past the next `first_J` into one part for each time that its noise doubles
-    (or halves) until then, `many` at most.
+    """Cut what each job has left past the next `first_J` into one part for each time
+    that its noise doubles (or halves) until then, `many` at most.
     """
-    most, begin_J = len(left_J) * many, np.empty(len(left_J) + 1, dtype=np.int64)
+    most = len(left_J) * many
+    begin_J = np.empty(len(left_J) + 1, dtype=np.int64)
     room = Stretches(
         np.empty(most, dtype=np.int64), np.empty(most), np.empty(most), begin_J
     )

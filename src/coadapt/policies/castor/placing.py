@@ -1,18 +1,25 @@
-"""Placing: from sizes to nodes of one GPU type. Who keeps its size stays; whole nodes first."""
+"""Placing: from sizes to nodes of one GPU type. Who keeps its size stays; whole nodes
+first.
+"""
 
-# The round's program knows how many GPUs there are, not where. Here each size finds its nodes:
+# The round's program knows how many GPUs there are, not where. Here each size finds its
+# nodes:
 #
 #   1. who keeps what it has stays where it is;
-#   2. the others come, the largest first: on as few nodes as can be, the tightest hole for what is no whole
-#      node, in one rack where one has room;
-#   3. where that fails, small jobs make way, if all of them find a place elsewhere that is no worse;
-#   4. where that fails too, the job takes the fastest of: a smaller size that fits, and pieces.
-#   5. a job that stands on more nodes than it needs moves if a better place is free in the end.
+#   2. the others come, the largest first: on as few nodes as can be, the tightest hole
+#      for what is no whole node, in one rack where one has room;
+#   3. where that fails, small jobs make way, if all of them find a place elsewhere that
+#      is no worse;
+#   4. where that fails too, the job takes the fastest of: a smaller size that fits, and
+#      pieces.
+#   5. a job that stands on more nodes than it needs moves if a better place is free in
+#      the end.
 #
-# What stays from round to round is not put there anew: the floor of the last round is kept.
+# What stays from round to round is not put there anew: the floor of the last round is
+# kept.
 #
-# A job of 4 GPUs that starts on two nodes stays there for life, since moving costs: without 3 and 5 the mean
-# completion time is 2.5 % higher.
+# A job of 4 GPUs that starts on two nodes stays there for life, since moving costs:
+# without 3 and 5 the mean completion time is 2.5 % higher.
 
 import math
 from bisect import bisect_left, insort
@@ -83,7 +90,9 @@ class Floor:
         return allocation
 
     def keep(self, kind: Kind, stay: Mapping[JobId, Allocation]) -> bool:
-        """Leave these jobs alone there; return whether that could be: their GPUs are those of this floor."""
+        """Leave these jobs alone there; return whether that could be: their GPUs are
+        those of this floor.
+        """
         if self._pool is not kind.pool or self.taken != kind.taken:
             return False
         for job in [
@@ -110,9 +119,11 @@ class Floor:
 
     @property
     def _groups(self) -> list[dict[int, list[int]]]:
-        """Per group of the pool: numbers of the nodes with so many free GPUs, ascending; full ones in none.
+        """Per group of the pool: numbers of the nodes with so many free GPUs,
+        ascending; full ones in none.
 
-        In most rounds all jobs stay, and nobody looks for a place: then these are not made.
+        In most rounds all jobs stay, and nobody looks for a place: then these are not
+        made.
         """
         if self._by_free is None:
             pool = self._pool
@@ -125,7 +136,8 @@ class Floor:
                 for group in pool.groups
             ]
             for node in self._touched:
-                number, free = pool.number[node], self.free[node]
+                number = pool.number[node]
+                free = self.free[node]
                 for group in pool.groups_of[number] if free else ():
                     insort(self._by_free[group].setdefault(free, []), number)
         return self._by_free
@@ -135,7 +147,9 @@ class Floor:
         return -(-count // self.node_gpus)
 
     def find(self, count: int) -> Allocation | None:
-        """Return the best free place for `count` replicas; None if there are not enough GPUs."""
+        """Return the best free place for `count` replicas; None if there are not enough
+        GPUs.
+        """
         found: list[Allocation] = []
         for group in self._groups:
             allocation = self._among(count, group)
@@ -150,7 +164,8 @@ class Floor:
     ) -> Allocation | None:
         if sum([free * len(numbers) for free, numbers in by_free.items()]) < count:
             return None
-        nodes, left = self._pool.nodes, count
+        nodes = self._pool.nodes
+        left = count
         open_ = sorted([free for free, numbers in by_free.items() if numbers])
         slots: list[tuple[NodeId, int]] = []
         used = 0  # of the nodes with most free GPUs
@@ -181,10 +196,11 @@ def place(
     goodput: Goodput,
     before: Floor | None = None,
 ) -> Floor:
-    """Return a floor that holds an allocation per job of `counts`, whose sum is free on the nodes of `kind`.
+    """Return a floor that holds an allocation per job of `counts`, whose sum is free on
+    the nodes of `kind`.
 
-    A job may get fewer replicas than it was to, where they stand together. before: the floor of the last
-    round, which is changed: mostly little is to be done on it.
+    A job may get fewer replicas than it was to, where they stand together. before: the
+    floor of the last round, which is changed: mostly little is to be done on it.
     """
     held = {job: jobs[job].allocation for job in sorted(counts)}
     stay = {
@@ -238,7 +254,9 @@ def _settle(
 
 
 def _make_way(floor: Floor, count: int) -> None:
-    """Move small jobs together so that `count` replicas fit their fewest nodes; all or nothing."""
+    """Move small jobs together so that `count` replicas fit their fewest nodes; all or
+    nothing.
+    """
     pieces = [floor.node_gpus] * (count // floor.node_gpus)
     if count % floor.node_gpus:
         pieces.append(count % floor.node_gpus)
@@ -275,8 +293,11 @@ def _cheapest(
     piece: int,
     but: Container[NodeId],
 ) -> tuple[NodeId, list[JobId]] | None:
-    """Return the node, none of `but`, that the fewest GPUs of jobs must leave for `piece`, and these jobs."""
-    least, found = math.inf, None
+    """Return the node, none of `but`, that the fewest GPUs of jobs must leave for
+    `piece`, and these jobs.
+    """
+    least = math.inf
+    found = None
     for node, free in floor.free.items():
         if node in but:
             continue
@@ -285,14 +306,16 @@ def _cheapest(
         if node in small:
             gpus, leavers = _leavers(piece - free, small[node], piece)
             if 0 <= gpus < least:
-                least, found = gpus, (node, leavers)
+                least = gpus
+                found = (node, leavers)
     return found
 
 
 def _leavers(
     short: int, on: Mapping[JobId, int], piece: int
 ) -> tuple[int, list[JobId]]:
-    """Return the fewest GPUs of jobs `on` a node that must leave it, `short` of some for `piece`, and these.
+    """Return the fewest GPUs of jobs `on` a node that must leave it, `short` of some
+    for `piece`, and these.
 
     -1: that is not enough, as who has no fewer than `piece` stays.
     """
@@ -320,7 +343,9 @@ def _undo(
 
 
 def _improve(floor: Floor, job: JobId) -> None:
-    """Move a job that stands on more nodes than it needs to fewer, where such a place is free."""
+    """Move a job that stands on more nodes than it needs to fewer, where such a place
+    is free.
+    """
     held = floor.lift(job)
     found = floor.find(held.num_replicas)
     better = found is not None and found.num_nodes < held.num_nodes

@@ -1,4 +1,6 @@
-"""Castor as a policy: curves of what is known, values by plays, sizes by a program, places."""
+"""Castor as a policy: curves of what is known, values by plays, sizes by a program,
+places.
+"""
 
 import math
 from collections.abc import Mapping, Set
@@ -27,14 +29,21 @@ from coadapt.policies.castor.round import Sizes, choose, rehearse_program
 from coadapt.policies.castor.situation import Situation, situation
 from coadapt.policies.castor.values import Fluid, GpuTypes, Outlook, Values, Wanted
 
-# Dials where nobody sets them: where a rescale takes CHEAP_S or less, and where it takes DEAR_S or more.
-MAKESPAN_JOBS, TAIL = (2.0, 4.0), (0.0, 0.5)
-CHEAP_S, DEAR_S = 1.0, 15.0
-# And where GPUs are of one type, and where they are as unlike as UNLIKE or more (chosen on Sia's cluster).
-RHO_MAX, UNLIKE = (2.0, 1.0), 0.3
-# Where they are, the makespan weighs so much for each job that is there: much while jobs are many, whose mean
-# pays for it, less while they are few, whose fairness would; but as for END_JOBS once nobody comes any more.
-CROWD_MAX, END_JOBS = 64.0, 16.0
+# Dials where nobody sets them: where a rescale takes CHEAP_S or less, and where it
+# takes DEAR_S or more.
+MAKESPAN_JOBS = (2.0, 4.0)
+TAIL = (0.0, 0.5)
+CHEAP_S = 1.0
+DEAR_S = 15.0
+# And where GPUs are of one type, and where they are as unlike as UNLIKE or more (chosen
+# on Sia's cluster).
+RHO_MAX = (2.0, 1.0)
+UNLIKE = 0.3
+# Where they are, the makespan weighs so much for each job that is there: much while
+# jobs are many, whose mean pays for it, less while they are few, whose fairness would;
+# but as for END_JOBS once nobody comes any more.
+CROWD_MAX = 64.0
+END_JOBS = 16.0
 
 
 class Dials(NamedTuple):
@@ -47,15 +56,17 @@ class Dials(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CastorOptions:
-    """What castor's operator may set; docs/policies/castor.md has the curves of both dials.
+    """What castor's operator may set; docs/policies/castor.md has the curves of both
+    dials.
 
-    makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as (None: 4, or less, down
-    to 2, where rescales take less than 15 s; where GPU types differ, up to that for each job that is there).
-    tail: what is made small is the sum of completion times to the power of 1 + tail (None: 0.5, or less, down
-    to 0, where rescales take less than 15 s). rho_max: how many times its time on an equal share a job may
-    take: its seconds weigh more from half of that on, and who would pass it is owed its share (None: 2, or
-    less, down to 1, where GPU types differ); 0: no limit. expect: whether to keep room for jobs like those of
-    the last hours.
+    makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as
+    (None: 4, or less, down to 2, where rescales take less than 15 s; where GPU types
+    differ, up to that for each job that is there). tail: what is made small is the sum
+    of completion times to the power of 1 + tail (None: 0.5, or less, down to 0, where
+    rescales take less than 15 s). rho_max: how many times its time on an equal share a
+    job may take: its seconds weigh more from half of that on, and who would pass it is
+    owed its share (None: 2, or less, down to 1, where GPU types differ); 0: no limit.
+    expect: whether to keep room for jobs like those of the last hours.
     """
 
     makespan_jobs: float | None = None
@@ -70,8 +81,8 @@ class CastorOptions:
                 raise ValueError(f"{name} must be finite and >= 0, got {value}")
 
     def dials(self, rescale_s: float, unlike: float, crowd: float) -> Dials:
-        """Return the dials where a rescale takes so long, s, GPUs are so unlike (as of Fluid), and so many
-        jobs are there.
+        """Return the dials where a rescale takes so long, s, GPUs are so unlike (as of
+        Fluid), and so many jobs are there.
         """
         dear = min(max((rescale_s - CHEAP_S) / (DEAR_S - CHEAP_S), 0.0), 1.0)
         types = min(unlike / UNLIKE, 1.0)
@@ -93,7 +104,9 @@ class CastorOptions:
 
 @dataclass(slots=True)
 class _Memory:
-    """What is kept from round to round. Without it the next rounds are worse, and no less lawful."""
+    """What is kept from round to round. Without it the next rounds are worse, and no
+    less lawful.
+    """
 
     facts: Facts = field(default_factory=Facts)
     lengths: Lengths = field(default_factory=Lengths)
@@ -112,10 +125,12 @@ class _Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Castor(CastorOptions):
-    """Minimises summed completion time, weighed by tenants and priorities; options as in CastorOptions.
+    """Minimises summed completion time, weighed by tenants and priorities; options as
+    in CastorOptions.
 
-    It wants rounds at arrivals and exits, too. `plan.diagnostics`: objective, bound and gap of the round's
-    program (seconds of completion time saved per second), price of a GPU, predicted makespan.
+    It wants rounds at arrivals and exits, too. `plan.diagnostics`: objective, bound and
+    gap of the round's program (seconds of completion time saved per second), price of a
+    GPU, predicted makespan.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -128,7 +143,9 @@ class Castor(CastorOptions):
 
     @property
     def predictions(self) -> dict[JobId, Prediction]:
-        """When each job of the last round will have ended, as far as anything can be said."""
+        """When each job of the last round will have ended, as far as anything can be
+        said.
+        """
         return self._memory.predictions.latest
 
     @property
@@ -224,8 +241,11 @@ class Castor(CastorOptions):
         outlook: Outlook,
         placed: Mapping[JobId, Allocation],
     ) -> None:
-        """Learn from the jobs that waited and start now, and say when the others will."""
-        starts, row_of = self._memory.starts, now.job_rows.row_of
+        """Learn from the jobs that waited and start now, and say when the others
+        will.
+        """
+        starts = self._memory.starts
+        row_of = now.job_rows.row_of
         for job in starts.made.keys() - here:  # it was taken back
             starts.forget(job)
         starts.observe(at, row_of.keys() - placed.keys())
@@ -271,7 +291,9 @@ def _tell(
     ground: Ground,
     placed: Mapping[JobId, Allocation],
 ) -> dict[JobId, KinTimes]:
-    """Return what those who train are told of steps that their kin timed where they do."""
+    """Return what those who train are told of steps that their kin timed where they
+    do.
+    """
     told: dict[JobId, KinTimes] = {}
     for job in now.jobs if applications.members else ():
         held = ground.shape_of(placed[job.id]) if job.id in placed else None
@@ -286,7 +308,9 @@ def _tell(
 def _places(
     fixed: Standing, now: Situation, sizes: Sizes, floors: dict[str, Floor]
 ) -> dict[JobId, Allocation]:
-    """Return where each size stands, type by type. floors: of the last round, by GPU type; then of this."""
+    """Return where each size stands, type by type. floors: of the last round, by GPU
+    type; then of this.
+    """
     row_of = now.job_rows.row_of
     jobs = {job: now.jobs[row_of[job]] for job in sizes.counts}
     placed: dict[JobId, Allocation] = {}
@@ -312,7 +336,8 @@ def _places(
             for job, count in sizes.counts.items()
             if sizes.types[job] == number
         }
-        # It is not kept while it is changed: what fails half-way is no floor to begin with.
+        # It is not kept while it is changed: what fails half-way is no floor to begin
+        # with.
         floor = floors[kind.gpu_type] = place(
             kind, jobs, counts, goodput, before=floors.pop(kind.gpu_type, None)
         )

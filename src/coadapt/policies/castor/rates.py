@@ -1,15 +1,17 @@
-"""The best goodput of each job on each configuration at a given noise scale: one compiled pass.
+"""The best goodput of each job on each configuration at a given noise scale: one
+compiled pass.
 
-Axes: J jobs, N asked rows (a job at a noise scale), C configurations, B batches that are tried, S slots of
-them, T tangents.
+Axes: J jobs, N asked rows (a job at a noise scale), C configurations, B batches that
+are tried, S slots of them, T tangents.
 """
 
-# Which batches are tried follows from a job's limits and its replicas alone. So they are kept for the next
-# who asks, in a slot that these numbers tell, from which another's give way. Of each batch, the goodput is
-# bounded from above without a power: a step takes longest x f(ratio), f(r) = (1 + r^gamma)^(1 / gamma), which
-# is convex as gamma >= 1, and so above each of its tangents. The batch of the highest bound is worked out
-# first, then those alone whose bounds are above what was found: one or two powers per configuration instead
-# of thirteen.
+# Which batches are tried follows from a job's limits and its replicas alone. So they
+# are kept for the next who asks, in a slot that these numbers tell, from which
+# another's give way. Of each batch, the goodput is bounded from above without a power:
+# a step takes longest x f(ratio), f(r) = (1 + r^gamma)^(1 / gamma), which is convex as
+# gamma >= 1, and so above each of its tangents. The batch of the highest bound is
+# worked out first, then those alone whose bounds are above what was found: one or two
+# powers per configuration instead of thirteen.
 
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -29,16 +31,14 @@ ROUNDING_SLACK = 1e-8  # samples, as in goodput/batch.py
 BOUND_SLACK = 1e-9  # of a bound, so that no rounding hides a batch
 STEP_TIME_MIN_S = 1e-9  # as in goodput/throughput.py
 ATOMIC, PASSES, TOTAL = range(3)  # columns of a batch
-MANY_ROWS, ALIKE = (
-    1_000,
-    3,
-)  # alike are jobs in so many of their limits: initial, requested, max_total
+# alike are jobs in so many of their limits: initial, requested, max_total
+MANY_ROWS = 1_000
+ALIKE = 3
 GAMMA = 8  # of ThroughputParams: how steps overlap
-NUM_SLOTS, FEW_SLOTS, MIX = (
-    2_048,
-    256,
-    1_000_003,
-)  # powers of 2; what mixes the numbers that tell a slot (1)
+# powers of 2; what mixes the numbers that tell a slot (1)
+NUM_SLOTS = 2_048
+FEW_SLOTS = 256
+MIX = 1_000_003
 NUM_PLAIN = (
     6  # numbers that a goodput follows from besides which sizes are wanted, as in _note
 )
@@ -47,7 +47,9 @@ params_of = attrgetter(*PARAM_NAMES)
 
 
 class Configs(NamedTuple):
-    """Configurations: GPU type, nodes, racks and replicas of each, arrays (num_configs,)."""
+    """Configurations: GPU type, nodes, racks and replicas of each, arrays
+    (num_configs,).
+    """
 
     type_C: IntArray
     nodes_C: IntArray
@@ -59,12 +61,15 @@ NO_CONFIGS = Configs(*np.empty((4, 0), dtype=np.int64))  # what each job holds a
 
 
 class Steps(NamedTuple):
-    """What the goodput of each job follows from, beside its noise. Arrays (num_jobs, ...).
+    """What the goodput of each job follows from, beside its noise. Arrays (num_jobs,
+    ...).
 
-    params_JTX: step-time parameters per GPU type, in the order of ThroughputParams. known_J: whether there
-    are any. batch_JTX: initial, requested, max_total, min_atomic, max_atomic (0: none), with the memory of
-    each type; may_JX: adaptive, accumulation. held_JX: type, nodes, racks, replicas that it holds (replicas
-    0: none). version_J: where it is as it was, so is all but what a job holds (NaN: unknown).
+    params_JTX: step-time parameters per GPU type, in the order of ThroughputParams.
+    known_J: whether there are any. batch_JTX: initial, requested, max_total,
+    min_atomic, max_atomic (0: none), with the memory of each type; may_JX: adaptive,
+    accumulation. held_JX: type, nodes, racks, replicas that it holds (replicas 0:
+    none). version_J: where it is as it was, so is all but what a job holds (NaN:
+    unknown).
     """
 
     params_JTX: FloatArray
@@ -78,8 +83,10 @@ class Steps(NamedTuple):
 class Tried(NamedTuple):
     """Batches that are tried, and what they were made for.
 
-    limits_SX: initial, max_total, min_atomic and max_atomic, as in Steps, accumulation, replicas. count_S:
-    how many; batch_SXB: samples of a pass, passes and samples of each. Scratch: bound_B; tangent_T2.
+    limits_SX: initial, max_total, min_atomic and max_atomic, as in Steps, accumulation,
+    replicas. count_S:
+    how many; batch_SXB: samples of a pass, passes and samples of each. Scratch:
+    bound_B; tangent_T2.
     """
 
     limits_SX: FloatArray
@@ -112,7 +119,9 @@ class Rows(NamedTuple):
 
 
 class Best(NamedTuple):
-    """Goodputs, in progress per second, (rows, configurations + 1), and the samples of a pass at each."""
+    """Goodputs, in progress per second, (rows, configurations + 1), and the samples of
+    a pass at each.
+    """
 
     goodput_NC: FloatArray
     atomic_NC: FloatArray
@@ -135,32 +144,38 @@ class Kept:
     def goodputs(
         self, before_N: IntArray, steps: Steps, configs: Configs, rows: Rows
     ) -> Best:
-        """Return what `goodputs` does. before_N: which row of the last round each is likely to be (-1: none);
-        those that follow from the same numbers as that are known.
+        """Return what `goodputs` does. before_N: which row of the last round each is
+        likely to be (-1: none); those that follow from the same numbers as that are
+        known.
         """
         num_rows, num_columns = rows.wanted_NC.shape
         width = NUM_PLAIN + num_columns
         alike = configs is self.configs and width == self.from_NX.shape[1]
         if not alike:
             before_N = np.full(num_rows, -1)
-        from_NX, best = np.empty((num_rows, width)), Best.room(num_rows, num_columns)
+        from_NX = np.empty((num_rows, width))
+        best = Best.room(num_rows, num_columns)
         before = _Before(_in_turn(steps, rows), before_N, self.from_NX, *self.best)
         _work_out(steps, configs, rows, before, self.tried, from_NX, best)
-        self.configs, self.from_NX, self.best = configs, from_NX, best
+        self.configs = configs
+        self.from_NX = from_NX
+        self.best = best
         return best
 
 
 def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
     """Return the best goodputs where wanted, else 0, and at which batch that is.
 
-    The last column is what the job of the row holds, or one GPU. Jobs whose step time is not known have 0.
+    The last column is what the job of the row holds, or one GPU. Jobs whose step time
+    is not known have 0.
     """
     nobody_N = np.full(len(rows.job_N), -1)
     return Kept(Tried.room(FEW_SLOTS)).goodputs(nobody_N, steps, configs, rows)
 
 
 def log_steps_s(params: ThroughputParams, settings_NX: FloatArray) -> FloatArray:
-    """Return the logarithms of what steps take, s, to the same bits on all machines (as in arrays.py).
+    """Return the logarithms of what steps take, s, to the same bits on all machines (as
+    in arrays.py).
 
     settings_NX: nodes, racks, replicas, samples of a pass, passes accumulated.
     """
@@ -170,15 +185,17 @@ def log_steps_s(params: ThroughputParams, settings_NX: FloatArray) -> FloatArray
 
 
 def _in_turn(steps: Steps, rows: Rows) -> IntArray:
-    """Return the rows in turn: of many, jobs alike come one by one, while their batches are at hand."""
+    """Return the rows in turn: of many, jobs alike come one by one, while their batches
+    are at hand.
+    """
     if len(rows.job_N) < MANY_ROWS:
         return np.arange(len(rows.job_N))
     return np.lexsort(steps.batch_JTX[rows.job_N, 0, :ALIKE].T)
 
 
 class _Before(NamedTuple):
-    """order_N: rows in turn. The others: rows of the round before, and which of them each is likely to be, if
-    any.
+    """order_N: rows in turn. The others: rows of the round before, and which of them
+    each is likely to be, if any.
     """
 
     order_N: IntArray
@@ -217,11 +234,9 @@ def _log_steps_s(
     params_X: FloatArray, settings_NX: FloatArray, found_N: FloatArray
 ) -> None:
     for n in range(len(found_N)):
-        nodes, racks, replicas = (
-            int(settings_NX[n, 0]),
-            int(settings_NX[n, 1]),
-            int(settings_NX[n, 2]),
-        )
+        nodes = int(settings_NX[n, 0])
+        racks = int(settings_NX[n, 1])
+        replicas = int(settings_NX[n, 2])
         sync_s = _sync_s(params_X, nodes, racks, replicas)
         found_N[n] = np.log(
             _per_step(params_X, sync_s, settings_NX[n, 3], settings_NX[n, 4] + 1.0)
@@ -230,8 +245,8 @@ def _log_steps_s(
 
 @lean_part
 def _draw_tangents(gamma: float, tried: Tried) -> None:
-    """Write tangents of f in the middles of equal parts of 0 <= r <= 1: f(0) by each, its slope; where that
-    is not done.
+    """Write tangents of f in the middles of equal parts of 0 <= r <= 1: f(0) by each,
+    its slope; where that is not done.
     """
     tangent_T2 = tried.tangent_T2
     if tangent_T2[NUM_TANGENTS, 0] == gamma:
@@ -242,15 +257,20 @@ def _draw_tangents(gamma: float, tried: Tried) -> None:
         power = middle**gamma
         value = (1.0 + power) ** (1.0 / gamma)
         slope = value * power / (middle * (1.0 + power))
-        tangent_T2[part, 0], tangent_T2[part, 1] = value - slope * middle, slope
+        tangent_T2[part, 0] = value - slope * middle
+        tangent_T2[part, 1] = slope
 
 
 @lean_part
 def _cut(
     batch_X: FloatArray, accumulates: bool, replicas: int, share: float
 ) -> tuple[float, float]:
-    """Return the samples of a pass, and how many passes, for `share` samples per replica and step."""
-    initial, max_total, max_atomic = batch_X[0], batch_X[2], batch_X[4]
+    """Return the samples of a pass, and how many passes, for `share` samples per
+    replica and step.
+    """
+    initial = batch_X[0]
+    max_total = batch_X[2]
+    max_atomic = batch_X[4]
     passes = 1.0
     if accumulates:
         if max_atomic > 0.0:
@@ -263,15 +283,13 @@ def _cut(
 
 @lean_part
 def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) -> int:
-    """Write the batches that a job of these limits may have on so many replicas, ascending, where that is not
-    done; return their slot.
+    """Write the batches that a job of these limits may have on so many replicas,
+    ascending, where that is not done; return their slot.
     """
-    initial, max_total, min_atomic, max_atomic = (
-        batch_X[0],
-        batch_X[2],
-        batch_X[3],
-        batch_X[4],
-    )
+    initial = batch_X[0]
+    max_total = batch_X[2]
+    min_atomic = batch_X[3]
+    max_atomic = batch_X[4]
     mixed = (int(initial) * MIX + int(max_total)) * MIX + int(min_atomic)
     mixed = ((mixed * MIX + int(max_atomic)) * MIX + int(accumulates)) * MIX + int(
         replicas
@@ -286,15 +304,15 @@ def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) ->
         and made_X[5] == replicas
     ):
         return slot
-    made_X[0], made_X[1], made_X[2], made_X[3] = (
-        initial,
-        max_total,
-        min_atomic,
-        max_atomic,
-    )
-    made_X[4], made_X[5] = accumulates, replicas
+    made_X[0] = initial
+    made_X[1] = max_total
+    made_X[2] = min_atomic
+    made_X[3] = max_atomic
+    made_X[4] = accumulates
+    made_X[5] = replicas
     batch_XB = tried.batch_SXB[slot]
-    smallest, largest = max(initial, min_atomic * replicas), max_total
+    smallest = max(initial, min_atomic * replicas)
+    largest = max_total
     if not accumulates:
         if max_atomic > 0.0:
             largest = min(largest, max_atomic * replicas)
@@ -305,7 +323,8 @@ def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) ->
         (largest / smallest) ** (1.0 / (NUM_TRIED - 1)) if smallest <= largest else 1.0
     )
     for first, stride in ((0, STRIDE), (1, 1)):
-        share, leap = smallest / replicas * step**first, step**stride
+        share = smallest / replicas * step**first
+        leap = step**stride
         for number in range(first, NUM_TRIED if smallest <= largest else 0, stride):
             tried_share = share
             share *= leap
@@ -320,7 +339,8 @@ def _try(tried: Tried, batch_X: FloatArray, accumulates: bool, replicas: int) ->
                 and batch_XB[PASSES, count - 1] == passes
             ):
                 continue
-            batch_XB[ATOMIC, count], batch_XB[PASSES, count] = atomic, passes
+            batch_XB[ATOMIC, count] = atomic
+            batch_XB[PASSES, count] = passes
             batch_XB[TOTAL, count] = replicas * atomic * passes
             count += 1
     tried.count_S[slot] = count
@@ -336,18 +356,22 @@ def _bound(
     initial: float,
     sync_s: float,
 ) -> int:
-    """Write what the goodput of each batch is at most; return the batch of the highest, -1: there is none."""
-    count, batch_XB, bound_B = tried.count_S[slot], tried.batch_SXB[slot], tried.bound_B
-    alpha_s, beta_s = params_X[0], params_X[1]
+    """Write what the goodput of each batch is at most; return the batch of the highest,
+    -1: there is none.
+    """
+    count = tried.count_S[slot]
+    batch_XB = tried.batch_SXB[slot]
+    bound_B = tried.bound_B
+    alpha_s = params_X[0]
+    beta_s = params_X[1]
     for b in range(count):
         compute_s = alpha_s + beta_s * batch_XB[ATOMIC, b]
-        longest_s, shortest_s = (
-            max(compute_s, sync_s, STEP_TIME_MIN_S),
-            min(compute_s, sync_s),
-        )
+        longest_s = max(compute_s, sync_s, STEP_TIME_MIN_S)
+        shortest_s = min(compute_s, sync_s)
         least_s = longest_s
         for t in range(NUM_TANGENTS):
-            at_none, slope = tried.tangent_T2[t, 0], tried.tangent_T2[t, 1]
+            at_none = tried.tangent_T2[t, 0]
+            slope = tried.tangent_T2[t, 1]
             least_s = max(least_s, at_none * longest_s + slope * shortest_s)
         bound_B[b] = least_s + (batch_XB[PASSES, b] - 1.0) * compute_s
     if noise == np.inf:
@@ -357,10 +381,12 @@ def _bound(
         for b in range(count):
             total = batch_XB[TOTAL, b]
             bound_B[b] = total * (noise + initial) / ((noise + total) * bound_B[b])
-    first, highest = -1, 0.0
+    first = -1
+    highest = 0.0
     for b in range(count):
         if bound_B[b] > highest:
-            first, highest = b, bound_B[b]
+            first = b
+            highest = bound_B[b]
     return first
 
 
@@ -373,8 +399,13 @@ def _goodput(
     noise: float,
     sync_s: float,
 ) -> tuple[float, float]:
-    """Return the best goodput of an adaptive job with the batches in a slot, and samples of a pass."""
-    initial, best, atomic, batch_XB = batch_X[0], 0.0, 1.0, tried.batch_SXB[slot]
+    """Return the best goodput of an adaptive job with the batches in a slot, and
+    samples of a pass.
+    """
+    initial = batch_X[0]
+    best = 0.0
+    atomic = 1.0
+    batch_XB = tried.batch_SXB[slot]
     first = _bound(params_X, tried, slot, noise, initial, sync_s)
     for b in range(-1, tried.count_S[slot]):
         if first < 0 or (
@@ -389,7 +420,8 @@ def _goodput(
         )
         goodput = total * efficiency / seconds
         if goodput > best:
-            best, atomic = goodput, batch_XB[ATOMIC, each]
+            best = goodput
+            atomic = batch_XB[ATOMIC, each]
     return best, atomic
 
 
@@ -397,10 +429,12 @@ def _goodput(
 def _as_asked(
     params_X: FloatArray, batch_X: FloatArray, replicas: int, sync_s: float
 ) -> tuple[float, float]:
-    """Return the goodput of a job that keeps its total batch, 0 where that is too small for so many; and the
-    samples of a pass.
+    """Return the goodput of a job that keeps its total batch, 0 where that is too small
+    for so many; and the samples of a pass.
     """
-    requested, min_atomic, max_atomic = batch_X[1], batch_X[3], batch_X[4]
+    requested = batch_X[1]
+    min_atomic = batch_X[3]
+    max_atomic = batch_X[4]
     if replicas * min_atomic > requested:
         return 0.0, 1.0
     share = np.ceil(requested / replicas)
@@ -414,19 +448,25 @@ def _row(
     steps: Steps, configs: Configs, rows: Rows, n: int, tried: Tried, best: Best
 ) -> None:
     """Write the goodputs of one row."""
-    own, j = len(configs.gpus_C), rows.job_N[n]
+    own = len(configs.gpus_C)
+    j = rows.job_N[n]
     if not steps.known_J[j]:
         return
     for c in range(own + 1):
         if not rows.wanted_NC[n, c]:
             continue
         if c < own:
-            of_type, nodes = configs.type_C[c], configs.nodes_C[c]
-            racks, replicas = configs.racks_C[c], configs.gpus_C[c]
+            of_type = configs.type_C[c]
+            nodes = configs.nodes_C[c]
+            racks = configs.racks_C[c]
+            replicas = configs.gpus_C[c]
         else:
-            of_type, nodes = steps.held_JX[j, 0], steps.held_JX[j, 1]
-            racks, replicas = steps.held_JX[j, 2], max(steps.held_JX[j, 3], 1)
-        params_X, batch_X = steps.params_JTX[j, of_type], steps.batch_JTX[j, of_type]
+            of_type = steps.held_JX[j, 0]
+            nodes = steps.held_JX[j, 1]
+            racks = steps.held_JX[j, 2]
+            replicas = max(steps.held_JX[j, 3], 1)
+        params_X = steps.params_JTX[j, of_type]
+        batch_X = steps.batch_JTX[j, of_type]
         sync_s = _sync_s(params_X, nodes, racks, replicas)
         if not steps.may_JX[j, 0]:
             best.goodput_NC[n, c], best.atomic_NC[n, c] = _as_asked(
@@ -444,7 +484,8 @@ def _row(
 def _note(steps: Steps, rows: Rows, n: int, from_X: FloatArray) -> None:
     """Write the numbers that a row follows from."""
     j = rows.job_N[n]
-    from_X[0], from_X[1] = steps.version_J[j], rows.noise_N[n]
+    from_X[0] = steps.version_J[j]
+    from_X[1] = rows.noise_N[n]
     for x in range(4):
         from_X[2 + x] = steps.held_JX[j, x]
     for c in range(rows.wanted_NC.shape[1]):
@@ -461,7 +502,9 @@ def _work_out(
     from_NX: FloatArray,
     best: Best,
 ) -> None:
-    """Write goodputs: those of the round before where a row follows from the same numbers; and these."""
+    """Write goodputs: those of the round before where a row follows from the same
+    numbers; and these.
+    """
     for n in before.order_N:
         _note(steps, rows, n, from_NX[n])
         row = before.row_N[n]

@@ -1,6 +1,8 @@
-"""The jobs of a round as arrays: what each could do where, what it has left, what its time is worth.
+"""The jobs of a round as arrays: what each could do where, what it has left, what its
+time is worth.
 
-Axes: J jobs in view order (without frozen ones that run), C configurations, K replicas in one node's number.
+Axes: J jobs in view order (without frozen ones that run), C configurations, K replicas
+in one node's number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,12 +44,14 @@ from coadapt.policies.castor.rates import (
 )
 from coadapt.policies.castor.times import Shape
 
-# Of a job that was never timed: its goodput on k GPUs is k to this power, in units of its goodput on one.
+# Of a job that was never timed: its goodput on k GPUs is k to this power, in units of
+# its goodput on one.
 UNTIMED_EXPONENT = 0.8
 REPORT_S = 60.0  # from a start until the job's first report tells its length (1)
 # One step of priority doubles what a job's time is worth; so many steps count at most.
 PRIORITY_STEPS_MAX = 10
-# Into so many at most the play cuts what a job has left past what ahead_s says, where noise will grow.
+# Into so many at most the play cuts what a job has left past what ahead_s says, where
+# noise will grow.
 STRETCHES = 3
 STRETCHED_MAX = (
     1_000  # beyond so many jobs none is cut: plays of thousands take long enough (1)
@@ -55,7 +59,8 @@ STRETCHED_MAX = (
 
 
 class Stakes(NamedTuple):
-    """What each job's time is worth. weight_J: of a second. due_J: seconds to its deadline (infinity: none).
+    """What each job's time is worth. weight_J: of a second. due_J: seconds to its
+    deadline (infinity: none).
 
     age_J: seconds since it came.
     """
@@ -66,8 +71,8 @@ class Stakes(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What goodputs follow from. done_J: progress made; noise_J: noise scales ahead of it. slower_JX: as of
-    Slower.at.
+    """What goodputs follow from. done_J: progress made; noise_J: noise scales ahead of
+    it. slower_JX: as of Slower.at.
     """
 
     steps: Steps
@@ -78,9 +83,11 @@ class Sources(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """goodput_JC: 0 where a job may not be; here_J: on what it holds; sources: what both follow from.
+    """goodput_JC: 0 where a job may not be; here_J: on what it holds; sources: what
+    both follow from.
 
-    left_J: progress to do. timed_J: whether anything was measured, of it or its kin. later, later_LC:
+    left_J: progress to do. timed_J: whether anything was measured, of it or its kin.
+    later, later_LC:
     stretches past the work that goodput_JC looks at, and goodputs on them.
     """
 
@@ -102,8 +109,11 @@ class Situation:
         return self.known.job_rows
 
     def spread(self, row: int, column: int) -> float:
-        """Return the goodput of a job where what would fit one node is cut over two: asked for few."""
-        goodput, configs = float(self.goodput_JC[row, column]), self.configs
+        """Return the goodput of a job where what would fit one node is cut over two:
+        asked for few.
+        """
+        goodput = float(self.goodput_JC[row, column])
+        configs = self.configs
         if (
             not self.timed_J[row]
             or goodput <= 0.0
@@ -112,7 +122,8 @@ class Situation:
         ):
             return goodput
         cut = Configs(*(each[column : column + 1] for each in _in_two(configs)))
-        (steps, _, noise_J, slower_JX), mine = self.sources, np.array([row])
+        (steps, _, noise_J, slower_JX) = self.sources
+        mine = np.array([row])
         rows = Rows(mine, noise_J[mine], np.array([[True, False]]))
         return float(
             goodputs(steps, cut, rows).goodput_NC[0, 0] / slower_JX[row, column]
@@ -128,7 +139,8 @@ def situation(
     *,
     room: bool = False,
 ) -> Situation:
-    """Return the situation of the jobs that may be moved; what is remembered takes in what they report.
+    """Return the situation of the jobs that may be moved; what is remembered takes in
+    what they report.
 
     room: as of ahead_s.
     """
@@ -140,8 +152,10 @@ def situation(
     jobs = tuple(
         [applications.lend(job) for job in moved] if applications.members else moved
     )
-    known, every_J = facts.of(jobs, standing.ground), np.arange(len(jobs))
-    numbers, gpu_types = known.numbers, standing.ground.gpu_types
+    known = facts.of(jobs, standing.ground)
+    every_J = np.arange(len(jobs))
+    numbers = known.numbers
+    gpu_types = standing.ground.gpu_types
     configs, may_JC = configurations(standing.kinds, numbers)
     steps, trainings = _trainings(
         standing.kinds, jobs, known, applications.curves(jobs)
@@ -157,12 +171,14 @@ def situation(
         (len(jobs), may_JC.shape[1] + 1), dtype=np.bool_
     )  # last: what is held
     runs_J = numbers.held_JX[:, 3] > 0
-    wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC | (configs.gpus_C == 1), runs_J
+    wanted_JC[:, :-1] = may_JC | (configs.gpus_C == 1)
+    wanted_JC[:, -1] = runs_J
     here = facts.here.goodputs(
         known.before_J, steps, configs, Rows(every_J, noise_J, wanted_JC)
     )
     slower_JX = slower.at(every_J, here.atomic_NC)
-    goodput_JC, (alone_J, here_J) = np.empty(may_JC.shape), np.empty((2, len(jobs)))
+    goodput_JC = np.empty(may_JC.shape)
+    (alone_J, here_J) = np.empty((2, len(jobs)))
     timed_J = steps.known_J.copy()
     found = _Goodputs(goodput_JC, alone_J, here_J, timed_J)
     _slow_down(here, slower_JX, may_JC, configs.gpus_C, found)
@@ -178,7 +194,8 @@ def situation(
     later = stretches(
         trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0
     )
-    wanted_JC[:, :-1], wanted_JC[:, -1] = may_JC, False
+    wanted_JC[:, :-1] = may_JC
+    wanted_JC[:, -1] = False
     parts = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
     before_L = facts.stretches_before(known, later.job_L, later.begin_J)
     then = facts.later.goodputs(before_L, steps, configs, parts)
@@ -204,7 +221,9 @@ def situation(
 
 
 class _Goodputs(NamedTuple):
-    """goodput_JC: 0 where a job may not be; alone_J: on one GPU; here_J: on its own. timed_J: if any."""
+    """goodput_JC: 0 where a job may not be; alone_J: on one GPU; here_J: on its own.
+    timed_J: if any.
+    """
 
     goodput_JC: FloatArray
     alone_J: FloatArray
@@ -220,11 +239,14 @@ def _slow_down(
     gpus_C: IntArray,
     found: _Goodputs,
 ) -> None:
-    """Write the goodputs of jobs whose steps take so many times longer. timed_J: where any may be."""
+    """Write the goodputs of jobs whose steps take so many times longer. timed_J: where
+    any may be.
+    """
     num_configs = len(gpus_C)
     for j in range(len(found.here_J)):
         found.here_J[j] = best.goodput_NC[j, num_configs] / slower_JX[j, num_configs]
-        found.alone_J[j], some = 0.0, False
+        found.alone_J[j] = 0.0
+        some = False
         for c in range(num_configs):
             goodput = best.goodput_NC[j, c] / slower_JX[j, c]
             if gpus_C[c] == 1:
@@ -253,7 +275,9 @@ def _in_two(configs: Configs) -> Configs:
 
 
 def _left(jobs: Sequence[JobView], reported: Reported, lengths: Lengths) -> FloatArray:
-    """Return the progress that each job has left; 1-GPU seconds where nothing was timed of it."""
+    """Return the progress that each job has left; 1-GPU seconds where nothing was timed
+    of it.
+    """
     left_J = lengths.left(jobs, reported)
     for row in np.flatnonzero(reported.alone_J <= 0.0).tolist():
         job = jobs[row]
@@ -313,8 +337,8 @@ def _trainings(
 
 
 def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:
-    """Return how much longer a pass takes on type a than on type b, (a, b): the median over jobs that know
-    both, 1 where none does.
+    """Return how much longer a pass takes on type a than on type b, (a, b): the median
+    over jobs that know both, 1 where none does.
     """
     factor_TT = np.ones((len(kinds), len(kinds)))
     for a, one in enumerate(kinds):
@@ -344,7 +368,9 @@ def _params_on(
     told: Mapping[str, TypeProfile],
     factor_TT: FloatArray,
 ) -> Sequence[float]:
-    """Return the step-time parameters on one type as those of another, passes rescaled."""
+    """Return the step-time parameters on one type as those of another, passes
+    rescaled.
+    """
     index = {kind.gpu_type: other for other, kind in enumerate(kinds)}
     other = max(
         sorted(told), key=lambda name: (name in index, told[name].num_replicas_profiled)

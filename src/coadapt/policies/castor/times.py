@@ -1,16 +1,20 @@
-"""Step times of kin as they were measured, over what the model says of them: what it gets wrong, by shape.
+"""Step times of kin as they were measured, over what the model says of them: what it
+gets wrong, by shape.
 
-Axes: J jobs, C configurations (numbers of GPUs), X these and what is held, G samples of a pass, K curves.
+Axes: J jobs, C configurations (numbers of GPUs), X these and what is held, G samples of
+a pass, K curves.
 """
 
-# A step-time model has a few parameters for all batches on all placements, and is fitted to the settings that
-# one job trained in. It is off by more than a tenth in a fifth of what jobs measured on the profiles of
-# OSDI'21, now to one side and now to the other; so sizes that are alike look unlike, and jobs change for
-# nothing. But jobs of one application train on the same few shapes again and again: what their steps took is
-# kept beside the model, which then tells what nobody measured. On one shape it is off by more the larger a
-# pass is: by 1.1 and 1.45 with 192 and 800 samples, say. So each shape has a curve of errors (in logarithms)
-# over the samples of a pass: near what was measured a mean of that, elsewhere a part of the mean of its
-# latest batches. A size that nobody trained on has what lies between its neighbours.
+# A step-time model has a few parameters for all batches on all placements, and is
+# fitted to the settings that one job trained in. It is off by more than a tenth in a
+# fifth of what jobs measured on the profiles of OSDI'21, now to one side and now to the
+# other; so sizes that are alike look unlike, and jobs change for nothing. But jobs of
+# one application train on the same few shapes again and again: what their steps took is
+# kept beside the model, which then tells what nobody measured. On one shape it is off
+# by more the larger a pass is: by 1.1 and 1.45 with 192 and 800 samples, say. So each
+# shape has a curve of errors (in logarithms) over the samples of a pass: near what was
+# measured a mean of that, elsewhere a part of the mean of its latest batches. A size
+# that nobody trained on has what lies between its neighbours.
 
 import math
 from bisect import bisect_right
@@ -31,12 +35,12 @@ TOLD_MAX = 24  # batches of a shape that are kept for jobs to choose by
 CARRIED = (
     0.7  # of their mean error (fitted to single errors: 0.8; tried: 0.5 and 1 alike)
 )
-NEAR = 0.35  # of samples of a pass, in logarithms: so near a batch's error is another's (1)
+# of samples of a pass, in logarithms: so near a batch's error is another's (1)
+NEAR = 0.35
 CARRIED_WEIGHT = 0.3  # of what is carried, where a batch that was measured counts 1 (1)
-LOG_STEP, NUM_STEPS = (
-    math.log(1.5),
-    26,
-)  # between the samples of a pass that errors are kept at, from 1 on
+# between the samples of a pass that errors are kept at, from 1 on
+LOG_STEP = math.log(1.5)
+NUM_STEPS = 26
 SHAPES_MAX = 256  # the longest unseen are forgotten
 SAID_MAX = (
     2 * TOLD_MAX * SHAPES_MAX
@@ -70,11 +74,12 @@ Taken = tuple[
 
 @dataclass(slots=True)
 class StepTimes:
-    """Of one application on one GPU type. taken: what a step took, by shape and setting.
+    """Of one application on one GPU type. taken: what a step took, by shape and
+    setting.
 
-    said: what `params` say of settings, logarithms. errors: of shapes that were asked for, over LOG_ATOMIC_G.
-    curve: of all, the most packed of each number of GPUs: its logarithm, which ascends, and the errors; None:
-    not worked out.
+    said: what `params` say of settings, logarithms. errors: of shapes that were asked
+    for, over LOG_ATOMIC_G. curve: of all, the most packed of each number of GPUs: its
+    logarithm, which ascends, and the errors; None: not worked out.
     """
 
     taken: dict[Shape, dict[Setting, Taken]] = field(default_factory=dict)
@@ -85,7 +90,9 @@ class StepTimes:
     told: dict[Shape, KinTimes] = field(default_factory=dict)
 
     def note(self, setting: Setting, log_s: float) -> None:
-        """Take in how long such a step took; of the same setting again, the mean of both logarithms."""
+        """Take in how long such a step took; of the same setting again, the mean of
+        both logarithms.
+        """
         shape, atomic, accumulation = setting
         latest = self.taken.pop(shape, {})
         self.taken[shape] = latest
@@ -113,9 +120,12 @@ class StepTimes:
         self.curve = None
 
     def error(self, params: ThroughputParams, setting: Setting) -> float:
-        """Return the logarithm of step times over what `params` say of them, in this setting."""
+        """Return the logarithm of step times over what `params` say of them, in this
+        setting.
+        """
         shape, atomic, _ = setting
-        error_G, place = self.on(params, shape)[0], math.log(atomic)
+        error_G = self.on(params, shape)[0]
+        place = math.log(atomic)
         after = bisect_right(LOG_ATOMIC, place)
         if after == NUM_STEPS:
             return float(error_G[-1])
@@ -142,7 +152,9 @@ class StepTimes:
     def tell(
         self, gpu_type: str, params: ThroughputParams, shape: Shape
     ) -> KinTimes | None:
-        """Return what was timed on this shape of that type, for a job that trains there; None: nothing."""
+        """Return what was timed on this shape of that type, for a job that trains
+        there; None: nothing.
+        """
         told = self.told.get(shape)
         if told is None or told.params is not params:
             if shape not in self.taken:
@@ -157,9 +169,14 @@ class StepTimes:
     def say(
         self, params: ThroughputParams, settings: Iterable[Setting]
     ) -> dict[Setting, float]:
-        """Return the logarithms of what `params` say of these settings, and of some others."""
+        """Return the logarithms of what `params` say of these settings, and of some
+        others.
+        """
         if params is not self.params:
-            self.params, self.said, self.errors, self.curve = params, {}, {}, None
+            self.params = params
+            self.said = {}
+            self.errors = {}
+            self.curve = None
         elif len(self.said) > SAID_MAX:
             self.said = {}
         missing = [each for each in settings if each not in self.said]
@@ -188,7 +205,9 @@ class StepTimes:
         return self.curve
 
     def _work_out(self, params: ThroughputParams, shapes: Iterable[Shape]) -> None:
-        """Work out the errors of these shapes against `params`, where that is not done."""
+        """Work out the errors of these shapes against `params`, where that is not
+        done.
+        """
         known = self.errors if params is self.params else {}
         anew = [shape for shape in shapes if shape not in known]
         said = self.say(
@@ -209,8 +228,8 @@ class StepTimes:
 
 @lru_cache(maxsize=1_024)  # mostly the same few again and again
 def _near(atomic_B: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
-    """Return how near each of LOG_ATOMIC_G is to these samples of a pass, (NUM_STEPS, num_batches), and what
-    all that counts there weighs. Not to be written to.
+    """Return how near each of LOG_ATOMIC_G is to these samples of a pass, (NUM_STEPS,
+    num_batches), and what all that counts there weighs. Not to be written to.
     """
     apart_GB = (
         LOG_ATOMIC_G[:, None] - log(np.array(atomic_B, dtype=np.float64))
@@ -223,10 +242,13 @@ def _near(atomic_B: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
 def _pack(
     log_C: FloatArray, log_S: FloatArray, error_SG: FloatArray, error_CG: FloatArray
 ) -> None:
-    """Write the errors of sizes between those of which they are known, of others that of the next."""
+    """Write the errors of sizes between those of which they are known, of others that
+    of the next.
+    """
     last = len(log_S) - 1
     for c in range(len(log_C)):
-        low, place = 0, 0.0
+        low = 0
+        place = 0.0
         while low < last and log_S[low + 1] <= log_C[c]:
             low += 1
         if low < last and log_C[c] > log_S[low]:
@@ -239,7 +261,8 @@ def _pack(
 
 
 class Slower(NamedTuple):
-    """What steps take over what is said of them. error_KG: curves of errors over LOG_ATOMIC_G.
+    """What steps take over what is said of them. error_KG: curves of errors over
+    LOG_ATOMIC_G.
 
     curve_JX: which counts for a job on each; ratio_JX: of the job itself to its kin.
     """
@@ -257,7 +280,9 @@ class Slower(NamedTuple):
         return slower_NX
 
     def held(self, atomic_J1: FloatArray) -> FloatArray:
-        """Return it for all jobs on what they hold alone, the last of X, (num_jobs, 1)."""
+        """Return it for all jobs on what they hold alone, the last of X, (num_jobs,
+        1).
+        """
         own = Slower(
             self.error_KG, self.curve_JX[:, -1:].copy(), self.ratio_JX[:, -1:].copy()
         )

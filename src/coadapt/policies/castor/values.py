@@ -1,14 +1,19 @@
-"""Values: what one unit of each job's progress saves in summed completion time: a fixed point over plays."""
+"""Values: what one unit of each job's progress saves in summed completion time: a fixed
+point over plays.
+"""
 
-# The derivation in short (docs/policies/castor.md has it whole). At given prices λ(t) of a GPU, job j
-# minimises
+# The derivation in short (docs/policies/castor.md has it whole). At given prices λ(t)
+# of a GPU, job j minimises
 #
-#     integral from 0 to C_j of ( ω_j + λ(t) k(t) ) dt     with  integral of G_j(k(t)) dt = what it has left.
+#     integral from 0 to C_j of ( ω_j + λ(t) k(t) ) dt     with  integral of G_j(k(t))
+#     dt = what it has left.
 #
-# Along an optimum its value v_j per unit of progress is constant, k(t) maximises v_j G_j(k) - λ(t) k, and
-# the free end C_j asks for ω_j + λ(C_j) k - v_j G_j(k) = 0 there:  v_j = min_k (ω_j + λ(C_j) k) / G_j(k).
-# Prices in turn follow from the values by a play. So: play, take each job's value at the price of its own
-# end, half of the way in logarithms, and again; keep what cost least. The last round's values begin.
+# Along an optimum its value v_j per unit of progress is constant, k(t) maximises v_j
+# G_j(k) - λ(t) k, and the free end C_j asks for ω_j + λ(C_j) k - v_j G_j(k) = 0 there:
+# v_j = min_k (ω_j + λ(C_j) k) / G_j(k).
+# Prices in turn follow from the values by a play. So: play, take each job's value at
+# the price of its own end, half of the way in logarithms, and again; keep what cost
+# least. The last round's values begin.
 
 import math
 from collections.abc import Sequence
@@ -43,19 +48,22 @@ from coadapt.policies.castor.fluid.play import at_price, settle
 from coadapt.policies.castor.noise import Stretches
 from coadapt.policies.castor.situation import Situation, Stakes
 
-# Values begin where those of the last round ended, so few plays do; more are for jobs that are new. Few where
-# plays are dear: on GPUs of several types, or with so many pieces of curves, those of about a hundred jobs
-# (wherever the last round's values are known 5, 6, 7 and 10 are no better).
-PLAYS, FEW_PLAYS, MANY_PIECES = 10, 4, 2_000
-# Values begin with a job's length to this power: the order of shortest remaining time, where there is nothing
-# else to go by.
+# Values begin where those of the last round ended, so few plays do; more are for jobs
+# that are new. Few where plays are dear: on GPUs of several types, or with so many
+# pieces of curves, those of about a hundred jobs (wherever the last round's values are
+# known 5, 6, 7 and 10 are no better).
+PLAYS = 10
+FEW_PLAYS = 4
+MANY_PIECES = 2_000
+# Values begin with a job's length to this power: the order of shortest remaining time,
+# where there is nothing else to go by.
 SHORTER_FIRST = -0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """value_J: per unit of progress. course: of the jobs of the round, then of those expected. part: of whom
-    as of Expected.
+    """value_J: per unit of progress. course: of the jobs of the round, then of those
+    expected. part: of whom as of Expected.
     """
 
     value_J: FloatArray
@@ -64,7 +72,9 @@ class Outlook:
 
     @property
     def calm_s(self) -> float:
-        """Seconds until somebody here is foreseen to end, or somebody expected to start."""
+        """Seconds until somebody here is foreseen to end, or somebody expected to
+        start.
+        """
         starts_s = (
             self.course.start_J[len(self.value_J) :].min(initial=np.inf) / self.part
         )
@@ -73,8 +83,8 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to make small besides summed completion time; see CastorOptions, Goal. bears_J, fair_J: of jobs
-    here; no fair_J: nothing is past it.
+    """What to make small besides summed completion time; see CastorOptions, Goal.
+    bears_J, fair_J: of jobs here; no fair_J: nothing is past it.
     """
 
     makespan_jobs: float
@@ -84,7 +94,8 @@ class Wanted:
 
 
 class _Last(NamedTuple):
-    """Values of one round, by row: now (0: unknown), and behind all of these on later stretches.
+    """Values of one round, by row: now (0: unknown), and behind all of these on later
+    stretches.
 
     begin_J: where each job's begin there (last: how many there are).
     """
@@ -107,7 +118,8 @@ class Values:
     ) -> Outlook:
         """Return the values of this round."""
         crowd, goal = _crowd(now, fluid, expected, wanted)
-        num_here, num_jobs = len(now.jobs), len(goal.weight_J)
+        num_here = len(now.jobs)
+        num_jobs = len(goal.weight_J)
         start_P = _begin(now, crowd, goal, fluid.worth_T)
         begin_J = now.later.begin_J
         _go_on(
@@ -120,10 +132,8 @@ class Values:
         )
         one_type = len(crowd.gpus_T) == 1
         few = not one_type or len(crowd.curves.gpus_V) > MANY_PIECES
-        settled, plays = (
-            settle if one_type else settle_types,
-            FEW_PLAYS if few else PLAYS,
-        )
+        settled = settle if one_type else settle_types
+        plays = FEW_PLAYS if few else PLAYS
         value_P, course, _ = settled(crowd, start_P, goal, plays)
         value_J = value_P[:num_here]
         self.job_rows = now.job_rows
@@ -135,8 +145,11 @@ class Values:
 
 
 def _begin(now: Situation, crowd: Crowd, goal: Goal, worth_T: FloatArray) -> FloatArray:
-    """Return the values to begin with where those of the last round are not known. worth_T: as of Fluid."""
-    num_here, num_jobs = len(now.jobs), len(goal.weight_J)
+    """Return the values to begin with where those of the last round are not known.
+    worth_T: as of Fluid.
+    """
+    num_here = len(now.jobs)
+    num_jobs = len(goal.weight_J)
     whose_P = np.concatenate((np.arange(num_jobs), now.later.job_L))
     # Where all prices were alike, a GPU would be worth about this.
     price = (
@@ -158,14 +171,14 @@ def _go_on(
     num_jobs: int,
     start_P: FloatArray,
 ) -> None:
-    """Write the values of the last round where they are known: of who is cut otherwise now, in proportion."""
+    """Write the values of the last round where they are known: of who is cut otherwise
+    now, in proportion.
+    """
     num_before = len(last.begin_J) - 1
     for j in range(len(before_J)):
-        row, first, count = (
-            before_J[j],
-            num_jobs + begin_J[j],
-            begin_J[j + 1] - begin_J[j],
-        )
+        row = before_J[j]
+        first = num_jobs + begin_J[j]
+        count = begin_J[j + 1] - begin_J[j]
         if row < 0 or not timed_J[j] or last.value_P[row] <= 0.0:
             continue
         known = num_before + last.begin_J[row]
@@ -181,7 +194,8 @@ def _go_on(
 
 
 def _shorter_first(crowd: Crowd, num_jobs: int, later_L: IntArray) -> FloatArray:
-    """Return factors on values to begin with: among jobs alike, the fixed point keeps the order it finds.
+    """Return factors on values to begin with: among jobs alike, the fixed point keeps
+    the order it finds.
 
     later_L: whose the parts beyond `num_jobs` are.
     """
@@ -214,8 +228,8 @@ class TypeNumbers(NamedTuple):
 
 @dataclass(slots=True)
 class GpuTypes:
-    """Numbers of GPU types, in the order of their coming. Those that are lost keep theirs, as curves of jobs
-    that went before are kept by them.
+    """Numbers of GPU types, in the order of their coming. Those that are lost keep
+    theirs, as curves of jobs that went before are kept by them.
     """
 
     numbers: dict[str, int] = field(default_factory=dict)
@@ -230,10 +244,12 @@ class GpuTypes:
 
 @dataclass(frozen=True, slots=True)
 class Fluid:
-    """Concave curves of the jobs, and of their later stretches, by the numbers of GPU types.
+    """Concave curves of the jobs, and of their later stretches, by the numbers of GPU
+    types.
 
-    gpus_T: how many of each there are. worth_T: what one is worth, in the mean, in GPUs of the round's first
-    type. unlike: by how much that differs from the most common type, in logarithms, in the mean.
+    gpus_T: how many of each there are. worth_T: what one is worth, in the mean, in GPUs
+    of the round's first type. unlike: by how much that differs from the most common
+    type, in logarithms, in the mean.
     """
 
     curves: Curves
@@ -251,10 +267,14 @@ class Fluid:
     def of(
         cls, now: Situation, gpus_T: IntArray, numbers: TypeNumbers | None = None
     ) -> "Fluid":
-        """Return the fluid of a round, of so many GPUs by type. numbers: of these types (None: 0, 1, ...)."""
-        configs, num_types = now.configs, len(gpus_T)
+        """Return the fluid of a round, of so many GPUs by type. numbers: of these types
+        (None: 0, 1, ...).
+        """
+        configs = now.configs
+        num_types = len(gpus_T)
         number_T, ever = numbers or TypeNumbers(tuple(range(num_types)), num_types)
-        worth_T, unlike = np.ones(1), 0.0
+        worth_T = np.ones(1)
+        unlike = 0.0
         if num_types > 1:
             worth_T = _type_worths(
                 configs.type_C, configs.gpus_C, now.goodput_JC, num_types
@@ -265,15 +285,19 @@ class Fluid:
             type_majorants(each, configs.gpus_C, configs.type_C, number_T)
             for each in (now.goodput_JC, now.later_LC)
         )
-        ever_gpus_T, ever_worth_T = np.zeros(ever), np.ones(ever)
-        ever_gpus_T[list(number_T)], ever_worth_T[list(number_T)] = gpus_T, worth_T
+        ever_gpus_T = np.zeros(ever)
+        ever_worth_T = np.ones(ever)
+        ever_gpus_T[list(number_T)] = gpus_T
+        ever_worth_T[list(number_T)] = worth_T
         return cls(here, later, ever_gpus_T, ever_worth_T, unlike)
 
 
 def _type_worths(
     type_C: IntArray, gpus_C: IntArray, goodput_JC: FloatArray, num_types: int
 ) -> FloatArray:
-    """Return the geometric mean, over jobs and sizes, of goodput on each type against that on the first."""
+    """Return the geometric mean, over jobs and sizes, of goodput on each type against
+    that on the first.
+    """
     worth_T = np.ones(num_types)
     for number in range(1, num_types):
         ratios = []
@@ -290,7 +314,9 @@ def _type_worths(
 
 
 class _More(NamedTuple):
-    """Jobs that are expected: lengths, seconds until they come; weight of each, and its chance to come."""
+    """Jobs that are expected: lengths, seconds until they come; weight of each, and its
+    chance to come.
+    """
 
     left_J: FloatArray
     arrives_J: FloatArray
@@ -302,13 +328,12 @@ def _crowd(
     now: Situation, fluid: Fluid, expected: Expected | None, wanted: Wanted
 ) -> tuple[Crowd, Goal]:
     """Return jobs that are here, those expected, then later stretches; and the goal."""
-    curves, more = NO_CURVES, _More(np.empty(0), np.empty(0), 0.0, 1.0)
+    curves = NO_CURVES
+    more = _More(np.empty(0), np.empty(0), 0.0, 1.0)
     if expected is not None:
         weight = expected.part * float(now.stakes.weight_J.mean())
-        curves, more = (
-            expected.curves,
-            _More(expected.left_J, expected.arrives_J, weight, expected.part),
-        )
+        curves = expected.curves
+        more = _More(expected.left_J, expected.arrives_J, weight, expected.part)
     num_jobs = len(now.jobs) + len(more.left_J)
     num_parts = num_jobs + len(now.later.job_L)
     left_P, arrives_P = np.empty((2, num_parts))
@@ -344,30 +369,34 @@ def _gather(
     goal: Goal,
 ) -> None:
     """Write lengths, arrivals and followers of a crowd, and what counts of its jobs."""
-    num_here, num_jobs = len(left_J), len(goal.weight_J)
+    num_here = len(left_J)
+    num_jobs = len(goal.weight_J)
     for j in range(num_here):
-        crowd.left_J[j], crowd.arrives_J[j], crowd.next_J[j] = left_J[j], 0.0, -1
-        goal.weight_J[j], goal.due_J[j], goal.age_J[j] = (
-            stakes.weight_J[j],
-            stakes.due_J[j],
-            stakes.age_J[j],
-        )
-        goal.bears_J[j], goal.fair_J[j], goal.chance_J[j] = bears_J[j], fair_J[j], 1.0
+        crowd.left_J[j] = left_J[j]
+        crowd.arrives_J[j] = 0.0
+        crowd.next_J[j] = -1
+        goal.weight_J[j] = stakes.weight_J[j]
+        goal.due_J[j] = stakes.due_J[j]
+        goal.age_J[j] = stakes.age_J[j]
+        goal.bears_J[j] = bears_J[j]
+        goal.fair_J[j] = fair_J[j]
+        goal.chance_J[j] = 1.0
     for j in range(num_here, num_jobs):
         arrives_s = more.arrives_J[j - num_here]
-        crowd.left_J[j], crowd.arrives_J[j], crowd.next_J[j] = (
-            more.left_J[j - num_here],
-            arrives_s,
-            -1,
-        )
-        goal.weight_J[j], goal.due_J[j], goal.age_J[j] = more.weight, np.inf, -arrives_s
-        goal.bears_J[j], goal.fair_J[j], goal.chance_J[j] = np.inf, np.inf, more.chance
+        crowd.left_J[j] = more.left_J[j - num_here]
+        crowd.arrives_J[j] = arrives_s
+        crowd.next_J[j] = -1
+        goal.weight_J[j] = more.weight
+        goal.due_J[j] = np.inf
+        goal.age_J[j] = -arrives_s
+        goal.bears_J[j] = np.inf
+        goal.fair_J[j] = np.inf
+        goal.chance_J[j] = more.chance
     for stretch in range(len(later.job_L)):
-        j, part = later.job_L[stretch], num_jobs + stretch
+        j = later.job_L[stretch]
+        part = num_jobs + stretch
         crowd.left_J[j] -= later.left_L[stretch]
-        crowd.left_J[part], crowd.arrives_J[part], crowd.next_J[part] = (
-            later.left_L[stretch],
-            np.inf,
-            -1,
-        )
+        crowd.left_J[part] = later.left_L[stretch]
+        crowd.arrives_J[part] = np.inf
+        crowd.next_J[part] = -1
         crowd.next_J[j if stretch == later.begin_J[j] else part - 1] = part

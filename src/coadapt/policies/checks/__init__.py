@@ -1,1 +1,3 @@
-"""Whether a policy keeps the contract: `check_policy`, and the views that it is tried on."""
+"""Whether a policy keeps the contract: `check_policy`, and the views that it is tried
+on.
+"""

@@ -34,7 +34,9 @@ class LateError(AssertionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What to try a policy on, and how long one decision may take on `timer` (None: for ever)."""
+    """What to try a policy on, and how long one decision may take on `timer` (None: for
+    ever).
+    """
 
     num_cases: int = NUM_CASES
     seed: int = 0
@@ -50,11 +52,13 @@ def check_policy(
     timer: Timer | None = None,
     limit_s: float = LIMIT_S,
 ) -> None:
-    """Raise AssertionError with a readable text unless the policies that `factory()` makes keep the contract.
+    """Raise AssertionError with a readable text unless the policies that `factory()`
+    makes keep the contract.
 
-    cases: number of random views, drawn from `seed`. timer: for instance time.process_time; each decision
-    must then end within `limit_s` of it. A check in which one was late is done once more, as that may have
-    been the machine: code that is compiled on its first use, garbage collected, other processes.
+    cases: number of random views, drawn from `seed`. timer: for instance
+    time.process_time; each decision must then end within `limit_s` of it. A check in
+    which one was late is done once more, as that may have been the machine: code that
+    is compiled on its first use, garbage collected, other processes.
     """
     trial = Trial(num_cases=cases, seed=seed, timer=timer, limit_s=limit_s)
     for _, check in CHECKS:
@@ -94,7 +98,8 @@ def leaves_the_view_alone(factory: PolicyFactory, trial: Trial) -> None:
 
 def depends_on_the_views_only(factory: PolicyFactory, trial: Trial) -> None:
     for name, views in _sequences(factory, trial):
-        first, second = factory(), factory()
+        first = factory()
+        second = factory()
         for index, view in enumerate(views):
             round_name = f"{name}, round {index}"
             plan = _decide(first, view, round_name, trial)
@@ -126,15 +131,14 @@ def survives_pickling(factory: PolicyFactory, trial: Trial) -> None:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise AssertionError(f"the policy cannot be pickled: {error}") from error
         for view in views[NUM_ROUNDS // 2 :]:
-            plan, copy = (
-                _decide(policy, view, name, trial),
-                _decide(twin, view, name, trial),
-            )
+            plan = _decide(policy, view, name, trial)
+            copy = _decide(twin, view, name, trial)
             _same(plan, copy, f"{name}: an instance and its pickled copy")
 
 
 def starts_a_lone_job(factory: PolicyFactory, trial: Trial) -> None:
-    policy, view = factory(), corner_views()["one job"]
+    policy = factory()
+    view = corner_views()["one job"]
     for _ in range(PATIENCE_ROUNDS):
         if any(_decide(policy, view, "one job", trial).allocations.values()):
             return
@@ -166,11 +170,14 @@ def _single_views(trial: Trial) -> Iterator[tuple[str, ClusterView]]:
 def _sequences(
     factory: PolicyFactory, trial: Trial
 ) -> Iterator[tuple[str, list[ClusterView]]]:
-    """Yield sequences of views, each of which follows from the plan that a policy gave for the one before."""
+    """Yield sequences of views, each of which follows from the plan that a policy gave
+    for the one before.
+    """
     for index, start in enumerate(generate_views(trial.seed, NUM_SEQUENCES)):
         name = f"the rounds after view {index} of generate_views({trial.seed})"
         rng = np.random.default_rng((trial.seed, index))
-        policy, view = factory(), start
+        policy = factory()
+        view = start
         views = []
         for number in range(NUM_ROUNDS):
             views.append(view)
@@ -181,7 +188,9 @@ def _sequences(
 
 
 def _decide(policy: Policy, view: ClusterView, name: str, trial: Trial) -> Plan:
-    """Return the plan for `view`. Raises AssertionError if it fails, is unlawful, or comes too late."""
+    """Return the plan for `view`. Raises AssertionError if it fails, is unlawful, or
+    comes too late.
+    """
     started_s = trial.timer() if trial.timer else 0.0
     try:
         plan = policy.allocate(view)
@@ -207,7 +216,8 @@ def _decide(policy: Policy, view: ClusterView, name: str, trial: Trial) -> Plan:
 
 def _same(left: Plan, right: Plan, what: str) -> None:
     for part in ("allocations", "batches", "reasons"):
-        mine, other = getattr(left, part), getattr(right, part)
+        mine = getattr(left, part)
+        other = getattr(right, part)
         if dict(mine) != dict(other):
             job = next(
                 key
@@ -224,7 +234,9 @@ def _reversed_dicts(job: JobView) -> JobView:
 
 
 def report(factory: PolicyFactory, trial: Trial) -> list[tuple[str, str]]:
-    """Return (what a policy must do, how it failed or an empty text) for each point of the contract."""
+    """Return (what a policy must do, how it failed or an empty text) for each point of
+    the contract.
+    """
     lines = []
     for title, check in CHECKS:
         try:
@@ -236,7 +248,9 @@ def report(factory: PolicyFactory, trial: Trial) -> list[tuple[str, str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the report on the policy that `arguments` names; return 0, 1 (it fails) or 2 (bad input)."""
+    """Write the report on the policy that `arguments` names; return 0, 1 (it fails) or
+    2 (bad input).
+    """
     try:
         if len(arguments) != 1:
             raise InputError(

@@ -1,7 +1,8 @@
-"""Views to try policies on: corner cases by name, random ones by seed, and the view that follows a plan.
+"""Views to try policies on: corner cases by name, random ones by seed, and the view
+that follows a plan.
 
-They are meant to be nasty and need not be likely: lost nodes, shrunken quotas, jobs of every contract, with
-and without models.
+They are meant to be nasty and need not be likely: lost nodes, shrunken quotas, jobs of
+every contract, with and without models.
 """
 
 from collections.abc import Iterator
@@ -42,7 +43,8 @@ SCHEDULED_AT = 10_000  # samples at which a declared schedule changes the batch
 
 def corner_views() -> dict[str, ClusterView]:
     """Return one view per corner case, by name."""
-    job, nodes = _plain_job("job"), _plain_nodes(4)
+    job = _plain_job("job")
+    nodes = _plain_nodes(4)
     huge = replace(
         job, spec=replace(job.spec, replicas=ReplicaLimits(min=1000, max=2000))
     )
@@ -113,7 +115,8 @@ def generate_views(seed: int, num_views: int = 40) -> Iterator[ClusterView]:
 def later_view(view: ClusterView, plan: Plan, rng: Generator) -> ClusterView:
     """Return a view one round after `plan` was carried out for `view`.
 
-    Running jobs progress, learn their models, or end; jobs arrive; now and then a node goes away.
+    Running jobs progress, learn their models, or end; jobs arrive; now and then a node
+    goes away.
     """
     nodes = view.nodes
     if len(nodes) > 1 and rng.random() < 0.1:
@@ -169,7 +172,8 @@ def _later_measured(measured: Measured, count: int, rng: Generator) -> Measured:
 
 
 def _later_usage(job: JobView, allocation: Allocation) -> Usage:
-    usage, count = job.usage, allocation.num_replicas
+    usage = job.usage
+    count = allocation.num_replicas
     started = usage.started_at is not None
     return replace(
         usage,
@@ -183,7 +187,9 @@ def _later_usage(job: JobView, allocation: Allocation) -> Usage:
 
 
 def _random_view(rng: Generator) -> ClusterView:
-    """Return a view whose running jobs fitted the cluster before, perhaps, some nodes went away."""
+    """Return a view whose running jobs fitted the cluster before, perhaps, some nodes
+    went away.
+    """
     num_types = int(rng.choice([1, 1, 2, 3]))
     nodes = tuple(
         Node(
@@ -210,7 +216,9 @@ def _random_view(rng: Generator) -> ClusterView:
 
 
 def _scheduled(spec: JobSpec) -> JobSpec:
-    """Return the job with its batch ramped up to its largest; drawn from nothing, so that other jobs stay."""
+    """Return the job with its batch ramped up to its largest; drawn from nothing, so
+    that other jobs stay.
+    """
     ramp = BatchSchedule(
         steps=((0, spec.batch.requested), (SCHEDULED_AT, spec.batch.max_total))
     )
@@ -261,7 +269,8 @@ def _random_job(rng: Generator, name: str, at: float) -> JobView:
             remaining_steps=float(rng.choice([0.0, 10.0, 10_000.0])),
             step_time_s=tuple(float(step_s) for step_s in times),
         )
-    # Whole minutes, so that some jobs arrive at the same instant and ties must be broken.
+    # Whole minutes, so that some jobs arrive at the same instant and ties must be
+    # broken.
     submitted_at = max(at - ROUND_S * int(rng.integers(0, 10)), 0.0)
     grown = spec.batch.schedule is not None and spec.batch.initial % 2 == 0
     measured = Measured(
@@ -283,7 +292,9 @@ def _random_tenants(rng: Generator) -> dict[str, Tenant]:
 def _started(
     job: JobView, nodes: tuple[Node, ...], free: dict[str, int], rng: Generator
 ) -> JobView:
-    """Return `job` running on some free GPUs of one type, if there are enough; take them out of `free`."""
+    """Return `job` running on some free GPUs of one type, if there are enough; take
+    them out of `free`.
+    """
     limits = job.spec.replicas
     gpu_type = str(rng.choice(limits.gpu_types or GPU_TYPES))
     wanted = int(rng.integers(limits.min, min(limits.max, 2 * limits.min) + 1))

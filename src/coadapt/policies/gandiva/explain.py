@@ -31,14 +31,19 @@ def note(
     partner: str,
     score: float | None,
 ) -> str:
-    """Return what to add to the reason of `job`, which trains. score: what it and `partner` get done."""
+    """Return what to add to the reason of `job`, which trains. score: what it and
+    `partner` get done.
+    """
     home = homes.get(job.id)
     if home is None:
         return ""
     if partner and score is None:
         return f"it shares its GPUs with {partner}, on trial"
     if partner:
-        return f"it shares its GPUs with {partner}: together they get {score:.2f} times as much done as in turns"
+        return (
+            f"it shares its GPUs with {partner}: together they get {score:.2f} times "
+            f"as much done as in turns"
+        )
     if home.num_replicas > requested_gpus(job):
         return "it has idle GPUs of its server until somebody needs them"
     return f"its turn: {_crowd(homes, home)}" if servers.crowded(home) else ""

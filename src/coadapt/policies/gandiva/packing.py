@@ -1,11 +1,15 @@
-"""Which two jobs share GPUs: tried, timed, and kept only where both get more done together (Gandiva)."""
+"""Which two jobs share GPUs: tried, timed, and kept only where both get more done
+together (Gandiva).
+"""
 
-# Two jobs that take turns get half of their speed each: 1 in all. Packed on one set of GPUs they get
+# Two jobs that take turns get half of their speed each: 1 in all. Packed on one set of
+# GPUs they get
 #
 #   score = sum over both of (step time alone / step time packed)
 #
-# and stay so where that is more than the threshold. Step times are those that jobs report, each only if the
-# job held the same GPUs at the view before too, or none: what was told may be of other GPUs otherwise.
+# and stay so where that is more than the threshold. Step times are those that jobs
+# report, each only if the job held the same GPUs at the view before too, or none: what
+# was told may be of other GPUs otherwise.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +20,9 @@ from coadapt.policies.allocation.queue import requested_gpus
 
 @dataclass(slots=True)
 class _Timed:
-    """Step times of one job, s: alone on the GPUs that it requested, and beside its partner."""
+    """Step times of one job, s: alone on the GPUs that it requested, and beside its
+    partner.
+    """
 
     held: Allocation = WAITING
     samples: float = 0.0
@@ -31,7 +37,8 @@ class Packing:
     partner: dict[JobId, JobId] = field(default_factory=dict)
     _since: dict[JobId, float] = field(default_factory=dict)
     _timed: dict[JobId, _Timed] = field(default_factory=dict)
-    # Scores of pairs that were tried: of jobs, and of applications on so many GPUs, where they have a name.
+    # Scores of pairs that were tried: of jobs, and of applications on so many GPUs,
+    # where they have a name.
     _tried: dict[tuple[JobId, JobId], float] = field(default_factory=dict)
     _scores: dict[tuple[str, str, int], float] = field(default_factory=dict)
 
@@ -46,7 +53,8 @@ class Packing:
         }
         grants = {job.id: job.allocation for job in view.jobs}
         for job in view.jobs:
-            timed, held = self._timed.setdefault(job.id, _Timed()), job.allocation
+            timed = self._timed.setdefault(job.id, _Timed())
+            held = job.allocation
             began = not timed.held and job.measured.samples > timed.samples
             if held and (held == timed.held or began) and job.measured.step_time_s:
                 other = self.partner.get(job.id)
@@ -54,10 +62,13 @@ class Packing:
                     timed.alone_s = job.measured.step_time_s
                 elif other is not None and grants[other] == held:
                     timed.packed_s = job.measured.step_time_s
-            timed.held, timed.samples = held, job.measured.samples
+            timed.held = held
+            timed.samples = job.measured.samples
 
     def judge(self, view: ClusterView, trial_s: float, threshold: float) -> list[JobId]:
-        """Return the jobs that must leave their partners, parted already: trials of `trial_s` that failed."""
+        """Return the jobs that must leave their partners, parted already: trials of
+        `trial_s` that failed.
+        """
         jobs = {job.id: job for job in view.jobs}
         failed = []
         for first, since in sorted(self._since.items()):
@@ -76,7 +87,9 @@ class Packing:
     def promise(
         self, first: JobView, second: JobView, threshold: float
     ) -> float | None:
-        """Return the score to expect of a pair, the threshold where untried; None: not worth a trial."""
+        """Return the score to expect of a pair, the threshold where untried; None: not
+        worth a trial.
+        """
         if any(self._timed[job.id].alone_s is None for job in (first, second)):
             return None
         known = self._tried.get(
@@ -89,7 +102,9 @@ class Packing:
         return known if known > threshold else None
 
     def pair(self, first: JobId, second: JobId, at: float) -> None:
-        """Put `second` on the GPUs of `first`, both being without a partner, from `at` (s) on."""
+        """Put `second` on the GPUs of `first`, both being without a partner, from `at`
+        (s) on.
+        """
         self.partner |= {first: second, second: first}
         self._since[first] = at
         for job in (first, second):
@@ -104,11 +119,15 @@ class Packing:
             self._since.pop(other, None)
 
     def leads(self, job: JobId) -> bool:
-        """Return whether `job` is the one of its pair whose home it is; True without a pair."""
+        """Return whether `job` is the one of its pair whose home it is; True without a
+        pair.
+        """
         return job not in self.partner or job in self._since
 
     def score_of(self, job: JobId) -> float | None:
-        """Return what the pair of `job` gets done together, as last timed; None while it is not."""
+        """Return what the pair of `job` gets done together, as last timed; None while
+        it is not.
+        """
         return self._score(job, self.partner[job]) if job in self.partner else None
 
     def _score(self, first: JobId, second: JobId) -> float | None:
@@ -126,6 +145,8 @@ def _kinds(first: JobView, second: JobView) -> tuple[str, str, int]:
 
 
 def may_share(first: JobView, second: JobView, quotas: Mapping[str, int]) -> bool:
-    """Return whether quotas let two jobs share GPUs: they are of one tenant, or their tenants have none."""
+    """Return whether quotas let two jobs share GPUs: they are of one tenant, or their
+    tenants have none.
+    """
     tenants = {first.spec.tenant, second.spec.tenant}
     return len(tenants) == 1 or not tenants & set(quotas)

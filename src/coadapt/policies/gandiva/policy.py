@@ -1,4 +1,6 @@
-"""The policy: who lives where, whose turn it is, and what is undone because it did not help."""
+"""The policy: who lives where, whose turn it is, and what is undone because it did not
+help.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -28,7 +30,8 @@ QUANTUM_S = 60.0  # of the paper, whose jobs are suspended and resumed within a 
 TRIAL_TURNS = 2  # before a pair is judged
 MOVE_AFTER_S = 600.0  # how long a job that trains stays at least where it is; ours
 GROW_AFTER_S = 300.0  # how long nobody must have waited before jobs grow; ours
-EMPTY_PART = 0.75  # free GPUs of a server from which its jobs are moved away: 3 of 4 in the paper
+# free GPUs of a server from which its jobs are moved away: 3 of 4 in the paper
+EMPTY_PART = 0.75
 
 
 @dataclass(slots=True)
@@ -68,10 +71,12 @@ class GandivaOptions:
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept from round to round. Losing it costs moves, and turns that jobs are due.
+    """What is kept from round to round. Losing it costs moves, and turns that jobs are
+    due.
 
-    received_s: time of each job on GPUs, from the level that it met where it lives. labels: of pairs, by the
-    job whose home it is. affinity: see Servers. calm_since: since when nobody has waited, s.
+    received_s: time of each job on GPUs, from the level that it met where it lives.
+    labels: of pairs, by the job whose home it is. affinity: see Servers. calm_since:
+    since when nobody has waited, s.
     """
 
     homes: dict[JobId, Allocation] = field(default_factory=dict)
@@ -85,18 +90,22 @@ class _Kept:
 
 
 class Gandiva:
-    """Jobs live on servers and take turns there; they are packed, moved and grown where it is seen to help.
+    """Jobs live on servers and take turns there; they are packed, moved and grown where
+    it is seen to help.
 
-    quantum_s: a turn; it lasts longer where starts are costly. switch_part: the most of a turn that starts
-    may take. load_max: the largest load of a server on which jobs take turns. same_affinity: whether jobs
-    take turns with others of as many GPUs only, as in the paper, and queue otherwise. pack, migrate, grow:
-    whether jobs share GPUs, move and get idle GPUs of their server. pack_gain: what a pair must get done,
-    time slices being 1.
+    quantum_s: a turn; it lasts longer where starts are costly. switch_part: the most of
+    a turn that starts may take. load_max: the largest load of a server on which jobs
+    take turns. same_affinity: whether jobs
+    take turns with others of as many GPUs only, as in the paper, and queue otherwise.
+    pack, migrate, grow:
+    whether jobs share GPUs, move and get idle GPUs of their server. pack_gain: what a
+    pair must get done, time slices being 1.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
         paper="Xiao et al., Gandiva, OSDI 2018",
-        decides="turns on servers, places, pairs that share GPUs; GPU counts where GPUs are idle",
+        decides="turns on servers, places, pairs that share GPUs; GPU counts where GPUs "
+        "are idle",
     )
 
     def __init__(
@@ -140,10 +149,13 @@ class Gandiva:
             self._grow_all(now)
         return self._plan(now, self._take_turns(now))
 
-    # -- who lives where ----------------------------------------------------------------------------------
+    # -- who lives where
+    # ----------------------------------------------------------------------------------
 
     def _begin(self, view: ClusterView) -> _Round:
-        """Bring what is kept up to the view: time received, jobs and homes that are gone, turns."""
+        """Bring what is kept up to the view: time received, jobs and homes that are
+        gone, turns.
+        """
         capacity = Capacity(view)
         jobs = {job.id: job for job in view.jobs}
         elapsed_s = (
@@ -181,7 +193,9 @@ class Gandiva:
         return _Round(view, capacity, servers, begins, turn_s, jobs)
 
     def _adopt(self, view: ClusterView, servers: Servers, capacity: Capacity) -> None:
-        """Drop homes that cannot be any more; take over what jobs hold of which nothing is known."""
+        """Drop homes that cannot be any more; take over what jobs hold of which nothing
+        is known.
+        """
         quota_left = {tenant: float(gpus) for tenant, gpus in view.quotas().items()}
         for job in view.jobs:
             if job.id in capacity.counts and job.spec.tenant in quota_left:
@@ -225,7 +239,9 @@ class Gandiva:
             self._kept.homes[partner] = home
 
     def _settle(self, now: _Round, job: JobView, home: Allocation) -> None:
-        """Let `job` live at `home` from now on. It has had as much time as whoever had least there."""
+        """Let `job` live at `home` from now on. It has had as much time as whoever had
+        least there.
+        """
         others = [
             self._kept.received_s[job_id]
             for job_id, each in self._kept.homes.items()
@@ -239,7 +255,9 @@ class Gandiva:
         now.servers.settle(home)
 
     def _place_all(self, now: _Round) -> None:
-        """Find homes for the jobs without one; those that grew shrink as soon as one needs their GPUs."""
+        """Find homes for the jobs without one; those that grew shrink as soon as one
+        needs their GPUs.
+        """
         homeless = [
             job
             for job in now.view.jobs
@@ -262,7 +280,8 @@ class Gandiva:
 
     def _place(self, now: _Round, job: JobView, limit: float | None) -> bool:
         """Let `job` live somewhere. limit: as in Servers.find."""
-        count, same = requested_gpus(job), self._options.same_affinity
+        count = requested_gpus(job)
+        same = self._options.same_affinity
         home = (
             now.servers.find(job, count, limit, same_affinity=same)
             if self._allowed(now, job)
@@ -273,7 +292,9 @@ class Gandiva:
         return home is not None
 
     def _allowed(self, now: _Round, job: JobView) -> bool:
-        """Return whether one more home of `job` stays within its tenant's quota, and it may start at all."""
+        """Return whether one more home of `job` stays within its tenant's quota, and it
+        may start at all.
+        """
         if job.spec.contract is RescaleContract.FROZEN and job.allocation:
             return False
         living = sum(
@@ -284,10 +305,13 @@ class Gandiva:
         )
         return living + requested_gpus(job) <= now.capacity.quota_left(job)
 
-    # -- moves, pairs, growth -----------------------------------------------------------------------------
+    # -- moves, pairs, growth
+    # -----------------------------------------------------------------------------
 
     def _move(self, now: _Round) -> None:
-        """Move suspended jobs and pairs to free GPUs, bring spread jobs together, empty servers."""
+        """Move suspended jobs and pairs to free GPUs, bring spread jobs together, empty
+        servers.
+        """
         for job in now.view.jobs:
             home = self._kept.homes.get(job.id)
             if home is None:
@@ -317,7 +341,9 @@ class Gandiva:
                     self._rehome(now, job, home, place)
 
     def _settled(self, now: _Round) -> Iterator[tuple[JobView, Allocation]]:
-        """Yield the jobs, without partners, that have been long enough where they live to be moved."""
+        """Yield the jobs, without partners, that have been long enough where they live
+        to be moved.
+        """
         for job in now.view.jobs:
             home = self._kept.homes.get(job.id)
             stayed_s = now.view.at - self._kept.moved_at.get(job.id, -math.inf)
@@ -339,7 +365,9 @@ class Gandiva:
         self._settle(now, job, place)
 
     def _try_pairs(self, now: _Round) -> None:
-        """Pair jobs that take turns with others of as many GPUs, the most promising ones first."""
+        """Pair jobs that take turns with others of as many GPUs, the most promising
+        ones first.
+        """
         quotas = now.view.quotas()
         lone = [
             job
@@ -361,7 +389,8 @@ class Gandiva:
                     if promise is not None:
                         found.append((-promise, i, k))
         for _, i, k in sorted(found):
-            first, second = lone[i], lone[k]
+            first = lone[i]
+            second = lone[k]
             if first.id in self._packing.partner or second.id in self._packing.partner:
                 continue
             now.servers.leave(self._kept.homes[second.id])
@@ -370,7 +399,9 @@ class Gandiva:
             self._kept.labels[first.id] = self._free_labels(now, first.id)
 
     def _free_labels(self, now: _Round, leader: JobId) -> tuple[int, ...]:
-        """Return names for the GPUs of the pair of `leader` that nobody else has on its servers."""
+        """Return names for the GPUs of the pair of `leader` that nobody else has on its
+        servers.
+        """
         home = self._kept.homes[leader]
         self._kept.labels = {
             job_id: labels
@@ -404,7 +435,9 @@ class Gandiva:
         )
 
     def _grow_all(self, now: _Round) -> None:
-        """Let jobs have the idle GPUs of their server, if nobody has waited for a while."""
+        """Let jobs have the idle GPUs of their server, if nobody has waited for a
+        while.
+        """
         if now.queued or any(
             now.servers.crowded(home) for home in self._kept.homes.values()
         ):
@@ -417,7 +450,8 @@ class Gandiva:
             home = self._kept.homes.get(job.id)
             if home is None or home.num_nodes > 1 or job.id in self._packing.partner:
                 continue
-            (name, count), most = home.slots[0], useful_span(job)[1]
+            (name, count) = home.slots[0]
+            most = useful_span(job)[1]
             quota_left = now.capacity.quota_left(job) - sum(
                 each.num_replicas
                 for job_id, each in self._kept.homes.items()
@@ -429,7 +463,8 @@ class Gandiva:
 
     def _shrink_all(self, now: _Round) -> None:
         for job in now.view.jobs:
-            home, count = self._kept.homes.get(job.id), requested_gpus(job)
+            home = self._kept.homes.get(job.id)
+            count = requested_gpus(job)
             if home is not None and home.num_replicas > count:
                 if home.num_nodes > 1:
                     now.servers.leave(self._kept.homes.pop(job.id))
@@ -445,10 +480,13 @@ class Gandiva:
         self._kept.homes[job.id] = home
         now.servers.settle(home)
 
-    # -- turns --------------------------------------------------------------------------------------------
+    # -- turns
+    # ----------------------------------------------------------------------------------
 
     def _take_turns(self, now: _Round) -> dict[JobId, Allocation]:
-        """Return the homes of the jobs whose turn it is: those that had least time, priorities first."""
+        """Return the homes of the jobs whose turn it is: those that had least time,
+        priorities first.
+        """
         free = FreeNodes(now.servers.nodes)
         for job_id in now.capacity.counts:
             free.take(now.jobs[job_id].allocation)
@@ -478,8 +516,11 @@ class Gandiva:
         return running
 
     def _run(self, now: _Round, running: dict[JobId, Allocation], job: JobView) -> None:
-        """Give `job`, and its partner with it, the GPUs of its home, if its tenant's quota allows it."""
-        home, partner = self._kept.homes[job.id], self._packing.partner.get(job.id)
+        """Give `job`, and its partner with it, the GPUs of its home, if its tenant's
+        quota allows it.
+        """
+        home = self._kept.homes[job.id]
+        partner = self._packing.partner.get(job.id)
         leader = (
             job if partner is None or self._packing.leads(job.id) else now.jobs[partner]
         )
@@ -497,7 +538,8 @@ class Gandiva:
             if job_id not in running
         }
         allocations = frozen | self._labelled(running)
-        batches, reasons = {}, {}
+        batches = {}
+        reasons = {}
         for job in now.view.jobs:
             given = allocations.get(job.id)
             if given is None:
@@ -525,7 +567,9 @@ class Gandiva:
         )
 
     def _labelled(self, running: Mapping[JobId, Allocation]) -> dict[JobId, Allocation]:
-        """Return what the jobs of `running` hold: pairs by halves, on labels that stay theirs."""
+        """Return what the jobs of `running` hold: pairs by halves, on labels that stay
+        theirs.
+        """
         given: dict[JobId, Allocation] = {}
         for job_id, home in running.items():
             partner = self._packing.partner.get(job_id)

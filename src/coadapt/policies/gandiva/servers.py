@@ -1,11 +1,15 @@
-"""On which servers each job lives: placing by affinity, and moving away from crowds (Gandiva, §4)."""
+"""On which servers each job lives: placing by affinity, and moving away from crowds
+(Gandiva, §4).
+"""
 
-# A job lives on servers whether it trains or is suspended: its home, whole GPUs of one type. Homes may need
-# more GPUs than a server has; then its jobs take turns. Load is GPUs of all homes over GPUs. Two jobs that
-# are packed live in one home, which counts once.
+# A job lives on servers whether it trains or is suspended: its home, whole GPUs of one
+# type. Homes may need more GPUs than a server has; then its jobs take turns. Load is
+# GPUs of all homes over GPUs. Two jobs that are packed live in one home, which counts
+# once.
 #
-# Affinity is the GPU count of the jobs that a server is there for: that of the first one that came when it
-# was empty. Servers of equal jobs leave no fragments, and their jobs can take each other's turns.
+# Affinity is the GPU count of the jobs that a server is there for: that of the first
+# one that came when it was empty. Servers of equal jobs leave no fragments, and their
+# jobs can take each other's turns.
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,7 +17,8 @@ from coadapt.model import Allocation, JobId, JobView, Node, NodeId
 
 
 class Servers:
-    """Homes on the nodes of one round. affinity: kept from round to round by whoever owns it.
+    """Homes on the nodes of one round. affinity: kept from round to round by whoever
+    owns it.
 
     pinned: GPUs per node that nobody takes turns on, because a frozen job runs there.
     """
@@ -32,7 +37,9 @@ class Servers:
             del affinity[gone]
 
     def can_hold(self, home: Allocation) -> bool:
-        """Return whether `home` is one here: its nodes are alive, of one type, and large enough."""
+        """Return whether `home` is one here: its nodes are alive, of one type, and
+        large enough.
+        """
         if any(name not in self.nodes for name, _ in home.slots):
             return False
         types = {self.nodes[name].gpu_type for name, _ in home.slots}
@@ -43,7 +50,9 @@ class Servers:
         return len(types) == 1 and min(rooms) >= 0
 
     def settle(self, home: Allocation) -> None:
-        """Count `home` in; servers without affinity are there for jobs of its size from now on."""
+        """Count `home` in; servers without affinity are there for jobs of its size from
+        now on.
+        """
         for name, count in home.slots:
             self.used[name] += count
             self.affinity.setdefault(name, home.num_replicas)
@@ -80,8 +89,9 @@ class Servers:
     ) -> Allocation | None:
         """Return a home for `job` by Algorithm 1 of the paper; None: it has to queue.
 
-        limit: the largest load that it may bring about where no GPUs are free; None: free GPUs only.
-        same_affinity: whether it may bring that about on servers of its affinity only.
+        limit: the largest load that it may bring about where no GPUs are free; None:
+        free GPUs only. same_affinity: whether it may bring that about on servers of its
+        affinity only.
         """
         allowed = [
             node
@@ -119,9 +129,11 @@ class Servers:
     def find_idle(
         self, job: JobView, count: int, idle: Mapping[NodeId, int], limit: float
     ) -> Allocation | None:
-        """Return GPUs for `job` of those that are `idle` in this turn, without a load beyond `limit`.
+        """Return GPUs for `job` of those that are `idle` in this turn, without a load
+        beyond `limit`.
 
-        On one server, the fullest that has them; on several only if none is large enough.
+        On one server, the fullest that has them; on several only if none is large
+        enough.
         """
         allowed = [
             node
@@ -151,8 +163,11 @@ class Servers:
         return None
 
     def find_elsewhere(self, home: Allocation) -> Allocation | None:
-        """Return free GPUs on another server of the type that has fewer free ones than those of `home`."""
-        kind, count = self.nodes[home.slots[0][0]].gpu_type, home.num_replicas
+        """Return free GPUs on another server of the type that has fewer free ones than
+        those of `home`.
+        """
+        kind = self.nodes[home.slots[0][0]].gpu_type
+        count = home.num_replicas
         least = min(self.free(name) for name, _ in home.slots)
         rooms = [
             node.id
@@ -165,8 +180,11 @@ class Servers:
         return None if best is None else Allocation(slots=((best, count),))
 
     def find_together(self, home: Allocation) -> Allocation | None:
-        """Return free GPUs on one server for a job whose `home` is on several; None if no server has them."""
-        kind, count = self.nodes[home.slots[0][0]].gpu_type, home.num_replicas
+        """Return free GPUs on one server for a job whose `home` is on several; None if
+        no server has them.
+        """
+        kind = self.nodes[home.slots[0][0]].gpu_type
+        count = home.num_replicas
         pool = [node for node in self.nodes.values() if node.gpu_type == kind]
         self.leave(home)
         together = self._on_free(pool, count, spread=False)
@@ -180,8 +198,8 @@ class Servers:
     def _on_free(
         self, pool: Sequence[Node], count: int, spread: bool
     ) -> Allocation | None:
-        """Return free GPUs of `pool`: on one server, the one with least load; else on several where they must
-        be, or may (`spread`)."""
+        """Return free GPUs of `pool`: on one server, the one with least load; else on
+        several where they must be, or may (`spread`)."""
         rooms = {node.id: self.free(node.id) for node in pool}
         single = [name for name, room in rooms.items() if room >= count]
         if single:
@@ -196,7 +214,9 @@ class Servers:
     def _on_crowded(
         self, pool: Sequence[Node], count: int, limit: float
     ) -> Allocation | None:
-        """Return GPUs of `pool` to take turns on, where the load is least; on several only if it must be."""
+        """Return GPUs of `pool` to take turns on, where the load is least; on several
+        only if it must be.
+        """
         whole = {node.id: node.num_gpus - self.pinned.get(node.id, 0) for node in pool}
         single = [
             name
@@ -224,14 +244,17 @@ def _gathered(
     count: int,
     by_load: Mapping[NodeId, float] | None = None,
 ) -> Allocation | None:
-    """Return `count` GPUs of several nodes, least load or most room first; in one rack if any can."""
+    """Return `count` GPUs of several nodes, least load or most room first; in one rack
+    if any can.
+    """
     racks = sorted({nodes[name].rack for name in rooms})
     groups = [[name for name in rooms if nodes[name].rack == rack] for rack in racks]
     for group in [*groups, list(rooms)]:
         ranked = sorted(
             group, key=lambda name: ((by_load or {}).get(name, 0.0), -rooms[name], name)
         )
-        slots, left = [], count
+        slots = []
+        left = count
         for name in ranked:
             if (taken := min(rooms[name], left)) > 0:
                 slots.append((name, taken))

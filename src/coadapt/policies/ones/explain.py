@@ -1,4 +1,6 @@
-"""What ONES tells users: the batch that goes with a job's GPUs, or what it waits for."""
+"""What ONES tells users: the batch that goes with a job's GPUs, or what it waits
+for.
+"""
 
 from collections.abc import Mapping
 

@@ -1,13 +1,16 @@
-"""What ONES knows of each job: how fast it was on how many GPUs, how far it is, and how many it may have."""
+"""What ONES knows of each job: how fast it was on how many GPUs, how far it is, and how
+many it may have.
+"""
 
-# Limits. A job starts on its fewest replicas. Whoever fills its limit for two epochs may have twice as
-# many; so nobody jumps to a batch whose learning rate it has not been led to. Nobody has more than four
-# times what its user named. The largest job gives way when it holds half the cluster and has run longer
-# than the median: with T its run time over the median, it may keep 2 size / (T + 1), evened. A job that was
-# paused and not taken back is halved.
+# Limits. A job starts on its fewest replicas. Whoever fills its limit for two epochs
+# may have twice as many; so nobody jumps to a batch whose learning rate it has not been
+# led to. Nobody has more than four times what its user named. The largest job gives way
+# when it holds half the cluster and has run longer than the median: with T its run time
+# over the median, it may keep 2 size / (T + 1), evened. A job that was paused and not
+# taken back is halved.
 #
-# Throughput on n replicas is the mean of the last five measurements on n; between measured counts it is
-# linear, through the origin and beyond the largest.
+# Throughput on n replicas is the mean of the last five measurements on n; between
+# measured counts it is linear, through the origin and beyond the largest.
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -21,16 +24,19 @@ from coadapt.policies.predictors.declared import declared_samples, declared_step
 from coadapt.policies.predictors.progress_beta import Features
 
 NUM_MEASURED = 5  # measurements per replica count that count
-EPOCHS_TO_GROW = 2.0  # at its limit before a job may have twice as many, and before it may be taken out
+# at its limit before a job may have twice as many, and before it may be taken out
+EPOCHS_TO_GROW = 2.0
 NOMINAL_TIMES = 4  # a job's replicas at most, in multiples of those requested
 EPOCHS_UNKNOWN = 100  # epochs of a job that does not tell how many it has
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """One job's past. limit: of its replicas; allowed: the present one. Instants in s, work in epochs.
+    """One job's past. limit: of its replicas; allowed: the present one. Instants in s,
+    work in epochs.
 
-    rates: samples per second by replica count. features: at each new epoch, with the samples then.
+    rates: samples per second by replica count. features: at each new epoch, with the
+    samples then.
     """
 
     limit: int
@@ -47,7 +53,8 @@ class Record:
 
     def note(self, job: JobView) -> None:
         """Take in what `job` reports now."""
-        measured, held = job.measured, job.allocation.num_replicas
+        measured = job.measured
+        held = job.allocation.num_replicas
         self.samples = measured.samples
         self.completed = completed_share(job) or 0.0
         epochs = measured.samples / epoch_samples(job)
@@ -62,7 +69,8 @@ class Record:
         if int(epochs) > int(self.epochs):
             self.features.append((self._features(job, epochs), measured.samples))
         if held != self.held:
-            self.scaled_at, self.held = epochs, held
+            self.scaled_at = epochs
+            self.held = held
         self.epochs = epochs
 
     def now(self, job: JobView) -> Features:
@@ -70,12 +78,11 @@ class Record:
         return self._features(job, self.epochs)
 
     def _features(self, job: JobView, epochs: float) -> Features:
-        loss, accuracy = (
-            job.measured.metrics.get("loss"),
-            job.measured.metrics.get("accuracy", 0.0),
-        )
+        loss = job.measured.metrics.get("loss")
+        accuracy = job.measured.metrics.get("accuracy", 0.0)
         if loss is None:
-            # Without a loss (simulation): the completed share stands for it, where it is known.
+            # Without a loss (simulation): the completed share stands for it, where it
+            # is known.
             return Features(
                 epoch_samples(job), 0.0, epochs, completed_share(job) or 0.0, accuracy
             )
@@ -106,7 +113,9 @@ class Record:
         )
 
     def throughput(self, most: int) -> FloatArray:
-        """Return samples per second on 0..most replicas; all 0 before the first measurement."""
+        """Return samples per second on 0..most replicas; all 0 before the first
+        measurement.
+        """
         if not self.rates:
             return np.zeros(most + 1)
         known = sorted(self.rates)
@@ -120,7 +129,9 @@ class Record:
 
 
 def most_replicas(job: JobView, num_gpus: int) -> int:
-    """Return the most replicas that `job` may ever have: its own, its batch's, four times the nominal."""
+    """Return the most replicas that `job` may ever have: its own, its batch's, four
+    times the nominal.
+    """
     low, high = span(job)
     batch = job.spec.batch
     grows = job.spec.adaptive or batch.schedule is not None
@@ -137,8 +148,11 @@ def most_replicas(job: JobView, num_gpus: int) -> int:
 
 
 def epoch_samples(job: JobView) -> float:
-    """Return the samples of an epoch of `job`, a hundredth of its work where nobody tells how many it has."""
-    forecast, length = job.measured.forecast, job.spec.length
+    """Return the samples of an epoch of `job`, a hundredth of its work where nobody
+    tells how many it has.
+    """
+    forecast = job.measured.forecast
+    length = job.spec.length
     num_epochs = float(forecast.num_epochs) if forecast is not None else 0.0
     if not num_epochs and length is not None:
         num_epochs = length.epochs or 0.0
@@ -151,9 +165,11 @@ def epoch_samples(job: JobView) -> float:
 
 
 def completed_share(job: JobView) -> float | None:
-    """Return the share of its work that `job` has done: by its own target, else by its declared length.
+    """Return the share of its work that `job` has done: by its own target, else by its
+    declared length.
 
-    None where neither is known, and for a job that was to have ended long ago by the latter.
+    None where neither is known, and for a job that was to have ended long ago by the
+    latter.
     """
     if target := job.measured.progress_target:
         return min(job.measured.progress / target, 1.0)
@@ -166,6 +182,8 @@ def completed_share(job: JobView) -> float | None:
 
 
 def decayed(size: int, run_s: float, median_s: float) -> int:
-    """Return what the largest job may keep after `run_s`: 2 size / (T + 1), T over the median, made even."""
+    """Return what the largest job may keep after `run_s`: 2 size / (T + 1), T over the
+    median, made even.
+    """
     kept = max(int(2.0 * size / (run_s / median_s + 1.0)), 1)
     return kept + kept % 2

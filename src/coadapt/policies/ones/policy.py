@@ -1,4 +1,6 @@
-"""ONES (Bian, Li, Wang, You, SC 2021): GPUs and batches by an evolutionary search that never stops."""
+"""ONES (Bian, Li, Wang, You, SC 2021): GPUs and batches by an evolutionary search that
+never stops.
+"""
 
 from dataclasses import dataclass, field
 from statistics import median
@@ -56,11 +58,12 @@ class _Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Ones:
-    """Evolves plans towards the least remaining GPU time, and dictates the batch that goes with each count.
+    """Evolves plans towards the least remaining GPU time, and dictates the batch that
+    goes with each count.
 
-    population: parents. generations: per call; the authors run one a second. They also act at every arrival
-    and exit, so rounds follow those. `plan.diagnostics`: objective (GPU-seconds left of the jobs in the
-    plan), records (of the predictor).
+    population: parents. generations: per call; the authors run one a second. They also
+    act at every arrival and exit, so rounds follow those. `plan.diagnostics`: objective
+    (GPU-seconds left of the jobs in the plan), records (of the predictor).
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -76,7 +79,8 @@ class Ones:
     def __post_init__(self) -> None:
         if self.population < 2 or self.generations < 1:
             raise ValueError(
-                f"population must be >= 2 and generations >= 1, got {self.population} and {self.generations}"
+                f"population must be >= 2 and generations >= 1, got "
+                f"{self.population} and {self.generations}"
             )
         rng = np.random.default_rng(self.seed)
         object.__setattr__(
@@ -84,7 +88,9 @@ class Ones:
         )
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return the best plan found, or the part of it that disturbs nobody too soon."""
+        """Return the best plan found, or the part of it that disturbs nobody too
+        soon.
+        """
         self._observe(view)
         capacity = Capacity(view)
         jobs = [job for job in view.jobs if job.id not in capacity.counts]
@@ -123,9 +129,13 @@ class Ones:
         )
 
     def _observe(self, view: ClusterView) -> None:
-        """Take in reports, learn from jobs that ended, and renew what each job may have."""
-        memory, num_gpus = self._memory, max(view.num_gpus, 1)
-        # In order: what the predictor is fitted to depends on which job it has learned of first.
+        """Take in reports, learn from jobs that ended, and renew what each job may
+        have.
+        """
+        memory = self._memory
+        num_gpus = max(view.num_gpus, 1)
+        # In order: what the predictor is fitted to depends on which job it has learned
+        # of first.
         for gone in sorted(set(memory.records) - {job.id for job in view.jobs}):
             self._learn(memory.records.pop(gone))
         for job in view.jobs:
@@ -147,7 +157,8 @@ class Ones:
     def _decay(self, view: ClusterView, running: list[JobView]) -> None:
         run_s = {job.id: view.at - (job.usage.started_at or 0.0) for job in running}
         largest = max(running, key=lambda job: job.allocation.num_replicas)
-        size, median_s = largest.allocation.num_replicas, median(run_s.values())
+        size = largest.allocation.num_replicas
+        median_s = median(run_s.values())
         if 2 * size >= view.num_gpus and run_s[largest.id] > median_s > 0.0:
             record = self._memory.records[largest.id]
             record.allowed = max(
@@ -155,7 +166,9 @@ class Ones:
             )
 
     def _learn(self, record: Record) -> None:
-        """Add the records of a job that is gone, unless it seems to have been cancelled."""
+        """Add the records of a job that is gone, unless it seems to have been
+        cancelled.
+        """
         if record.samples <= 0.0 or record.completed < COMPLETED_MIN:
             return
         for features, samples in record.features:
@@ -186,7 +199,8 @@ class Ones:
         self, job: JobView
     ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Return the samples left as drawn for each generation (num_generations,)."""
-        memory, record = self._memory, self._memory.records[job.id]
+        memory = self._memory
+        record = self._memory.records[job.id]
         a, b = memory.predictor.shape(record.now(job), completed_share(job))
         share_T = np.clip(memory.rng.beta(a, b, self.generations), SHARE_MIN, 1.0)
         return np.asarray(record.samples * (1.0 / share_T - 1.0), dtype=np.float64)
@@ -236,7 +250,9 @@ class Ones:
         return record.samples * b / a / rate if rate > 0.0 else 0.0
 
     def _parents(self, jobs: list[JobView], num_gpus: int) -> IntArray:
-        """Return the last parents in terms of this round's jobs; at first, the present state alone."""
+        """Return the last parents in terms of this round's jobs; at first, the present
+        state alone.
+        """
         row = {job.id: number for number, job in enumerate(jobs)}
         present = {
             job.id: job.allocation.num_replicas for job in jobs if job.allocation
@@ -258,8 +274,9 @@ class Ones:
     ) -> list[tuple[JobView, int]]:
         """Return who gets how many of `target`, first served first.
 
-        Jobs that have not had their epoch since they were last scheduled keep what they hold; then come
-        those that wait, then the others; what these leave idle goes to jobs that the target leaves out.
+        Jobs that have not had their epoch since they were last scheduled keep what they
+        hold; then come those that wait, then the others; what these leave idle goes to
+        jobs that the target leaves out.
         """
         records = self._memory.records
         kept: list[tuple[JobView, int]] = []
@@ -267,11 +284,9 @@ class Ones:
         changed: list[tuple[JobView, int]] = []
         spare: list[tuple[JobView, int]] = []
         for job in jobs:
-            record, held, wanted = (
-                records[job.id],
-                job.allocation.num_replicas,
-                target.get(job.id, 0),
-            )
+            record = records[job.id]
+            held = job.allocation.num_replicas
+            wanted = target.get(job.id, 0)
             if held and record.epochs - record.scheduled_at < EPOCHS_TO_UPDATE:
                 kept.append((job, held))
             elif wanted:
@@ -286,7 +301,9 @@ class Ones:
         )
 
     def _give(self, capacity: Capacity, given: list[tuple[JobView, int]]) -> None:
-        """Give counts in order; where one does not fit (types, quotas, who went before), fewer replicas."""
+        """Give counts in order; where one does not fit (types, quotas, who went
+        before), fewer replicas.
+        """
         for job, wanted in given:
             low, high = span(job)
             for count in range(min(wanted, high), low - 1, -1):
@@ -295,11 +312,13 @@ class Ones:
 
 
 def dictated_batch(job: JobView, num_replicas: int) -> BatchConfig | None:
-    """Return the batch that goes with `num_replicas`: the user's share per replica, up to the largest total.
+    """Return the batch that goes with `num_replicas`: the user's share per replica, up
+    to the largest total.
 
-    The share is that of the requested batch over the requested replicas, at least the initial one. Linear in
-    the count while the learning rate may grow with it, constant beyond (ONES, batch rule). Only an adaptive
-    job's: others keep what their user requested.
+    The share is that of the requested batch over the requested replicas, at least the
+    initial one. Linear in the count while the learning rate may grow with it, constant
+    beyond (ONES, batch rule). Only an adaptive job's: others keep what their user
+    requested.
     """
     if job.spec.contract is not RescaleContract.ADAPTIVE:
         return requested_batch(job, num_replicas)

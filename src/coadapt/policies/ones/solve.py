@@ -1,24 +1,28 @@
-"""One generation of ONES after the other, compiled: crossover, mutation, fill, reorder, select (SC 2021).
+"""One generation of ONES after the other, compiled: crossover, mutation, fill, reorder,
+select (SC 2021).
 
-Axes: P candidates, G GPUs (genes), J jobs in order of submission, K replicas 0..G, T generations.
+Axes: P candidates, G GPUs (genes), J jobs in order of submission, K replicas 0..G, T
+generations.
 """
 
-# A candidate is a vector of genes, one per GPU: the job that has it, or -1. A job's replicas are its genes'
-# number, and its batch follows from that; so one search decides both. Its score is the GPU time that its
-# jobs still need,
+# A candidate is a vector of genes, one per GPU: the job that has it, or -1. A job's
+# replicas are its genes' number, and its batch follows from that; so one search decides
+# both. Its score is the GPU time that its jobs still need,
 #
 #     sum_j n_j * remaining samples_j / throughput_j(n_j)         (lower is better)
 #
-# which favours jobs that end soon and use GPUs well ("smallest remaining utilisation first"). Jobs that
-# wait add nothing: that nobody waits for ever is left to `fill`, which gives free GPUs to jobs that never
-# ran before anything else. Remaining samples come from the Beta predictor, drawn anew for each generation
-# and the same for all its candidates: a job about which little is known is tried in some generations and
-# left out in others (Thompson sampling).
+# which favours jobs that end soon and use GPUs well ("smallest remaining utilisation
+# first"). Jobs that wait add nothing: that nobody waits for ever is left to `fill`,
+# which gives free GPUs to jobs that never ran before anything else. Remaining samples
+# come from the Beta predictor, drawn anew for each generation and the same for all its
+# candidates: a job about which little is known is tried in some generations and left
+# out in others (Thompson sampling).
 #
-# Parents stand in the first third of the population, children of crossover in the second, mutants in the
-# last. Genes are swapped by position, so position has to mean something: `reorder` lays every candidate out
-# as the running jobs lie, in blocks. The authors' dynamic programme finds the layout with fewest changes;
-# here jobs are in the order in which they lie now, which is the same where counts are, and cheaper. GPUs
+# Parents stand in the first third of the population, children of crossover in the
+# second, mutants in the last. Genes are swapped by position, so position has to mean
+# something: `reorder` lays every candidate out as the running jobs lie, in blocks. The
+# authors' dynamic programme finds the layout with fewest changes; here jobs are in the
+# order in which they lie now, which is the same where counts are, and cheaper. GPUs
 # themselves are given later by `pack`, which moves no job whose count stays.
 
 from typing import NamedTuple
@@ -38,10 +42,12 @@ REMOVE_CHANCE = 0.3  # of a job in mutation (likewise)
 
 
 class Round(NamedTuple):
-    """The jobs of a round. min_J: fewest replicas. allowed_J, limit_J: what a job may have now, and at most.
+    """The jobs of a round. min_J: fewest replicas. allowed_J, limit_J: what a job may
+    have now, and at most.
 
-    fresh_J: never ran. settled_J: may be removed by mutation. alone_s_J: remaining time on one GPU. live_J:
-    where it lies now (its first gene), beyond all GPUs if it waits. cost_JK: GPU-seconds per sample.
+    fresh_J: never ran. settled_J: may be removed by mutation. alone_s_J: remaining time
+    on one GPU. live_J: where it lies now (its first gene), beyond all GPUs if it waits.
+    cost_JK: GPU-seconds per sample.
     """
 
     num_gpus: int
@@ -58,7 +64,8 @@ class Round(NamedTuple):
 def evolve(
     round_: Round, parents_PG: IntArray, left_TJ: FloatArray, rng: np.random.Generator
 ) -> IntArray:
-    """Return the parents after as many generations as `left_TJ` has rows, the best one first.
+    """Return the parents after as many generations as `left_TJ` has rows, the best one
+    first.
 
     left_TJ: samples that each job has left, as drawn for each generation.
     """
@@ -80,11 +87,10 @@ def _evolve(
 ) -> None:
     size = population_PG.shape[0] // 3
     score_P = np.zeros(population_PG.shape[0])
-    # Jobs that ran are filled in by remaining time, layouts made in the order of the present one.
-    by_time_J, by_place_J = (
-        np.argsort(round_.alone_s_J),
-        np.argsort(round_.live_J, kind="mergesort"),
-    )
+    # Jobs that ran are filled in by remaining time, layouts made in the order of the
+    # present one.
+    by_time_J = np.argsort(round_.alone_s_J)
+    by_place_J = np.argsort(round_.live_J, kind="mergesort")
     for generation in range(left_TJ.shape[0]):
         for parent in range(size):
             _refresh(round_, population_PG[parent])
@@ -112,7 +118,9 @@ def counts(round_: Round, genes_G: IntArray) -> IntArray:
 
 @compiled
 def score(round_: Round, genes_G: IntArray, left_J: FloatArray) -> float:
-    """Return the GPU-seconds that the candidate's jobs still need; those that never ran count as none."""
+    """Return the GPU-seconds that the candidate's jobs still need; those that never ran
+    count as none.
+    """
     count_J = counts(round_, genes_G)
     total = 0.0
     for job in range(count_J.size):
@@ -123,7 +131,9 @@ def score(round_: Round, genes_G: IntArray, left_J: FloatArray) -> float:
 
 @compiled_part
 def _refresh(round_: Round, genes_G: IntArray) -> None:
-    """Blank genes beyond what their job may have, and jobs that are left with too few."""
+    """Blank genes beyond what their job may have, and jobs that are left with too
+    few.
+    """
     count_J = np.zeros(round_.min_J.size, dtype=np.int64)
     for gpu in range(genes_G.size):
         job = genes_G[gpu]
@@ -142,25 +152,29 @@ def _refresh(round_: Round, genes_G: IntArray) -> None:
 def _cross(
     round_: Round, population_PG: IntArray, size: int, rng: np.random.Generator
 ) -> None:
-    """Write two children per random pair: genes are swapped where neither job gets more than it may have."""
+    """Write two children per random pair: genes are swapped where neither job gets more
+    than it may have.
+    """
     for pair in range((size + 1) // 2):
-        one, other = int(rng.random() * size), int(rng.random() * size)
-        first, second = (
-            population_PG[size + 2 * pair],
-            population_PG[min(size + 2 * pair + 1, 2 * size - 1)],
-        )
+        one = int(rng.random() * size)
+        other = int(rng.random() * size)
+        first = population_PG[size + 2 * pair]
+        second = population_PG[min(size + 2 * pair + 1, 2 * size - 1)]
         first[:] = population_PG[one]
         second[:] = population_PG[other]
-        first_J, second_J = counts(round_, first), counts(round_, second)
+        first_J = counts(round_, first)
+        second_J = counts(round_, second)
         for gpu in range(first.size):
             if rng.random() >= SWAP_CHANCE or first[gpu] == second[gpu]:
                 continue
-            mine, yours = first[gpu], second[gpu]
+            mine = first[gpu]
+            yours = second[gpu]
             if yours != EMPTY and first_J[yours] >= round_.allowed_J[yours]:
                 continue
             if mine != EMPTY and second_J[mine] >= round_.allowed_J[mine]:
                 continue
-            first[gpu], second[gpu] = yours, mine
+            first[gpu] = yours
+            second[gpu] = mine
             if mine != EMPTY:
                 first_J[mine] -= 1
                 second_J[mine] += 1
@@ -175,7 +189,9 @@ def _cross(
 def _mutate(
     round_: Round, population_PG: IntArray, size: int, rng: np.random.Generator
 ) -> None:
-    """Write one mutant per parent: each job that has run long enough is removed by chance."""
+    """Write one mutant per parent: each job that has run long enough is removed by
+    chance.
+    """
     for parent in range(size):
         mutant = population_PG[2 * size + parent]
         mutant[:] = population_PG[parent]
@@ -188,7 +204,9 @@ def _mutate(
 
 @compiled_part
 def _fill(round_: Round, genes_G: IntArray, by_time_J: IntArray) -> None:
-    """Give free GPUs: to jobs that never ran, in order; then to others, by remaining time."""
+    """Give free GPUs: to jobs that never ran, in order; then to others, by remaining
+    time.
+    """
     count_J = counts(round_, genes_G)
     free = genes_G.size - int(count_J.sum())
     wanted_J = count_J.copy()

@@ -1,4 +1,6 @@
-"""From a solved Pollux round to a plan: allocations, and a sentence per job on why it got what it got."""
+"""From a solved Pollux round to a plan: allocations, and a sentence per job on why it
+got what it got.
+"""
 
 from typing import NamedTuple
 
@@ -12,9 +14,11 @@ from coadapt.policies.pollux.objective import IntArray, RoundProblem
 def explained_plan(
     problem: RoundProblem, rows_JN: IntArray
 ) -> tuple[dict[JobId, Allocation], dict[JobId, str]]:
-    """Return the allocation of each job with replicas, and a sentence for each job of the round.
+    """Return the allocation of each job with replicas, and a sentence for each job of
+    the round.
 
-    It tells what the job gets, what that is worth, and what one GPU more would bring, or why it waits.
+    It tells what the job gets, what that is worth, and what one GPU more would bring,
+    or why it waits.
     """
     given: dict[JobId, Allocation] = {}
     why: dict[JobId, str] = {}
@@ -64,7 +68,8 @@ def _allocation(problem: RoundProblem, row_N: IntArray) -> Allocation:
 def _runs(
     problem: RoundProblem, number: int, allocation: Allocation, cluster: _Cluster
 ) -> str:
-    job, count = problem.jobs[number], allocation.num_replicas
+    job = problem.jobs[number]
+    count = allocation.num_replicas
     speedup = problem.speedup_JSK[number, int(allocation.num_nodes > 1), count]
     moves = allocation != job.allocation and count == job.allocation.num_replicas
     change = (
@@ -88,7 +93,10 @@ def _next(
         if grows and not job.measured.num_replicas_profiled:
             return "more once its first steps were timed"
         if grows and count >= 2 * job.measured.num_replicas_profiled:
-            return f"more once it was timed on more than {job.measured.num_replicas_profiled}"
+            return (
+                f"more once it was timed on more than "
+                f"{job.measured.num_replicas_profiled}"
+            )
         return f"{count} is the most that it may hold"
     local = (
         problem.speedup_JSK[number, 0, count + 1] if count < cluster.largest else 0.0
@@ -102,7 +110,8 @@ def _next(
 
 
 def _waits(problem: RoundProblem, number: int, rows_JN: IntArray) -> str:
-    job, need = problem.jobs[number], int(problem.min_J[number])
+    job = problem.jobs[number]
+    need = int(problem.min_J[number])
     change = (
         f"gives up its {plural(job.allocation.num_replicas, 'GPU')} and waits"
         if job.allocation
@@ -118,11 +127,17 @@ def _waits(problem: RoundProblem, number: int, rows_JN: IntArray) -> str:
     tenant = problem.tenant_J[number]
     left = problem.quota_T[tenant] - rows_JN[problem.tenant_J == tenant].sum()
     if left < need:
-        return f"{change}: needs {plural(need, 'GPU')}, tenant {job.spec.tenant} may hold {left} more"
+        return (
+            f"{change}: needs {plural(need, 'GPU')}, tenant {job.spec.tenant} may "
+            f"hold {left} more"
+        )
     idle = total - int(rows_JN.sum())
     why = (
         "the others make more of theirs"
         if idle < need
         else "but not where it could use them"
     )
-    return f"{change}: needs {plural(need, 'GPU')}, {idle} {'is' if idle == 1 else 'are'} free, {why}"
+    return (
+        f"{change}: needs {plural(need, 'GPU')}, {idle} "
+        f"{'is' if idle == 1 else 'are'} free, {why}"
+    )

@@ -1,32 +1,41 @@
-"""Compiled loops of the exact Pollux solver: choosing one job's row of GPUs, and improving a whole plan.
+"""Compiled loops of the exact Pollux solver: choosing one job's row of GPUs, and
+improving a whole plan.
 
-Axes as in pollux/objective.py. Costs are those of job_cost: the plan with the least sum is the best one.
+Axes as in pollux/objective.py. Costs are those of job_cost: the plan with the least sum
+is the best one.
 """
 
 # How a lawful plan is brought near the bound.
 #
-# Given all others' rows, one job's best row is easy: its cost depends on its number of replicas and on
-# whether they stand in one node, so it is enough to find the best count for each of the two shapes and a
-# place for it (the tightest node that fits; else the emptiest nodes first and the tightest last one).
-# `best_row` does that in one pass. A plan in which no job can do better alone is a local optimum; three
+# Given all others' rows, one job's best row is easy: its cost depends on its number of
+# replicas and on whether they stand in one node, so it is enough to find the best count
+# for each of the two shapes and a place for it (the tightest node that fits; else the
+# emptiest nodes first and the tightest last one).
+# `best_row` does that in one pass. A plan in which no job can do better alone is a
+# local optimum; three
 # moves lead out of it, from cheap to dear:
 #
-#   move        one job: withdraw it, give it its best row
-#   move pair   two jobs: each count of the first, and the best row of the second in what is left
-#   make way    one job gives all back, those who want more help themselves, it takes the rest
+#   move        one job: withdraw it, give it its best row move pair   two jobs: each
+#   count of the first, and the best row of the second in what is left make way    one
+#   job gives all back, those who want more help themselves, it takes the rest
 #
 # Most pairs cannot gain, and the dual bound tells which. Write for each job
 #
-#     slack_j = c_j + (price of what it uses) - reduced_cost_j    >= 0, as the reduced cost is a minimum
+#     slack_j = c_j + (price of what it uses) - reduced_cost_j    >= 0, as the reduced
+#     cost is a minimum
 #
-# and idle = price of all that nobody uses. Summed over jobs, (cost of the plan) - (bound) = sum_j slack_j +
-# idle, with the bound of these prices: the plan's whole distance from it lies in these numbers (but for a
-# pinned job on several nodes, which is not charged them). A change that touches two jobs can
-# gain at most slack_1 + slack_2 + idle, so pairs below that are not tried, and within a pair a count is not
-# tried if its cost with the least that the other could then have does not beat the present one.
+# and idle = price of all that nobody uses. Summed over jobs, (cost of the plan) -
+# (bound) = sum_j slack_j + idle, with the bound of these prices: the plan's whole
+# distance from it lies in these numbers (but for a pinned job on several nodes, which
+# is not charged them). A change that touches two jobs can gain at most slack_1 +
+# slack_2 + idle, so pairs below that are not tried, and within a pair a count is not
+# tried if its cost with the least that the other could then have does not beat the
+# present one.
 #
-# Nothing is drawn: two starts (the relaxation's counts, placed; the present plan) replace random restarts.
-# A move counts only if it gains LEAST_GAIN of what it touches: sums round, and a loop must not live on that.
+# Nothing is drawn: two starts (the relaxation's counts, placed; the present plan)
+# replace random restarts.
+# A move counts only if it gains LEAST_GAIN of what it touches: sums round, and a loop
+# must not live on that.
 
 import numpy as np
 
@@ -53,7 +62,9 @@ from coadapt.policies.pollux.round_costs import (
 LEAST_GAIN = (
     1e-10  # a move must gain more than this share of the cost that it touches (1)
 )
-NOTHING, TAKES, GIVES = variable(0), variable(1), variable(-1)
+NOTHING = variable(0)
+TAKES = variable(1)
+GIVES = variable(-1)
 
 
 @lean_part
@@ -108,7 +119,10 @@ def _account(
 @lean_part
 def can_keep(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
     """Return whether `job`, which holds nothing, can have its current row."""
-    current_N, total, num_nodes, crossed = costs.current_JN[job], 0, 0, False
+    current_N = costs.current_JN[job]
+    total = 0
+    num_nodes = 0
+    crossed = False
     for node in range(current_N.size):
         if current_N[node] > 0:
             total += current_N[node]
@@ -127,7 +141,9 @@ def can_keep(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
 
 @lean_part
 def _order_spanning(costs: PackedCosts, plan: PartialPlan) -> int:
-    """Fill the row ORDER with the nodes that a job over several may use, most free first; return how many."""
+    """Fill the row ORDER with the nodes that a job over several may use, most free
+    first; return how many.
+    """
     most = 0
     for node in range(plan.free_N.size):
         most = max(most, plan.free_N[node])
@@ -146,7 +162,8 @@ def _order_spanning(costs: PackedCosts, plan: PartialPlan) -> int:
 def place(
     costs: PackedCosts, plan: PartialPlan, num_replicas: int, row_N: IntArray
 ) -> int:
-    """Write a row of `num_replicas`: one node, the tightest that fits, else as few as possible.
+    """Write a row of `num_replicas`: one node, the tightest that fits, else as few as
+    possible.
 
     Returns the number of nodes, 0 where there is no such row.
     """
@@ -184,7 +201,9 @@ def _fill(
 
 @lean_part
 def best_row(costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray) -> float:
-    """Write the cheapest row that `job`, which holds nothing, can have in `plan`; return its cost."""
+    """Write the cheapest row that `job`, which holds nothing, can have in `plan`;
+    return its cost.
+    """
     _clear(row_N)
     best = float(costs.cost_JC[job, WAITING])
     if can_keep(costs, plan, job) and (
@@ -222,12 +241,14 @@ def best_row(costs: PackedCosts, plan: PartialPlan, job: int, row_N: IntArray) -
 def place_counts(
     costs: PackedCosts, plan: PartialPlan, count_J: IntArray, order_J: IntArray
 ) -> None:
-    """Give each job of `order_J` its count if possible, first those that keep (-1), pinned ones foremost.
+    """Give each job of `order_J` its count if possible, first those that keep (-1),
+    pinned ones foremost.
 
-    A job that finds no place in one node may get fewer replicas, whatever costs it least. `plan` must be
-    the one in which every job waits.
+    A job that finds no place in one node may get fewer replicas, whatever costs it
+    least. `plan` must be the one in which every job waits.
     """
-    row_N, best_N = plan.scratch_IN[0], plan.scratch_IN[1]
+    row_N = plan.scratch_IN[0]
+    best_N = plan.scratch_IN[1]
     # Frozen jobs first: nobody else may end up on their GPUs, as they can go nowhere.
     for pinned in (True, False):
         for job in range(count_J.size):
@@ -258,9 +279,11 @@ def place_counts(
 def improve(
     costs: PackedCosts, plan: PartialPlan, dual: DualBound, max_trials: int
 ) -> int:
-    """Improve the plan until no job, no pair and no job that makes way for others can do better.
+    """Improve the plan until no job, no pair and no job that makes way for others can
+    do better.
 
-    Returns the trials spent; a trial is one row for one job, and `max_trials` bounds the work.
+    Returns the trials spent; a trial is one row for one job, and `max_trials` bounds
+    the work.
     """
     trials = 0
     improved = True
@@ -293,13 +316,16 @@ def _move_each(costs: PackedCosts, plan: PartialPlan) -> bool:
 def _improve_pairs(
     costs: PackedCosts, plan: PartialPlan, dual: DualBound, max_trials: int
 ) -> tuple[bool, int]:
-    """Improve pairs of jobs, those with most slack first; return whether one gained, and the trials spent.
+    """Improve pairs of jobs, those with most slack first; return whether one gained,
+    and the trials spent.
 
-    What a job pays more than its ideal is its slack; the plan's distance to the bound is all slack and the
-    price of all that lies idle. So a pair is worth trying only if these can pay for a gain.
+    What a job pays more than its ideal is its slack; the plan's distance to the bound
+    is all slack and the price of all that lies idle. So a pair is worth trying only if
+    these can pay for a gain.
     """
     num_jobs = plan.cost_J.size
-    slack_J, order_J = plan.value_J, plan.mark_J
+    slack_J = plan.value_J
+    order_J = plan.mark_J
     for job in range(num_jobs):
         slack_J[job] = _slack(costs, plan, dual, job)
         order_J[job] = job
@@ -309,7 +335,8 @@ def _improve_pairs(
     trials = 0
     for one in range(num_jobs):
         for other in range(num_jobs):
-            first, second = order_J[one], order_J[other]
+            first = order_J[one]
+            second = order_J[other]
             least = LEAST_GAIN * abs(plan.cost_J[first] + plan.cost_J[second])
             worth = slack_J[first] + slack_J[second] + idle > least
             if first == second or not worth or trials >= max_trials:
@@ -337,7 +364,9 @@ def _sort_falling(value_J: FloatArray, order_J: IntArray) -> None:
 
 @lean_part
 def _slack(costs: PackedCosts, plan: PartialPlan, dual: DualBound, job: int) -> float:
-    total, num_nodes, wide = 0, 0, 0.0
+    total = 0
+    num_nodes = 0
+    wide = 0.0
     for node in range(plan.free_N.size):
         total += plan.row_JN[job, node]
         num_nodes += plan.row_JN[job, node] > 0
@@ -353,7 +382,9 @@ def _slack(costs: PackedCosts, plan: PartialPlan, dual: DualBound, job: int) -> 
 
 @lean_part
 def _idle_price(plan: PartialPlan, dual: DualBound) -> float:
-    """Return the price of all that is free: GPUs, nodes for a job that spans nodes, wide pieces' places."""
+    """Return the price of all that is free: GPUs, nodes for a job that spans nodes,
+    wide pieces' places.
+    """
     value = 0.0
     for node in range(plan.free_N.size):
         value += (
@@ -370,7 +401,8 @@ def _move(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
     old = plan.cost_J[job]
     if old <= costs.cost_JC[job, CHEAPEST]:
         return False
-    kept_N, row_N = plan.scratch_IN[0], plan.scratch_IN[1]
+    kept_N = plan.scratch_IN[0]
+    row_N = plan.scratch_IN[1]
     # Withdrawn first, so that its own GPUs count as free for its best row.
     _copy(plan.row_JN[job], kept_N)
     withdraw(costs, plan, job)
@@ -386,18 +418,25 @@ def _move(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
 def _move_pair(
     costs: PackedCosts, plan: PartialPlan, dual: DualBound, first: int, second: int
 ) -> tuple[bool, int]:
-    """Give `first` each count in turn, `second` the best of the rest; take the best pair if it gains."""
-    old_first, old_second = plan.cost_J[first], plan.cost_J[second]
+    """Give `first` each count in turn, `second` the best of the rest; take the best
+    pair if it gains.
+    """
+    old_first = plan.cost_J[first]
+    old_second = plan.cost_J[second]
     target = old_first + old_second
     target -= LEAST_GAIN * abs(target)
-    best_first_N, best_second_N = plan.scratch_IN[2], plan.scratch_IN[3]
-    row_first_N, row_second_N = plan.scratch_IN[4], plan.scratch_IN[5]
+    best_first_N = plan.scratch_IN[2]
+    best_second_N = plan.scratch_IN[3]
+    row_first_N = plan.scratch_IN[4]
+    row_second_N = plan.scratch_IN[5]
     _copy(plan.row_JN[first], best_first_N)
     _copy(plan.row_JN[second], best_second_N)
-    cost_first, cost_second = old_first, old_second
+    cost_first = old_first
+    cost_second = old_second
     withdraw(costs, plan, first)
     withdraw(costs, plan, second)
-    # The least that the second can pay in what is left: its reduced cost, less the price of all that is idle.
+    # The least that the second can pay in what is left: its reduced cost, less the
+    # price of all that is idle.
     rest = dual.reduced_cost_J[second] - _idle_price(plan, dual)
     least = costs.cost_JC[second, CHEAPEST]
     gained = False
@@ -425,7 +464,8 @@ def _move_pair(
             gained = True
             _copy(row_first_N, best_first_N)
             _copy(row_second_N, best_second_N)
-            cost_first, cost_second = cost, other
+            cost_first = cost
+            cost_second = other
     enter(costs, plan, first, best_first_N, cost_first)
     enter(costs, plan, second, best_second_N, cost_second)
     return gained, spent
@@ -473,12 +513,15 @@ def _make_way_in_turn(
 
 @lean_part
 def _make_way(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
-    """Let those who want, who wait foremost, take what they like of what `job` holds, and `job` the rest.
+    """Let those who want, who wait foremost, take what they like of what `job` holds,
+    and `job` the rest.
 
-    Returns whether that gained; else all is as before. Who wants more is marked in the plan.
+    Returns whether that gained; else all is as before. Who wants more is marked in the
+    plan.
     """
     num_jobs = plan.cost_J.size
-    old_J, wants_J = plan.value_J, plan.mark_J
+    old_J = plan.value_J
+    wants_J = plan.mark_J
     for other in range(num_jobs):
         old_J[other] = plan.cost_J[other]
         _copy(plan.row_JN[other], plan.scratch_IN[SAVED + other])
@@ -518,7 +561,9 @@ def _row_price(costs: PackedCosts, dual: DualBound, row_N: IntArray) -> float:
 
 @lean_part
 def _cheapest(costs: PackedCosts, job: int, count: int) -> float:
-    """Return the least cost of `job` with `count` replicas (-1: keep, 0: wait), wherever they stand."""
+    """Return the least cost of `job` with `count` replicas (-1: keep, 0: wait),
+    wherever they stand.
+    """
     if count < 0:
         return float(costs.cost_JC[job, KEEPING])
     if count == 0:
@@ -530,7 +575,9 @@ def _cheapest(costs: PackedCosts, job: int, count: int) -> float:
 def _candidate(
     costs: PackedCosts, plan: PartialPlan, job: int, count: int, row_N: IntArray
 ) -> float:
-    """Write the row of `count` replicas (-1: keep, 0: wait); return its cost, infinite if there is none."""
+    """Write the row of `count` replicas (-1: keep, 0: wait); return its cost, infinite
+    if there is none.
+    """
     if count == 0:
         _clear(row_N)
         return float(costs.cost_JC[job, WAITING])

@@ -1,31 +1,36 @@
-"""Compiled NSGA-II over allocation matrices, as Pollux searches them (OSDI 2021, §4.2.1; Deb et al. 2002).
+"""Compiled NSGA-II over allocation matrices, as Pollux searches them (OSDI 2021,
+§4.2.1; Deb et al. 2002).
 
-Axes as in pollux/objective.py; P candidates, each a matrix (num_jobs, num_nodes); O objectives, both
-minimised: the sum of costs, and minus the cluster's utility. All randomness comes from the generator passed
-in.
+Axes as in pollux/objective.py; P candidates, each a matrix (num_jobs, num_nodes); O
+objectives, both minimised: the sum of costs, and minus the cluster's utility. All
+randomness comes from the generator passed in.
 """
 
-# A candidate is a whole plan: a matrix of jobs by nodes. A generation mates candidates, mutates and repairs
-# their offspring, and keeps the best of parents and offspring together.
+# A candidate is a whole plan: a matrix of jobs by nodes. A generation mates candidates,
+# mutates and repairs their offspring, and keeps the best of parents and offspring
+# together.
 #
-# Two objectives, because one would not do what the authors want: the first is the power mean of the
-# speedups (as a sum of costs); the second, minus the speedups per GPU of the nodes in use, keeps candidates
-# alive that leave nodes empty, from which the authors' autoscaler picks. Here the first one decides in the
-# end. One candidate dominates another if it is no worse in both and better in one. Those whom nobody
-# dominates are front 0; without them, front 1; and so on. Survivors are taken front by front; within the
-# front that does not fit whole, by crowding distance: how far apart a candidate's neighbours are, as a
-# share of the front's spread. It keeps the ends (infinite distance) and thins out where many are alike.
+# Two objectives, because one would not do what the authors want: the first is the power
+# mean of the speedups (as a sum of costs); the second, minus the speedups per GPU of
+# the nodes in use, keeps candidates alive that leave nodes empty, from which the
+# authors' autoscaler picks. Here the first one decides in the end. One candidate
+# dominates another if it is no worse in both and better in one. Those whom nobody
+# dominates are front 0; without them, front 1; and so on. Survivors are taken front by
+# front; within the front that does not fit whole, by crowding distance: how far apart a
+# candidate's neighbours are, as a share of the front's spread. It keeps the ends
+# (infinite distance) and thins out where many are alike.
 #
-# Fronts in one pass: with two objectives, and candidates in order of the first one, a candidate is
-# dominated by a front exactly if that front's latest member dominates it. So each is compared with one
-# member per front.
+# Fronts in one pass: with two objectives, and candidates in order of the first one, a
+# candidate is dominated by a front exactly if that front's latest member dominates it.
+# So each is compared with one member per front.
 #
-# Repair is part of the published method: mutation writes numbers without looking at limits, then conflicts
-# are taken back in a fixed order (meeting of jobs that span nodes, limits per job, capacity per node). What
-# a repair undoes is not penalised. Pinned jobs are restored first, so nobody else's repair can need their
-# GPUs.
+# Repair is part of the published method: mutation writes numbers without looking at
+# limits, then conflicts are taken back in a fixed order (meeting of jobs that span
+# nodes, limits per job, capacity per node). What a repair undoes is not penalised.
+# Pinned jobs are restored first, so nobody else's repair can need their GPUs.
 #
-# Draws are not those of the authors' library: results agree with it in distribution, not draw by draw.
+# Draws are not those of the authors' library: results agree with it in distribution,
+# not draw by draw.
 
 from typing import NamedTuple
 
@@ -40,15 +45,18 @@ CROSSOVER_CHANCE = 0.9
 RESTORE_CHANCE = 0.1  # a job's row returns to what it holds now
 SPARSE_ROW_CHANCE = 0.1
 SPARSE_CELL_CHANCE = 0.1
-# Matings in a row without a new candidate, per place in the population, after which a generation makes do
-# with the offspring that it has. (The authors' library tries fifty times longer; small rounds have few.)
+# Matings in a row without a new candidate, per place in the population, after which a
+# generation makes do with the offspring that it has. (The authors' library tries fifty
+# times longer; small rounds have few.)
 PATIENCE = 1
 
 
 class Population(NamedTuple):
-    """Candidates in slots: slot_P lists those alive, the best first, then the free slots for offspring.
+    """Candidates in slots: slot_P lists those alive, the best first, then the free
+    slots for offspring.
 
-    rows_PJN, value_PO, hash_P, rank_P (front), crowding_P are by slot; the rest is scratch.
+    rows_PJN, value_PO, hash_P, rank_P (front), crowding_P are by slot; the rest is
+    scratch.
     """
 
     slot_P: IntArray
@@ -65,7 +73,8 @@ class Population(NamedTuple):
 
 def empty_population(size: int, costs: RoundCosts) -> Population:
     """Return capacity for `size` candidates, their offspring, and one mating more."""
-    capacity, shape = 2 * size + 2, costs.current_JN.shape
+    capacity = 2 * size + 2
+    shape = costs.current_JN.shape
     return Population(
         slot_P=np.arange(capacity),
         rows_PJN=np.zeros((capacity, *shape), dtype=np.int64),
@@ -88,22 +97,23 @@ def evolve(
     generations: int,
     rng: np.random.Generator,
 ) -> int:
-    """Search from the candidates in the first `num_seeds` slots: repaired, they are generation 1.
+    """Search from the candidates in the first `num_seeds` slots: repaired, they are
+    generation 1.
 
-    Returns the size of the first front, which stands at the start of slot_P, the lowest cost foremost.
+    Returns the size of the first front, which stands at the start of slot_P, the lowest
+    cost foremost.
     """
     size = population.slot_P.size // 2 - 1
     alive = 0
     for seed in range(num_seeds):
         _repair(costs, population, population.rows_PJN[seed], rng)
         if _admit(costs, population, seed, alive):
-            population.slot_P[seed], population.slot_P[alive] = (
-                population.slot_P[alive],
-                seed,
-            )
+            population.slot_P[seed] = population.slot_P[alive]
+            population.slot_P[alive] = seed
             alive += 1
     alive = _survive(population, alive, size)
-    # Elitism: parents compete with their offspring, so the best candidate is never lost.
+    # Elitism: parents compete with their offspring, so the best candidate is never
+    # lost.
     for _ in range(generations - 1):
         grown = alive
         in_vain = 0
@@ -126,16 +136,21 @@ def _mate(
     grown: int,
     rng: np.random.Generator,
 ) -> int:
-    """Add up to two distinct offspring after the `grown` candidates; return how many there are then."""
+    """Add up to two distinct offspring after the `grown` candidates; return how many
+    there are then.
+    """
     first = population.rows_PJN[_tournament(population, alive, rng)]
     second = population.rows_PJN[_tournament(population, alive, rng)]
     num_jobs, num_nodes = first.shape
-    # One cut between jobs: rows above it are swapped, so a job's row is inherited whole.
+    # One cut between jobs: rows above it are swapped, so a job's row is inherited
+    # whole.
     cut = int(rng.random() * num_jobs) if rng.random() < CROSSOVER_CHANCE else 0
-    left, right = population.slot_P[grown], population.slot_P[grown + 1]
+    left = population.slot_P[grown]
+    right = population.slot_P[grown + 1]
     for job in range(num_jobs):
         for node in range(num_nodes):
-            one, other = first[job, node], second[job, node]
+            one = first[job, node]
+            other = second[job, node]
             population.rows_PJN[left, job, node] = other if job < cut else one
             population.rows_PJN[right, job, node] = one if job < cut else other
     for child in (left, right):
@@ -144,13 +159,16 @@ def _mate(
     if _admit(costs, population, left, grown):
         grown += 1
     else:
-        population.slot_P[grown], population.slot_P[grown + 1] = right, left
+        population.slot_P[grown] = right
+        population.slot_P[grown + 1] = left
     return grown + 1 if _admit(costs, population, right, grown) else grown
 
 
 @compiled_part
 def _tournament(population: Population, alive: int, rng: np.random.Generator) -> int:
-    """Return the better of two random candidates: by dominance, then by crowding, then by chance."""
+    """Return the better of two random candidates: by dominance, then by crowding, then
+    by chance.
+    """
     one = int(population.slot_P[int(rng.random() * alive)])
     other = int(population.slot_P[int(rng.random() * alive)])
     if _dominates(population, one, other):
@@ -166,8 +184,10 @@ def _tournament(population: Population, alive: int, rng: np.random.Generator) ->
 
 @compiled_part
 def _dominates(population: Population, one: int, other: int) -> bool:
-    cost, rival_cost = population.value_PO[one, 0], population.value_PO[other, 0]
-    waste, rival_waste = population.value_PO[one, 1], population.value_PO[other, 1]
+    cost = population.value_PO[one, 0]
+    rival_cost = population.value_PO[other, 0]
+    waste = population.value_PO[one, 1]
+    rival_waste = population.value_PO[other, 1]
     return bool(
         cost <= rival_cost
         and waste <= rival_waste
@@ -194,7 +214,8 @@ def _mutate(costs: RoundCosts, rows_JN: IntArray, rng: np.random.Generator) -> N
             tenants += rows_JN[job, node] > 0
         if used >= costs.capacity_N[node]:
             continue
-        # Who holds GPUs on the node takes more of what is free there sooner than who does not.
+        # Who holds GPUs on the node takes more of what is free there sooner than who
+        # does not.
         newcomer = 1.0 / num_jobs
         holder = newcomer + (1.0 - newcomer) / max(tenants, 1)
         for job in range(num_jobs):
@@ -212,7 +233,9 @@ def _repair(
     rows_JN: IntArray,
     rng: np.random.Generator,
 ) -> None:
-    """Make the candidate lawful by taking replicas away as published; pinned jobs keep theirs."""
+    """Make the candidate lawful by taking replicas away as published; pinned jobs keep
+    theirs.
+    """
     num_jobs, num_nodes = rows_JN.shape
     for job in range(num_jobs):
         if costs.pinned_J[job]:
@@ -244,7 +267,9 @@ def _repair(
 def _part_spanning(
     costs: RoundCosts, population: Population, rows_JN: IntArray
 ) -> None:
-    """Leave each node to the first job (pinned ones foremost) of those that span nodes and stand on it."""
+    """Leave each node to the first job (pinned ones foremost) of those that span nodes
+    and stand on it.
+    """
     num_jobs, num_nodes = rows_JN.shape
     for node in range(num_nodes):
         population.left_N[node] = 1
@@ -309,7 +334,9 @@ def _cap_to_left(population: Population, row_N: IntArray, tenant: int) -> None:
 
 @compiled
 def _admit(costs: RoundCosts, population: Population, slot: int, grown: int) -> bool:
-    """Note the objectives of the candidate in `slot`, unless one of the `grown` is the same: then False."""
+    """Note the objectives of the candidate in `slot`, unless one of the `grown` is the
+    same: then False.
+    """
     rows_JN = population.rows_PJN[slot]
     num_jobs, num_nodes = rows_JN.shape
     mixed = 0
@@ -368,7 +395,9 @@ def _same(one_JN: IntArray, other_JN: IntArray) -> bool:
 
 @compiled
 def _survive(population: Population, grown: int, size: int) -> int:
-    """Keep at most `size` of the `grown` candidates, front by front, of the last one the least crowded."""
+    """Keep at most `size` of the `grown` candidates, front by front, of the last one
+    the least crowded.
+    """
     _sort_by_value(population, grown)
     _sort_by_front(population, grown)
     begin = 0
@@ -391,7 +420,8 @@ def _survive(population: Population, grown: int, size: int) -> int:
 def _sort_by_value(population: Population, grown: int) -> None:
     for place in range(1, grown):
         slot = population.slot_P[place]
-        cost, waste = population.value_PO[slot, 0], population.value_PO[slot, 1]
+        cost = population.value_PO[slot, 0]
+        waste = population.value_PO[slot, 1]
         hole = place
         while hole > 0:
             before = population.slot_P[hole - 1]
@@ -407,9 +437,11 @@ def _sort_by_value(population: Population, grown: int) -> None:
 
 @compiled_part
 def _sort_by_front(population: Population, grown: int) -> None:
-    """Rank the candidates, who are in order of value, and group them by rank, else keeping their order.
+    """Rank the candidates, who are in order of value, and group them by rank, else
+    keeping their order.
 
-    In that order a candidate is dominated by a front exactly if the front's latest member dominates it.
+    In that order a candidate is dominated by a front exactly if the front's latest
+    member dominates it.
     """
     num_fronts = 0
     for place in range(grown):
@@ -433,7 +465,9 @@ def _sort_by_front(population: Population, grown: int) -> None:
 
 @compiled_part
 def _measure_crowding(population: Population, begin: int, end: int) -> None:
-    """Note how far apart the neighbours in a front are; 0 for a candidate whose values another one has."""
+    """Note how far apart the neighbours in a front are; 0 for a candidate whose values
+    another one has.
+    """
     before = -1
     place = begin
     while place < end:
@@ -464,8 +498,11 @@ def _equal(population: Population, one: int, other: int) -> bool:
 def _gap(
     population: Population, begin: int, end: int, before: int, after: int
 ) -> float:
-    """Return the distance of two candidates of a front, each objective as a share of the front's spread."""
-    first, last = population.slot_P[begin], population.slot_P[end - 1]
+    """Return the distance of two candidates of a front, each objective as a share of
+    the front's spread.
+    """
+    first = population.slot_P[begin]
+    last = population.slot_P[end - 1]
     gap = 0.0
     for objective in range(2):
         spread = abs(

@@ -1,29 +1,34 @@
-"""Pollux's objective (Qiao et al., OSDI 2021, §4.2), once for the exact solver and for the genetic search.
+"""Pollux's objective (Qiao et al., OSDI 2021, §4.2), once for the exact solver and for
+the genetic search.
 
-Axes: J jobs by (attained service, submission, id), N nodes by id, S shape (0: one node, 1: several nodes),
-K replicas 0..K, C configurations of the goodput table, T tenants, P candidates.
+Axes: J jobs by (attained service, submission, id), N nodes by id, S shape (0: one node,
+1: several nodes), K replicas 0..K, C configurations of the goodput table, T tenants, P
+candidates.
 """
 
 # The objective, and why the solvers see a sum of costs.
 #
-# Pollux (eq. 14) maximises FITNESS_p = (mean_j S_j^p)^(1/p), where S_j is job j's speedup: its goodput on
-# what it gets over its goodput on a fair share of the cluster (GPUs / jobs). p = 1 is the sum of speedups,
-# p = -1 (the default) the harmonic mean: a job of speedup 0.5 then weighs four times as much as one of
-# speedup 1, so falling behind is paid for by the others. A power mean grows with sum_j sign(p) S_j^p, and
-# with sum_j log S_j at p = 0; so minimising the sum of c_j = -sign(p) S_j^p is the same problem, and it is
-# a SUM: each job's cost depends on its own row alone. Both solvers build on that.
+# Pollux (eq. 14) maximises FITNESS_p = (mean_j S_j^p)^(1/p), where S_j is job j's
+# speedup: its goodput on what it gets over its goodput on a fair share of the cluster
+# (GPUs / jobs). p = 1 is the sum of speedups, p = -1 (the default) the harmonic mean: a
+# job of speedup 0.5 then weighs four times as much as one of speedup 1, so falling
+# behind is paid for by the others. A power mean grows with sum_j sign(p) S_j^p, and
+# with sum_j log S_j at p = 0; so minimising the sum of c_j = -sign(p) S_j^p is the same
+# problem, and it is a SUM: each job's cost depends on its own row alone. Both solvers
+# build on that.
 #
-# Moving costs: a job that changes its row trains at rho_j * S_j (eq. 16), rho_j = (T - R delta) / (T +
-# delta) with age T, R rescales so far, delta seconds per rescale. A young job and one that moved often are
-# left where they are.
+# Moving costs: a job that changes its row trains at rho_j * S_j (eq. 16), rho_j = (T -
+# R delta) / (T + delta) with age T, R rescales so far, delta seconds per rescale. A
+# young job and one that moved often are left where they are.
 #
-# Departures of the authors' code from the paper, kept because their figures come from it: speedups are
-# scaled by nodes / GPUs and a floor of 1e-3 is added (so a waiting job costs 1000 at p = -1, not infinity);
-# the fair share is taken on one node even where no node has as many GPUs; a first start is charged like a
-# rescale.
+# Departures of the authors' code from the paper, kept because their figures come from
+# it: speedups are scaled by nodes / GPUs and a floor of 1e-3 is added (so a waiting job
+# costs 1000 at p = -1, not infinity); the fair share is taken on one node even where no
+# node has as many GPUs; a first start is charged like a rescale.
 #
-# Two shapes are all that the step-time model distinguishes, one node or several, and so speedup is a
-# table (job, shape, replicas): 2 K goodputs per job instead of one per allocation.
+# Two shapes are all that the step-time model distinguishes, one node or several, and so
+# speedup is a table (job, shape, replicas): 2 K goodputs per job instead of one per
+# allocation.
 
 import math
 from collections.abc import Mapping, Sequence
@@ -41,7 +46,8 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-# Added to each job's speedup, so that a job that waits does not decide everything (Pollux's code; 1).
+# Added to each job's speedup, so that a job that waits does not decide everything
+# (Pollux's code; 1).
 UTILITY_FLOOR = 1e-3
 NO_QUOTA = 1 << 40  # GPUs; more than any cluster has
 
@@ -50,11 +56,13 @@ NO_QUOTA = 1 << 40  # GPUs; more than any cluster has
 class PolluxOptions:
     """What Pollux's operator may set. The defaults are the published ones.
 
-    power: p of the power mean over jobs; 1 is total speedup, -1 the harmonic mean, lower is fairer (eq. 14).
-    max_nodes_per_job: most nodes of one job. avoid_interference: no two jobs that span nodes share a node.
-    fair_share_on_one_node: the fair share's goodput is taken as if all its GPUs stood in one node, whatever
-    their number (so the authors' code; False spreads them over as few nodes as they need).
-    penalise_first_start: a job's first start costs it as much as a rescale (so the authors' code).
+    power: p of the power mean over jobs; 1 is total speedup, -1 the harmonic mean,
+    lower is fairer (eq. 14). max_nodes_per_job: most nodes of one job.
+    avoid_interference: no two jobs that span nodes share a node.
+    fair_share_on_one_node: the fair share's goodput is taken as if all its GPUs stood
+    in one node, whatever their number (so the authors' code; False spreads them over as
+    few nodes as they need). penalise_first_start: a job's first start costs it as much
+    as a rescale (so the authors' code).
     """
 
     power: float = -1.0
@@ -76,9 +84,10 @@ class PolluxOptions:
 class RoundProblem:
     """One round's choice within one pool, as arrays.
 
-    current_JN: replicas that each job holds now (zeros where they cannot be kept). speedup_JSK: goodput over
-    that of the fair share. rho_J: what is left of it after a rescale. pinned_J: may only keep what it holds.
-    min_J, max_J: replicas that a job may be given while it runs. scale: turns speedup into utility.
+    current_JN: replicas that each job holds now (zeros where they cannot be kept).
+    speedup_JSK: goodput over that of the fair share. rho_J: what is left of it after a
+    rescale. pinned_J: may only keep what it holds. min_J, max_J: replicas that a job
+    may be given while it runs. scale: turns speedup into utility.
     """
 
     options: PolluxOptions
@@ -98,7 +107,8 @@ class RoundProblem:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Rows (num_jobs, num_nodes) of a lawful plan; bound: no lawful plan's costs sum to less.
+    """Rows (num_jobs, num_nodes) of a lawful plan; bound: no lawful plan's costs sum to
+    less.
 
     bound is minus infinity where nothing was proven.
     """
@@ -110,7 +120,9 @@ class Solution:
 def round_problem(
     view: ClusterView, pool: Pool, options: PolluxOptions, quotas: Mapping[str, int]
 ) -> RoundProblem:
-    """Return the problem of `pool`. quotas: GPUs that tenants may still take; one left out has no limit."""
+    """Return the problem of `pool`. quotas: GPUs that tenants may still take; one left
+    out has no limit.
+    """
     jobs = tuple(
         sorted(
             pool.jobs,
@@ -155,12 +167,15 @@ def round_problem(
 
 
 def replica_limits(job: JobView) -> tuple[int, int]:
-    """Return the least and the most replicas that Pollux may give to `job` when it runs.
+    """Return the least and the most replicas that Pollux may give to `job` when it
+    runs.
 
-    A job that never ran gets one GPU, then at most twice what it was timed on (§4.1), always within its own
-    limits and its batch. A frozen job, which can never grow, starts at the count that its user asked for.
+    A job that never ran gets one GPU, then at most twice what it was timed on (§4.1),
+    always within its own limits and its batch. A frozen job, which can never grow,
+    starts at the count that its user asked for.
     """
-    spec, batch = job.spec, job.spec.batch
+    spec = job.spec
+    batch = job.spec.batch
     if spec.contract is RescaleContract.FROZEN:
         return spec.replicas.requested, spec.replicas.requested
     total = batch.max_total if spec.adaptive else limits_in_use(job).requested
@@ -173,7 +188,9 @@ def replica_limits(job: JobView) -> tuple[int, int]:
 
 
 def rescale_factor(job: JobView, at: float, options: PolluxOptions) -> float:
-    """Return ρ = max(age - δ·rescales, 0) / (age + δ), what a rescale leaves of a job's speedup (eq. 16)."""
+    """Return ρ = max(age - δ·rescales, 0) / (age + δ), what a rescale leaves of a job's
+    speedup (eq. 16).
+    """
     if job.usage.started_at is None and not options.penalise_first_start:
         return 1.0
     age = max(at - job.submitted_at, 0.0)
@@ -185,7 +202,9 @@ def rescale_factor(job: JobView, at: float, options: PolluxOptions) -> float:
 
 
 def job_speedup(problem: RoundProblem, rows_JN: IntArray) -> FloatArray:
-    """Return each job's speedup (num_jobs,) under the allocations `rows_JN`, before any penalty."""
+    """Return each job's speedup (num_jobs,) under the allocations `rows_JN`, before any
+    penalty.
+    """
     shape_J = (np.count_nonzero(rows_JN, axis=1) > 1).astype(np.int64)
     speedup_J: FloatArray = problem.speedup_JSK[
         np.arange(len(rows_JN)), shape_J, rows_JN.sum(axis=1)
@@ -194,7 +213,9 @@ def job_speedup(problem: RoundProblem, rows_JN: IntArray) -> FloatArray:
 
 
 def job_utility(problem: RoundProblem, rows_JN: IntArray) -> FloatArray:
-    """Return x_j + floor (num_jobs,): penalised speedup times nodes per GPU, plus UTILITY_FLOOR."""
+    """Return x_j + floor (num_jobs,): penalised speedup times nodes per GPU, plus
+    UTILITY_FLOOR.
+    """
     changed_J = (rows_JN != problem.current_JN).any(axis=1)
     rho_J = np.where(changed_J, problem.rho_J, 1.0)
     return job_speedup(problem, rows_JN) * problem.scale * rho_J + UTILITY_FLOOR
@@ -202,14 +223,18 @@ def job_utility(problem: RoundProblem, rows_JN: IntArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class CostTables:
-    """Each job's cost of keeping its current row (num_jobs,), and of any other one (num_jobs, 2, K + 1)."""
+    """Each job's cost of keeping its current row (num_jobs,), and of any other one
+    (num_jobs, 2, K + 1).
+    """
 
     keep_J: FloatArray
     change_JSK: FloatArray
 
 
 def cost_tables(problem: RoundProblem, rho_J: FloatArray) -> CostTables:
-    """Return the costs of all rows, where `rho_J` is left of a job's speedup after a change."""
+    """Return the costs of all rows, where `rho_J` is left of a job's speedup after a
+    change.
+    """
     power = problem.options.power
     spans_J = (np.count_nonzero(problem.current_JN, axis=1) > 1).astype(np.int64)
     every_J = np.arange(len(problem.jobs))
@@ -225,7 +250,9 @@ def cost_tables(problem: RoundProblem, rho_J: FloatArray) -> CostTables:
 
 
 def job_cost(utility: FloatArray, power: float) -> FloatArray:
-    """Return what each job adds to the sum whose minimum is the maximum of the power mean. Any shape."""
+    """Return what each job adds to the sum whose minimum is the maximum of the power
+    mean. Any shape.
+    """
     if power == 0.0:
         cost: FloatArray = -np.log(utility)
     else:
@@ -234,7 +261,9 @@ def job_cost(utility: FloatArray, power: float) -> FloatArray:
 
 
 def power_mean(total_cost: float, num_jobs: int, power: float) -> float:
-    """Return the power mean of `num_jobs` utilities whose `job_cost` sum to `total_cost`."""
+    """Return the power mean of `num_jobs` utilities whose `job_cost` sum to
+    `total_cost`.
+    """
     mean = total_cost / num_jobs
     return math.exp(-mean) if power == 0.0 else float(abs(mean) ** (1.0 / power))
 
@@ -249,7 +278,9 @@ class _FairShare:
 def _speedup(
     jobs: Sequence[JobView], capacity_N: IntArray, most: int, fair: _FairShare
 ) -> FloatArray:
-    """Return speedup_JSK. Pollux's model knows two kinds of shape, one node and several, so two rows do."""
+    """Return speedup_JSK. Pollux's model knows two kinds of shape, one node and
+    several, so two rows do.
+    """
     node_most = int(capacity_N.max())
     one_node = np.arange(1, max(min(node_most, most), fair.num_gpus) + 1)
     several = np.arange(2, max(most, fair.num_gpus) + 1)
@@ -262,7 +293,8 @@ def _speedup(
     goodput_JSK[:, 1, 2:] = table.goodput_JC[:, len(one_node) :]
     spread = not fair.options.fair_share_on_one_node and fair.num_gpus > node_most
     fair_J = goodput_JSK[:, int(spread), fair.num_gpus]
-    # A fair share that the job's batch cannot fill counts as the best that it can do with less.
+    # A fair share that the job's batch cannot fill counts as the best that it can do
+    # with less.
     fair_J = np.where(
         fair_J > 0.0, fair_J, goodput_JSK[:, 0, : fair.num_gpus + 1].max(axis=1)
     )
@@ -286,7 +318,9 @@ def _current(jobs: Sequence[JobView], nodes: Sequence[Node]) -> IntArray:
 def _drop_what_does_not_fit(
     current_JN: IntArray, pinned_J: BoolArray, capacity_N: IntArray
 ) -> None:
-    """Clear rows of pinned jobs that cannot all stay where they are, on a node that came back smaller."""
+    """Clear rows of pinned jobs that cannot all stay where they are, on a node that
+    came back smaller.
+    """
     free_N = capacity_N.copy()
     for job in np.flatnonzero(pinned_J):
         if (current_JN[job] > free_N).any():
@@ -295,7 +329,9 @@ def _drop_what_does_not_fit(
 
 
 def _keepable(job: JobView, capacity: Mapping[str, int]) -> bool:
-    """Return whether the job's row is still lawful: its node may have gone, or come back with fewer GPUs."""
+    """Return whether the job's row is still lawful: its node may have gone, or come
+    back with fewer GPUs.
+    """
     limits = job.spec.replicas
     return limits.min <= job.allocation.num_replicas <= limits.max and all(
         count <= capacity.get(node, 0) for node, count in job.allocation.slots

@@ -1,7 +1,8 @@
-"""Pollux (Qiao et al., OSDI 2021) as policies: its objective solved nearly exactly, or searched as published.
+"""Pollux (Qiao et al., OSDI 2021) as policies: its objective solved nearly exactly, or
+searched as published.
 
-Both see a round in the same way: pool by pool, as costs per job whose sum is to be least. They differ in
-`solve` alone.
+Both see a round in the same way: pool by pool, as costs per job whose sum is to be
+least. They differ in `solve` alone.
 """
 
 from collections.abc import Callable
@@ -28,14 +29,17 @@ Solve = Callable[[RoundProblem, str], Solution]  # of one pool, and its GPU type
 
 
 def allocate_by_pools(view: ClusterView, options: PolluxOptions, solve: Solve) -> Plan:
-    """Return the plan that `solve` finds for each pool of one GPU type, one after the other.
+    """Return the plan that `solve` finds for each pool of one GPU type, one after the
+    other.
 
-    Diagnostics: objective (power mean over all jobs) and, where every solution has a bound: bound, no plan
-    under these options that leaves each job in its pool exceeds it; gap = 1 - objective/bound.
+    Diagnostics: objective (power mean over all jobs) and, where every solution has a
+    bound: bound, no plan under these options that leaves each job in its pool exceeds
+    it; gap = 1 - objective/bound.
     """
     given: dict[JobId, Allocation] = {}
     why: dict[JobId, str] = {}
-    cost, bound = 0.0, 0.0
+    cost = 0.0
+    bound = 0.0
     for pool in split_pools(view):
         problem = round_problem(view, pool, options, quota_left(view, given, pool))
         solution = solve(problem, pool.gpu_type)
@@ -61,7 +65,8 @@ def allocate_by_pools(view: ClusterView, options: PolluxOptions, solve: Solve) -
 class Pollux(PolluxOptions):
     """Maximises Pollux's objective over all lawful plans of the round. Stateless.
 
-    Options as in PolluxOptions. `plan.diagnostics`: objective, bound, gap; see allocate_by_pools.
+    Options as in PolluxOptions. `plan.diagnostics`: objective, bound, gap; see
+    allocate_by_pools.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -75,11 +80,13 @@ class Pollux(PolluxOptions):
 
 
 class PolluxGenetic:
-    """Searches Pollux's objective with the authors' NSGA-II; the last front seeds the next search.
+    """Searches Pollux's objective with the authors' NSGA-II; the last front seeds the
+    next search.
 
-    population, generations: the size of the search. power, avoid_interference: as in PolluxOptions.
-    `plan.diagnostics`: objective (power mean over all jobs). The search is kept for comparison: `pollux`
-    solves the same objective better in a fraction of the time.
+    population, generations: the size of the search. power, avoid_interference: as in
+    PolluxOptions. `plan.diagnostics`: objective (power mean over all jobs). The search
+    is kept for comparison: `pollux` solves the same objective better in a fraction of
+    the time.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -104,5 +111,7 @@ class PolluxGenetic:
         )
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return the plan of this round; the same views in the same order give the same plans."""
+        """Return the plan of this round; the same views in the same order give the same
+        plans.
+        """
         return allocate_by_pools(view, self._options, self._search.solve)

@@ -1,4 +1,6 @@
-"""Pollux knows one kind of GPU: a cluster of several is cut into pools, and each job belongs to one."""
+"""Pollux knows one kind of GPU: a cluster of several is cut into pools, and each job
+belongs to one.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,11 +18,12 @@ class Pool:
 
 
 def split_pools(view: ClusterView) -> tuple[Pool, ...]:
-    """Return the pools of `view` that have jobs, by GPU type; every job is in one pool, those that allow no
-    GPU type of the cluster in none.
+    """Return the pools of `view` that have jobs, by GPU type; every job is in one pool,
+    those that allow no GPU type of the cluster in none.
 
-    A job stays with the GPU type that it holds. The others go, in order of submission, where most GPUs per
-    job remain; then waiting jobs and, if it evens out the pools, running ones (fewest replicas first) move.
+    A job stays with the GPU type that it holds. The others go, in order of submission,
+    where most GPUs per job remain; then waiting jobs and, if it evens out the pools,
+    running ones (fewest replicas first) move.
     """
     nodes: dict[str, list[Node]] = {}
     for node in view.nodes:
@@ -83,10 +86,13 @@ def _assign(view: ClusterView, num_gpus: dict[str, int]) -> dict[str, list[JobVi
 
 
 def _even_out(members: dict[str, list[JobView]], num_gpus: dict[str, int]) -> None:
-    """Move jobs, cheapest first, while the crowded pool stays the more crowded one without them."""
-    # A pool that took a job in has, with it, more GPUs per job than any other would have with one more. That
-    # stays so: the crowded pool that gives one up then would have what it had, which was the least. So none
-    # gives jobs on, each moves once at most, and one pass over a pool's jobs in order serves it to the end.
+    """Move jobs, cheapest first, while the crowded pool stays the more crowded one
+    without them.
+    """
+    # A pool that took a job in has, with it, more GPUs per job than any other would
+    # have with one more. That stays so: the crowded pool that gives one up then would
+    # have what it had, which was the least. So none gives jobs on, each moves once at
+    # most, and one pass over a pool's jobs in order serves it to the end.
     queues = {
         name: sorted(
             (job for job in jobs if job.spec.contract is not RescaleContract.FROZEN),
@@ -136,7 +142,8 @@ def _fitting(
 def quota_left(
     view: ClusterView, given: Mapping[JobId, Allocation], pool: Pool
 ) -> dict[str, int]:
-    """Return the GPUs that each tenant with a quota may take in `pool`, after what was `given` elsewhere.
+    """Return the GPUs that each tenant with a quota may take in `pool`, after what was
+    `given` elsewhere.
 
     Frozen jobs of other pools that run keep their GPUs, so these are counted too.
     """

@@ -1,6 +1,8 @@
-"""What the solvers of a Pollux round work on: costs, multipliers of the relaxation, a plan in the making.
+"""What the solvers of a Pollux round work on: costs, multipliers of the relaxation, a
+plan in the making.
 
-Axes as in pollux/objective.py. Costs are those of job_cost: the plan with the least sum is the best one.
+Axes as in pollux/objective.py. Costs are those of job_cost: the plan with the least sum
+is the best one.
 """
 
 from typing import NamedTuple
@@ -15,26 +17,38 @@ from coadapt.policies.pollux.objective import (
     cost_tables,
 )
 
-GPUS, NODES, WIDE = 0, 1, 2  # resources
+# resources
+GPUS = 0
+NODES = 1
+WIDE = 2
 NUM_RESOURCES = 3
-PINNED, LEAST, MOST, TENANT = 0, 1, 2, 3  # columns of PackedCosts.limit_JL
-WAITING, KEEPING, CHEAPEST = 0, 1, 2  # columns of PackedCosts.cost_JC
+# columns of PackedCosts.limit_JL
+PINNED = 0
+LEAST = 1
+MOST = 2
+TENANT = 3
+# columns of PackedCosts.cost_JC
+WAITING = 0
+KEEPING = 1
+CHEAPEST = 2
 NUM_TRIALS = 6  # rows that the local search tries at a time
-ORDER, SAVED = (
-    NUM_TRIALS,
-    NUM_TRIALS + 1,
-)  # rows of PartialPlan.scratch_IN: nodes in order, the first job's
-# Cost of stopping a frozen job, in multiples of the largest real one: more than the others together (1).
+# rows of PartialPlan.scratch_IN: nodes in order, the first job's
+ORDER = NUM_TRIALS
+SAVED = NUM_TRIALS + 1
+# Cost of stopping a frozen job, in multiples of the largest real one: more than the
+# others together (1).
 NEVER = 1e6
 
 
 class RoundCosts(NamedTuple):
-    """A round problem with its costs, for the exact solver and for the published search.
+    """A round problem with its costs, for the exact solver and for the published
+    search.
 
-    wait_J, keep_J: of holding nothing, of keeping current_JN. change_JSK: of any other row. speedup_JSK:
-    before any penalty (the search's second objective). least_J: the least cost that the job
-    could have at all. exclusive: no two jobs that span nodes share one. wide_K: the wide pieces that K GPUs
-    in one node are, see pollux/relaxation.py.
+    wait_J, keep_J: of holding nothing, of keeping current_JN. change_JSK: of any other
+    row. speedup_JSK:
+    before any penalty (the search's second objective). least_J: the least cost that the
+    job could have at all. exclusive: no two jobs that span nodes share one. wide_K: the
+    wide pieces that K GPUs in one node are, see pollux/relaxation.py.
     """
 
     capacity_N: IntArray
@@ -55,10 +69,11 @@ class RoundCosts(NamedTuple):
 
 
 class PackedCosts(NamedTuple):
-    """What the exact solver's kernels read of RoundCosts: few arrays, as numba takes each apart at each call.
+    """What the exact solver's kernels read of RoundCosts: few arrays, as numba takes
+    each apart at each call.
 
-    limit_JL: pinned (0 or 1), least and most replicas, tenant. cost_JC: of waiting, of keeping current_JN,
-    the least that there is. The others as in RoundCosts.
+    limit_JL: pinned (0 or 1), least and most replicas, tenant. cost_JC: of waiting, of
+    keeping current_JN, the least that there is. The others as in RoundCosts.
     """
 
     current_JN: IntArray
@@ -85,10 +100,12 @@ def packed(costs: RoundCosts) -> PackedCosts:
 
 
 class DualBound(NamedTuple):
-    """A lower bound on the cost of any plan, and the Lagrange multipliers that prove it.
+    """A lower bound on the cost of any plan, and the Lagrange multipliers that prove
+    it.
 
-    multiplier_R: the price per GPU, per node of a job that spans nodes, per wide piece. reduced_cost_J: the
-    least that each job's cost and the price of what it uses come to together.
+    multiplier_R: the price per GPU, per node of a job that spans nodes, per wide piece.
+    reduced_cost_J: the least that each job's cost and the price of what it uses come to
+    together.
     """
 
     bound: float
@@ -99,8 +116,9 @@ class DualBound(NamedTuple):
 class PartialPlan(NamedTuple):
     """A plan under construction: rows, their costs, and what they leave over.
 
-    spanning_N: jobs that span nodes. wide_N: capacity for wide pieces. Scratch: scratch_IN has NUM_TRIALS
-    rows, one for an order of nodes, and then one per job; value_J and mark_J are a number each per job.
+    spanning_N: jobs that span nodes. wide_N: capacity for wide pieces. Scratch:
+    scratch_IN has NUM_TRIALS rows, one for an order of nodes, and then one per job;
+    value_J and mark_J are a number each per job.
     """
 
     row_JN: IntArray
@@ -131,7 +149,8 @@ def empty_plan(costs: RoundCosts) -> PartialPlan:
 
 
 def round_costs(problem: RoundProblem, *, least_factor: float = 0.0) -> RoundCosts:
-    """Return the problem as the kernels take it: stopping a frozen job that runs is out of reach.
+    """Return the problem as the kernels take it: stopping a frozen job that runs is out
+    of reach.
 
     least_factor: what a rescale leaves at least of a job's speedup; 0 is ρ as it is.
     """
@@ -158,7 +177,9 @@ def round_costs(problem: RoundProblem, *, least_factor: float = 0.0) -> RoundCos
 
 
 def _wideness(problem: RoundProblem) -> FloatArray:
-    """Return the wide pieces that 0, 1, … GPUs in a node are: 1 beyond half of the largest node, ½ at it."""
+    """Return the wide pieces that 0, 1, … GPUs in a node are: 1 beyond half of the
+    largest node, ½ at it.
+    """
     largest = problem.capacity_N.max()
     count_K = np.arange(largest + 1)
     wide_K: FloatArray = 0.5 * (2 * count_K >= largest) + 0.5 * (2 * count_K > largest)

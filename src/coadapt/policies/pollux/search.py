@@ -1,4 +1,6 @@
-"""Searching a Pollux round as published: NSGA-II over allocation matrices, seeded with its last front."""
+"""Searching a Pollux round as published: NSGA-II over allocation matrices, seeded with
+its last front.
+"""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ from coadapt.policies.pollux.round_costs import round_costs
 
 @dataclass(frozen=True, slots=True)
 class _Front:
-    """The last search's first front (num_candidates, num_jobs, num_nodes), and what its axes stand for."""
+    """The last search's first front (num_candidates, num_jobs, num_nodes), and what its
+    axes stand for.
+    """
 
     jobs: tuple[JobId, ...]
     nodes: tuple[NodeId, ...]
@@ -26,9 +30,11 @@ class GeneticSearch:
     def __init__(self, *, seed: int, population: int, generations: int) -> None:
         if population < 1 or generations < 1:
             raise ValueError(
-                f"population and generations must be >= 1, got {population} and {generations}"
+                f"population and generations must be >= 1, got {population} and "
+                f"{generations}"
             )
-        self._population, self._generations = population, generations
+        self._population = population
+        self._generations = generations
         self._rng = np.random.default_rng(seed)
         self._fronts: dict[str, _Front] = {}
 
@@ -48,17 +54,17 @@ class GeneticSearch:
         return Solution(front_PJN[0], -math.inf)
 
     def _seeds(self, problem: RoundProblem, last: _Front | None) -> IntArray:
-        """Return the last front's candidates in terms of this round, else the present state alone."""
+        """Return the last front's candidates in terms of this round, else the present
+        state alone.
+        """
         if last is None:
             return problem.current_JN[None]
         now = {job.id: row for row, job in enumerate(problem.jobs)}
         column = {node.id: number for number, node in enumerate(problem.nodes)}
         then = [row for row, job in enumerate(last.jobs) if job in now]
         kept = [number for number, node in enumerate(last.nodes) if node in column]
-        rows, columns = (
-            [now[last.jobs[row]] for row in then],
-            [column[last.nodes[node]] for node in kept],
-        )
+        rows = [now[last.jobs[row]] for row in then]
+        columns = [column[last.nodes[node]] for node in kept]
         seeds_PJN = np.zeros(
             (len(last.rows_PJN), *problem.current_JN.shape), dtype=np.int64
         )

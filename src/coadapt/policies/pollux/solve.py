@@ -1,4 +1,5 @@
-"""Solving a Pollux round nearly exactly: a relaxation bounds it from below, a local search comes near that.
+"""Solving a Pollux round nearly exactly: a relaxation bounds it from below, a local
+search comes near that.
 
 Nothing is drawn at random.
 """
@@ -21,19 +22,22 @@ from coadapt.policies.pollux.round_costs import (
     round_costs,
 )
 
-# Factor on the speedup of a job for which a change would leave nothing (ρ = 0): nothing to the objective, but
-# among equals it lets a free GPU be used (1).
+# Factor on the speedup of a job for which a change would leave nothing (ρ = 0): nothing
+# to the objective, but among equals it lets a free GPU be used (1).
 LEAST_RESCALE_FACTOR = 1e-9
 # A plan this close to the bound, as a share of it, needs no other start (1).
 NEGLIGIBLE = 1e-9
-# Above this many inner steps (measured: 1 ns each) the exact relaxation gives way to multipliers alone.
+# Above this many inner steps (measured: 1 ns each) the exact relaxation gives way to
+# multipliers alone.
 MAX_EXACT_STEPS = 5_000_000
 # Rows tried while improving plans (measured: 4 µs each at 400 jobs on 256 nodes).
 MAX_TRIALS = 20_000
 
 
 def solve(problem: RoundProblem) -> Solution:
-    """Return a plan with nearly the least sum of costs, and the bound that proves how near."""
+    """Return a plan with nearly the least sum of costs, and the bound that proves how
+    near.
+    """
     relaxed = relax(round_costs(problem, least_factor=LEAST_RESCALE_FACTOR))
     costs = packed(relaxed.costs)
     best = empty_plan(relaxed.costs)
@@ -51,7 +55,8 @@ def solve(problem: RoundProblem) -> Solution:
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """A round without placing. bound: no lawful plan costs less. wanted_J: replica counts that reach it.
+    """A round without placing. bound: no lawful plan costs less. wanted_J: replica
+    counts that reach it.
 
     order_J: jobs in the order in which they are best placed.
     """
@@ -64,7 +69,9 @@ class Relaxed:
 
 
 def relax(costs: RoundCosts) -> Relaxed:
-    """Return the relaxed round: solved exactly where that is cheap, else by multipliers alone."""
+    """Return the relaxed round: solved exactly where that is cheap, else by multipliers
+    alone.
+    """
     choices = relaxation.list_choices(costs)
     dual, option_J = relaxation.lagrangian_relaxation(costs, choices)
     bound = dual.bound
@@ -83,15 +90,15 @@ def relax(costs: RoundCosts) -> Relaxed:
         )
         bound = max(bound, exact - multiplier * num_wide)
     every_J = np.arange(len(option_J))
-    wanted_J, wide_J = (
-        choices.count_JO[every_J, option_J],
-        choices.use_JOR[every_J, option_J, WIDE],
-    )
+    wanted_J = choices.count_JO[every_J, option_J]
+    wide_J = choices.use_JOR[every_J, option_J, WIDE]
     return Relaxed(costs, dual, bound, wanted_J, np.lexsort((-wanted_J, -wide_J)))
 
 
 def _starts(relaxed: Relaxed, costs: PackedCosts) -> Iterator[PartialPlan]:
-    """Yield plans to improve: the relaxation's counts placed, wide pieces first, and the present plan."""
+    """Yield plans to improve: the relaxation's counts placed, wide pieces first, and
+    the present plan.
+    """
     present_J = np.where(costs.current_JN.any(axis=1), relaxation.KEEP, 0)
     for count_J in (relaxed.wanted_J, present_J):
         plan = empty_plan(relaxed.costs)

@@ -1,1 +1,3 @@
-"""Predictors that several policies need: what is left of a job, and how sure that is."""
+"""Predictors that several policies need: what is left of a job, and how sure that
+is.
+"""

@@ -1,12 +1,14 @@
 """What communication costs a job on a placement, by what it told of its steps."""
 
-# A step of the user's batch takes T(placement); its passes alone take T_compute. The difference is what the
-# job waits for its network, since part of the exchange hides behind the last pass. Without a model of the GPU
-# type the one of the type on which most replicas were timed speaks: the network is that of the cluster, and
-# shares of a step are what is asked for.
+# A step of the user's batch takes T(placement); its passes alone take T_compute. The
+# difference is what the job waits for its network, since part of the exchange hides
+# behind the last pass. Without a model of the GPU type the one of the type on which
+# most replicas were timed speaks: the network is that of the cluster, and shares of a
+# step are what is asked for.
 #
-# A job that told no model but a forecast is known on packed placements only: T(n) is told, and its passes
-# take at least T(1) / n. So what a replica spends on each pass whatever its samples counts as communication.
+# A job that told no model but a forecast is known on packed placements only: T(n) is
+# told, and its passes take at least T(1) / n. So what a replica spends on each pass
+# whatever its samples counts as communication.
 
 from typing import NamedTuple
 
@@ -15,7 +17,9 @@ from coadapt.model import JobView, Placement, ThroughputParams
 
 
 class Step(NamedTuple):
-    """One optimiser step. whole_s: its seconds; compute_s: those of its passes alone."""
+    """One optimiser step. whole_s: its seconds; compute_s: those of its passes
+    alone.
+    """
 
     whole_s: float
     compute_s: float
@@ -27,8 +31,11 @@ class Step(NamedTuple):
 
 
 def step_on(job: JobView, gpu_type: str, placement: Placement) -> Step | None:
-    """Return a step of the requested batch of `job` on `placement`; None if it told nothing of its steps."""
-    params, forecast = _params(job, gpu_type), job.measured.forecast
+    """Return a step of the requested batch of `job` on `placement`; None if it told
+    nothing of its steps.
+    """
+    params = _params(job, gpu_type)
+    forecast = job.measured.forecast
     if params is None:
         if forecast is None:
             return None

@@ -1,19 +1,22 @@
 """What a job's declared length says where its own reports say nothing yet."""
 
-# A forecast needs a length and a speed. A job's reports tell both, once its steps were timed and its end is
-# known; a loop that knows no end of its own never tells the length. Its user's word stands in, and a speed
+# A forecast needs a length and a speed. A job's reports tell both, once its steps were
+# timed and its end is known; a loop that knows no end of its own never tells the
+# length. Its user's word stands in, and a speed
 # goes with it, the first of these that there is:
 #
 #   1. the step-time model that the job told, on as many replicas as it can use;
-#   2. the step time that it told last, on what it holds, and in proportion on other counts;
-#   3. a second per step on the GPUs that it requested, and in proportion on other counts.
+#   2. the step time that it told last, on what it holds, and in proportion on other
+#      counts;
+#   3. a second per step on the GPUs that it requested, and in proportion on other
+#      counts.
 #
-# Under 2 and 3 the forecast ends at the count that it holds or requested: no policy gives more by a speed
-# that nobody measured. `epochs` say nothing before reports do, and who reports how many samples an epoch has
-# tells the end, too.
+# Under 2 and 3 the forecast ends at the count that it holds or requested: no policy
+# gives more by a speed that nobody measured. `epochs` say nothing before reports do,
+# and who reports how many samples an epoch has tells the end, too.
 #
-# The word may be wrong. A job that has trained on more than HONEST_TIMES of it is one of unknown length
-# again, so nobody goes first for ever by declaring little.
+# The word may be wrong. A job that has trained on more than HONEST_TIMES of it is one
+# of unknown length again, so nobody goes first for ever by declaring little.
 
 from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.forecast import packed_step_times
@@ -27,7 +30,9 @@ COUNTS_MAX = 1024  # replicas that a forecast of ours goes up to
 
 
 def forecast_of(job: JobView) -> Forecast | None:
-    """Return the forecast of `job`: its own, else one by its declared length; None if it has neither."""
+    """Return the forecast of `job`: its own, else one by its declared length; None if
+    it has neither.
+    """
     if job.measured.forecast is not None:
         return job.measured.forecast
     left = declared_steps_left(job)
@@ -39,8 +44,11 @@ def forecast_of(job: JobView) -> Forecast | None:
 
 
 def declared_samples(job: JobView) -> float | None:
-    """Return how many samples `job` is to train on by its user's word; None where it says nothing."""
-    length, batch = job.spec.length, job.spec.batch
+    """Return how many samples `job` is to train on by its user's word; None where it
+    says nothing.
+    """
+    length = job.spec.length
+    batch = job.spec.batch
     if length is None or length.epochs is not None:
         return None
     if length.samples is not None:
@@ -58,14 +66,16 @@ def declared_steps_left(job: JobView) -> float | None:
 
     None where nothing was declared, and for a job that was to have ended long ago.
     """
-    whole, done = declared_samples(job), job.measured.samples
+    whole = declared_samples(job)
+    done = job.measured.samples
     if whole is None or done > HONEST_TIMES * whole:
         return None
     return max((whole - done) / limits_in_use(job).requested, 1.0)
 
 
 def _step_times(job: JobView) -> tuple[float, ...]:
-    profiles, held = job.measured.by_type, job.allocation
+    profiles = job.measured.by_type
+    held = job.allocation
     if profiles:
         name = max(
             sorted(profiles), key=lambda each: profiles[each].num_replicas_profiled
@@ -78,7 +88,8 @@ def _step_times(job: JobView) -> tuple[float, ...]:
         return packed_step_times(
             profiles[name].params, limits_in_use(job, name), most, per_node
         )
-    timed_s, count = job.measured.step_time_s, requested_gpus(job)
+    timed_s = job.measured.step_time_s
+    count = requested_gpus(job)
     alone_s = timed_s * held.num_replicas if timed_s and held else STEP_S * count
     most = min(max(held.num_replicas, count), COUNTS_MAX)
     return tuple(alone_s / each for each in range(1, most + 1))

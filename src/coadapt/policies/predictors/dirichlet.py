@@ -1,20 +1,25 @@
 """Epochs left in each mode of a job that changes its own batch (Shockwave, NSDI'23).
 
-A mode is a total batch that the job may use. M modes, in increasing order of their batch.
+A mode is a total batch that the job may use. M modes, in increasing order of their
+batch.
 """
 
-# What is known: the number of epochs in all, E; the modes that the job may visit; the seconds of an epoch
-# in each; and the modes of the epochs seen so far. Not known: when the job changes. Two rules guess.
+# What is known: the number of epochs in all, E; the modes that the job may visit; the
+# seconds of an epoch in each; and the modes of the epochs seen so far. Not known: when
+# the job changes. Two rules guess.
 #
-# Counting (the released code): shares of the modes have a Dirichlet prior, E / M in each mode, and every
-# epoch seen adds one to its own. The expected share of a mode, of E epochs in all, less the epochs seen in
-# it, is what is left. The prior weighs as much as the whole job does: a job that left its small batch long
-# ago is still believed to return to it, and remaining times come out too long until the end.
+# Counting (the released code): shares of the modes have a Dirichlet prior, E / M in
+# each mode, and every epoch seen adds one to its own. The expected share of a mode, of
+# E epochs in all, less the epochs seen in it, is what is left. The prior weighs as much
+# as the whole job does: a job that left its small batch long ago is still believed to
+# return to it, and remaining times come out too long until the end.
 #
-# Restatement (the paper): a phase that has ended is known, so it says nothing about the others any more.
-# What is left is spread evenly over the modes whose phase has not ended, the present one among them. For a
-# job that only grows this is right at its last mode, where counting is worst. A job that returns to a mode
-# (Accordion at a drop of the learning rate) opens its phase again.
+# Restatement (the paper): a phase that has ended is known, so it says nothing about the
+# others any more.
+# What is left is spread evenly over the modes whose phase has not ended, the present
+# one among them. For a job that only grows this is right at its last mode, where
+# counting is worst. A job that returns to a mode (Accordion at a drop of the learning
+# rate) opens its phase again.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,8 +46,8 @@ def epochs_left(
 ) -> list[float]:
     """Return the expected epochs left in each mode; they sum to what is left in all.
 
-    num_epochs: of the whole job. phases: of the finished epochs, in order. current: the mode of the present
-    one. Raises ValueError for a mode that is not among `num_modes`.
+    num_epochs: of the whole job. phases: of the finished epochs, in order. current: the
+    mode of the present one. Raises ValueError for a mode that is not among `num_modes`.
     """
     if not all(
         0 <= mode < num_modes for mode in (current, *(phase.mode for phase in phases))
@@ -72,7 +77,8 @@ def _by_counts(num_epochs: int, left: int, seen: Sequence[int]) -> list[float]:
     expected = [
         num_epochs * (prior + count) / (num_epochs + sum(seen)) for count in seen
     ]
-    # Whole epochs seen are taken off while a whole one is there, as in the released code: never below 0.
+    # Whole epochs seen are taken off while a whole one is there, as in the released
+    # code: never below 0.
     rest = [
         share - min(count, int(share))
         for share, count in zip(expected, seen, strict=True)

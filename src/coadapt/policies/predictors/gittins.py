@@ -1,12 +1,16 @@
-"""The Gittins index of jobs of unknown length, from the lengths of others (Gu et al., NSDI 2019)."""
+"""The Gittins index of jobs of unknown length, from the lengths of others (Gu et al.,
+NSDI 2019).
+"""
 
-# With S the GPU-seconds that jobs of the past needed, a job that has used A and may go on for up to D more:
+# With S the GPU-seconds that jobs of the past needed, a job that has used A and may go
+# on for up to D more:
 #
 #   G(A) = P(S - A <= D | S > A) / E[min(S - A, D) | S > A]
 #
-# the chance that it ends, per GPU-second that it is expected to use up. The authors' code divides by the mean
-# of the samples themselves where the definition has S - A; we use the definition. Sums of sorted samples from
-# either end make an index two bisections.
+# the chance that it ends, per GPU-second that it is expected to use up. The authors'
+# code divides by the mean of the samples themselves where the definition has S - A; we
+# use the definition. Sums of sorted samples from either end make an index two
+# bisections.
 
 import math
 from bisect import bisect_right, insort
@@ -36,7 +40,9 @@ class GittinsIndex:
         self._sums = []
 
     def __call__(self, attained_gpu_s: float, quantum_gpu_s: float) -> float:
-        """Return G, 1 / GPU-second; 0 beyond the largest sample. The quantum may be infinite."""
+        """Return G, 1 / GPU-second; 0 beyond the largest sample. The quantum may be
+        infinite.
+        """
         if not self._sums:
             self._sums = [0.0, *accumulate(self._samples)]
         first = bisect_right(self._samples, attained_gpu_s)

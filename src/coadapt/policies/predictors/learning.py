@@ -1,12 +1,17 @@
-"""What is seen of jobs while they learn: their losses, how long alike ones trained, how their steps scale."""
+"""What is seen of jobs while they learn: their losses, how long alike ones trained, how
+their steps scale.
+"""
 
-# Step time on n replicas (Optimus, EuroSys'18, §3.2, synchronous, without parameter servers):
+# Step time on n replicas (Optimus, EuroSys'18, §3.2, synchronous, without parameter
+# servers):
 #
-#   T(n) = p / n + q + r n,   p, q, r >= 0     the batch cut over n, what does not depend on n, communication
+#   T(n) = p / n + q + r n,   p, q, r >= 0     the batch cut over n, what does not
+#   depend on n, communication
 #
-# fitted to the step times seen so far at the same batch, relative errors alike, over all jobs of the
-# application. Where fewer counts were seen than there are terms, the first terms have to do: jobs are taken
-# to scale until they are seen not to. Optimus's sample runs before a job starts are replaced by that.
+# fitted to the step times seen so far at the same batch, relative errors alike, over
+# all jobs of the application. Where fewer counts were seen than there are terms, the
+# first terms have to do: jobs are taken to scale until they are seen not to. Optimus's
+# sample runs before a job starts are replaced by that.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +23,8 @@ from coadapt.policies.allocation.capacity import gpu_type_held
 from coadapt.policies.predictors.loss_curves import LossCurve, fit_curve, normalised
 from coadapt.policies.predictors.nonnegative import least_squares
 
-# What a job may log that tells how far it is, best first; "validation_metric" is what measured traces have.
+# What a job may log that tells how far it is, best first; "validation_metric" is what
+# measured traces have.
 LOSS_NAMES = ("loss", "train_loss", "validation_loss", "validation_metric")
 POINTS_MAX = 256  # of one job; then every other one is dropped
 NEWEST = 0.5  # weight of the newest step time at a count
@@ -28,7 +34,8 @@ LEAST_FALL = 1e-9  # of the range: nothing is divided by 0
 
 @dataclass(slots=True)
 class _Seen:
-    """One job. points: (samples, loss) at each change of what it logs. num_told: how often that was.
+    """One job. points: (samples, loss) at each change of what it logs. num_told: how
+    often that was.
 
     samples: trained so far. held: at the last view.
     """
@@ -44,7 +51,9 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Ended:
-    """Jobs of one application that are gone: how many, and the samples that they trained on in all."""
+    """Jobs of one application that are gone: how many, and the samples that they
+    trained on in all.
+    """
 
     count: int = 0
     samples: float = 0.0
@@ -75,7 +84,8 @@ class Learning:
             if loss is not None and (not seen.points or loss != seen.points[-1][1]):
                 self._tell(seen, loss)
             held = job.allocation
-            step_s, kind = job.measured.step_time_s, gpu_type_held(job, nodes)
+            step_s = job.measured.step_time_s
+            kind = gpu_type_held(job, nodes)
             if (
                 held
                 and held == seen.held
@@ -90,7 +100,9 @@ class Learning:
             seen.held = held
 
     def curve(self, job: JobView, *, quadratic: bool = False) -> LossCurve | None:
-        """Return the curve through the losses of `job` over samples; None if it told too few."""
+        """Return the curve through the losses of `job` over samples; None if it told
+        too few.
+        """
         seen = self._seen[job.id]
         if seen.fitted_at != (seen.num_told, quadratic):
             seen.curve = fit_curve(seen.points, quadratic=quadratic)
@@ -98,7 +110,9 @@ class Learning:
         return seen.curve
 
     def epoch_samples(self, job: JobView) -> float | None:
-        """Return the mean samples between two losses of `job`, which count as an epoch; None before one."""
+        """Return the mean samples between two losses of `job`, which count as an epoch;
+        None before one.
+        """
         seen = self._seen[job.id]
         return (
             seen.points[-1][0] / seen.num_told
@@ -107,7 +121,8 @@ class Learning:
         )
 
     def largest_fall(self, job: JobView) -> float:
-        """Return the largest fall of the losses of `job` from one to the next, in ranges of them.
+        """Return the largest fall of the losses of `job` from one to the next, in
+        ranges of them.
 
         Raises ValueError for a job without a curve.
         """
@@ -117,7 +132,9 @@ class Learning:
         return max(float((losses[:-1] - losses[1:]).max(initial=0.0)), LEAST_FALL)
 
     def usual_samples(self, job: JobView) -> float | None:
-        """Return the mean samples of jobs of its application that are gone; None before one is."""
+        """Return the mean samples of jobs of its application that are gone; None before
+        one is.
+        """
         ended = self._ended.get(job.spec.application)
         return ended.samples / ended.count if ended is not None else None
 
@@ -156,18 +173,23 @@ def _kind(job: JobView, gpu_type: str) -> tuple[str, int, str]:
 
 
 def types_to_count_on(view: ClusterView) -> tuple[dict[JobId, str], int]:
-    """Return the GPU type whose speed counts for each job, and the most GPUs that there are of one type.
+    """Return the GPU type whose speed counts for each job, and the most GPUs that there
+    are of one type.
 
-    What the job holds, else the type that the cluster has most of (the last by name where two have as many).
+    What the job holds, else the type that the cluster has most of (the last by name
+    where two have as many).
     """
-    num_gpus, nodes = gpus_by_type(view.nodes), {node.id: node for node in view.nodes}
+    num_gpus = gpus_by_type(view.nodes)
+    nodes = {node.id: node for node in view.nodes}
     roomiest = max(num_gpus, key=lambda name: (num_gpus[name], name), default="")
     chosen = {job.id: gpu_type_held(job, nodes) or roomiest for job in view.jobs}
     return chosen, max(num_gpus.values(), default=1)
 
 
 def total_batch(job: JobView) -> int:
-    """Return the total batch that `job` trains with: the requested one, or what it chose by itself."""
+    """Return the total batch that `job` trains with: the requested one, or what it
+    chose by itself.
+    """
     batch = job.measured.batch
     return (
         batch.total
@@ -177,7 +199,9 @@ def total_batch(job: JobView) -> int:
 
 
 def fit_steps(step_s: Mapping[int, float]) -> tuple[float, float, float]:
-    """Return p, q, r of T(n) = p / n + q + r n for step times (s) by replicas; of 1 s without any."""
+    """Return p, q, r of T(n) = p / n + q + r n for step times (s) by replicas; of 1 s
+    without any.
+    """
     if not step_s:
         return UNSEEN_STEP_S, 0.0, 0.0
     n_P = np.array(sorted(step_s), dtype=np.float64)

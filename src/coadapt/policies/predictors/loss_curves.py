@@ -1,15 +1,19 @@
-"""How far a job's loss has to fall: curves through what it logs (Optimus, EuroSys'18; SLAQ, SoCC'17)."""
+"""How far a job's loss has to fall: curves through what it logs (Optimus, EuroSys'18;
+SLAQ, SoCC'17).
+"""
 
 # The family, with q = 0 for Optimus (§3.1) and q >= 0 for SLAQ's sub-linear algorithms:
 #
 #   loss(x) = 1 / (q x^2 + a x + b) + c,   q, a, b >= 0
 #
-# For a given c it is linear in 1 / (loss - c): non-negative least squares, as in both papers. c is tried on
-# a grid below the least loss. An error of 1 / (loss - c) is (loss - c)^2 times as large in the loss, which
-# weighs the points; late ones count more, as in Optimus's code: by 1, 4 and 16 in three equal parts.
+# For a given c it is linear in 1 / (loss - c): non-negative least squares, as in both
+# papers. c is tried on a grid below the least loss. An error of 1 / (loss - c) is (loss
+# - c)^2 times as large in the loss, which weighs the points; late ones count more, as
+# in Optimus's code: by 1, 4 and 16 in three equal parts.
 #
-# Measures that rise, accuracy for one, are turned round; losses are divided by the range seen so far, so
-# that jobs compare. A point that is farther from its neighbours than their range is left out.
+# Measures that rise, accuracy for one, are turned round; losses are divided by the
+# range seen so far, so that jobs compare. A point that is farther from its neighbours
+# than their range is left out.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +27,16 @@ FloatArray = NDArray[np.float64]
 
 POINTS_MIN = 3  # both papers need as many
 LATE_WEIGHTS = (1.0, 4.0, 16.0)
-# Distance of c below the least loss, in ranges: from a curve that is at its end to one far from it.
+# Distance of c below the least loss, in ranges: from a curve that is at its end to one
+# far from it.
 GAPS_G: FloatArray = np.concatenate([[1e-6], np.geomspace(1e-3, 8.0, 40)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCurve:
-    """loss(x) = 1 / (quad x^2 + slope x + start) + floor, in ranges of the losses that it was fitted to."""
+    """loss(x) = 1 / (quad x^2 + slope x + start) + floor, in ranges of the losses that
+    it was fitted to.
+    """
 
     quad: float
     slope: float
@@ -48,7 +55,9 @@ class LossCurve:
 def fit_curve(
     points: Sequence[tuple[float, float]], *, quadratic: bool = False
 ) -> LossCurve | None:
-    """Return the curve through points (x >= 0 ascending, loss); None with too few, or if they are level."""
+    """Return the curve through points (x >= 0 ascending, loss); None with too few, or
+    if they are level.
+    """
     if len(points) < POINTS_MIN:
         return None
     x_P, raw_P = np.array(points, dtype=np.float64).T
@@ -58,7 +67,8 @@ def fit_curve(
     kept_P = ~_outliers(loss_P)
     if kept_P.sum() < POINTS_MIN:
         return None
-    x_P, loss_P = x_P[kept_P] / x_P[-1], loss_P[kept_P]
+    x_P = x_P[kept_P] / x_P[-1]
+    loss_P = loss_P[kept_P]
     weight_P = np.sqrt(np.repeat(LATE_WEIGHTS, -(-len(x_P) // 3))[: len(x_P)])
     floor_G = loss_P.min() - GAPS_G
     above_GP = loss_P[None, :] - floor_G[:, None]
@@ -81,7 +91,9 @@ def fit_curve(
 
 
 def normalised(loss_P: FloatArray) -> FloatArray | None:
-    """Return the losses from 1 downwards in ranges, turned round if they rise; None if they are level."""
+    """Return the losses from 1 downwards in ranges, turned round if they rise; None if
+    they are level.
+    """
     spread = float(np.ptp(loss_P))
     if not spread > 0.0:
         return None
@@ -93,7 +105,9 @@ def normalised(loss_P: FloatArray) -> FloatArray | None:
 
 
 def _outliers(loss_P: FloatArray) -> NDArray[np.bool_]:
-    """Return which points are outside of the range of the five around them, by more than that range."""
+    """Return which points are outside of the range of the five around them, by more
+    than that range.
+    """
     out_P = np.zeros(len(loss_P), dtype=bool)
     for index in range(1, len(loss_P) - 1):
         near = np.delete(loss_P[max(index - 2, 0) : index + 3], min(index, 2))

@@ -1,4 +1,6 @@
-"""Least squares with coefficients >= 0, for a few columns and many problems at once, without a solver."""
+"""Least squares with coefficients >= 0, for a few columns and many problems at once,
+without a solver.
+"""
 
 from itertools import combinations
 
@@ -6,19 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
-RIDGE = 1e-12  # relative to the largest diagonal, so that columns that are alike can be solved
+# relative to the largest diagonal, so that columns that are alike can be solved
+RIDGE = 1e-12
 
 
 def least_squares(columns_GPK: FloatArray, target_GP: FloatArray) -> FloatArray:
-    """Return the coefficients >= 0, (G, K), that bring columns_GPK times them closest to target_GP.
+    """Return the coefficients >= 0, (G, K), that bring columns_GPK times them closest
+    to target_GP.
 
-    G problems of P points and K columns; exact, by trying every set of columns: K up to about 4.
+    G problems of P points and K columns; exact, by trying every set of columns: K up to
+    about 4.
     Of equal fits the one with fewer, earlier columns.
     """
     num, _, width = columns_GPK.shape
     gram_GKK = np.einsum("gpi,gpj->gij", columns_GPK, columns_GPK)
     right_GK = np.einsum("gpi,gp->gi", columns_GPK, target_GP)
-    best_GK, least_G = np.zeros((num, width)), np.zeros(num)  # with no column at all
+    # with no column at all
+    best_GK = np.zeros((num, width))
+    least_G = np.zeros(num)
     for size in range(1, width + 1):
         for chosen in combinations(range(width), size):
             pick = np.array(chosen)

@@ -1,16 +1,23 @@
-"""How fast each job trains on each GPU type, and how much it has left, at its present pace."""
+"""How fast each job trains on each GPU type, and how much it has left, at its present
+pace.
+"""
 
-# What schedulers of rigid jobs know of a job: its optimiser step on the GPUs that it requested, per GPU type,
+# What schedulers of rigid jobs know of a job: its optimiser step on the GPUs that it
+# requested, per GPU type,
 # and the steps that it has left. Of what is known on a type, the first that there is:
 #
-#   1. what the scheduler saw: the step time reported while the job held that type, mended by half with each
-#      report (Gavel's moving average), as long as the batch stays;
+#   1. what the scheduler saw: the step time reported while the job held that type,
+#      mended by half with each report (Gavel's moving average), as long as the batch
+#      stays;
 #   2. the job's own step-time model for the type (TypeProfile), at its present batch;
 #   3. the job's forecast, which is about the type that the cluster has most of;
-#   4. another type's, times the mean ratio of the two over the jobs that know both (1 where nobody does).
+#   4. another type's, times the mean ratio of the two over the jobs that know both (1
+#      where nobody does).
 #
-# A job that changes its own batch is taken to stay with the present one: epochs left times the epoch's time.
-# A job of which nothing is known takes a second per step, and has as many seconds left as it ran so far.
+# A job that changes its own batch is taken to stay with the present one: epochs left
+# times the epoch's time.
+# A job of which nothing is known takes a second per step, and has as many seconds left
+# as it ran so far.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,14 +35,17 @@ from coadapt.policies.predictors.declared import declared_steps_left
 
 # Weight of the newest step time (Gavel's released code).
 NEWEST = 0.5
-# What a job without a forecast has left at least, s: it is never taken to be about to end.
+# What a job without a forecast has left at least, s: it is never taken to be about to
+# end.
 LEAST_UNKNOWN_S = 600.0
 
 
 class Pace(NamedTuple):
-    """One job on the GPUs that it requested. step_s: of an optimiser step, per GPU type it may run on.
+    """One job on the GPUs that it requested. step_s: of an optimiser step, per GPU type
+    it may run on.
 
-    passes: forward-backward passes of a step, over all replicas. steps_left: at the present batch.
+    passes: forward-backward passes of a step, over all replicas. steps_left: at the
+    present batch.
     known: whether the job told how long it is; else steps_left is a guess.
     """
 
@@ -51,7 +61,9 @@ class Pace(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """What the scheduler saw of one job: the type held in the last round, and step times at `total`."""
+    """What the scheduler saw of one job: the type held in the last round, and step
+    times at `total`.
+    """
 
     held: str | None = None
     total: int = 0
@@ -59,13 +71,17 @@ class _Seen:
 
 
 class Paces:
-    """Follows the step times of all jobs from round to round. Losing it loses point 1 of the above."""
+    """Follows the step times of all jobs from round to round. Losing it loses point 1
+    of the above.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[JobId, _Seen] = {}
 
     def observe(self, view: ClusterView) -> dict[JobId, Pace]:
-        """Return the pace of each job, after noting what was measured since the last view."""
+        """Return the pace of each job, after noting what was measured since the last
+        view.
+        """
         for gone in set(self._seen) - {job.id for job in view.jobs}:
             del self._seen[gone]
         nodes = {node.id: node for node in view.nodes}
@@ -78,11 +94,14 @@ class Paces:
         return {job.id: _pace(view, job, known[job.id], ratio) for job in view.jobs}
 
     def _note(self, job: JobView, held: str | None) -> None:
-        seen, measured = self._seen.setdefault(job.id, _Seen()), job.measured
+        seen = self._seen.setdefault(job.id, _Seen())
+        measured = job.measured
         total = measured.batch.total if measured.batch is not None else 0
         if total != seen.total:
-            seen.total, seen.step_s = total, {}
-        # Only where the type was held before as well: what was told may be of the type before it else.
+            seen.total = total
+            seen.step_s = {}
+        # Only where the type was held before as well: what was told may be of the type
+        # before it else.
         whole = (
             job.allocation.num_replicas == requested_gpus(job)
             and not job.allocation.shared
@@ -95,9 +114,13 @@ class Paces:
     def _known(
         self, job: JobView, told_by: str, per_node: Mapping[str, int]
     ) -> dict[str, float]:
-        """Return the seconds of a step on each type of which the job told, or which it was seen on."""
-        count, known = requested_gpus(job), {}
-        forecast, mode = job.measured.forecast, present_mode(job)
+        """Return the seconds of a step on each type of which the job told, or which it
+        was seen on.
+        """
+        count = requested_gpus(job)
+        known = {}
+        forecast = job.measured.forecast
+        mode = present_mode(job)
         if mode is not None:
             known[told_by] = mode.epoch_s / epoch_steps(job, mode)
         elif forecast is not None:
@@ -122,7 +145,9 @@ class Paces:
 
 
 def present_mode(job: JobView) -> BatchMode | None:
-    """Return the mode of a job that changes its own batch in which it is now; None for any other job."""
+    """Return the mode of a job that changes its own batch in which it is now; None for
+    any other job.
+    """
     forecast = job.measured.forecast
     modes = forecast.modes if forecast is not None else ()
     return min(modes, key=lambda mode: abs(mode.total - _total(job)), default=None)
@@ -130,7 +155,8 @@ def present_mode(job: JobView) -> BatchMode | None:
 
 def epoch_steps(job: JobView, mode: BatchMode) -> float:
     """Return the optimiser steps of an epoch of a job in `mode`."""
-    forecast, target = job.measured.forecast, job.measured.progress_target
+    forecast = job.measured.forecast
+    target = job.measured.progress_target
     assert forecast is not None, "modes are part of a forecast"
     if target:
         return target / forecast.num_epochs / mode.total
@@ -154,7 +180,8 @@ def _pace(
                 exp(sum(log(each) for each in others) / len(others)) if others else 1.0
             )
             step_s[name] = known.get(name, mean_s * ratio[name])
-    batch, count = job.measured.batch, requested_gpus(job)
+    batch = job.measured.batch
+    count = requested_gpus(job)
     passes = count * (batch.accumulation + 1 if batch is not None else 1)
     left = _steps_left(job)
     if left is None:
@@ -165,8 +192,11 @@ def _pace(
 
 
 def _steps_left(job: JobView) -> float | None:
-    """Return the steps that the job told are left, as a forecast or as its declared length; at least one."""
-    forecast, mode = job.measured.forecast, present_mode(job)
+    """Return the steps that the job told are left, as a forecast or as its declared
+    length; at least one.
+    """
+    forecast = job.measured.forecast
+    mode = present_mode(job)
     if forecast is not None and mode is not None:
         target = job.measured.progress_target
         done = min(job.measured.progress / target, 1.0) if target else 0.0
@@ -199,7 +229,9 @@ def _gpus_by_type(view: ClusterView) -> tuple[dict[str, int], dict[str, int]]:
 def _ratios(
     known: Iterable[Mapping[str, float]], reference: str, types: Iterable[str]
 ) -> dict[str, float]:
-    """Return the step time on each type over that on `reference`: the mean over jobs that know both."""
+    """Return the step time on each type over that on `reference`: the mean over jobs
+    that know both.
+    """
     logs: dict[str, list[float]] = {name: [] for name in sorted(types)}
     for each in known:
         if reference in each:

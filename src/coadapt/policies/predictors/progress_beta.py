@@ -1,14 +1,18 @@
-"""How far a job is, as a Beta distribution learned from jobs that have ended (ONES, Bian et al., SC 2021)."""
+"""How far a job is, as a Beta distribution learned from jobs that have ended (ONES,
+Bian et al., SC 2021).
+"""
 
-# A job's completed fraction rho is taken to be Beta(a, b): a is the epochs that it has processed, and b = 1
-# + relu of a small network of what its training looks like. So the mean a / (a + b) says that about b more
-# epochs are to come, and a job that has processed many is known more surely than one that has begun. The
-# network is fitted to the records of ended jobs, for which rho was samples then / samples at the end, by
-# the Beta's likelihood.
+# A job's completed fraction rho is taken to be Beta(a, b): a is the epochs that it has
+# processed, and b = 1
+# + relu of a small network of what its training looks like. So the mean a / (a + b)
+#   says that about b more
+# epochs are to come, and a job that has processed many is known more surely than one
+# that has begun. The network is fitted to the records of ended jobs, for which rho was
+# samples then / samples at the end, by the Beta's likelihood.
 #
-# The gradient by b is ln(1 - rho) + psi(a + b) - psi(b), and that is all that a Beta adds to a network's
-# training. Until a job has ended nothing is known: b then says what the job's own completed share says, or
-# half.
+# The gradient by b is ln(1 - rho) + psi(a + b) - psi(b), and that is all that a Beta
+# adds to a network's training. Until a job has ended nothing is known: b then says what
+# the job's own completed share says, or half.
 
 import math
 from typing import NamedTuple
@@ -20,9 +24,15 @@ from coadapt.goodput.compiled import compiled, compiled_part
 
 FloatArray = NDArray[np.float64]
 
-NUM_FEATURES, NUM_HIDDEN = 5, 64
-LEARNING_RATE, WEIGHT_DECAY = 1e-4, 1e-4  # Adam's, of the authors' code
-BATCH, NUM_PASSES, NUM_RECORDS_MAX = 8, 60, 2000  # likewise
+NUM_FEATURES = 5
+NUM_HIDDEN = 64
+# Adam's, of the authors' code
+LEARNING_RATE = 1e-4
+WEIGHT_DECAY = 1e-4
+# likewise
+BATCH = 8
+NUM_PASSES = 60
+NUM_RECORDS_MAX = 2000
 SHARE_MIN = (
     1e-3  # completed shares are kept off 0 and 1, where the likelihood is infinite
 )
@@ -30,7 +40,9 @@ LOSS_MAX = 100.0
 
 
 class Features(NamedTuple):
-    """What a job tells of its training. loss_share: 1 - loss / first loss, or its completed share."""
+    """What a job tells of its training. loss_share: 1 - loss / first loss, or its
+    completed share.
+    """
 
     dataset: float
     first_loss: float
@@ -51,7 +63,9 @@ class Features(NamedTuple):
 
 
 class ProgressPredictor:
-    """Learns from records (features, completed share) of ended jobs; draws from the generator passed in."""
+    """Learns from records (features, completed share) of ended jobs; draws from the
+    generator passed in.
+    """
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -76,7 +90,9 @@ class ProgressPredictor:
         self._network = _fitted(rows, np.array(self._shares)[chosen], self._rng)
 
     def shape(self, features: Features, completed: float | None) -> tuple[float, float]:
-        """Return a and b. completed: the job's own share, used while nothing was learned; None: not known."""
+        """Return a and b. completed: the job's own share, used while nothing was
+        learned; None: not known.
+        """
         a = max(features.epochs, SHARE_MIN)
         if self._network is None:
             share = min(max(completed or 0.5, SHARE_MIN), 1.0)
@@ -98,8 +114,10 @@ def _fitted(
     rows_RF: FloatArray, share_R: FloatArray, rng: np.random.Generator
 ) -> _Network:
     epochs_R = np.maximum(rows_RF[:, 2], SHARE_MIN)
-    mean_F, scale_F = rows_RF.mean(axis=0), np.maximum(rows_RF.std(axis=0), 1e-6)
-    # b starts at the mean of what would have been right, so that relu is alive everywhere.
+    mean_F = rows_RF.mean(axis=0)
+    scale_F = np.maximum(rows_RF.std(axis=0), 1e-6)
+    # b starts at the mean of what would have been right, so that relu is alive
+    # everywhere.
     start = float(np.mean(epochs_R * (1.0 - share_R) / share_R))
     network = _Network(
         mean_F=mean_F,
@@ -130,7 +148,9 @@ def _output(x_F: FloatArray, network: _Network) -> float:
 
 @compiled
 def digamma(x: float) -> float:
-    """Return psi(x), x > 0: the recurrence up to 6, then the asymptotic series (error below 1e-9)."""
+    """Return psi(x), x > 0: the recurrence up to 6, then the asymptotic series (error
+    below 1e-9).
+    """
     shift = 0.0
     while x < 6.0:
         shift -= 1.0 / x
@@ -153,7 +173,9 @@ def _train(
     """Descend minus the Beta's log-likelihood with Adam, in place."""
     num_features, num_hidden = network.in_FH.shape
     size = num_features * num_hidden + 2 * num_hidden + 1
-    first, second, grad = np.zeros(size), np.zeros(size), np.zeros(size)
+    first = np.zeros(size)
+    second = np.zeros(size)
+    grad = np.zeros(size)
     hidden = np.zeros(num_hidden)
     step = 0
     for place in range(order.size):
@@ -166,7 +188,8 @@ def _train(
             hidden[h] = math.tanh(inner)
             raw += hidden[h] * network.out_H[h]
         b = 1.0 + max(raw, 0.0)
-        # Minus the likelihood's slope by b; where relu is off it stays 0 unless b should grow.
+        # Minus the likelihood's slope by b; where relu is off it stays 0 unless b
+        # should grow.
         slope = digamma(b) - digamma(a_R[row] + b) - math.log(1.0 - share_R[row])
         if raw < 0.0 and slope > 0.0:
             slope = 0.0
@@ -202,7 +225,8 @@ def _adam(
         change = LEARNING_RATE * mean / (math.sqrt(square) + 1e-8)
         keep = 1.0 - LEARNING_RATE * WEIGHT_DECAY
         if k < num_features * num_hidden:
-            f, h = k // num_hidden, k % num_hidden
+            f = k // num_hidden
+            h = k % num_hidden
             network.in_FH[f, h] = keep * network.in_FH[f, h] - change
         elif k < (num_features + 1) * num_hidden:
             h = k - num_features * num_hidden

@@ -1,4 +1,6 @@
-"""Steps per second of a job on each number of GPUs that is of use to it, at its requested batch."""
+"""Steps per second of a job on each number of GPUs that is of use to it, at its
+requested batch.
+"""
 
 from typing import NamedTuple
 
@@ -11,7 +13,8 @@ from coadapt.policies.allocation.queue import requested_gpus
 
 
 class Rates(NamedTuple):
-    """counts: GPUs, ascending, each faster than the one before. rates: steps per second on these.
+    """counts: GPUs, ascending, each faster than the one before. rates: steps per second
+    on these.
 
     known: whether the job told anything; else its requested count is the only one.
     """
@@ -21,7 +24,9 @@ class Rates(NamedTuple):
     known: bool
 
     def at_most(self, count: int) -> int:
-        """Return the index of the largest count that is not above `count`; -1 if there is none."""
+        """Return the index of the largest count that is not above `count`; -1 if there
+        is none.
+        """
         return sum(each <= count for each in self.counts) - 1
 
 
@@ -30,11 +35,13 @@ def rates_on(
 ) -> Rates:
     """Return what `job` does on GPUs of a type, packed on nodes of `gpus_per_node`.
 
-    From its step-time model of the type, else from its forecast. A count is of use if it is faster than the
-    one of use before it by more than `least_gain` (a part of the rate).
+    From its step-time model of the type, else from its forecast. A count is of use if
+    it is faster than the one of use before it by more than `least_gain` (a part of the
+    rate).
     """
     low, high = useful_span(job)
-    profile, forecast = job.measured.by_type.get(gpu_type), job.measured.forecast
+    profile = job.measured.by_type.get(gpu_type)
+    forecast = job.measured.forecast
     if profile is None and forecast is None:
         return Rates((requested_gpus(job),), (1.0,), False)
     counts: list[int] = []
@@ -43,7 +50,8 @@ def rates_on(
         if profile is not None:
             batch = cut(job, count, gpu_type)
             placement = packed_placement(count, gpus_per_node)
-            atomic, accumulation = float(batch.atomic), float(batch.accumulation)
+            atomic = float(batch.atomic)
+            accumulation = float(batch.accumulation)
             step_s = float(step_time(profile.params, placement, atomic, accumulation))
         else:
             assert forecast is not None
@@ -55,7 +63,9 @@ def rates_on(
 
 
 def cut(job: JobView, count: int, gpu_type: str) -> BatchConfig:
-    """Return the requested batch of `job` over `count` replicas, in as few passes as the memory allows."""
+    """Return the requested batch of `job` over `count` replicas, in as few passes as
+    the memory allows.
+    """
     limits = limits_in_use(job, gpu_type)
     exact = job.spec.contract in KEEPS_TOTAL
     return split_total(

@@ -1,7 +1,10 @@
-"""How skewed a model's tensor sizes are: largest tensor over all parameters (Tiresias, NSDI 2019)."""
+"""How skewed a model's tensor sizes are: largest tensor over all parameters (Tiresias,
+NSDI 2019).
+"""
 
-# Jobs do not tell their tensors. These are counted from the published architectures; the names are those of
-# the traces and of common models. Where a name is not known, nothing is said.
+# Jobs do not tell their tensors. These are counted from the published architectures;
+# the names are those of the traces and of common models. Where a name is not known,
+# nothing is said.
 
 # Largest tensor / parameters, in millions.
 _MILLIONS: dict[str, tuple[float, float]] = {
@@ -23,6 +26,8 @@ _MILLIONS: dict[str, tuple[float, float]] = {
 
 
 def tensor_skew(application: str) -> float | None:
-    """Return the share of the largest tensor in (0, 1]; None where the application is not known."""
+    """Return the share of the largest tensor in (0, 1]; None where the application is
+    not known.
+    """
     sizes = _MILLIONS.get(application)
     return None if sizes is None else sizes[0] / sizes[1]

@@ -1,8 +1,11 @@
-"""Who has how many GPUs while a round is decided: steps on each job's curve, GPUs and quotas left."""
+"""Who has how many GPUs while a round is decided: steps on each job's curve, GPUs and
+quotas left.
+"""
 
-# A job stands on a step of its curve: the counts that are of use to it. Its slope upwards is what one more
-# GPU adds to its rate, as a part of the rate that it asked for; downwards, what one less takes. Slopes are
-# what jobs are compared by: they say the same of all models.
+# A job stands on a step of its curve: the counts that are of use to it. Its slope
+# upwards is what one more GPU adds to its rate, as a part of the rate that it asked
+# for; downwards, what one less takes. Slopes are what jobs are compared by: they say
+# the same of all models.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +19,9 @@ NOTHING = -1
 
 @dataclass(slots=True)
 class CurvePoint:
-    """One job. curves: by GPU type. step: its place on the curve of gpu_type, NOTHING without GPUs."""
+    """One job. curves: by GPU type. step: its place on the curve of gpu_type, NOTHING
+    without GPUs.
+    """
 
     job: JobView
     guaranteed: bool
@@ -37,7 +42,9 @@ class CurvePoint:
         return max(self.curves[gpu_type].at_most(requested_gpus(self.job)), 0)
 
     def slope(self, step: int) -> tuple[int, float]:
-        """Return how many GPUs `step` has more than the one below, and what each adds; 0 beyond the end."""
+        """Return how many GPUs `step` has more than the one below, and what each adds;
+        0 beyond the end.
+        """
         curve = self.curve
         if step >= len(curve.counts):
             return 0, 0.0
@@ -63,7 +70,9 @@ Allowed = Callable[[CurvePoint], bool]
 
 
 class GpuLedger:
-    """GPUs left by type and tenant. Raises nothing: whoever takes asks `room` before."""
+    """GPUs left by type and tenant. Raises nothing: whoever takes asks `room`
+    before.
+    """
 
     def __init__(
         self, view: ClusterView, points: Iterable[CurvePoint], taken: Mapping[str, int]
@@ -75,16 +84,21 @@ class GpuLedger:
         self.points = list(points)
 
     def room(self, one: CurvePoint, units: int, gpu_type: str) -> bool:
-        """Return whether `units` more GPUs of a type are free and within the tenant's quota."""
+        """Return whether `units` more GPUs of a type are free and within the tenant's
+        quota.
+        """
         return self.free.get(gpu_type, 0) >= units and self.quota_room(one, units)
 
     def quota_room(self, one: CurvePoint, units: int) -> bool:
         return self.quota_left.get(one.job.spec.tenant, float("inf")) >= units
 
     def put(self, one: CurvePoint, gpu_type: str, step: int) -> None:
-        """Let `one` stand on `step` of the curve of `gpu_type`; give back what it had."""
+        """Let `one` stand on `step` of the curve of `gpu_type`; give back what it
+        had.
+        """
         self._book(one, -one.count)
-        one.gpu_type, one.step = gpu_type, step
+        one.gpu_type = gpu_type
+        one.step = step
         self._book(one, one.count)
 
     def _book(self, one: CurvePoint, units: int) -> None:
@@ -97,10 +111,11 @@ class GpuLedger:
     def reclaim(
         self, needs: int, gpu_type: str, may: Allowed
     ) -> list[tuple[CurvePoint, int]] | None:
-        """Return (job, its new step) of those that free `needs` more GPUs of a type; None if they cannot.
+        """Return (job, its new step) of those that free `needs` more GPUs of a type;
+        None if they cannot.
 
-        may: whether a job may go down one step from where it would stand. The flattest give first, best
-        effort before guaranteed.
+        may: whether a job may go down one step from where it would stand. The flattest
+        give first, best effort before guaranteed.
         """
         if needs <= 0:
             return []

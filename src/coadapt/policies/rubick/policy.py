@@ -1,4 +1,6 @@
-"""Rubick's round: guarantees first, then best effort, then GPUs from flat curves to steep ones."""
+"""Rubick's round: guarantees first, then best effort, then GPUs from flat curves to
+steep ones.
+"""
 
 import math
 from collections.abc import Sequence
@@ -22,8 +24,8 @@ from coadapt.policies.base import PolicyCard
 from coadapt.policies.predictors.rates import cut, rates_on
 from coadapt.policies.rubick.gpu_ledger import NOTHING, Allowed, CurvePoint, GpuLedger
 
-# Moves of GPUs from one job to another in a round, at most. Each raises the sum of all, so they end; but
-# a round that moves so many has no time to train.
+# Moves of GPUs from one job to another in a round, at most. Each raises the sum of all,
+# so they end; but a round that moves so many has no time to train.
 MOVES_MAX = 64
 
 
@@ -31,11 +33,13 @@ MOVES_MAX = 64
 class RubickOptions:
     """What Rubick's operator may set.
 
-    least_gain: a count that is not faster than a smaller one by this part is never given. slack: a guaranteed
-    job is content with its paid rate over this. guaranteed_from: jobs of this priority or a higher one are
-    guaranteed, others best effort. rescales_max: who was rescaled so often neither grows nor gives by choice.
-    hysteresis: how much more, as a part, a move between jobs must bring than it takes. aged_s: a job that
-    waited for so long comes before all others. ascending: flat jobs are served first, as in the artifact.
+    least_gain: a count that is not faster than a smaller one by this part is never
+    given. slack: a guaranteed job is content with its paid rate over this.
+    guaranteed_from: jobs of this priority or a higher one are guaranteed, others best
+    effort. rescales_max: who was rescaled so often neither grows nor gives by choice.
+    hysteresis: how much more, as a part, a move between jobs must bring than it takes.
+    aged_s: a job that waited for so long comes before all others. ascending: flat jobs
+    are served first, as in the artifact.
     """
 
     least_gain: float = 0.01
@@ -59,7 +63,9 @@ class RubickOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rubick(RubickOptions):
-    """Guarantees the speed of the GPUs that were asked for, and gives the rest where a GPU adds most."""
+    """Guarantees the speed of the GPUs that were asked for, and gives the rest where a
+    GPU adds most.
+    """
 
     card: ClassVar[PolicyCard] = PolicyCard(
         paper="Zhang et al., Rubick, MLSys 2025",
@@ -108,7 +114,9 @@ class Rubick(RubickOptions):
         return CurvePoint(job, job.spec.priority >= self.guaranteed_from, curves)
 
     def _stay(self, view: ClusterView, ledger: GpuLedger) -> None:
-        """Let jobs that run stand where they are, as far as GPUs and quotas still allow it."""
+        """Let jobs that run stand where they are, as far as GPUs and quotas still allow
+        it.
+        """
         nodes = {node.id: node for node in view.nodes}
         for one in sorted(ledger.points, key=lambda one: not one.guaranteed):
             held = gpu_type_held(one.job, nodes) or ""
@@ -122,7 +130,9 @@ class Rubick(RubickOptions):
     def _order(
         self, view: ClusterView, points: Sequence[CurvePoint]
     ) -> list[CurvePoint]:
-        """Return who is served first: guaranteed, then who waited too long, then by slope."""
+        """Return who is served first: guaranteed, then who waited too long, then by
+        slope.
+        """
 
         def key(one: CurvePoint) -> tuple[bool, bool, float]:
             waited = (
@@ -144,8 +154,9 @@ class Rubick(RubickOptions):
         return sorted(points, key=key)
 
     def _honour(self, one: CurvePoint, ledger: GpuLedger) -> None:
-        """Give a guaranteed job the rate that it paid for, from free GPUs and from those who have more than
-        they paid for; from best effort all that it takes. Where that cannot be, it keeps what it has.
+        """Give a guaranteed job the rate that it paid for, from free GPUs and from
+        those who have more than they paid for; from best effort all that it takes.
+        Where that cannot be, it keeps what it has.
         """
         for gpu_type in (
             [one.gpu_type] if one.step != NOTHING else self._types(one, ledger)
@@ -166,7 +177,9 @@ class Rubick(RubickOptions):
                 return
 
     def _target(self, one: CurvePoint, ledger: GpuLedger, gpu_type: str) -> int:
-        """Return the step that `one` paid for on a type, or the largest that type and quota can hold."""
+        """Return the step that `one` paid for on a type, or the largest that type and
+        quota can hold.
+        """
         curve = one.curves[gpu_type]
         paid = curve.rates[one.paid_step(gpu_type)] / self.slack
         step = next(index for index, rate in enumerate(curve.rates) if rate >= paid)
@@ -177,7 +190,9 @@ class Rubick(RubickOptions):
         return ledger.quota_left.get(one.job.spec.tenant, math.inf) + one.count
 
     def _owes(self, taker: CurvePoint) -> Allowed:
-        """Return who may go down a step so that a guaranteed `taker` has what it paid for."""
+        """Return who may go down a step so that a guaranteed `taker` has what it paid
+        for.
+        """
 
         def may(other: CurvePoint) -> bool:
             return other is not taker and (
@@ -192,14 +207,18 @@ class Rubick(RubickOptions):
         return next(index for index, rate in enumerate(one.curve.rates) if rate >= paid)
 
     def _types(self, one: CurvePoint, ledger: GpuLedger) -> list[str]:
-        """Return the GPU types that `one` may have, the one first where it would be fastest."""
+        """Return the GPU types that `one` may have, the one first where it would be
+        fastest.
+        """
         rate = {
             name: curve.rates[one.paid_step(name)] for name, curve in one.curves.items()
         }
         return sorted(rate, key=lambda name: (-rate[name], -ledger.free[name], name))
 
     def _start(self, one: CurvePoint, ledger: GpuLedger) -> None:
-        """Start a best-effort job that waits on its fewest GPUs, if need be from jobs with flatter curves."""
+        """Start a best-effort job that waits on its fewest GPUs, if need be from jobs
+        with flatter curves.
+        """
         if one.step != NOTHING:
             return
         for gpu_type in self._types(one, ledger):
@@ -216,7 +235,9 @@ class Rubick(RubickOptions):
                 return
 
     def _spares(self, taker: CurvePoint, slope: float) -> Allowed:
-        """Return who can go down a step for a `taker` with `slope`, and keeps what it needs."""
+        """Return who can go down a step for a `taker` with `slope`, and keeps what it
+        needs.
+        """
 
         def may(other: CurvePoint) -> bool:
             least = self._content(other) if other.guaranteed else 0
@@ -234,7 +255,9 @@ class Rubick(RubickOptions):
         return one.job.usage.num_rescales < self.rescales_max or not one.job.allocation
 
     def _spend(self, ledger: GpuLedger) -> None:
-        """Give what is left, and then GPUs of flat jobs, to whoever gains most by them."""
+        """Give what is left, and then GPUs of flat jobs, to whoever gains most by
+        them.
+        """
         growing = [
             one for one in ledger.points if one.step != NOTHING and self._calm(one)
         ]
@@ -259,7 +282,8 @@ class Rubick(RubickOptions):
     def _plan(
         self, view: ClusterView, capacity: Capacity, points: dict[JobId, CurvePoint]
     ) -> Plan:
-        notes, batches = {}, dict[JobId, BatchConfig]()
+        notes = {}
+        batches = dict[JobId, BatchConfig]()
         for job in view.jobs:
             one = points.get(job.id)
             if job.id not in capacity.counts:

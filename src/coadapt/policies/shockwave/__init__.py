@@ -1,1 +1,3 @@
-"""Shockwave: fair and efficient scheduling of jobs that change their own batch (NSDI 2023)."""
+"""Shockwave: fair and efficient scheduling of jobs that change their own batch (NSDI
+2023).
+"""

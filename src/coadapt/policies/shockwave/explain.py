@@ -9,7 +9,9 @@ from coadapt.policies.allocation.reasons import plural
 def explained(
     plan: Plan, rounds: Mapping[JobId, Collection[int]], index: int, num_rounds: int
 ) -> dict[JobId, str]:
-    """Return the plan's reasons, each with what the window has planned for the job. index: of this round."""
+    """Return the plan's reasons, each with what the window has planned for the job.
+    index: of this round.
+    """
     return {
         job: f"{reason}; {_planned(rounds.get(job), index, num_rounds)}"
         for job, reason in plan.reasons.items()

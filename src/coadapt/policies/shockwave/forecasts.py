@@ -1,4 +1,6 @@
-"""What Shockwave knows and predicts of each job: the modes of its epochs so far, and its run time left."""
+"""What Shockwave knows and predicts of each job: the modes of its epochs so far, and
+its run time left.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +9,8 @@ from itertools import groupby
 from coadapt.model import BatchMode, ClusterView, JobId, JobView
 from coadapt.policies.predictors.dirichlet import Phase, Rule, epochs_left
 
-# Profiled and measured samples may differ by this share before epochs are rescaled (released code).
+# Profiled and measured samples may differ by this share before epochs are rescaled
+# (released code).
 CALIBRATION_MIN = 0.4
 # A job without modes is taken as so many epochs, all alike.
 EPOCHS_UNKNOWN = 100
@@ -15,9 +18,11 @@ EPOCHS_UNKNOWN = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """Predictions of one job, in seconds of running. share: its progress. whole_s: at its mean pace so far.
+    """Predictions of one job, in seconds of running. share: its progress. whole_s: at
+    its mean pace so far.
 
-    elapsed_s: of its finished epochs, by their profile. admitted_at: the round that saw it first.
+    elapsed_s: of its finished epochs, by their profile. admitted_at: the round that saw
+    it first.
     """
 
     share: float
@@ -29,7 +34,8 @@ class Ahead:
 
 @dataclass(slots=True)
 class _Record:
-    """One job's past. rates: (round, samples per second) at each round's end in which it ran.
+    """One job's past. rates: (round, samples per second) at each round's end in which
+    it ran.
 
     profile: the phases of all its epochs, where those are told.
     """
@@ -46,10 +52,12 @@ class _Record:
 class Ledger:
     """Follows the epochs of all jobs from round to round, and predicts from them.
 
-    A job that is first seen in the middle (the scheduler was restarted) counts as having trained in its
-    present mode so far: predictions are coarser then, nothing else.
+    A job that is first seen in the middle (the scheduler was restarted) counts as
+    having trained in its present mode so far: predictions are coarser then, nothing
+    else.
 
-    profiles: the total batch of each epoch, of jobs of which this is believed and not what they do.
+    profiles: the total batch of each epoch, of jobs of which this is believed and not
+    what they do.
     """
 
     def __init__(
@@ -61,13 +69,17 @@ class Ledger:
         round_s: float,
         profiles: Mapping[JobId, Sequence[int]] | None = None,
     ) -> None:
-        self._rule, self._calibrate = rule, calibrate
-        self._whole_seconds, self._round_s = whole_seconds, round_s
+        self._rule = rule
+        self._calibrate = calibrate
+        self._whole_seconds = whole_seconds
+        self._round_s = round_s
         self._profiles = profiles or {}
         self._records: dict[JobId, _Record] = {}
 
     def observe(self, view: ClusterView, now: int) -> None:
-        """Note what each job has done since the last round, and forget those that are gone."""
+        """Note what each job has done since the last round, and forget those that are
+        gone.
+        """
         present = {job.id for job in view.jobs}
         for gone in set(self._records) - present:
             del self._records[gone]
@@ -82,14 +94,16 @@ class Ledger:
             current = _mode_of(job, modes)
             done = int(_share(job) * _num_epochs(job) + 1e-9)
             if job.id in self._profiles:
-                # Whatever the job does: so the released code takes what it has seen for observed.
+                # Whatever the job does: so the released code takes what it has seen for
+                # observed.
                 record.profile = record.profile or _phases(
                     self._profiles[job.id], modes
                 )
                 record.phases, current = _seen(record.profile, done)
                 record.done = done
             elif done > record.done:
-                # The epochs since the last round are taken to be of the mode that was seen then.
+                # The epochs since the last round are taken to be of the mode that was
+                # seen then.
                 mode = record.current if known else current
                 record.phases = _extended(
                     record.phases, Phase(mode, done - record.done)
@@ -101,14 +115,18 @@ class Ledger:
                 record.rates.append((now, measured.batch.total / measured.step_time_s))
 
     def ahead(self, job: JobView, looks: int = 1) -> Ahead | None:
-        """Return the predictions for `job`; None where neither modes nor a forecast are known.
+        """Return the predictions for `job`; None where neither modes nor a forecast are
+        known.
 
-        looks: how often its epochs are compared with what was measured, as the outcome depends on it.
+        looks: how often its epochs are compared with what was measured, as the outcome
+        depends on it.
         """
         forecast = job.measured.forecast
         if forecast is None:
             return None
-        record, modes, share = self._records[job.id], _modes(job), _share(job)
+        record = self._records[job.id]
+        modes = _modes(job)
+        share = _share(job)
         if not modes:
             left_s = max(forecast.remaining_s(job.spec.replicas.requested), 1.0)
             elapsed_s = left_s * share / max(1.0 - share, 1.0 / EPOCHS_UNKNOWN)
@@ -141,20 +159,24 @@ class Ledger:
         )
 
     def _least_s(self, done: int, num_epochs: int) -> float:
-        # The last epoch of a job of one mode takes no time for who counts (released code).
+        # The last epoch of a job of one mode takes no time for who counts (released
+        # code).
         return 0.0 if self._rule is Rule.COUNTS and done < num_epochs else 1.0
 
     def _profiled_s(self, mode: BatchMode) -> float:
         return max(round(mode.epoch_s), 1.0) if self._whole_seconds else mode.epoch_s
 
     def _rescale_epochs(self, job: JobView, record: _Record, rest: list[float]) -> None:
-        """Compare the samples measured so far with those of the profile, and scale its epochs by that.
+        """Compare the samples measured so far with those of the profile, and scale its
+        epochs by that.
 
-        As the released code does: rounds are counted from instant 0 for every job, whenever it came, each
-        rate holds back to the one before, and the profile runs through where the job waited. A factor stays
-        until another one is far enough from the profile.
+        As the released code does: rounds are counted from instant 0 for every job,
+        whenever it came, each rate holds back to the one before, and the profile runs
+        through where the job waited. A factor stays until another one is far enough
+        from the profile.
         """
-        before, measured = 0, 0.0
+        before = 0
+        measured = 0.0
         for at, rate in record.rates:
             measured += rate * self._round_s * (at - before)
             before = at
@@ -168,14 +190,18 @@ class Ledger:
     def _profiled_samples(
         self, job: JobView, record: _Record, rest: list[float], seconds: float
     ) -> float:
-        """Return the samples that the profile has after `seconds`, its last epoch going on for ever.
+        """Return the samples that the profile has after `seconds`, its last epoch going
+        on for ever.
 
-        The epoch that `seconds` end in is taken at its present, rescaled pace, the ones before as profiled.
+        The epoch that `seconds` end in is taken at its present, rescaled pace, the ones
+        before as profiled.
         """
         modes = _modes(job)
         known = record.profile or record.phases
         to_come = [] if record.profile else [*enumerate(rest)]
-        epochs, left_s, epoch_s = 0.0, seconds, self._profiled_s(modes[record.current])
+        epochs = 0.0
+        left_s = seconds
+        epoch_s = self._profiled_s(modes[record.current])
         for mode, num_epochs in [
             *((phase.mode, phase.num_epochs) for phase in known),
             *to_come,
@@ -207,7 +233,9 @@ def _phases(batches: Sequence[int], modes: Sequence[BatchMode]) -> list[Phase]:
 
 
 def _seen(profile: Sequence[Phase], done: int) -> tuple[list[Phase], int]:
-    """Return the phases of the first `done` epochs, and the mode of the next, else the last, one."""
+    """Return the phases of the first `done` epochs, and the mode of the next, else the
+    last, one.
+    """
     phases: list[Phase] = []
     for phase in profile:
         if done < phase.num_epochs:

@@ -1,31 +1,37 @@
-"""The window programme of Shockwave (Zheng et al., NSDI 2023, §4) as arrays: jobs J, rounds of a job M.
+"""The window programme of Shockwave (Zheng et al., NSDI 2023, §4) as arrays: jobs J,
+rounds of a job M.
 
-Rounds of a window are alike to this programme, so all that it decides is how many of them each job gets.
+Rounds of a window are alike to this programme, so all that it decides is how many of
+them each job gets.
 """
 
 # The market, and what becomes of it.
 #
-# Jobs are buyers with equal budgets, GPU time is what they buy, utility is progress. In a static Fisher
-# market prices that clear it maximise the product of utilities (Nash welfare): Pareto-efficient, and nobody
-# envies another's share. Shockwave's volatile market lets utilities change over time (a larger batch makes
-# a GPU-second worth more) and maximises the same product over a window of T rounds, on predicted progress.
+# Jobs are buyers with equal budgets, GPU time is what they buy, utility is progress. In
+# a static Fisher market prices that clear it maximise the product of utilities (Nash
+# welfare): Pareto-efficient, and nobody envies another's share. Shockwave's volatile
+# market lets utilities change over time (a larger batch makes a GPU-second worth more)
+# and maximises the same product over a window of T rounds, on predicted progress.
 #
 #   maximise   1/(J T) sum_j weight_j log u_j   -   k max_j L_j
 #
-#   u_j   progress at the end of the window, as a share of the job: (done + planned epochs) / all epochs
-#   L_j   predicted run time that is left then, s: max(0, R_j - run_j)
-#   k     makespan weight, 1/s: without it, short jobs run first and long ones make the tail
+#   u_j   progress at the end of the window, as a share of the job: (done + planned
+#   epochs) / all epochs L_j   predicted run time that is left then, s: max(0, R_j -
+#   run_j) k     makespan weight, 1/s: without it, short jobs run first and long ones
+#   make the tail
 #
-# log is replaced by lines between 0, 0.2, .. 1 (log 0 := log 1e-6). These lines are concave, so no binaries
-# are needed for them: the m-th round of a job never gains more than the one before. That is what makes the
-# programme easy (shockwave/solve.py).
+# log is replaced by lines between 0, 0.2, .. 1 (log 0 := log 1e-6). These lines are
+# concave, so no binaries are needed for them: the m-th round of a job never gains more
+# than the one before. That is what makes the programme easy (shockwave/solve.py).
 #
-# Fairness. A job's target F_j is when it would end on an equal share of the cluster (a running mean of
-# predictions, renewed whenever a job comes or goes). The constraint (end of the window + L_j / share) <=
-# rho_max F_j charges a job the whole window even where it ends inside, so some old job breaks it nearly
-# always (0-2 of 125 programmes feasible on the 120-job trace). Then it is dropped, and jobs that are late
-# weigh more: weight_j = rho_j^power for rho_j = predicted end / target > rho_max, and rho_j^100 with less
-# than a round to go. As log u <= 0, more weight makes a job's missing progress dearer.
+# Fairness. A job's target F_j is when it would end on an equal share of the cluster (a
+# running mean of predictions, renewed whenever a job comes or goes). The constraint
+# (end of the window + L_j / share) <= rho_max F_j charges a job the whole window even
+# where it ends inside, so some old job breaks it nearly always (0-2 of 125 programmes
+# feasible on the 120-job trace). Then it is dropped, and jobs that are late weigh more:
+# weight_j = rho_j^power for rho_j = predicted end / target > rho_max, and rho_j^100
+# with less than a round to go. As log u <= 0, more weight makes a job's missing
+# progress dearer.
 
 from typing import NamedTuple
 
@@ -37,16 +43,19 @@ IntArray = NDArray[np.int64]
 
 LOG_BASES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 LOG_AT_ZERO = float(np.log(1e-6))
-# Power of ρ for a late job with less than one round to go: it goes before all others (released code).
+# Power of ρ for a late job with less than one round to go: it goes before all others
+# (released code).
 LAST_ROUND_POWER = 100.0
-WEIGHT_MAX = 1e9  # goes before all others anyway; more would cost the sum over jobs its last digits
+# goes before all others anyway; more would cost the sum over jobs its last digits
+WEIGHT_MAX = 1e9
 
 
 class JobsAhead(NamedTuple):
     """What is predicted of each job. Times in seconds of running on its GPUs.
 
-    width_J: GPUs. share_J: progress so far, in [0, 1]. whole_s_J: run time that the whole job takes at its
-    mean pace so far. left_s_J: predicted run time left, R_j. target_J: F_j, s after instant 0.
+    width_J: GPUs. share_J: progress so far, in [0, 1]. whole_s_J: run time that the
+    whole job takes at its mean pace so far. left_s_J: predicted run time left, R_j.
+    target_J: F_j, s after instant 0.
     """
 
     width_J: IntArray
@@ -57,7 +66,9 @@ class JobsAhead(NamedTuple):
 
 
 class WindowOptions(NamedTuple):
-    """num_gpus: of the cluster. num_rounds, round_s: the window. ends_at: its end, s after instant 0."""
+    """num_gpus: of the cluster. num_rounds, round_s: the window. ends_at: its end, s
+    after instant 0.
+    """
 
     num_gpus: int
     num_rounds: int
@@ -69,9 +80,11 @@ class WindowOptions(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The programme. utility_JM: weighted log-progress after m rounds, over J T. run_s_JM: run time of them.
+    """The programme. utility_JM: weighted log-progress after m rounds, over J T.
+    run_s_JM: run time of them.
 
-    left_s_J: R_j. late_s_J: the most that L_j may be (infinite without the fairness constraint). weight_J.
+    left_s_J: R_j. late_s_J: the most that L_j may be (infinite without the fairness
+    constraint). weight_J.
     """
 
     num_gpus: int
@@ -93,7 +106,9 @@ def log_progress(share: FloatArray) -> FloatArray:
 
 
 def equal_share(num_gpus: int, num_jobs: int) -> float:
-    """Return the share of time that each job would run if all shared alike; a job's width plays no part."""
+    """Return the share of time that each job would run if all shared alike; a job's
+    width plays no part.
+    """
     return min(1.0, num_gpus / max(num_jobs, 1))
 
 
@@ -122,7 +137,8 @@ def weighted_window(jobs: JobsAhead, options: WindowOptions) -> Window:
 def _window(
     jobs: JobsAhead, options: WindowOptions, weight_J: FloatArray, late_s_J: FloatArray
 ) -> Window:
-    num_jobs, rounds_M = len(jobs.width_J), np.arange(options.num_rounds + 1)
+    num_jobs = len(jobs.width_J)
+    rounds_M = np.arange(options.num_rounds + 1)
     most_s_J = jobs.whole_s_J * (1.0 - jobs.share_J)
     run_s_JM = np.minimum(options.round_s * rounds_M[None, :], most_s_J[:, None])
     share_JM = np.minimum(

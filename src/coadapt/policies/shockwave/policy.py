@@ -1,4 +1,6 @@
-"""Shockwave (Zheng et al., NSDI 2023): plans a window of rounds for jobs that change their own batch."""
+"""Shockwave (Zheng et al., NSDI 2023): plans a window of rounds for jobs that change
+their own batch.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,24 +24,29 @@ from coadapt.policies.shockwave.objective import (
 )
 from coadapt.policies.shockwave.solve import WindowPlan, solve_window
 
-# A target is the mean of all predictions so far, with this weight, and the latest one (released code).
+# A target is the mean of all predictions so far, with this weight, and the latest one
+# (released code).
 MOMENTUM = 0.9
-# How often the released code calibrates a job for one window, and for a target before it: the outcome
-# depends on it. It does so again for each round of the window with idle GPUs, which we leave out.
-LOOKS, LOOKS_AT_TARGETS = 4, 2
+# How often the released code calibrates a job for one window, and for a target before
+# it: the outcome depends on it. It does so again for each round of the window with idle
+# GPUs, which we leave out.
+LOOKS = 4
+LOOKS_AT_TARGETS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShockwaveOptions:
-    """What Shockwave's operator may set; docs/policies/shockwave.md says where each default comes from.
+    """What Shockwave's operator may set; docs/policies/shockwave.md says where each
+    default comes from.
 
-    round_s: the scheduler's round, s. num_rounds: that a window spans. replan_rounds: a window is planned
-    anew after so many, and when a job comes or goes. makespan_weight: objective per second that the last job
-    is late.
-    power: of ρ, for late jobs. rho_max: what counts as late. rule: how the predictor learns. calibrate,
-    whole_seconds: what the released code does to profiled epochs. profiles: by job, the total batch of each
-    epoch, an oracle that the released code has; its predictor then believes that and not what the job does.
-    noise: relative standard deviation put on predictions, for the spread over seeds.
+    round_s: the scheduler's round, s. num_rounds: that a window spans. replan_rounds: a
+    window is planned anew after so many, and when a job comes or goes. makespan_weight:
+    objective per second that the last job is late.
+    power: of ρ, for late jobs. rho_max: what counts as late. rule: how the predictor
+    learns. calibrate, whole_seconds: what the released code does to profiled epochs.
+    profiles: by job, the total batch of each epoch, an oracle that the released code
+    has; its predictor then believes that and not what the job does. noise: relative
+    standard deviation put on predictions, for the spread over seeds.
     """
 
     round_s: float = 120.0
@@ -79,7 +86,9 @@ class ShockwaveOptions:
 
 @dataclass(slots=True)
 class _Window:
-    """The window in force: its first round, and per job the rounds of it in which it runs."""
+    """The window in force: its first round, and per job the rounds of it in which it
+    runs.
+    """
 
     first: int = 0
     rounds: dict[JobId, frozenset[int]] = field(default_factory=dict)
@@ -89,7 +98,9 @@ class _Window:
 
 @dataclass(slots=True, kw_only=True)
 class _Memory:
-    """What is kept from round to round: past epochs, targets, the window in force; all else is a function."""
+    """What is kept from round to round: past epochs, targets, the window in force; all
+    else is a function.
+    """
 
     ledger: Ledger
     rng: np.random.Generator
@@ -102,11 +113,12 @@ class _Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Shockwave(ShockwaveOptions):
-    """Maximises Nash welfare over a window of rounds, less the makespan; options as in ShockwaveOptions.
+    """Maximises Nash welfare over a window of rounds, less the makespan; options as in
+    ShockwaveOptions.
 
-    It never rescales: every job gets the GPUs that it requested, or none. `plan.diagnostics`, of the window
-    in force: objective, bound, gap (absolute, as the objective is mostly the makespan term), solved (the
-    round).
+    It never rescales: every job gets the GPUs that it requested, or none.
+    `plan.diagnostics`, of the window in force: objective, bound, gap (absolute, as the
+    objective is mostly the makespan term), solved (the round).
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -133,11 +145,13 @@ class Shockwave(ShockwaveOptions):
         """Return the round's plan; a window is planned first where one is due."""
         now = round(view.at / self.round_s)
         self._memory.ledger.observe(view, now)
-        # A job that tells its forecast only later, or that nodes came back for, is as new as one that came.
+        # A job that tells its forecast only later, or that nodes came back for, is as
+        # new as one that came.
         known = frozenset((job.id, _can_be_planned(job, view)) for job in view.jobs)
         changed = known != self._memory.known
         self._memory.known = known
-        # At whole multiples, whatever was planned in between for a job that came or went (released code).
+        # At whole multiples, whatever was planned in between for a job that came or
+        # went (released code).
         due = (
             now // self.replan_rounds != self._memory.window.first // self.replan_rounds
         )
@@ -204,13 +218,16 @@ class Shockwave(ShockwaveOptions):
     def _note_targets(
         self, view: ClusterView, now: int, ahead: Mapping[JobId, Ahead]
     ) -> None:
-        """Add a prediction of when each job would end on an equal share of the cluster."""
+        """Add a prediction of when each job would end on an equal share of the
+        cluster.
+        """
         share = equal_share(view.num_gpus, len(view.jobs))
         for gone in set(self._memory.targets) - {job.id for job in view.jobs}:
             del self._memory.targets[gone]
         for job, each in ahead.items():
             series = self._memory.targets.setdefault(job, [])
-            # Rounds are counted from instant 0, and so is the end: a job is taken to be submitted at a round.
+            # Rounds are counted from instant 0, and so is the end: a job is taken to be
+            # submitted at a round.
             ends_at = each.admitted_at + (each.elapsed_s + each.left_s) / share
             series.append((now, ends_at))
 
@@ -252,7 +269,9 @@ def _can_be_planned(job: JobView, view: ClusterView) -> bool:
 
 
 def _target(series: list[tuple[int, float]], now: int) -> float:
-    """Return the mean of the predictions, weighted by the rounds for which each was the latest."""
+    """Return the mean of the predictions, weighted by the rounds for which each was the
+    latest.
+    """
     rounds = [at for at, _ in series] + [now]
     lasted = [later - earlier for earlier, later in pairwise(rounds)]
     values = [value for _, value in series]

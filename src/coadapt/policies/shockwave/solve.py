@@ -1,33 +1,38 @@
-"""Solving Shockwave's window without a MILP: counts by a scan of one number, rounds by list scheduling."""
+"""Solving Shockwave's window without a MILP: counts by a scan of one number, rounds by
+list scheduling.
+"""
 
-# Counts. Fix theta, the largest run time that any job may have left at the end of the window. Then
+# Counts. Fix theta, the largest run time that any job may have left at the end of the
+# window. Then
 #
-#   - each job needs at least lb_j(theta) rounds: the fewest m with R_j - run_j(m) <= theta (and <= what
-#     fairness allows it);
-#   - beyond these, rounds have gains g_jm = f_j(m) - f_j(m - 1) that do not grow with m, and cost w_j
-#     GPU-rounds each.
+#   - each job needs at least lb_j(theta) rounds: the fewest m with R_j - run_j(m) <=
+#     theta (and <= what fairness allows it);
+#   - beyond these, rounds have gains g_jm = f_j(m) - f_j(m - 1) that do not grow with
+#     m, and cost w_j GPU-rounds each.
 #
-# This is a knapsack of separable concave gains: take items in order of g / w until the M T GPU-rounds are
-# used. Items of one job come in their own order by themselves, as gains fall. Taken fractionally, the last
-# item makes it the optimum of the relaxation, U(theta) >= any plan with that theta. lb changes only at
-# theta = R_j - run_j(m), so n (T + 1) values of theta are all there are, and in between the left end is
-# best. Hence
+# This is a knapsack of separable concave gains: take items in order of g / w until the
+# M T GPU-rounds are used. Items of one job come in their own order by themselves, as
+# gains fall. Taken fractionally, the last item makes it the optimum of the relaxation,
+# U(theta) >= any plan with that theta. lb changes only at theta = R_j - run_j(m), so n
+# (T + 1) values of theta are all there are, and in between the left end is best. Hence
 #
 #     max over these theta of  U(theta) - k theta      bounds every plan,
 #
-# and the best plan found on the way is usually equal to it: one fractional item of several hundred is all
-# that can be lost. What cannot pay any more ends the scan: U without any lb, less k theta, below the best
-# plan.
+# and the best plan found on the way is usually equal to it: one fractional item of
+# several hundred is all that can be lost. What cannot pay any more ends the scan: U
+# without any lb, less k theta, below the best plan.
 #
-# Rounds. Any order of the same counts has the same value; the released code then minimises sum_j weight_j *
-# mean round index of j in a second MILP. Smith's rule does that for a list: jobs in order of weight /
-# (count * width). A list alone would run narrow jobs early and leave wide ones more rounds than the window
-# has; so before giving a GPU away, look ahead (Gale and Ryser's condition for a 0-1 matrix with these
-# sums): with H rounds left, a job with n left must run at least n - (H - h) times within the next h, for
-# every h. What these come to beyond the capacity of the h - 1 rounds after this one is owed now, to these
-# jobs. They are nested in h, so the largest debt is the binding one. For mixed widths the condition is
-# necessary, not sufficient: what does not fit is first repaired by moving one job between rounds, else the
-# counts are solved again with the lost GPU-rounds set aside.
+# Rounds. Any order of the same counts has the same value; the released code then
+# minimises sum_j weight_j * mean round index of j in a second MILP. Smith's rule does
+# that for a list: jobs in order of weight / (count * width). A list alone would run
+# narrow jobs early and leave wide ones more rounds than the window has; so before
+# giving a GPU away, look ahead (Gale and Ryser's condition for a 0-1 matrix with these
+# sums): with H rounds left, a job with n left must run at least n - (H - h) times
+# within the next h, for every h. What these come to beyond the capacity of the h - 1
+# rounds after this one is owed now, to these jobs. They are nested in h, so the largest
+# debt is the binding one. For mixed widths the condition is necessary, not sufficient:
+# what does not fit is first repaired by moving one job between rounds, else the counts
+# are solved again with the lost GPU-rounds set aside.
 
 from typing import NamedTuple
 
@@ -47,7 +52,9 @@ MAX_SOLVES = (
 
 
 class WindowPlan(NamedTuple):
-    """runs_JT: whether a job runs in a round of the window. bound: no plan has a larger value."""
+    """runs_JT: whether a job runs in a round of the window. bound: no plan has a larger
+    value.
+    """
 
     runs_JT: IntArray
     value: float
@@ -55,7 +62,8 @@ class WindowPlan(NamedTuple):
 
 
 def solve_window(window: Window) -> WindowPlan | None:
-    """Return a plan near the optimum, and the bound that proves how near. None if nothing fits the fairness.
+    """Return a plan near the optimum, and the bound that proves how near. None if
+    nothing fits the fairness.
 
     The weighted programme, which has no fairness constraint, always has a plan.
     """
@@ -86,7 +94,9 @@ def _is_fair(window: Window, count_J: IntArray) -> bool:
 
 
 def _items(window: Window) -> tuple[IntArray, FloatArray]:
-    """Return the jobs and gains of all rounds that jobs may get, the dearest per GPU first."""
+    """Return the jobs and gains of all rounds that jobs may get, the dearest per GPU
+    first.
+    """
     gain_JM = np.diff(window.utility_JM, axis=1)
     # Concave up to rounding; made so, that a job's rounds stay in order.
     gain_JM = np.minimum.accumulate(gain_JM, axis=1)
@@ -97,7 +107,9 @@ def _items(window: Window) -> tuple[IntArray, FloatArray]:
 
 
 def _candidates(window: Window) -> FloatArray:
-    """Return the values of theta at which the fewest rounds of some job change, ascending."""
+    """Return the values of theta at which the fewest rounds of some job change,
+    ascending.
+    """
     late_s_JM = np.maximum(window.left_s_J[:, None] - window.run_s_JM, 0.0)
     least = late_s_JM[:, -1].max(initial=0.0)
     theta_C: FloatArray = np.unique(late_s_JM[late_s_JM >= least])
@@ -112,14 +124,17 @@ def _best_counts(
     theta_C: FloatArray,
     budget: int,
 ) -> tuple[IntArray, float]:
-    """Return the best counts found, and the bound; minus infinity where no theta is feasible."""
+    """Return the best counts found, and the bound; minus infinity where no theta is
+    feasible.
+    """
     num_jobs = window.width_J.size
     best_J = np.zeros(num_jobs, dtype=np.int64)
     count_J = np.zeros(num_jobs, dtype=np.int64)
     at_most = _fill(window, item_job_I, item_gain_I, budget, count_J)[
         1
     ]  # without any lower bound
-    best, bound = -np.inf, -np.inf
+    best = -np.inf
+    bound = -np.inf
     for candidate in range(theta_C.size):
         theta = theta_C[candidate]
         if at_most - window.makespan_weight * theta <= best:
@@ -136,7 +151,9 @@ def _best_counts(
 
 @compiled_part
 def _fewest(window: Window, theta: float, budget: int, count_J: IntArray) -> bool:
-    """Write the fewest rounds of each job that leave it at most `theta`; return whether they fit."""
+    """Write the fewest rounds of each job that leave it at most `theta`; return whether
+    they fit.
+    """
     used = 0
     for job in range(count_J.size):
         left = window.left_s_J[job] - min(theta, window.late_s_J[job])
@@ -158,7 +175,9 @@ def _fill(
     budget: int,
     count_J: IntArray,
 ) -> tuple[float, float]:
-    """Add rounds to `count_J` while the budget lasts; return the utility, and a bound on it."""
+    """Add rounds to `count_J` while the budget lasts; return the utility, and a bound
+    on it.
+    """
     left = budget
     skip_J = count_J.copy()  # items that the fewest rounds have taken already
     for job in range(count_J.size):
@@ -185,8 +204,8 @@ def _fill(
 def _utility(window: Window, count_J: IntArray) -> float:
     """Return the utility of these counts.
 
-    It is no sum of gains: where a weight is 1e9, a job's first gain is as large as what it lacked, and the
-    utilities of all others are rounded away.
+    It is no sum of gains: where a weight is 1e9, a job's first gain is as large as what
+    it lacked, and the utilities of all others are rounded away.
     """
     value = 0.0
     for job in range(count_J.size):
@@ -196,8 +215,11 @@ def _utility(window: Window, count_J: IntArray) -> float:
 
 @compiled
 def _pack(window: Window, count_J: IntArray) -> tuple[IntArray, int]:
-    """Return which job runs in which round, and the GPU-rounds of `count_J` that found no place."""
-    num_jobs, num_rounds = count_J.size, window.num_rounds
+    """Return which job runs in which round, and the GPU-rounds of `count_J` that found
+    no place.
+    """
+    num_jobs = count_J.size
+    num_rounds = window.num_rounds
     runs_JT = np.zeros((num_jobs, num_rounds), dtype=np.int64)
     left_J = count_J.copy()
     free_T = np.full(num_rounds, window.num_gpus)
@@ -231,7 +253,9 @@ def _pack(window: Window, count_J: IntArray) -> tuple[IntArray, int]:
 def _look_ahead(
     window: Window, left_J: IntArray, horizon: int, owed_H: IntArray
 ) -> None:
-    """Write, for every h, the GPUs that this round owes to jobs that must run within the next h rounds."""
+    """Write, for every h, the GPUs that this round owes to jobs that must run within
+    the next h rounds.
+    """
     for h in range(1, horizon + 1):
         owed_H[h] = -window.num_gpus * (h - 1)
         for job in range(left_J.size):
@@ -242,7 +266,9 @@ def _look_ahead(
 def _leaves_enough(
     owed_H: IntArray, horizon: int, left: int, width: int, free: int
 ) -> bool:
-    """Return whether the debts of this round can still be paid when a job with `left` rounds runs in it."""
+    """Return whether the debts of this round can still be paid when a job with `left`
+    rounds runs in it.
+    """
     for h in range(1, horizon + 1):
         paid = width if h > horizon - left else 0
         if owed_H[h] - paid > free - width:
@@ -254,7 +280,9 @@ def _leaves_enough(
 def _repair(
     window: Window, runs_JT: IntArray, left_J: IntArray, free_T: IntArray
 ) -> None:
-    """Give jobs their missing rounds by moving one other job from a round to another one."""
+    """Give jobs their missing rounds by moving one other job from a round to another
+    one.
+    """
     for job in range(left_J.size):
         for now in range(window.num_rounds):
             if left_J[job] == 0:
@@ -274,7 +302,9 @@ def _repair(
 def _make_way(
     window: Window, runs_JT: IntArray, free_T: IntArray, job: int, now: int
 ) -> bool:
-    """Move one job out of round `now` so that `job` fits there; return whether that worked."""
+    """Move one job out of round `now` so that `job` fits there; return whether that
+    worked.
+    """
     missing = window.width_J[job] - free_T[now]
     for other in range(window.width_J.size):
         width = window.width_J[other]
@@ -282,7 +312,8 @@ def _make_way(
             continue
         for then in range(window.num_rounds):
             if not runs_JT[other, then] and free_T[then] >= width:
-                runs_JT[other, now], runs_JT[other, then] = 0, 1
+                runs_JT[other, now] = 0
+                runs_JT[other, then] = 1
                 free_T[now] += width
                 free_T[then] -= width
                 return True

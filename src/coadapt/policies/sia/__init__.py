@@ -1,1 +1,3 @@
-"""Sia (Jayaram Subramanya et al., SOSP 2023): an integer programme over GPU types and counts."""
+"""Sia (Jayaram Subramanya et al., SOSP 2023): an integer programme over GPU types and
+counts.
+"""

@@ -10,7 +10,9 @@ from coadapt.policies.sia.objective import Configuration, Values, least_gpus
 
 
 class Decision(NamedTuple):
-    """What was decided for `jobs`. chosen: indices of `configs`, of jobs that run. types: GPU types held."""
+    """What was decided for `jobs`. chosen: indices of `configs`, of jobs that run.
+    types: GPU types held.
+    """
 
     jobs: Sequence[JobView]
     configs: Sequence[Configuration]
@@ -22,7 +24,9 @@ class Decision(NamedTuple):
 def explain(
     decision: Decision, allocations: Mapping[JobId, Allocation], capacity: Capacity
 ) -> dict[JobId, str]:
-    """Return a sentence for each job: what it gets and what that is worth, or why it waits."""
+    """Return a sentence for each job: what it gets and what that is worth, or why it
+    waits.
+    """
     why = {}
     for row, job in enumerate(decision.jobs):
         column = decision.chosen.get(job.id)
@@ -43,7 +47,8 @@ def explain(
 
 
 def _worth(decision: Decision, row: int, column: int) -> str:
-    job, config = decision.jobs[row], decision.configs[column]
+    job = decision.jobs[row]
+    config = decision.configs[column]
     if job.usage.started_at is None:
         return f"its first on {config.gpu_type}: nothing of it was timed yet"
     speedup = decision.worth.value_JC[row, column] / least_gpus(job)

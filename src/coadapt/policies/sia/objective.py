@@ -1,24 +1,28 @@
-"""What Sia weighs: the goodput of each job in each configuration of the cluster (Sia, SOSP 2023, §4).
+"""What Sia weighs: the goodput of each job in each configuration of the cluster (Sia,
+SOSP 2023, §4).
 
 Axes: J jobs in the order of the view, C configurations.
 """
 
-# A configuration is a GPU type and a number of GPUs: 1, 2, 4, … within a node, then whole nodes. There are
-# few of them, and a set of them that fits by count fits by place too: parts of nodes are powers of two, and
-# jobs on several nodes have these for themselves.
+# A configuration is a GPU type and a number of GPUs: 1, 2, 4, … within a node, then
+# whole nodes. There are few of them, and a set of them that fits by count fits by place
+# too: parts of nodes are powers of two, and jobs on several nodes have these for
+# themselves.
 #
-# A job runs on one configuration or none. Its value in one is its goodput there over that in its weakest
-# one, times the fewest GPUs that it may have. So a value says how many times as fast as at its least a job
-# would be, whatever a sample is worth. A power p < 0 of it is what the plan pays for the job; a job that gets
-# nothing costs queue_cost, which is a little more than any job at its least.
+# A job runs on one configuration or none. Its value in one is its goodput there over
+# that in its weakest one, times the fewest GPUs that it may have. So a value says how
+# many times as fast as at its least a job would be, whatever a sample is worth. A power
+# p < 0 of it is what the plan pays for the job; a job that gets nothing costs
+# queue_cost, which is a little more than any job at its least.
 #
-# A change costs time, so all other configurations are worth r = (T - N S) / (T + S) of their goodput to a
-# job of age T that was rescaled N times at S seconds each.
+# A change costs time, so all other configurations are worth r = (T - N S) / (T + S) of
+# their goodput to a job of age T that was rescaled N times at S seconds each.
 #
-# A job is never given more than twice the GPUs that it was timed on, and starts on its fewest. On a type
-# where it was timed on several GPUs its own model speaks. On any other it is taken to scale as on the type
-# where it was timed on most, times what one GPU does here over what one GPU does there; where not even that
-# is known, as if all types were alike.
+# A job is never given more than twice the GPUs that it was timed on, and starts on its
+# fewest. On a type where it was timed on several GPUs its own model speaks. On any
+# other it is taken to scale as on the type where it was timed on most, times what one
+# GPU does here over what one GPU does there; where not even that is known, as if all
+# types were alike.
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,7 +40,8 @@ from coadapt.policies.allocation.capacity import gpu_type_held
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# The least that a change may leave of a goodput: a young job that moved often would else never move again.
+# The least that a change may leave of a goodput: a young job that moved often would
+# else never move again.
 FACTOR_MIN = 0.01
 
 
@@ -44,9 +49,11 @@ FACTOR_MIN = 0.01
 class SiaOptions:
     """What Sia's operator may set. The defaults are those of the paper's evaluation.
 
-    power: p, not 0; below 0 jobs that are slow weigh most. queue_cost: λ, of a job that gets nothing.
-    growth: the most GPUs that a job is given, over those that it was timed on. penalise_start: whether a job
-    that waits pays for its start as for a change, as in the authors' code. gap: relative, of the programme.
+    power: p, not 0; below 0 jobs that are slow weigh most. queue_cost: λ, of a job that
+    gets nothing.
+    growth: the most GPUs that a job is given, over those that it was timed on.
+    penalise_start: whether a job that waits pays for its start as for a change, as in
+    the authors' code. gap: relative, of the programme.
     """
 
     power: float = -0.5
@@ -79,10 +86,11 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """value_JC: goodput over that of the weakest choice, 0 where the job may not run. Rescaling not counted.
+    """value_JC: goodput over that of the weakest choice, 0 where the job may not run.
+    Rescaling not counted.
 
-    guessed: of jobs by index, the GPU types whose speed on several GPUs is borrowed, and the type it is from
-    (None: not even one GPU of it was timed).
+    guessed: of jobs by index, the GPU types whose speed on several GPUs is borrowed,
+    and the type it is from (None: not even one GPU of it was timed).
     """
 
     value_JC: FloatArray
@@ -92,12 +100,15 @@ class Values:
 def configurations(
     nodes: Sequence[Node], jobs: Sequence[JobView]
 ) -> tuple[Configuration, ...]:
-    """Return the configurations of the cluster, and those that only some job's fewest GPUs demand."""
+    """Return the configurations of the cluster, and those that only some job's fewest
+    GPUs demand.
+    """
     fewest = {least_gpus(job) for job in jobs}
     found = set()
     for gpu_type in sorted({node.gpu_type for node in nodes}):
         sizes = [node.num_gpus for node in nodes if node.gpu_type == gpu_type]
-        largest, total = max(sizes), sum(sizes)
+        largest = max(sizes)
+        total = sum(sizes)
         counts = {
             1 << power for power in range(largest.bit_length()) if 1 << power <= largest
         }
@@ -110,7 +121,9 @@ def configurations(
 
 
 def least_gpus(job: JobView) -> int:
-    """Return the fewest GPUs that `job` may have; a frozen job starts with those that its user requested."""
+    """Return the fewest GPUs that `job` may have; a frozen job starts with those that
+    its user requested.
+    """
     frozen = job.spec.contract is RescaleContract.FROZEN
     return job.spec.replicas.requested if frozen else job.spec.replicas.min
 
@@ -129,7 +142,9 @@ def most_gpus(job: JobView, growth: float) -> int:
 def values(
     jobs: Sequence[JobView], configs: Sequence[Configuration], options: SiaOptions
 ) -> Values:
-    """Return the worth of each configuration to each job, before any cost of changing to it."""
+    """Return the worth of each configuration to each job, before any cost of changing
+    to it.
+    """
     types = sorted({config.gpu_type for config in configs})
     num_gpus_C = np.array([config.num_gpus for config in configs])
     num_nodes_C = np.array([config.num_nodes for config in configs])
@@ -144,7 +159,8 @@ def values(
     value_JC = np.zeros((len(jobs), len(configs)))
     guessed: dict[tuple[int, str], str | None] = {}
     for row, job in enumerate(jobs):
-        least, most = least_gpus(job), most_gpus(job, options.growth)
+        least = least_gpus(job)
+        most = most_gpus(job, options.growth)
         may_C = (num_gpus_C >= least) & (num_gpus_C <= most)
         source = _best_known(job, types)
         for name in types:
@@ -168,7 +184,8 @@ def values(
 
 def rescale_factor(job: JobView, at: float) -> float:
     """Return r in [FACTOR_MIN, 1]: what a change leaves of a goodput (Sia, §4.2)."""
-    age_s, cost_s = max(at - job.submitted_at, 0.0), job.rescale_s
+    age_s = max(at - job.submitted_at, 0.0)
+    cost_s = job.rescale_s
     if age_s < cost_s or age_s + cost_s <= 0.0:
         return 1.0
     return max((age_s - job.usage.num_rescales * cost_s) / (age_s + cost_s), FACTOR_MIN)
@@ -177,7 +194,9 @@ def rescale_factor(job: JobView, at: float) -> float:
 def held(
     job: JobView, view: ClusterView, configs: Sequence[Configuration]
 ) -> int | None:
-    """Return the index of what `job` holds, whole GPUs on live nodes; None if it is no configuration."""
+    """Return the index of what `job` holds, whole GPUs on live nodes; None if it is no
+    configuration.
+    """
     gpu_type = gpu_type_held(job, {node.id: node for node in view.nodes})
     if gpu_type is None or job.allocation.shared:
         return None
@@ -197,7 +216,8 @@ def costs(
     value_JC: FloatArray,
     options: SiaOptions,
 ) -> FloatArray:
-    """Return what a plan pays for each job in each configuration, less what it saves by not queueing it.
+    """Return what a plan pays for each job in each configuration, less what it saves by
+    not queueing it.
 
     Infinite where the job may not run; above 0 where queueing is better.
     """
@@ -216,7 +236,9 @@ def costs(
 
 
 def _best_known(job: JobView, types: Sequence[str]) -> str | None:
-    """Return the type, of those in the cluster, on which most GPUs were timed; the first by name on ties."""
+    """Return the type, of those in the cluster, on which most GPUs were timed; the
+    first by name on ties.
+    """
     known = [name for name in types if name in job.measured.by_type]
     most = {name: job.measured.by_type[name].num_replicas_profiled for name in known}
     return (
@@ -227,7 +249,9 @@ def _best_known(job: JobView, types: Sequence[str]) -> str | None:
 
 
 def alone(job: JobView, gpu_type: str) -> float:
-    """Return samples per second on one GPU of `gpu_type`, at the largest batch of one pass."""
+    """Return samples per second on one GPU of `gpu_type`, at the largest batch of one
+    pass.
+    """
     profile = job.measured.by_type[gpu_type]
     limits = limits_in_use(job, gpu_type)
     atomic = float(min(limits.max_atomic or limits.max_total, limits.max_total))

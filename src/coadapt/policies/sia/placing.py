@@ -1,11 +1,14 @@
-"""From configurations to nodes: parts of a node together, the rest on whole nodes (Sia, SOSP 2023)."""
+"""From configurations to nodes: parts of a node together, the rest on whole nodes (Sia,
+SOSP 2023).
+"""
 
-# Who keeps a configuration stays where it is. The others come largest first: whole nodes, then parts of a
-# node where the least is left over. Where no node has room though the type has, jobs that share a node are
-# moved off the one that needs fewest GPUs moved; the paper calls that evicting, and finds it rare.
+# Who keeps a configuration stays where it is. The others come largest first: whole
+# nodes, then parts of a node where the least is left over. Where no node has room
+# though the type has, jobs that share a node are moved off the one that needs fewest
+# GPUs moved; the paper calls that evicting, and finds it rare.
 #
-# Nodes of unlike sizes, and counts that are no power of two, may still leave no node with room. Such a job is
-# spread over the nodes with most free GPUs.
+# Nodes of unlike sizes, and counts that are no power of two, may still leave no node
+# with room. Such a job is spread over the nodes with most free GPUs.
 
 from collections.abc import Mapping, Sequence
 
@@ -21,8 +24,8 @@ def place(
 ) -> dict[JobId, Allocation]:
     """Return where each job of `wanted` goes, and those of `kept` again.
 
-    kept: jobs that stay if they can; those of them that are not `wanted` stay for certain. Raises ValueError
-    where the counts do not fit the types.
+    kept: jobs that stay if they can; those of them that are not `wanted` stay for
+    certain. Raises ValueError where the counts do not fit the types.
     """
     spots = _Spots(view, wanted, kept)
     movers = [job for job in view.jobs if job.id in wanted and job.id not in kept]
@@ -83,10 +86,13 @@ class _Spots:
     def _make_room(
         self, nodes: Sequence[NodeId], count: int, evicted: list[JobView]
     ) -> NodeId | None:
-        """Move as few GPUs' worth of jobs off a node as give it `count` free GPUs; None if that is no use."""
+        """Move as few GPUs' worth of jobs off a node as give it `count` free GPUs; None
+        if that is no use.
+        """
         best: tuple[int, NodeId, list[JobView]] | None = None
         for node in nodes:
-            free, leaving = self._free[node], []
+            free = self._free[node]
+            leaving = []
             for job in self._evictable(node):
                 if free >= count:
                     break

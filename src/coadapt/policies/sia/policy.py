@@ -1,4 +1,6 @@
-"""Sia (Jayaram Subramanya et al., SOSP 2023): which GPU type and how many of it, for all jobs at once."""
+"""Sia (Jayaram Subramanya et al., SOSP 2023): which GPU type and how many of it, for
+all jobs at once.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,10 +24,12 @@ from coadapt.policies.sia.solve import Room, choose
 
 @dataclass(frozen=True, kw_only=True)
 class Sia(SiaOptions):
-    """Gives each job a GPU type and a count by an integer programme over normalised goodput. Stateless.
+    """Gives each job a GPU type and a count by an integer programme over normalised
+    goodput. Stateless.
 
-    Options as in SiaOptions. Adaptive jobs pick their own batch. `plan.diagnostics`: objective (what the
-    programme's optimum pays, less what queueing all jobs would), bound, and gap = objective - bound.
+    Options as in SiaOptions. Adaptive jobs pick their own batch. `plan.diagnostics`:
+    objective (what the programme's optimum pays, less what queueing all jobs would),
+    bound, and gap = objective - bound.
     """
 
     card: ClassVar = PolicyCard(
@@ -97,7 +101,9 @@ class Sia(SiaOptions):
 
 
 def _stranded(job: JobView) -> bool:
-    """Return whether `job` is frozen and cannot keep what it holds: `Capacity` keeps all that can."""
+    """Return whether `job` is frozen and cannot keep what it holds: `Capacity` keeps
+    all that can.
+    """
     return job.spec.contract is RescaleContract.FROZEN and bool(job.allocation)
 
 

@@ -1,4 +1,6 @@
-"""Sia's integer programme: at most one configuration per job, within the GPUs of each type and the quotas."""
+"""Sia's integer programme: at most one configuration per job, within the GPUs of each
+type and the quotas.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,12 +11,15 @@ from coadapt.model import TenantId
 from coadapt.policies.sia.objective import Configuration, FloatArray
 from coadapt.policies.solvers.milp import Milp, solve_milp
 
-# Far above what a cluster of a thousand GPUs takes: a plan must not depend on how busy the machine is.
+# Far above what a cluster of a thousand GPUs takes: a plan must not depend on how busy
+# the machine is.
 TIME_LIMIT_S = 30.0
 
 
 class Choice(NamedTuple):
-    """config_J: index of the configuration, -1 for none. value, bound: of the costs, see `costs`."""
+    """config_J: index of the configuration, -1 for none. value, bound: of the costs,
+    see `costs`.
+    """
 
     config_J: list[int]
     value: float
@@ -22,7 +27,9 @@ class Choice(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What may be given: GPUs by type, and by tenant where one has a quota. tenant_J: of each job."""
+    """What may be given: GPUs by type, and by tenant where one has a quota. tenant_J:
+    of each job.
+    """
 
     gpus: Mapping[str, int]
     quotas: Mapping[TenantId, float]
@@ -32,9 +39,11 @@ class Room(NamedTuple):
 def choose(
     cost_JC: FloatArray, configs: Sequence[Configuration], room: Room, gap: float
 ) -> Choice:
-    """Return the choice of least cost, to a relative gap. Raises RuntimeError if time runs out before one.
+    """Return the choice of least cost, to a relative gap. Raises RuntimeError if time
+    runs out before one.
 
-    Where only costs above 0 are left to a job it gets nothing, as it does where nothing fits.
+    Where only costs above 0 are left to a job it gets nothing, as it does where nothing
+    fits.
     """
     rows_V, columns_V = np.nonzero(cost_JC < 0.0)
     config_J = [-1] * len(cost_JC)
@@ -42,7 +51,8 @@ def choose(
         return Choice(config_J, 0.0, 0.0)
     given = [configs[int(column)] for column in columns_V]
     num_gpus_V = np.array([config.num_gpus for config in given], dtype=np.float64)
-    types, tenants = sorted(room.gpus), sorted(room.quotas)
+    types = sorted(room.gpus)
+    tenants = sorted(room.quotas)
     type_V = np.array([types.index(config.gpu_type) for config in given])
     tenant_V = np.array([room.tenant_J[int(row)] for row in rows_V])
     asked = [

@@ -1,21 +1,27 @@
-"""A linear programme's optimum inside of all its optima, where the solvers of published comparisons end."""
+"""A linear programme's optimum inside of all its optima, where the solvers of published
+comparisons end.
+"""
 
-# Programmes over parts of the time often have many optima. A simplex method ends in a corner of them, where
-# jobs that are alike get everything or nothing; an interior-point method ends inside, where these are treated
-# alike, and what no constraint asks for is spread. Published figures come from such a solver, ECOS. HiGHS
-# moves to a corner after its own (crossover), so the method of that solver, for linear programmes, is here:
+# Programmes over parts of the time often have many optima. A simplex method ends in a
+# corner of them, where jobs that are alike get everything or nothing; an interior-point
+# method ends inside, where these are treated alike, and what no constraint asks for is
+# spread. Published figures come from such a solver, ECOS. HiGHS moves to a corner after
+# its own (crossover), so the method of that solver, for linear programmes, is here:
 #
 #   min c x   with   G x + s = h, s >= 0          max -h z   with   G' z + c = 0, z >= 0
 #
-# are put into one self-dual programme with two scalars more, tau and kappa (Xu, Hung, Ye 1996), which is
-# started outside and followed by Mehrotra's predictor and corrector (Domahidi, Chu, Boyd: ECOS, ECC 2013):
+# are put into one self-dual programme with two scalars more, tau and kappa (Xu, Hung,
+# Ye 1996), which is started outside and followed by Mehrotra's predictor and corrector
+# (Domahidi, Chu, Boyd: ECOS, ECC 2013):
 #
-#   G' z + c tau = 0       G x + s = h tau        kappa + c x + h z = 0       s z = mu, kappa tau = mu -> 0
+#   G' z + c tau = 0       G x + s = h tau        kappa + c x + h z = 0       s z = mu,
+#   kappa tau = mu -> 0
 #
-# The answer is x / tau. Which one of many is a property of this path: the start, the lengths of its steps and
-# the scaling of the rows are part of the definition, so they are as published, constants too. Without an
-# objective it is not quite the analytic centre, max sum log s: the embedding also bounds what s and tau are
-# together, so that it ends nearer to the least that the constraints ask for.
+# The answer is x / tau. Which one of many is a property of this path: the start, the
+# lengths of its steps and the scaling of the rows are part of the definition, so they
+# are as published, constants too. Without an objective it is not quite the analytic
+# centre, max sum log s: the embedding also bounds what s and tau are together, so that
+# it ends nearer to the least that the constraints ask for.
 
 # Tried: the limit of the logarithmic barrier, which is the analytic centre: with it the
 # largest rho of `ossp` is 8.40, where the artifact has 7.74 and this method 7.75.
@@ -29,16 +35,23 @@ from coadapt.policies.solvers.lp import Lp
 
 FloatArray = NDArray[np.float64]
 
-# As in ECOS: rounds of scaling, part of the way to the wall that a step goes, limits of that way and of the
-# centring (sigma), and when residuals (relative) and gap are small enough.
-SCALINGS, TO_THE_WALL, LENGTH_MAX = 3, 0.99, 0.999
-CENTRING_MIN, TOLERANCE, STEPS_MAX = 1e-4, 1e-8, 100
-# Of the answer, so that variables that are alike come out equal, whatever the processor's last digits.
+# As in ECOS: rounds of scaling, part of the way to the wall that a step goes, limits of
+# that way and of the centring (sigma), and when residuals (relative) and gap are small
+# enough.
+SCALINGS = 3
+TO_THE_WALL = 0.99
+LENGTH_MAX = 0.999
+CENTRING_MIN = 1e-4
+TOLERANCE = 1e-8
+STEPS_MAX = 100
+# Of the answer, so that variables that are alike come out equal, whatever the
+# processor's last digits.
 DIGITS = 8
 
 
 class _Form(NamedTuple):
-    """G, h and c. G is minus diagonal `sign_V` (x >= 0), and under it the rows of the programme.
+    """G, h and c. G is minus diagonal `sign_V` (x >= 0), and under it the rows of the
+    programme.
 
     L: both, V variables and R rows.
     """
@@ -80,10 +93,12 @@ class _Point(NamedTuple):
 
 
 def solve_central(problem: Lp) -> FloatArray | None:
-    """Return x_V of the largest value_V @ x_V, of many such one inside. `upper_V` is not heeded.
+    """Return x_V of the largest value_V @ x_V, of many such one inside. `upper_V` is
+    not heeded.
 
-    None: it has none, or none bounded, as far as can be told. Dense: for hundreds of variables. A value_V of
-    zeros asks for a point inside of all that is allowed. All x_V > 0; those that are alike are equal.
+    None: it has none, or none bounded, as far as can be told. Dense: for hundreds of
+    variables. A value_V of zeros asks for a point inside of all that is allowed. All
+    x_V > 0; those that are alike are equal.
     """
     if not len(problem.value_V):
         return np.zeros(0)
@@ -92,7 +107,8 @@ def solve_central(problem: Lp) -> FloatArray | None:
     for _ in range(STEPS_MAX):
         wrong = _residuals(form, point)
         if _done(form, point, wrong):
-            # Not x_V: s of x >= 0 is x, never below 0, and tells also of those near 0 who is nearer.
+            # Not x_V: s of x >= 0 is x, never below 0, and tells also of those near 0
+            # who is nearer.
             return _rounded(point.s_L[: len(unit_V)] / form.sign_V / point.tau / unit_V)
         if point.tau < TOLERANCE * point.kappa:  # it follows a proof that there is none
             return None
@@ -106,21 +122,28 @@ def _rounded(x_V: FloatArray) -> FloatArray:
 
 
 def _scaled(problem: Lp) -> tuple[_Form, FloatArray]:
-    """Return the programme with rows and columns of about one, and what its variables were multiplied by."""
-    num_rows, num_variables = len(problem.most_R), len(problem.value_V)
+    """Return the programme with rows and columns of about one, and what its variables
+    were multiplied by.
+    """
+    num_rows = len(problem.most_R)
+    num_variables = len(problem.value_V)
     matrix_RV = np.zeros((num_rows, num_variables))
     np.add.at(matrix_RV, (problem.row_N, problem.column_N), problem.entry_N)
     binding_R = matrix_RV.any(axis=1)
-    matrix_RV, most_R = matrix_RV[binding_R], problem.most_R[binding_R].copy()
-    sign_V, unit_V = np.ones(num_variables), np.ones(num_variables)
+    matrix_RV = matrix_RV[binding_R]
+    most_R = problem.most_R[binding_R].copy()
+    sign_V = np.ones(num_variables)
+    unit_V = np.ones(num_variables)
     for _ in range(SCALINGS):
-        row_R, row_V = np.sqrt(np.abs(matrix_RV).max(axis=1)), np.sqrt(sign_V)
+        row_R = np.sqrt(np.abs(matrix_RV).max(axis=1))
+        row_V = np.sqrt(sign_V)
         column_V = np.sqrt(
             np.maximum(np.abs(matrix_RV).max(axis=0, initial=0.0), sign_V)
         )
         matrix_RV = matrix_RV / row_R[:, None] / column_V[None, :]
         sign_V = sign_V / row_V / column_V
-        most_R, unit_V = most_R / row_R, unit_V * column_V
+        most_R = most_R / row_R
+        unit_V = unit_V * column_V
     h_L = np.concatenate([np.zeros(num_variables), most_R])
     return _Form(sign_V, matrix_RV, h_L, -problem.value_V / unit_V), unit_V
 
@@ -152,7 +175,8 @@ def _done(
 ) -> bool:
     dual = _norm(wrong[0]) / max(1.0, _norm(form.c_V))
     primal = _norm(wrong[1]) / max(1.0, _norm(form.h_L))
-    gap, value = float(point.s_L @ point.z_L), abs(float(form.c_V @ point.x_V))
+    gap = float(point.s_L @ point.z_L)
+    value = abs(float(form.c_V @ point.x_V))
     small = max(dual, primal) < TOLERANCE * point.tau
     return small and gap < TOLERANCE * point.tau * max(point.tau, value)
 
@@ -164,14 +188,18 @@ def _norm(vector: FloatArray) -> float:
 def _step(
     form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float]
 ) -> _Point:
-    """Return the point after a look straight ahead and a step that heeds what it saw."""
+    """Return the point after a look straight ahead and a step that heeds what it
+    saw.
+    """
     _, s_L, z_L, tau, kappa = point
     system = _System(form, s_L / z_L)
     per_tau = system.solve(-form.c_V, form.h_L)
     mu = (float(s_L @ z_L) + tau * kappa) / (len(s_L) + 1)
 
     def towards(sigma: float, product_L: FloatArray, product: float) -> _Point:
-        """Return the way that leaves `sigma` of what is wrong, and takes `product` off s z and tau kappa."""
+        """Return the way that leaves `sigma` of what is wrong, and takes `product` off
+        s z and tau kappa.
+        """
         rest = 1.0 - sigma
         x_V, z_by_L = system.solve(rest * wrong[0], product_L / z_L - rest * wrong[1])
         seen = float(form.c_V @ x_V + form.h_L @ z_by_L)
@@ -196,7 +224,8 @@ def _step(
 
 def _length(point: _Point, way: _Point) -> float:
     """Return how far one can go, at most LENGTH_MAX, before s, z, tau or kappa is 0."""
-    s_L, z_L = way.s_L / point.s_L, way.z_L / point.z_L
+    s_L = way.s_L / point.s_L
+    z_L = way.z_L / point.z_L
     steepest = max(
         -float(s_L.min()),
         -float(z_L.min()),
@@ -209,14 +238,16 @@ def _length(point: _Point, way: _Point) -> float:
 class _System:
     """The equations G' z = a, G x - w z = b of a step, factorised; w_L: s over z.
 
-    Nor are the normal equations formed: near a wall their entries are 1e18, beside which what tells one
-    optimum from another is lost. The rows of x >= 0 are put into the others, which are brought near one.
+    Nor are the normal equations formed: near a wall their entries are 1e18, beside
+    which what tells one optimum from another is lost. The rows of x >= 0 are put into
+    the others, which are brought near one.
     """
 
     def __init__(self, form: _Form, w_L: FloatArray) -> None:
         from scipy.linalg import lu_factor
 
-        self._form, self._w_L = form, w_L
+        self._form = form
+        self._w_L = w_L
         num_variables = len(form.sign_V)
         diagonal = np.concatenate(
             [form.sign_V**2 / w_L[:num_variables], -w_L[num_variables:]]
@@ -232,8 +263,10 @@ class _System:
         """Return x_V and z_L."""
         from scipy.linalg import lu_solve
 
-        sign_V, num_variables = self._form.sign_V, len(a_V)
-        w_V, b_V = self._w_L[:num_variables], b_L[:num_variables]
+        sign_V = self._form.sign_V
+        num_variables = len(a_V)
+        w_V = self._w_L[:num_variables]
+        b_V = b_L[:num_variables]
         wanted = np.concatenate([a_V - sign_V * b_V / w_V, b_L[num_variables:]])
         found = self._unit * lu_solve(
             self._factors, self._unit * wanted, check_finite=False

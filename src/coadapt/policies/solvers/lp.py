@@ -26,7 +26,8 @@ class Lp(NamedTuple):
 
 
 def solve_lp(problem: Lp, *, time_limit_s: float = TIME_LIMIT_S) -> FloatArray | None:
-    """Return an optimal x_V; None if there is none within the limit. Deterministic for equal problems.
+    """Return an optimal x_V; None if there is none within the limit. Deterministic for
+    equal problems.
 
     Raises ValueError for a programme without an upper bound.
     """
@@ -37,7 +38,8 @@ def solve_lp(problem: Lp, *, time_limit_s: float = TIME_LIMIT_S) -> FloatArray |
     )  # half a second: only where one is solved
     from scipy.sparse import csr_array
 
-    num_rows, num_variables = len(problem.most_R), len(problem.value_V)
+    num_rows = len(problem.most_R)
+    num_variables = len(problem.value_V)
     if not num_variables:
         return np.zeros(0)
     where = (problem.row_N, problem.column_N)

@@ -1,4 +1,6 @@
-"""Mixed-integer linear programmes through HiGHS (scipy): with a time limit, a gap, and the bound proved."""
+"""Mixed-integer linear programmes through HiGHS (scipy): with a time limit, a gap, and
+the bound proved.
+"""
 
 import math
 from typing import NamedTuple
@@ -11,9 +13,11 @@ BoolArray = NDArray[np.bool_]
 
 
 class Milp(NamedTuple):
-    """Minimise cost_V @ x_V subject to low_R <= matrix_RV @ x_V <= high_R and lower_V <= x_V <= upper_V.
+    """Minimise cost_V @ x_V subject to low_R <= matrix_RV @ x_V <= high_R and lower_V
+    <= x_V <= upper_V.
 
-    V variables, R rows. integral_V: whole numbers only; none of them makes it a linear programme.
+    V variables, R rows. integral_V: whole numbers only; none of them makes it a linear
+    programme.
     """
 
     cost_V: FloatArray
@@ -26,7 +30,9 @@ class Milp(NamedTuple):
 
 
 class MilpSolution(NamedTuple):
-    """value: of x_V. bound: no solution has a lower value. proven: the gap that was asked for was reached."""
+    """value: of x_V. bound: no solution has a lower value. proven: the gap that was
+    asked for was reached.
+    """
 
     x_V: FloatArray
     value: float
@@ -41,11 +47,12 @@ def solve_milp(
     gap: float = 1e-4,
     presolve: bool = True,
 ) -> MilpSolution | None:
-    """Return the best solution found within the limits; None if none was found, or there is none.
+    """Return the best solution found within the limits; None if none was found, or
+    there is none.
 
-    gap: relative, between value and bound. presolve: False where HiGHS would often write diagnostics to
-    stdout, as it does when a presolved solution is off by a rounding error. Raises ValueError for a programme
-    without a lower bound.
+    gap: relative, between value and bound. presolve: False where HiGHS would often
+    write diagnostics to stdout, as it does when a presolved solution is off by a
+    rounding error. Raises ValueError for a programme without a lower bound.
     """
     from scipy.optimize import (
         Bounds,

@@ -1,23 +1,29 @@
-"""Which part of the time each job is to run on each GPU type, as linear programmes (Gavel, OSDI 2020, §4).
+"""Which part of the time each job is to run on each GPU type, as linear programmes
+(Gavel, OSDI 2020, §4).
 
 Jobs J, GPU types T. X_JT: parts of the time, all >= 0.
 """
 
-# Every programme has the same base. A job runs on one type at a time, and GPUs of a type do not run more than
+# Every programme has the same base. A job runs on one type at a time, and GPUs of a
+# type do not run more than
 # there are:
 #
-#   sum_t X_jt <= 1        sum_j width_j X_jt <= gpus_t        X_jt = 0 where the job may not, or cannot, run
+#   sum_t X_jt <= 1        sum_j width_j X_jt <= gpus_t        X_jt = 0 where the job
+#   may not, or cannot, run
 #
 # What differs is the objective over the rates that follow, r_j(X) = sum_t rate_jt X_jt.
 #
-#   max_min      max z         r_j(X) >= z need_j                      makespan: need = steps left, z = 1/T
-#   least_worst  min rho       r_j(X) >= left_j / (rho ideal_j - age_j)       finish-time fairness
-#   max_total    max sum_jt value_jt X_jt      r_j(X) >= floor_j              sum of throughputs, cost
+#   max_min      max z         r_j(X) >= z need_j                      makespan: need =
+#   steps left, z = 1/T least_worst  min rho       r_j(X) >= left_j / (rho ideal_j -
+#   age_j)       finish-time fairness max_total    max sum_jt value_jt X_jt      r_j(X)
+#   >= floor_j              sum of throughputs, cost
 #
-# Max-min has many optima wherever one job, or one type, binds before the GPUs do. Of those we take one of the
-# largest sum of r_j over its job's best rate, by a second programme: else GPUs would idle that somebody could
-# use; or the most central one (central.py). Finish-time fairness is not linear in rho, but for a fixed rho it
-# is max_min: rho is attained where z = 1, and z grows with rho, so its root is found in a few programmes.
+# Max-min has many optima wherever one job, or one type, binds before the GPUs do. Of
+# those we take one of the largest sum of r_j over its job's best rate, by a second
+# programme: else GPUs would idle that somebody could use; or the most central one
+# (central.py). Finish-time fairness is not linear in rho, but for a fixed rho it is
+# max_min: rho is attained where z = 1, and z grows with rho, so its root is found in a
+# few programmes.
 
 from typing import NamedTuple
 
@@ -30,13 +36,16 @@ from coadapt.policies.solvers.lp import Lp, solve_lp
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# Relative slack of the first optimum in the second programme: HiGHS is exact to about 1e-9.
+# Relative slack of the first optimum in the second programme: HiGHS is exact to about
+# 1e-9.
 SLACK = 1e-7
 RHO_TOLERANCE = 1e-5
 
 
 class Base(NamedTuple):
-    """rate_JT: optimiser steps per second, 0 where the job may not run. width_J: GPUs. gpus_T: of a type."""
+    """rate_JT: optimiser steps per second, 0 where the job may not run. width_J: GPUs.
+    gpus_T: of a type.
+    """
 
     rate_JT: FloatArray
     width_J: IntArray
@@ -57,7 +66,9 @@ class Base(NamedTuple):
 
 
 def equal_parts(base: Base) -> FloatArray:
-    """Return what each job would have of a 1/J part of the cluster: on all types alike, never more than 1."""
+    """Return what each job would have of a 1/J part of the cluster: on all types alike,
+    never more than 1.
+    """
     num_jobs = max(len(base.width_J), 1)
     part_JT = np.where(
         base.can, base.gpus_T[None, :] / (num_jobs * base.width_J[:, None]), 0.0
@@ -71,9 +82,11 @@ def equal_parts(base: Base) -> FloatArray:
 def max_min(
     base: Base, need_J: FloatArray, *, slack: float = SLACK
 ) -> FloatArray | None:
-    """Return X_JT of the largest z with r_j(X) >= z need_j for all jobs that can run and need > 0.
+    """Return X_JT of the largest z with r_j(X) >= z need_j for all jobs that can run
+    and need > 0.
 
-    slack: the relative part of z that may be given up for a larger sum of relative rates. None: out of time.
+    slack: the relative part of z that may be given up for a larger sum of relative
+    rates. None: out of time.
     """
     level = _level(base, need_J)
     if level is None:
@@ -93,7 +106,8 @@ def least_worst(
     *,
     central: bool = False,
 ) -> FloatArray | None:
-    """Return X_JT of the least largest (age_j + left_j / r_j(X)) / ideal_j. age, ideal: s; left: steps.
+    """Return X_JT of the least largest (age_j + left_j / r_j(X)) / ideal_j. age, ideal:
+    s; left: steps.
 
     None: out of time, or nobody can run.
     """
@@ -110,7 +124,8 @@ def least_worst(
 
     def excess(rho: float) -> float:
         level = _level(base, need_at(rho))
-        # Out of time reads as reached: the parts that come out are those of a larger rho.
+        # Out of time reads as reached: the parts that come out are those of a larger
+        # rho.
         return 0.0 if level is None else level - 1.0
 
     fastest_J = np.where(base.can, base.rate_JT, 0.0).max(axis=1, initial=0.0)
@@ -134,9 +149,12 @@ def least_worst(
 def max_total(
     base: Base, value_JT: FloatArray, floor_J: FloatArray | None = None
 ) -> FloatArray | None:
-    """Return X_JT of the largest sum of value_JT X_JT with r_j(X) >= floor_j; None: there is none."""
+    """Return X_JT of the largest sum of value_JT X_JT with r_j(X) >= floor_j; None:
+    there is none.
+    """
     job_P, type_P = np.nonzero(base.can)
-    rows, most_R = _base_rows(base, job_P, type_P), _base_most(base)
+    rows = _base_rows(base, job_P, type_P)
+    most_R = _base_most(base)
     if floor_J is not None:
         best_J = np.where(base.can, base.rate_JT, 0.0).max(axis=1, initial=0.0)
         scale_J = np.where(best_J > 0.0, best_J, 1.0)
@@ -157,7 +175,9 @@ def max_total(
 def central_max_min(
     base: Base, need_J: FloatArray, *, slack: float = 0.0
 ) -> FloatArray | None:
-    """Return the most central X_JT among those of the largest z; with slack, among all that come so near."""
+    """Return the most central X_JT among those of the largest z; with slack, among all
+    that come so near.
+    """
     level = _level_lp(base, need_J)
     if level is None:
         return equal_parts(base)
@@ -195,14 +215,19 @@ def _level(base: Base, need_J: FloatArray) -> float | None:
 
 
 class _Level(NamedTuple):
-    """max z as a programme. Its last variable is z in units of `unit`, its last rows are those of jobs."""
+    """max z as a programme. Its last variable is z in units of `unit`, its last rows
+    are those of jobs.
+    """
 
     lp: Lp
     unit: float
 
     def at(self, z: float) -> Lp:
-        """Return the programme of all parts that reach `z`: without it, and without an objective."""
-        lp, z_N = self.lp, self.lp.column_N == len(self.lp.value_V) - 1
+        """Return the programme of all parts that reach `z`: without it, and without an
+        objective.
+        """
+        lp = self.lp
+        z_N = self.lp.column_N == len(self.lp.value_V) - 1
         most_R = lp.most_R.copy()
         most_R[lp.row_N[z_N]] -= z
         num_left = len(lp.value_V) - 1
@@ -216,13 +241,15 @@ def _level_lp(base: Base, need_J: FloatArray) -> _Level | None:
     needs_J[job_P] = need_J[job_P] > 0.0
     if not needs_J.any():
         return None
-    # z is counted in units of the most that it can be, and each row in those of its job's need.
+    # z is counted in units of the most that it can be, and each row in those of its
+    # job's need.
     need_P = np.where(needs_J, need_J, 1.0)[job_P]
     best_J = np.zeros(len(need_J))
     np.maximum.at(best_J, job_P, base.rate_JT[job_P, type_P] / need_P)
     unit = float(best_J[needs_J].min())
     rows = _base_rows(base, job_P, type_P)
-    first, of_z = len(base.width_J) + len(base.gpus_T), int(needs_J.sum())
+    first = len(base.width_J) + len(base.gpus_T)
+    of_z = int(needs_J.sum())
     rows.append(
         (
             first + job_P,
@@ -251,7 +278,8 @@ Rows = list[tuple[IntArray, IntArray, FloatArray]]
 
 
 def _base_rows(base: Base, job_P: IntArray, type_P: IntArray) -> Rows:
-    pairs_P, num_jobs = np.arange(len(job_P)), len(base.width_J)
+    pairs_P = np.arange(len(job_P))
+    num_jobs = len(base.width_J)
     return [
         (job_P, pairs_P, np.ones(len(job_P))),
         (num_jobs + type_P, pairs_P, base.width_J[job_P].astype(np.float64)),

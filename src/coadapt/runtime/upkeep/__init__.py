@@ -1,1 +1,3 @@
-"""What keeps a journal usable: waiting for it, its version, and bringing it over from an earlier one."""
+"""What keeps a journal usable: waiting for it, its version, and bringing it over from
+an earlier one.
+"""

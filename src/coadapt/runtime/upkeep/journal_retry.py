@@ -1,13 +1,16 @@
-"""Waiting while the journal cannot be used: another process has locked it, or its disk is away.
+"""Waiting while the journal cannot be used: another process has locked it, or its disk
+is away.
 
-What is written waits as long as it takes; one line says when it begins and one when it is over.
+What is written waits as long as it takes; one line says when it begins and one when it
+is over.
 """
 
 # Why the scheduler waits and does not end
 #
-# A backup script that locks the database, a network disk that is away for a minute: both pass. A scheduler
-# that ends has to be started again by somebody; one that waits has decided nothing meanwhile, because an
-# event is durable before it is handled. Its jobs run on in both cases.
+# A backup script that locks the database, a network disk that is away for a minute:
+# both pass. A scheduler that ends has to be started again by somebody; one that waits
+# has decided nothing meanwhile, because an event is durable before it is handled. Its
+# jobs run on in both cases.
 
 import logging
 import threading
@@ -36,7 +39,9 @@ class JournalRetry:
         self._told_at: float | None = None
 
     def wait(self, error: StoreAwayError) -> None:
-        """Wait a little for what is wrong to pass. Raises StoreError once this is closed."""
+        """Wait a little for what is wrong to pass. Raises StoreError once this is
+        closed.
+        """
         with self._lock:
             now = self._clock()
             self._why = str(error)
@@ -79,4 +84,7 @@ class JournalRetry:
     def _sentence(self, now: float) -> str:
         assert self._since is not None
         seconds = now - self._since
-        return f"{self._why}; the scheduler waits for it, its jobs run on ({seconds:.0f} s)"
+        return (
+            f"{self._why}; the scheduler waits for it, its jobs run on "
+            f"({seconds:.0f} s)"
+        )

@@ -1,15 +1,18 @@
-"""Brings a journal that an earlier version of Coadapt wrote over to the schema of this one.
+"""Brings a journal that an earlier version of Coadapt wrote over to the schema of this
+one.
 
 The file as it was is kept beside it. A journal of a later version is left alone.
 """
 
 # What changed between the versions
 #
-# 1 to 2 (22 November 2026): rows got checksums, `meta` the number of the last event, and some values other
-# names. The values are given their names of today, and the rows are written anew with checksums. Snapshots of
-# version 1 are dropped: its books were built otherwise, and it never pruned, so all events are there.
+# 1 to 2 (22 November 2026): rows got checksums, `meta` the number of the last event,
+# and some values other names. The values are given their names of today, and the rows
+# are written anew with checksums. Snapshots of version 1 are dropped: its books were
+# built otherwise, and it never pruned, so all events are there.
 #
-# Fields that were added since version 2 began have defaults, so its events are read as they are.
+# Fields that were added since version 2 began have defaults, so its events are read as
+# they are.
 
 import json
 import sqlite3
@@ -32,7 +35,8 @@ Fields = dict[str, Any]
 
 
 def schema_of(path: Path) -> int | None:
-    """Return the version of the journal at `path`, None where there is none or it says none.
+    """Return the version of the journal at `path`, None where there is none or it says
+    none.
 
     Raises StoreError where it is locked.
     """
@@ -49,7 +53,8 @@ def schema_of(path: Path) -> int | None:
 
 
 def upgrade(path: Path) -> Path | None:
-    """Bring the journal at `path` over, if it is of an earlier version; return where the old file is kept.
+    """Bring the journal at `path` over, if it is of an earlier version; return where
+    the old file is kept.
 
     Raises StoreError, and nothing is changed, where an event of it cannot be read.
     """
@@ -67,7 +72,8 @@ def upgrade(path: Path) -> Path | None:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    # As a writer, which is what a reader of a write-ahead log has to be; nothing is created.
+    # As a writer, which is what a reader of a write-ahead log has to be; nothing is
+    # created.
     address = f"file:{quote(str(path))}?mode=rw"
     return sqlite3.connect(address, uri=True, timeout=BUSY_S)
 
@@ -85,7 +91,8 @@ def _rows_of_version_1(path: Path) -> dict[int, Row]:
             loads(EVENT_KINDS, text)
         except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(
-                f"{path}: event {seq} of version 1 cannot be read ({error}); let its jobs end under the "
+                f"{path}: event {seq} of version 1 cannot be read ({error}); let its "
+                f"jobs end under the "
                 "coadapt that wrote it, or begin with another state directory"
             ) from None
         rows[seq] = Row(seq, float(at), kind, job, text, "")

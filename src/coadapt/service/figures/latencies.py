@@ -1,4 +1,6 @@
-"""How long things take that somebody waits for, for Prometheus: requests, commits, events in the queue."""
+"""How long things take that somebody waits for, for Prometheus: requests, commits,
+events in the queue.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +46,9 @@ class Latencies:
         )
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Note an answer. route: with the names of its parts, not their values: few are told apart."""
+        """Note an answer. route: with the names of its parts, not their values: few are
+        told apart.
+        """
         self._requests.labels(method, route, str(status)).observe(seconds)
 
     def commit(self, seconds: float) -> None:
@@ -56,11 +60,15 @@ class Latencies:
         self._lags.observe(seconds)
 
     def watch_trouble(self, seconds: Callable[[], float]) -> None:
-        """Tell from now on for how long the journal could not be written, as `seconds` returns it."""
+        """Tell from now on for how long the journal could not be written, as `seconds`
+        returns it.
+        """
         self._away.set_function(seconds)
 
     def watch_journal(self, path: Path) -> None:
-        """Tell the size of the SQLite journal at `path` from now on, looked at when asked for."""
+        """Tell the size of the SQLite journal at `path` from now on, looked at when
+        asked for.
+        """
         self._size.set_function(
             lambda: sum(_size(Path(f"{path}{suffix}")) for suffix in SQLITE_FILES)
         )

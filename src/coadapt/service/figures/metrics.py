@@ -1,10 +1,11 @@
 """The scheduler's figures for Prometheus, put together at each scrape."""
 
-# What a scrape costs is bounded, whatever the number of jobs: sums over jobs go with their changes
-# (standing.py), and series of their own are for so many jobs only. Those are the ones that hold GPUs, in the
-# order of their submission, then others: a rule by which the same ones stay, since each series that comes
-# and goes is a new one for Prometheus. Of all jobs there is the one that has been silent the longest, as an
-# alert must miss none.
+# What a scrape costs is bounded, whatever the number of jobs: sums over jobs go with
+# their changes (standing.py), and series of their own are for so many jobs only. Those
+# are the ones that hold GPUs, in the order of their submission, then others: a rule by
+# which the same ones stay, since each series that comes and goes is a new one for
+# Prometheus. Of all jobs there is the one that has been silent the longest, as an alert
+# must miss none.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ JOBS_TOLD_MAX = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What is taken from the books at one moment. silent_since: the oldest last report, s."""
+    """What is taken from the books at one moment. silent_since: the oldest last report,
+    s.
+    """
 
     counted: list[Metric]
     jobs: list[JobRecord]
@@ -49,12 +52,13 @@ def metrics_text(
 ) -> bytes:
     """Return the figures at `at` (s) in Prometheus' text format.
 
-    ended: jobs that ended, by state. num_waiting: events that wait to be written. num_dropped: reports beyond
-    their jobs' budget.
+    ended: jobs that ended, by state. num_waiting: events that wait to be written.
+    num_dropped: reports beyond their jobs' budget.
     """
 
     def look(state: SchedulerState) -> _Look:
-        # Under the loop's lock, as when it counts; the rest is said of copies, as the loop waits meanwhile.
+        # Under the loop's lock, as when it counts; the rest is said of copies, as the
+        # loop waits meanwhile.
         tally.upto(max(at, state.at))
         return _Look(
             counted=[*_cluster_metrics(tally, ended), *tally.registry.collect()],
@@ -134,7 +138,9 @@ def _cluster_metrics(tally: Tally, ended: Mapping[str, int]) -> list[Metric]:
 
 
 def _jobs_to_tell(state: SchedulerState) -> list[JobRecord]:
-    """Return copies of the jobs that have series of their own: those that hold GPUs, then others."""
+    """Return copies of the jobs that have series of their own: those that hold GPUs,
+    then others.
+    """
     live = [job for job in state.jobs.values() if job.state not in ENDED]
     told = list(islice((job for job in live if job.ordered), JOBS_TOLD_MAX))
     told += islice((job for job in live if not job.ordered), JOBS_TOLD_MAX - len(told))
@@ -142,7 +148,9 @@ def _jobs_to_tell(state: SchedulerState) -> list[JobRecord]:
 
 
 def _silent_since(state: SchedulerState) -> float | None:
-    """Return when the training job that has been silent the longest last reported, s."""
+    """Return when the training job that has been silent the longest last reported,
+    s.
+    """
     training = (job.running for job in state.jobs.values() if job.state not in ENDED)
     told = (
         each.reported_at
@@ -153,13 +161,17 @@ def _silent_since(state: SchedulerState) -> float | None:
 
 
 class _JobSeries:
-    """Gauges with the label `job`, as text: made of thousands of samples, so not by the client's library."""
+    """Gauges with the label `job`, as text: made of thousands of samples, so not by the
+    client's library.
+    """
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
 
     def family(self, name: str, text: str) -> Callable[..., None]:
-        """Return how to add a sample to this gauge: its value, its job, and further labels, written out."""
+        """Return how to add a sample to this gauge: its value, its job, and further
+        labels, written out.
+        """
         lines = self._lines.setdefault(
             name, [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
         )

@@ -14,12 +14,15 @@ USES = {
     JobState.RESCALING: "rescale",
     JobState.STOPPING: "stopping",
 }
-PRODUCTIVE, UNTOLD = "productive", "untold"
+PRODUCTIVE = "productive"
+UNTOLD = "untold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStanding:
-    """What counts of one live job. num_gpus: on nodes that are there; num_held: on all nodes."""
+    """What counts of one live job. num_gpus: on nodes that are there; num_held: on all
+    nodes.
+    """
 
     usage: Usage
     state: JobState
@@ -41,7 +44,8 @@ def standing_of(job: JobRecord, nodes: Mapping[NodeId, Node]) -> JobStanding:
         if state is JobState.PENDING
         else None,
         use=USES.get(state, trains),
-        # GPUs of a node that is gone are nobody's, though the end of their replicas is not known yet.
+        # GPUs of a node that is gone are nobody's, though the end of their replicas is
+        # not known yet.
         num_gpus=sum(gpus for node, gpus in holding.by_node.items() if node in nodes),
         num_held=holding.num_gpus,
     )
@@ -77,7 +81,8 @@ class Sums:
         self.num_held += sign * job.num_held
         self.num_gpus[job.use] += sign * job.num_gpus
         self._num_holding[job.use] += sign
-        # Shares of GPUs are no whole numbers, and what rounding leaves behind must not stay for good.
+        # Shares of GPUs are no whole numbers, and what rounding leaves behind must not
+        # stay for good.
         if not self._num_holding[job.use]:
             self.num_gpus[job.use] = 0.0
         if not self._num_holding.total():

@@ -1,13 +1,17 @@
-"""What is counted as it happens, for Prometheus: rescales, failures, waits, decisions, GPU time by use."""
+"""What is counted as it happens, for Prometheus: rescales, failures, waits, decisions,
+GPU time by use.
+"""
 
-# Counters count here and not over the jobs that live: a job that ends would take its share with it, and a
-# counter that falls is read as a restart. They begin when the scheduler does.
+# Counters count here and not over the jobs that live: a job that ends would take its
+# share with it, and a counter that falls is read as a restart. They begin when the
+# scheduler does.
 #
-# GPU time is told apart by what a held GPU was good for, so that the sum over all uses is GPUs times wall
-# time (a test): what is lost, and to what, is then a division in PromQL. The uses: `productive`: the job has
-# told of a step since it was started; `untold`: it runs, and has told of none, be it that it comes up or that
-# its script never tells; `startup`, `rescale`, `stopping`: between orders and their answers; `idle`: nobody
-# held it.
+# GPU time is told apart by what a held GPU was good for, so that the sum over all uses
+# is GPUs times wall time (a test): what is lost, and to what, is then a division in
+# PromQL. The uses: `productive`: the job has told of a step since it was started;
+# `untold`: it runs, and has told of none, be it that it comes up or that its script
+# never tells; `startup`, `rescale`, `stopping`: between orders and their answers;
+# `idle`: nobody held it.
 
 from collections.abc import Sequence
 
@@ -35,7 +39,9 @@ from coadapt.model import JobId, Usage
 from coadapt.runtime.index_writer import touched_jobs
 from coadapt.service.figures.standing import JobStanding, Sums, standing_of
 
-MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
+MINUTE = 60.0
+HOUR = 3_600.0
+DAY = 86_400.0
 WAIT_BUCKETS_S = (
     1,
     5,
@@ -95,7 +101,8 @@ class Tally:
         self._counting = True
         self._at = state.at
         self._num_gpus = _capacity(state)
-        self.sums, self._seen = Sums(), {}
+        self.sums = Sums()
+        self._seen = {}
         for job in state.jobs.values():
             if job.state not in ENDED:
                 self._seen[job.id] = standing_of(job, state.nodes)
@@ -135,7 +142,9 @@ class Tally:
         self._note_round(event, commands, state)
 
     def _follow_leaving(self, state: SchedulerState) -> None:
-        """Look at jobs that leave: they may hold GPUs of a node that was lost, and is there again."""
+        """Look at jobs that leave: they may hold GPUs of a node that was lost, and is
+        there again.
+        """
         for job in [
             job for job in state.jobs.values() if job.status.state is JobState.STOPPING
         ]:
@@ -158,7 +167,8 @@ class Tally:
         self.sums.put(self._seen[job.id])
 
     def _count(self, before: Usage, job: JobRecord) -> None:
-        usage, figures = job.usage, self._figures
+        usage = job.usage
+        figures = self._figures
         if before is usage:
             return
         figures.rescales.inc(usage.num_rescales - before.num_rescales)

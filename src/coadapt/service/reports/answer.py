@@ -1,4 +1,6 @@
-"""What a job is answered that told of itself: its id, and what jobs like it timed where it trains."""
+"""What a job is answered that told of itself: its id, and what jobs like it timed where
+it trains.
+"""
 
 import json
 
@@ -10,7 +12,9 @@ from coadapt.service.live_loop import LiveLoop
 
 
 def answer(live: LiveLoop, job: JobId) -> dict[str, JsonValue]:
-    """Return the answer to a report of `job`: `kin_times` only where the last plan has them."""
+    """Return the answer to a report of `job`: `kin_times` only where the last plan has
+    them.
+    """
     told: dict[str, JsonValue] = {"id": job}
     kin_times = live.kin_times_of(job)
     if kin_times is not None:

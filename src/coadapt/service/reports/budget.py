@@ -1,13 +1,16 @@
-"""How much of a job's reports is written down: so many a second, and so many bytes, with room for a burst."""
+"""How much of a job's reports is written down: so many a second, and so many bytes,
+with room for a burst.
+"""
 
 # Why a job has a budget
 #
-# Each report is an event, and events are kept for months. A job that reports as fast as it can, by a mistake
-# or on purpose, would fill the journal's disk within hours. A lawful job sends one or two kilobytes every 30 s;
-# it may send a thousand times as much for some minutes, and about fifty times as much for ever.
+# Each report is an event, and events are kept for months. A job that reports as fast as
+# it can, by a mistake or on purpose, would fill the journal's disk within hours. A
+# lawful job sends one or two kilobytes every 30 s; it may send a thousand times as much
+# for some minutes, and about fifty times as much for ever.
 #
-# A report that is dropped is missed by nobody: the next one says where the job is by then. What was dropped is
-# counted, and told in the log and by `coadapt doctor`.
+# A report that is dropped is missed by nobody: the next one says where the job is by
+# then. What was dropped is counted, and told in the log and by `coadapt doctor`.
 
 import math
 import time
@@ -25,17 +28,22 @@ TOLD_EVERY_S = 600.0  # of one job
 
 
 class TooManyReportsError(RuntimeError):
-    """A job reports more than is written down; nothing was kept. again_s: when it may report again."""
+    """A job reports more than is written down; nothing was kept. again_s: when it may
+    report again.
+    """
 
     def __init__(self, job: JobId, again_s: int) -> None:
         self.again_s = again_s
         super().__init__(
-            f"{job} reports too much: {REPORTS_PER_S:g} reports and {BYTES_PER_S:g} bytes a second are taken in"
+            f"{job} reports too much: {REPORTS_PER_S:g} reports and {BYTES_PER_S:g} "
+            f"bytes a second are taken in"
         )
 
 
 class _Left:
-    """What a job may still send at `at` (s), what was dropped of it, and when that was told last."""
+    """What a job may still send at `at` (s), what was dropped of it, and when that was
+    told last.
+    """
 
     __slots__ = ("at", "dropped", "num_bytes", "reports", "told_at")
 
@@ -64,7 +72,9 @@ class ReportBudget:
         self.dropped = 0
 
     def take(self, job: JobId, num_bytes: int) -> None:
-        """Take a report of `num_bytes` in. Raises TooManyReportsError where the job's budget is used up."""
+        """Take a report of `num_bytes` in. Raises TooManyReportsError where the job's
+        budget is used up.
+        """
         now = self._clock()
         left = self._jobs.pop(job, None) or _Left(now)
         self._jobs[job] = left

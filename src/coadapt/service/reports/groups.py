@@ -1,12 +1,15 @@
-"""Reports that share a commit: many wait for one write to the disk, and none for a write of its own."""
+"""Reports that share a commit: many wait for one write to the disk, and none for a
+write of its own.
+"""
 
-# At most one group is on its way to the disk; what comes meanwhile is the next. So a report that comes alone
-# is written at once, and the busier the scheduler is, the more reports share a write. Groups are some
-# milliseconds apart besides: else a handful of busy jobs would keep the disk writing all the time, for
-# reports that nobody misses if the last ones are lost.
+# At most one group is on its way to the disk; what comes meanwhile is the next. So a
+# report that comes alone is written at once, and the busier the scheduler is, the more
+# reports share a write. Groups are some milliseconds apart besides: else a handful of
+# busy jobs would keep the disk writing all the time, for reports that nobody misses if
+# the last ones are lost.
 #
-# The group, and not the report, goes through the loop's queue and comes back from it: to wake a thread costs
-# as much as to take a report in.
+# The group, and not the report, goes through the loop's queue and comes back from it:
+# to wake a thread costs as much as to take a report in.
 
 import asyncio
 import time
@@ -25,7 +28,8 @@ from coadapt.service.live_loop import (
 )
 from coadapt.service.reports.budget import ReportBudget
 
-# Half of what a commit takes on a disk of 10 ms, so it costs next to no throughput: 100 commits a second.
+# Half of what a commit takes on a disk of 10 ms, so it costs next to no throughput: 100
+# commits a second.
 APART_S = 0.01
 GROUP_MAX = 500  # 20 ms of the loop's time
 WAITING_MAX = 10_000
@@ -63,15 +67,18 @@ class ReportGroups:
         return 0 if self._budget is None else self._budget.dropped
 
     def take(self, job: JobId, num_bytes: int) -> None:
-        """Raise TooManyReportsError where `num_bytes` are beyond what is kept of the job."""
+        """Raise TooManyReportsError where `num_bytes` are beyond what is kept of the
+        job.
+        """
         if self._budget is not None:
             self._budget.take(job, num_bytes)
 
     async def commit(self, event: TrainingReported, num_bytes: int = 0) -> None:
         """Return once the report, which came as `num_bytes`, is durable and handled.
 
-        Raises OverloadedError, EndedError or StoreAwayError if nothing was kept of it, EventRefusedError, and
-        what broke the loop. Raises TooManyReportsError where the job reports more than is kept.
+        Raises OverloadedError, EndedError or StoreAwayError if nothing was kept of it,
+        EventRefusedError, and what broke the loop. Raises TooManyReportsError where the
+        job reports more than is kept.
         """
         self.take(event.job, num_bytes)
         loop = asyncio.get_running_loop()

@@ -1,4 +1,6 @@
-"""A training report at the door: what the job that sends it could have measured, and nothing else."""
+"""A training report at the door: what the job that sends it could have measured, and
+nothing else.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -30,7 +32,9 @@ from coadapt.service.limits import (
 
 
 def read_report(data: Mapping[str, JsonValue], record: JobRecord) -> TrainingReport:
-    """Return the report in `data`, of the job of `record`. Raises InputError (field, value, allowed)."""
+    """Return the report in `data`, of the job of `record`. Raises InputError (field,
+    value, allowed).
+    """
     check_outside(data, "report")
     report = from_json(TrainingReport, data, "report")
     _check_numbers(report)

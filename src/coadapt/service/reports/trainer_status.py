@@ -1,11 +1,14 @@
-"""Kubeflow's trainer status protocol (KEP-2779) at the door: for trainers that know nothing of Coadapt."""
+"""Kubeflow's trainer status protocol (KEP-2779) at the door: for trainers that know
+nothing of Coadapt.
+"""
 
-# Its progress is a share, not samples, so it does not become the job's `progress`: policies reckon with that
-# as samples, and a share at a time tells none of them how fast a job would be elsewhere. It is kept among the
-# job's own figures, under the protocol's names. What it says of time is its own estimate, likewise.
+# Its progress is a share, not samples, so it does not become the job's `progress`:
+# policies reckon with that as samples, and a share at a time tells none of them how
+# fast a job would be elsewhere. It is kept among the job's own figures, under the
+# protocol's names. What it says of time is its own estimate, likewise.
 #
-# The protocol asks its server for a limit per caller: a trainer that tells at each step must not keep the
-# journal busy. A burst passes, so that the last word of a run does.
+# The protocol asks its server for a limit per caller: a trainer that tells at each step
+# must not keep the journal busy. A burst passes, so that the last word of a run does.
 
 import math
 import time
@@ -24,7 +27,9 @@ from coadapt.service.limits import NAMES_MAX, SECONDS_MAX
 VALUE_LENGTH_MAX = 1_000
 TIME_LENGTH_MAX = 100
 # Told at once, and then per second; so many jobs are remembered.
-BURST, PER_S, JOBS_MAX = 10, 0.5, 10_000
+BURST = 10
+PER_S = 0.5
+JOBS_MAX = 10_000
 TOO_MANY_REQUESTS = 429
 
 
@@ -37,7 +42,9 @@ class Metric(BaseModel):
 
 
 class TrainerStatus(BaseModel):
-    """How far a trainer is; what it leaves out is unknown. lastUpdatedTime: this server's own counts."""
+    """How far a trainer is; what it leaves out is unknown. lastUpdatedTime: this
+    server's own counts.
+    """
 
     model_config = ConfigDict(strict=True)
     progressPercentage: Annotated[int, Field(ge=0, le=100)] | None = None
@@ -56,7 +63,9 @@ class StatusBody(BaseModel):
 
 
 def report_of(status: TrainerStatus) -> dict[str, JsonValue]:
-    """Return a training report, in wire form, that says the same: all of it among the metrics."""
+    """Return a training report, in wire form, that says the same: all of it among the
+    metrics.
+    """
     figures: dict[str, JsonValue] = {}
     for metric in status.metrics or ():
         value = _number(metric.value)

@@ -1,1 +1,3 @@
-"""Floor 4: many runs side by side, kept while they go on, and what they say together."""
+"""Floor 4: many runs side by side, kept while they go on, and what they say
+together.
+"""

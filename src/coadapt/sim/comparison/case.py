@@ -1,4 +1,6 @@
-"""One cell of a comparison: a run, the name of its cluster, and a digest by which it is known again."""
+"""One cell of a comparison: a run, the name of its cluster, and a digest by which it is
+known again.
+"""
 
 import hashlib
 import json
@@ -27,11 +29,13 @@ class Case:
 
     @property
     def draw(self) -> str:
-        """What this run is an independent draw of; runs with the same are none of each other.
+        """What this run is an independent draw of; runs with the same are none of each
+        other.
 
-        A built-in workload is drawn by the seed, and whatever mix or number of jobs it is of: the same seed
-        draws the same arrivals and sizes. A file is one draw; so are all files with the same jobs, however
-        they are called, and whenever their jobs come.
+        A built-in workload is drawn by the seed, and whatever mix or number of jobs it
+        is of: the same seed draws the same arrivals and sizes. A file is one draw; so
+        are all files with the same jobs, however they are called, and whenever their
+        jobs come.
         """
         if self.run.source.drawn:
             return f"seed {self.run.seed}"
@@ -39,8 +43,11 @@ class Case:
 
     @property
     def published(self) -> Mapping[str, float]:
-        """What was published of this run, by figure; nothing where it is not played as published."""
-        source, name = self.run.source, self.run.published
+        """What was published of this run, by figure; nothing where it is not played as
+        published.
+        """
+        source = self.run.source
+        name = self.run.published
         if not name or not isinstance(source, TraceFile):
             return {}
         folder = source.path.resolve().parent.name
@@ -49,16 +56,22 @@ class Case:
 
     @property
     def published_cluster(self) -> str:
-        """The cluster of the paper under whose terms this run is played; "": of none."""
+        """The cluster of the paper under whose terms this run is played; "": of
+        none.
+        """
         return terms_of(self.run.published).cluster if self.run.published else ""
 
     @property
     def in_own_loop(self) -> bool:
-        """Whether this run is played in a paper's own loop, where makespans count from instant 0."""
+        """Whether this run is played in a paper's own loop, where makespans count from
+        instant 0.
+        """
         return bool(self.run.published) and terms_of(self.run.published).own_loop
 
     def key(self) -> str:
-        """Return a digest of all that the result depends on: workload, settings, and the code."""
+        """Return a digest of all that the result depends on: workload, settings, and
+        the code.
+        """
         parts = {
             "code": code_digest(self.run.policy),
             "source": _digest(self.run.source),
@@ -90,7 +103,9 @@ def _digest(source: Source) -> str:
 
 @cache
 def _jobs_digest(source: Source) -> str:
-    """Return a digest of the jobs of a file, whatever they are called and whenever they come."""
+    """Return a digest of the jobs of a file, whatever they are called and whenever they
+    come.
+    """
     jobs = source.load(seed=0, num_gpus=0)[0].jobs
     lines = sorted(map(_what, jobs))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,8 +1,11 @@
-"""A digest of the code that a run is made by: with an edited policy, or another simulator, a result is another."""
+"""A digest of the code that a run is made by: with an edited policy, or another
+simulator, a result is another.
+"""
 
-# Of ours: every file of the floors that a run goes through. Of a policy that is not ours: the file of its class,
-# and what that imports, directly or not, from files of its own: from the same package, or from anywhere outside
-# of Python's library and of what is installed.
+# Of ours: every file of the floors that a run goes through. Of a policy that is not
+# ours: the file of its class, and what that imports, directly or not, from files of its
+# own: from the same package, or from anywhere outside of Python's library and of what
+# is installed.
 
 import ast
 import hashlib
@@ -23,7 +26,8 @@ _NO_PART_OF_A_RUN = ("sim/comparison", "sim/report", "sim/faults")
 
 
 def code_digest(policy: str) -> str:
-    """Return a digest of the version and source of Coadapt, and of `policy` where it comes from elsewhere.
+    """Return a digest of the version and source of Coadapt, and of `policy` where it
+    comes from elsewhere.
 
     Raises InputError for an unknown policy.
     """
@@ -50,7 +54,9 @@ def _own_digest() -> str:
 
 
 def _files_of(module: str) -> dict[str, Path]:
-    """Return the source files of `module` and of all that it imports from files of the user's own, by name."""
+    """Return the source files of `module` and of all that it imports from files of the
+    user's own, by name.
+    """
     package = module.partition(".")[0]
     found: dict[str, Path] = {}
     due = [module]

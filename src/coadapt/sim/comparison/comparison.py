@@ -1,4 +1,6 @@
-"""What a comparison says: a row per run, means over seeds, ratios to the baseline, jobs won and lost."""
+"""What a comparison says: a row per run, means over seeds, ratios to the baseline, jobs
+won and lost.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -47,26 +49,33 @@ class Comparison:
         return [(case, result) for case, result in self.results if result.error]
 
     def run_rows(self) -> list[Row]:
-        """Return a row per run: trace, cluster, policy, seed, and its figures by name."""
+        """Return a row per run: trace, cluster, policy, seed, and its figures by
+        name.
+        """
         return [
             {**_named(case), **result.figures, "reaction_s": result.reaction_s}
             for case, result in self.ended()
         ]
 
     def job_rows(self) -> Iterator[Row]:
-        """Yield a row per job and run: trace, cluster, policy, seed, and what became of the job."""
+        """Yield a row per job and run: trace, cluster, policy, seed, and what became of
+        the job.
+        """
         for case, result in self.ended():
             for job in result.jobs:
                 yield {**_named(case), **job_row(job)}
 
     def round_rows(self) -> Iterator[Row]:
-        """Yield a row per decision and run: trace, cluster, policy, seed, and the cluster after it."""
+        """Yield a row per decision and run: trace, cluster, policy, seed, and the
+        cluster after it.
+        """
         for case, result in self.ended():
             for each in result.rounds:
                 yield {**_named(case), **asdict(each)}
 
     def published_rows(self) -> list[Row]:
-        """Return a row per trace, policy and figure that a paper published, with the mean here beside it.
+        """Return a row per trace, policy and figure that a paper published, with the
+        mean here beside it.
 
         A published makespan counts from instant 0, so here it does in these rows, too.
         """
@@ -100,7 +109,8 @@ class Comparison:
     def means(self, trace: str, cluster: str, policy: str) -> dict[str, Estimate]:
         """Return each figure's mean over the seeds; empty where no run has ended.
 
-        Its interval is over the seeds, where these are several and did not all give the same run.
+        Its interval is over the seeds, where these are several and did not all give the
+        same run.
         """
         found = [
             (case, result)
@@ -115,10 +125,11 @@ class Comparison:
         return {name: mean_of([each[name] for each in figures]) for name in figures[0]}
 
     def ratios(self, policy: str) -> dict[str, Estimate]:
-        """Return the geometric means of RATIOS to the baseline, with intervals over independent runs.
+        """Return the geometric means of RATIOS to the baseline, with intervals over
+        independent runs.
 
-        They are taken within the same trace, cluster and seed, where both have ended; a run that no seed
-        changes stands for all seeds.
+        They are taken within the same trace, cluster and seed, where both have ended; a
+        run that no seed changes stands for all seeds.
         """
         cells = list(self._cells(policy))
         found = {
@@ -143,7 +154,8 @@ class Comparison:
         }
 
     def job_picks(self, policy: str) -> list[JobPick]:
-        """Return each job under `policy` beside itself under the baseline, those that gain most first.
+        """Return each job under `policy` beside itself under the baseline, those that
+        gain most first.
 
         A job of a file is there once, however many seeds were played.
         """
@@ -172,13 +184,16 @@ class Comparison:
         )
 
     def reactions_differ(self) -> bool:
-        """Return whether some policies were asked sooner after an arrival or an exit than others."""
+        """Return whether some policies were asked sooner after an arrival or an exit
+        than others.
+        """
         return len({result.reaction_s for _, result in self.ended()}) > 1
 
     def _cells(
         self, policy: str
     ) -> Iterator[tuple[Case, int, KeptResult, KeptResult, bool]]:
-        """Yield a case of `policy` or of the baseline, its seed, both results, and whether all seeds are copies.
+        """Yield a case of `policy` or of the baseline, its seed, both results, and
+        whether all seeds are copies.
 
         The case is one that depends on the seed, if one of both does.
         """

@@ -1,12 +1,14 @@
 """Means, intervals and ratios over the runs of a comparison."""
 
-# A ratio is taken within a cell (same trace, cluster and seed), so that what differs between cells cancels
-# out; ratios are averaged as logarithms, since half and twice must balance. Intervals are Student's t at 95 %
-# over independent runs. Cells are not independent because they are several: the same trace on two clusters,
-# two mixes drawn by the same seed, and one trace with several seeds of a policy have most in common. So cells
-# of one draw are averaged first, and the interval is over the draws: over traces, or over the seeds of built-in
-# workloads. Only where all is of one trace, and a policy draws, it is over that policy's seeds: then it says
-# how much they matter on this trace, and nothing about another. One draw has no interval.
+# A ratio is taken within a cell (same trace, cluster and seed), so that what differs
+# between cells cancels out; ratios are averaged as logarithms, since half and twice
+# must balance. Intervals are Student's t at 95 % over independent runs. Cells are not
+# independent because they are several: the same trace on two clusters, two mixes drawn
+# by the same seed, and one trace with several seeds of a policy have most in common. So
+# cells of one draw are averaged first, and the interval is over the draws: over traces,
+# or over the seeds of built-in workloads. Only where all is of one trace, and a policy
+# draws, it is over that policy's seeds: then it says how much they matter on this
+# trace, and nothing about another. One draw has no interval.
 
 import math
 from collections import defaultdict
@@ -23,9 +25,11 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean with its 95 % confidence interval over independent runs; None where there is one alone.
+    """A mean with its 95 % confidence interval over independent runs; None where there
+    is one alone.
 
-    num_values: how many there are. of: what they are, such as "traces"; "": it was not said.
+    num_values: how many there are. of: what they are, such as "traces"; "": it was not
+    said.
     """
 
     mean: float
@@ -50,9 +54,11 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A value beside the baseline's, of one cell. draw: what the cell is an independent draw of.
+    """A value beside the baseline's, of one cell. draw: what the cell is an independent
+    draw of.
 
-    place: trace and cluster. copies: True where all seeds of this place gave the same run.
+    place: trace and cluster. copies: True where all seeds of this place gave the same
+    run.
     """
 
     draw: str
@@ -64,7 +70,9 @@ class Pair:
 
 
 def ratio_of(pairs: Sequence[Pair]) -> Estimate | None:
-    """Return the geometric mean of value / baseline over draws; None where no pair is positive."""
+    """Return the geometric mean of value / baseline over draws; None where no pair is
+    positive.
+    """
     logs = [
         (pair, math.log(pair.value / pair.base))
         for pair in pairs
@@ -107,7 +115,9 @@ def _means_by(logs: _Logs, key: Callable[[Pair], object]) -> list[float]:
 
 
 def _mean_of_places(logs: _Logs) -> float:
-    """Return the mean over places of the means over seeds: no place counts more for having more seeds."""
+    """Return the mean over places of the means over seeds: no place counts more for
+    having more seeds.
+    """
     places: dict[tuple[str, str], list[float]] = defaultdict(list)
     for pair, log in logs:
         places[pair.place].append(log)
@@ -129,9 +139,11 @@ def _half_width(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPick:
-    """A job under a policy and under the baseline, same trace and cluster. Times in seconds.
+    """A job under a policy and under the baseline, same trace and cluster. Times in
+    seconds.
 
-    seed: None where the job is the same in all seeds, and times are geometric means over them.
+    seed: None where the job is the same in all seeds, and times are geometric means
+    over them.
     """
 
     trace: str
@@ -172,7 +184,9 @@ def picks(
 
 
 def merged(of_seeds: Sequence[Sequence[JobPick]]) -> list[JobPick]:
-    """Return the jobs of a file once each, of the picks of its seeds: in all of them they are the same jobs."""
+    """Return the jobs of a file once each, of the picks of its seeds: in all of them
+    they are the same jobs.
+    """
     by_job: dict[str, list[JobPick]] = defaultdict(list)
     for found in of_seeds:
         for pick in found:

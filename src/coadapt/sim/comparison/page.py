@@ -34,7 +34,9 @@ FIGURES = (
 
 
 def write_comparison_page(path: Path, comparison: Comparison, title: str) -> None:
-    """Write the page to `path`, whole or not at all. Raises InputError without plotly."""
+    """Write the page to `path`, whole or not at all. Raises InputError without
+    plotly.
+    """
     folder = resources.files("coadapt.sim.comparison") / "page"
     write_whole(
         path, render_page(folder, ("compare.js",), title, page_values(comparison))
@@ -104,7 +106,9 @@ def _estimates(found: dict[str, Estimate], names: tuple[str, ...]) -> dict[str, 
 
 
 def _reactions(comparison: Comparison) -> dict[str, Json]:
-    """Return how long after an arrival or an exit each policy was asked, s, where that differs; else nothing."""
+    """Return how long after an arrival or an exit each policy was asked, s, where that
+    differs; else nothing.
+    """
     if not comparison.reactions_differ():
         return {}
     return {case.run.policy: result.reaction_s for case, result in comparison.ended()}

@@ -1,4 +1,6 @@
-"""Results of runs on disk, a line of JSON each, added as they end: an interruption loses none of them."""
+"""Results of runs on disk, a line of JSON each, added as they end: an interruption
+loses none of them.
+"""
 
 import fcntl
 import json
@@ -13,8 +15,9 @@ from coadapt.model import InputError
 from coadapt.sim.experiment import RunResult, SimulationError
 from coadapt.sim.metrics import JobOutcome, RoundOutcome
 
-# Of what a line holds. Lines of the first form tell less of a job; their keys did not count the code, so none
-# of them is asked for: they are passed over, and stay in the file.
+# Of what a line holds. Lines of the first form tell less of a job; their keys did not
+# count the code, so none of them is asked for: they are passed over, and stay in the
+# file.
 FORM = 2
 FIRST_FORM = {"key", "figures", "jobs", "error"}
 # What is many records of the same fields: the names stand there once.
@@ -23,7 +26,8 @@ TABLES = ("jobs", "rounds")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResult:
-    """What is kept of a run: its figures by name, its jobs and rounds; of a run that cannot end, its error.
+    """What is kept of a run: its figures by name, its jobs and rounds; of a run that
+    cannot end, its error.
 
     reaction_s: see RunResult.
     """
@@ -61,7 +65,9 @@ class ResultFile:
         self.results = results
 
     def lacks(self, key: str) -> bool:
-        """Return whether the run is to be played: an error is a result, but worth another try."""
+        """Return whether the run is to be played: an error is a result, but worth
+        another try.
+        """
         return key not in self.results or bool(self.results[key].error)
 
     def add(self, key: str, result: KeptResult) -> None:
@@ -81,8 +87,8 @@ class ResultFile:
 def open_results(path: Path, *, fresh: bool = False) -> Iterator[ResultFile]:
     """Yield the results of `path`, made where it is missing, emptied where `fresh`.
 
-    A last line that was cut off while it was written is dropped. Raises InputError where another comparison
-    writes to it, and for a file that holds something else.
+    A last line that was cut off while it was written is dropped. Raises InputError
+    where another comparison writes to it, and for a file that holds something else.
     """
     with path.open("a", encoding="utf-8") as held:
         try:
@@ -107,7 +113,8 @@ def _read(path: Path) -> dict[str, KeptResult]:
             row = json.loads(line)
             if row.keys() == FIRST_FORM:
                 continue
-            form, key = row.pop("form"), row.pop("key")
+            form = row.pop("form")
+            key = row.pop("key")
             if form != FORM:
                 raise ValueError(f"form {form}")
             jobs = tuple(JobOutcome(**job) for job in _unpacked(row.pop("jobs")))

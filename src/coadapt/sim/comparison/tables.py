@@ -1,4 +1,6 @@
-"""Tables of a comparison as files: CSV, JSON or Parquet, each tidy, one row per run or per job and run."""
+"""Tables of a comparison as files: CSV, JSON or Parquet, each tidy, one row per run or
+per job and run.
+"""
 
 import csv
 import io
@@ -50,7 +52,8 @@ def job_row(job: JobOutcome) -> Row:
 
 
 def write_table(folder: Path, name: str, rows: Sequence[Row], format_name: str) -> Path:
-    """Write `rows`, which have the same columns, to folder/name.format; return its path.
+    """Write `rows`, which have the same columns, to folder/name.format; return its
+    path.
 
     The format is one that `check_writable` let pass.
     """
@@ -75,7 +78,9 @@ def _csv(rows: Sequence[Row]) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula: names come from traces that others wrote."""
+    """Return a cell that no spreadsheet takes for a formula: names come from traces
+    that others wrote.
+    """
     return (
         f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
     )

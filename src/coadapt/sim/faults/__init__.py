@@ -1,1 +1,3 @@
-"""Fault simulation: scenarios, what goes wrong, and the invariants that must hold anyway."""
+"""Fault simulation: scenarios, what goes wrong, and the invariants that must hold
+anyway.
+"""

@@ -1,4 +1,6 @@
-"""python -m coadapt.sim.faults [--mixed] --seed N: tell the whole story of one seed, or which fail."""
+"""python -m coadapt.sim.faults [--mixed] --seed N: tell the whole story of one seed, or
+which fail.
+"""
 
 import argparse
 import sys
@@ -10,7 +12,9 @@ from coadapt.sim.faults.scenario import draw_scenario
 
 
 def main(arguments: list[str]) -> int:
-    """Tell the story of one seed, or say which of many fail; return 0, or 1 if one does."""
+    """Tell the story of one seed, or say which of many fail; return 0, or 1 if one
+    does.
+    """
     parser = argparse.ArgumentParser(prog="python -m coadapt.sim.faults.fault_run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -23,7 +27,8 @@ def main(arguments: list[str]) -> int:
     )
     given = parser.parse_args(arguments)
     draw = draw_mixed if given.mixed else draw_scenario
-    num_failed, reports = 0, []
+    num_failed = 0
+    reports = []
     for seed in range(given.seed, given.seed + given.count):
         try:
             if given.count == 1:

@@ -1,4 +1,6 @@
-"""A policy that changes its mind at random, and a solver that fails in every way that a policy's host can."""
+"""A policy that changes its mind at random, and a solver that fails in every way that a
+policy's host can.
+"""
 
 import random
 from collections.abc import Callable
@@ -33,9 +35,11 @@ LATE_MAX_S = 200.0
 
 
 class ChaosPolicy:
-    """Lawful plans without sense: jobs grow, shrink, move, wait and change batches at random.
+    """Lawful plans without sense: jobs grow, shrink, move, wait and change batches at
+    random.
 
-    From `calm_at` on it keeps what jobs hold and starts those that wait, so that all end.
+    From `calm_at` on it keeps what jobs hold and starts those that wait, so that all
+    end.
     """
 
     def __init__(self, seed: int = 0, calm_at: float = 0.0) -> None:
@@ -62,7 +66,9 @@ class ChaosPolicy:
         return Plan(allocations=allocations, batches=batches)
 
     def _first(self, view: ClusterView, free: FreeGpus) -> dict[JobId, Allocation]:  # noqa: ARG002  # for others
-        """Return what some jobs get before all others are drawn, taken out of `free`."""
+        """Return what some jobs get before all others are drawn, taken out of
+        `free`.
+        """
         return {}
 
     def _sharers(self) -> int:
@@ -140,12 +146,13 @@ Spoil = Callable[[Plan, ClusterView, random.Random], Plan]
 
 
 class FaultySolver:
-    """Runs a policy, and now and then raises, answers late, twice or never, or spoils the plan.
+    """Runs a policy, and now and then raises, answers late, twice or never, or spoils
+    the plan.
 
     Raises PlanError if the policy itself plans what is not lawful.
 
-    `send(event, delay_s)` brings the answer to the scheduler; `hostile()` tells whether faults may happen;
-    `spoil` makes a plan unlawful.
+    `send(event, delay_s)` brings the answer to the scheduler; `hostile()` tells whether
+    faults may happen; `spoil` makes a plan unlawful.
     """
 
     def __init__(
@@ -166,7 +173,8 @@ class FaultySolver:
         self._spoil = spoil or spoiled
 
     def __call__(self, command: Solve, _post: object) -> None:
-        view, rng = command.view, self._random
+        view = command.view
+        rng = self._random
         plan = self._policy.allocate(view)
         check_plan(view, plan)
         ready = PlanReady(at=view.at, round=command.round, plan=plan)

@@ -1,4 +1,5 @@
-"""Fault simulation: a seed -> a cluster in which everything that may break does, and what must hold anyway.
+"""Fault simulation: a seed -> a cluster in which everything that may break does, and
+what must hold anyway.
 
 python -m coadapt.sim.faults --seed N    tells the whole story of one seed
 """
@@ -47,12 +48,15 @@ from coadapt.sim.world import World
 MakeScheduler = Callable[[SchedulerConfig, SchedulerState | None], Scheduler]
 
 POISON_S = 10.0  # from the start of a poisoned job to the failure of its script
-VANISH_S = 5.0  # likewise to the loss of replicas; shorter than a rescale, so that they get nowhere
+# likewise to the loss of replicas; shorter than a rescale, so that they get nowhere
+VANISH_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """What a run came to: starts beside another job on one GPU, types and racks trained on, own batches."""
+    """What a run came to: starts beside another job on one GPU, types and racks trained
+    on, own batches.
+    """
 
     num_pairs: int = 0
     gpu_types: set[str] = field(default_factory=set)
@@ -77,10 +81,11 @@ def run_seed(
     *,
     mixed: bool = False,
 ) -> FaultReport:
-    """Run the scenario of `seed` to its end. Raises InvariantError, with the way to rerun it.
+    """Run the scenario of `seed` to its end. Raises InvariantError, with the way to
+    rerun it.
 
-    `make` builds the scheduler under test; `tell(at, text)` hears everything that happens; `mixed`: the seed
-    is one of the second family.
+    `make` builds the scheduler under test; `tell(at, text)` hears everything that
+    happens; `mixed`: the seed is one of the second family.
     """
     scenario = draw_mixed(seed) if mixed else draw_scenario(seed)
     try:
@@ -113,7 +118,8 @@ class FaultRun:
             scenario.world,
         )
         spoil = spoiled_mixed if scenario.mixed else spoiled
-        policy, chance = _policy(scenario), scenario.rates.solver
+        policy = _policy(scenario)
+        chance = scenario.rates.solver
         solver = FaultySolver(
             policy, rng, chance, wire.hostile, wire.answer, spoil=spoil
         )
@@ -124,7 +130,8 @@ class FaultRun:
         wire.connect(self.world, self.host.deliver, self._started)
 
     def run(self) -> FaultReport:
-        scenario, clock = self.scenario, self.clock
+        scenario = self.scenario
+        clock = self.clock
         for node in scenario.nodes:
             self.world.restore_node(node, self.wire.from_world)
         for job in scenario.jobs:
@@ -138,10 +145,12 @@ class FaultRun:
             clock.run(until=clock.now() + scenario.scheduler.round_s)
         return self._verdict()
 
-    # -- what goes wrong --------------------------------------------------------------------------------
+    # -- what goes wrong
+    # --------------------------------------------------------------------------------
 
     def _strike(self, fault: Fault) -> None:
-        target, now = fault.target, self.clock.now()
+        target = fault.target
+        now = self.clock.now()
         self.wire.tell(f"FAULT {fault.kind} {target} {fault.lasts_s or ''}")
         match fault.kind:
             case FaultKind.CRASH:
@@ -179,11 +188,11 @@ class FaultRun:
                 self.wire.from_user(JobSubmitted(at=now, job=target, spec=spec))
 
     def _hang(self, job_id: JobId) -> None:
-        """Let the replicas stand still as soon as the books have a report of them: before, none is missed."""
-        job, generation = (
-            self.host.state.jobs.get(job_id),
-            self.world.alive().get(job_id),
-        )
+        """Let the replicas stand still as soon as the books have a report of them:
+        before, none is missed.
+        """
+        job = self.host.state.jobs.get(job_id)
+        generation = self.world.alive().get(job_id)
         if generation is None or job is None or job.running.reported_at is None:
             soon = self.clock.now() + self.scenario.world.report_s
             if soon < CALM_AT_S:
@@ -193,7 +202,9 @@ class FaultRun:
             self.wire.note_hang(job_id, generation)
 
     def _limit_growth(self, job_id: JobId) -> None:
-        """Let the script fail on more replicas than it trains with, once the books know that it does."""
+        """Let the script fail on more replicas than it trains with, once the books know
+        that it does.
+        """
         job = self.host.state.jobs.get(job_id)
         trained = None if job is None else job.growth.trained
         if trained is None or self.world.num_replicas(job_id) != trained.num_replicas:
@@ -246,7 +257,8 @@ class FaultRun:
             self._crash(job_id, Outcome.FAILED)
 
     def _look_at(self, job_id: JobId) -> None:
-        ledger, seen = self.world.ledger, self._seen
+        ledger = self.world.ledger
+        seen = self._seen
         for node in ledger.nodes.values():
             if job_id in ledger.jobs_on(node.id):
                 seen.gpu_types.add(node.gpu_type)
@@ -257,16 +269,20 @@ class FaultRun:
         self.world.crash(job_id, outcome)
 
     def _cancel_impossible(self) -> None:
-        """Cancel the jobs that are too wide for the cluster, or for their batch: their users got tired."""
+        """Cancel the jobs that are too wide for the cluster, or for their batch: their
+        users got tired.
+        """
         largest = largest_pool(self.world.ledger.nodes.values())
         for job in self.scenario.jobs:
-            limits, least = job.spec.batch, job.spec.replicas.min
+            limits = job.spec.batch
+            least = job.spec.replicas.min
             adaptive = job.spec.contract is RescaleContract.ADAPTIVE
             total = limits.max_total if adaptive else limits.requested
             if least > largest or least * limits.min_atomic > total:
                 self.wire.from_user(CancelRequested(at=self.clock.now(), job=job.id))
 
-    # -- what must hold at the end ----------------------------------------------------------------------
+    # -- what must hold at the end
+    # ----------------------------------------------------------------------
 
     def _verdict(self) -> FaultReport:
         state = self.host.state
@@ -279,7 +295,8 @@ class FaultRun:
         missing = {job.id for job in self.scenario.jobs} - ended.keys()
         if left or missing:
             raise InvariantError(
-                f"by {self.clock.now()} these jobs had not ended: {left or sorted(missing)}"
+                f"by {self.clock.now()} these jobs had not ended: "
+                f"{left or sorted(missing)}"
             )
         check_world(self.world, state)
         self.wire.check_exits()

@@ -1,4 +1,6 @@
-"""The scheduler's process in a fault simulation: it dies, loses what it did not journal, and comes back."""
+"""The scheduler's process in a fault simulation: it dies, loses what it did not
+journal, and comes back.
+"""
 
 import copy
 import random
@@ -34,12 +36,15 @@ SNAPSHOT_CHANCE = 0.5  # that a dying scheduler had a snapshot
 DARK_MAX_S = 120.0  # how long a power cut lasts at most
 ROUNDS_S = (60.0, 45.0, 90.0)  # of the lives of a scheduler, in turn
 
-# Hosts and users hold these back until the scheduler hears them; any other message to a dead one is lost.
+# Hosts and users hold these back until the scheduler hears them; any other message to a
+# dead one is lost.
 _HELD_BACK = (NodeJoined, NodeLost, JobSubmitted, CancelRequested)
 
 
 class _Process:
-    """The clock as one life of the process sees it: when the process is dead, nothing rings in it."""
+    """The clock as one life of the process sees it: when the process is dead, nothing
+    rings in it.
+    """
 
     def __init__(
         self, clock: VirtualClock, run: Callable[[Callable[[], None]], None]
@@ -60,7 +65,9 @@ class _Process:
 
 
 class Host:
-    """Runs the scheduler that `make` builds over the wire, life after life, with its invariants checked."""
+    """Runs the scheduler that `make` builds over the wire, life after life, with its
+    invariants checked.
+    """
 
     def __init__(
         self,
@@ -129,7 +136,9 @@ class Host:
     def _note_ends(
         self, event: Event, _: Sequence[Command], state: SchedulerState
     ) -> None:
-        """Keep the last records of jobs: each life, and each replay, must tell the same of their ends."""
+        """Keep the last records of jobs: each life, and each replay, must tell the same
+        of their ends.
+        """
         for job in (job for job in state.jobs.values() if job.state in ENDED):
             known = self._wire.ended.setdefault(job.id, copy.copy(job))
             if known != job:
@@ -158,12 +167,15 @@ class Host:
         self._runtime = self._begin()
         self._run(self._runtime.recover)
         self._configure()
-        held_back, self._held_back = self._held_back, []
+        held_back = self._held_back
+        self._held_back = []
         for event in held_back:
             self.deliver(event)
 
     def _configure(self) -> None:
-        """Give each life of the process other settings: a replay must decide as each of them did."""
+        """Give each life of the process other settings: a replay must decide as each of
+        them did.
+        """
         num_lives = sum(
             isinstance(event, SchedulerRestarted) for event in self.store.events()
         )

@@ -1,5 +1,6 @@
-"""What must hold after every event, whatever went wrong: in the core's books, in the world's own ledger, and
-between the two. Written apart from the code that it checks; nothing here is called by it.
+"""What must hold after every event, whatever went wrong: in the core's books, in the
+world's own ledger, and between the two. Written apart from the code that it checks;
+nothing here is called by it.
 """
 
 import copy
@@ -52,7 +53,9 @@ MOVES_PER_EVENT_MAX = (
 
 
 class InvariantError(AssertionError):
-    """Something happened that must never happen. The text says what, and about which job."""
+    """Something happened that must never happen. The text says what, and about which
+    job.
+    """
 
 
 # What of a job must never fall.
@@ -73,9 +76,11 @@ GROWING = (
 
 
 class BookChecker:
-    """An observer of the runtime that raises InvariantError as soon as the core's books go wrong.
+    """An observer of the runtime that raises InvariantError as soon as the core's books
+    go wrong.
 
-    `solve_timeout_s`: the scheduler's own. `state`: the books at the beginning, if they are not empty.
+    `solve_timeout_s`: the scheduler's own. `state`: the books at the beginning, if they
+    are not empty.
     """
 
     def __init__(
@@ -98,14 +103,17 @@ class BookChecker:
         ]
         if self._means_nothing(event) and (commands or not _equal(before, state)):
             wrongs.append(
-                f"it should have meant nothing, but changed the books or led to {commands}"
+                f"it should have meant nothing, but changed the books or led to "
+                f"{commands}"
             )
         if wrongs:
             raise InvariantError(f"after {event}: " + "; ".join(wrongs))
         self._before = _copied(state)
 
     def _means_nothing(self, event: Event) -> bool:
-        """Return whether the event is a repeat, late, or about something that is gone or never was."""
+        """Return whether the event is a repeat, late, or about something that is gone
+        or never was.
+        """
         before = self._before
         job = before.jobs.get(getattr(event, "job", ""))
         match event:
@@ -146,7 +154,9 @@ class BookChecker:
                 return False
 
     def _wrong_failures(self, event: Event, state: SchedulerState) -> Iterator[str]:
-        """A job is not to blame for a lost node, nor for replicas that were lost after they got somewhere."""
+        """A job is not to blame for a lost node, nor for replicas that were lost after
+        they got somewhere.
+        """
         if isinstance(event, NodeLost):
             for job in self._before.jobs.values():
                 if job.state in HOLDING and event.node in held_by(job).by_node:
@@ -179,7 +189,10 @@ class BookChecker:
                         asked_at is not None
                         and state.at - asked_at < self._solve_timeout_s
                     ):
-                        yield f"round {command.round} is solved while the one before is being solved"
+                        yield (
+                            f"round {command.round} is solved while the one before "
+                            f"is being solved"
+                        )
                 case SetAlarm():
                     if command.at < state.at:
                         yield f"the alarm is set to {command.at}, which has passed"
@@ -194,7 +207,9 @@ class BookChecker:
 
 
 def _copied(state: SchedulerState) -> SchedulerState:
-    """Return the books as they stand. Records change by assignment only, so that shallow copies do."""
+    """Return the books as they stand. Records change by assignment only, so that
+    shallow copies do.
+    """
     live = {
         job_id: copy.copy(job)
         for job_id, job in state.jobs.items()
@@ -204,7 +219,8 @@ def _copied(state: SchedulerState) -> SchedulerState:
     left = {
         job_id: job.state for job_id, job in state.jobs.items() if job.state in ENDED
     }
-    nodes, tenants = dict(state.nodes), dict(state.tenants)
+    nodes = dict(state.nodes)
+    tenants = dict(state.tenants)
     return replace(
         state, nodes=nodes, tenants=tenants, jobs=live, ended={**state.ended, **left}
     )
@@ -231,14 +247,17 @@ def _wrong_steps(
         if job.state not in REACHABLE[old.state]:
             yield f"job {job_id} went from {old.state} to {job.state}"
         for name in GROWING:
-            was, now = attrgetter(name)(old), attrgetter(name)(job)
+            was = attrgetter(name)(old)
+            now = attrgetter(name)(job)
             if now < was:
                 yield f"job {job_id}: {name} fell from {was} to {now}"
         yield from _wrong_change(old, event, job)
 
 
 def _wrong_change(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]:
-    """What replicas train on changes, and counts as a rescale, when they say so or are started."""
+    """What replicas train on changes, and counts as a rescale, when they say so or are
+    started.
+    """
     started = isinstance(event, ReplicasStarted) and (event.job, event.generation) == (
         job.id,
         old.generation,
@@ -249,9 +268,15 @@ def _wrong_change(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]
     if job.trains_on and job.trains_on != old.trains_on and not started and not fresh:
         yield f"job {job.id} trains on {job.trains_on.slots}, which nobody said"
     if old.state is JobState.RESCALING and started and job.trains_on != old.ordered:
-        yield f"job {job.id} was to change to {old.ordered.slots}, it is on {job.trains_on.slots}"
+        yield (
+            f"job {job.id} was to change to {old.ordered.slots}, it is on "
+            f"{job.trains_on.slots}"
+        )
     if job.state is JobState.RUNNING and job.trains_on != job.ordered:
-        yield f"job {job.id} runs on {job.trains_on.slots}, but {job.ordered.slots} are held for it as well"
+        yield (
+            f"job {job.id} runs on {job.trains_on.slots}, but {job.ordered.slots} "
+            f"are held for it as well"
+        )
 
 
 def _wrong_order(
@@ -261,7 +286,10 @@ def _wrong_order(
     job: JobRecord,
 ) -> Iterator[str]:
     if command.generation != job.generation:
-        yield f"job {job.id}: order of generation {command.generation}, the books say {job.generation}"
+        yield (
+            f"job {job.id}: order of generation {command.generation}, the books say "
+            f"{job.generation}"
+        )
     if isinstance(command, Stop):
         if job.state is not JobState.STOPPING:
             yield f"job {job.id} is told to stop, but is {job.state}"
@@ -274,7 +302,10 @@ def _wrong_order(
             yield f"job {job.id} is {job.state}, but its order is taken back"
         return
     if command.allocation != job.ordered or not command.allocation:
-        yield f"job {job.id}: order for {command.allocation.slots}, the books say {job.ordered.slots}"
+        yield (
+            f"job {job.id}: order for {command.allocation.slots}, the books say "
+            f"{job.ordered.slots}"
+        )
     if before is None or command.generation == before.generation:
         return
     exited = isinstance(event, ReplicasExited) and (event.job, event.generation) == (
@@ -286,7 +317,10 @@ def _wrong_order(
         and before.state is not JobState.PENDING
         and not exited
     ):
-        yield f"job {job.id} is started while replicas of generation {before.generation} may be alive"
+        yield (
+            f"job {job.id} is started while replicas of generation "
+            f"{before.generation} may be alive"
+        )
     if isinstance(command, Rescale) and job.spec.contract is RescaleContract.FROZEN:
         yield f"job {job.id} is frozen, but rescaled"
 
@@ -307,7 +341,9 @@ def wrong_books(state: SchedulerState) -> Iterator[str]:
 def _wrong_devices(
     what: str, state: SchedulerState, by_job: Sequence[tuple[Allocation, ...]]
 ) -> Iterator[str]:
-    """Yield each node, and each GPU that jobs share, of which more is in use than there is."""
+    """Yield each node, and each GPU that jobs share, of which more is in use than there
+    is.
+    """
     whole: Counter[NodeId] = Counter()
     shares: defaultdict[tuple[NodeId, int], Fraction] = defaultdict(Fraction)
     for allocations in by_job:
@@ -331,13 +367,20 @@ def _wrong_devices(
             yield f"{share} of the GPU of node {gpu[0]} with label {gpu[1]} are {what}"
     for node, num_gpus in whole.items():
         if node in state.nodes and num_gpus > state.nodes[node].num_gpus:
-            yield f"{num_gpus} GPUs of node {node} are {what}, it has {state.nodes[node].num_gpus}"
+            yield (
+                f"{num_gpus} GPUs of node {node} are {what}, it has "
+                f"{state.nodes[node].num_gpus}"
+            )
 
 
 def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
-    holds, ended = bool(job.ordered), job.state in ENDED
+    holds = bool(job.ordered)
+    ended = job.state in ENDED
     if holds is not (job.state in HOLDING):
-        yield f"job {job.id} is {job.state} with {job.ordered.num_replicas} replicas ordered"
+        yield (
+            f"job {job.id} is {job.state} with {job.ordered.num_replicas} replicas "
+            f"ordered"
+        )
     if job.trains_on and not holds:
         yield f"job {job.id} has replicas on {job.trains_on.slots}, but none ordered"
     if ended is not (job.ended_at is not None):
@@ -351,38 +394,65 @@ def _wrong_record(job: JobRecord, state: SchedulerState) -> Iterator[str]:
     ):
         yield f"job {job.id} is {job.state}, but waits for no answer"
     if any(node not in state.nodes for node, _ in job.target.allocation.slots):
-        yield f"job {job.id}: its target {job.target.allocation.slots} names a node that is gone"
+        yield (
+            f"job {job.id}: its target {job.target.allocation.slots} names a node "
+            f"that is gone"
+        )
     limits = job.spec.replicas
     for allocation in (job.ordered, job.target.allocation):
         if allocation and not limits.min <= allocation.num_replicas <= limits.max:
-            yield f"job {job.id}: {allocation.num_replicas} replicas, allowed {limits.min}..{limits.max}"
+            yield (
+                f"job {job.id}: {allocation.num_replicas} replicas, allowed "
+                f"{limits.min}..{limits.max}"
+            )
         on = [
             state.nodes[node].gpu_type
             for node, _ in allocation.slots
             if node in state.nodes
         ]
         if len(set(on)) > 1:
-            yield f"job {job.id}: GPU types {sorted(set(on))} at once in {allocation.slots}"
+            yield (
+                f"job {job.id}: GPU types {sorted(set(on))} at once in "
+                f"{allocation.slots}"
+            )
     yield from _wrong_batch(job)
     if job.order.kind is OrderKind.RETRACT and job.state is not JobState.RESCALING:
         yield f"job {job.id} is {job.state}, there is no order to take back"
     if job.running.generation > job.generation:
-        yield f"job {job.id} trains as {job.running.generation}, the last order is {job.generation}"
+        yield (
+            f"job {job.id} trains as {job.running.generation}, the last order is "
+            f"{job.generation}"
+        )
     if job.usage.costs.num_measured > job.generation:
-        yield f"job {job.id}: {job.usage.costs.num_measured} rescales booked in {job.generation} generations"
+        yield (
+            f"job {job.id}: {job.usage.costs.num_measured} rescales booked in "
+            f"{job.generation} generations"
+        )
     if job.usage.num_failures > job.spec.max_failures + 1:
-        yield f"job {job.id} failed {job.usage.num_failures} times, allowed {job.spec.max_failures}"
+        yield (
+            f"job {job.id} failed {job.usage.num_failures} times, allowed "
+            f"{job.spec.max_failures}"
+        )
 
 
 def _wrong_batch(job: JobRecord) -> Iterator[str]:
     batch = job.order.grant.batch
     if batch is not None and job.spec.batch_is_own:
-        yield f"job {job.id}: batch {batch.total} was ordered, but it sets its batch by itself"
+        yield (
+            f"job {job.id}: batch {batch.total} was ordered, but it sets its batch "
+            f"by itself"
+        )
     bound = job.spec.contract in (RescaleContract.FIXED, RescaleContract.FROZEN)
     if batch is not None and batch.total > job.spec.batch.max_total:
-        yield f"job {job.id}: batch {batch.total} was ordered, at most {job.spec.batch.max_total} is allowed"
+        yield (
+            f"job {job.id}: batch {batch.total} was ordered, at most "
+            f"{job.spec.batch.max_total} is allowed"
+        )
     if batch is not None and bound and batch.total != job.spec.batch.requested:
-        yield f"job {job.id}: batch {batch.total} was ordered, only {job.spec.batch.requested} is allowed"
+        yield (
+            f"job {job.id}: batch {batch.total} was ordered, only "
+            f"{job.spec.batch.requested} is allowed"
+        )
 
 
 def _wrong_view(command: Solve, state: SchedulerState) -> Iterator[str]:
@@ -390,7 +460,10 @@ def _wrong_view(command: Solve, state: SchedulerState) -> Iterator[str]:
     if command.round != state.round:
         yield f"round {command.round} is solved, the books are in round {state.round}"
     if [node.id for node in view.nodes] != sorted(state.nodes):
-        yield f"the view shows nodes {[node.id for node in view.nodes]}, live are {sorted(state.nodes)}"
+        yield (
+            f"the view shows nodes {[node.id for node in view.nodes]}, live are "
+            f"{sorted(state.nodes)}"
+        )
     shown = {job.id for job in view.jobs}
     active = {
         job.id
@@ -402,7 +475,9 @@ def _wrong_view(command: Solve, state: SchedulerState) -> Iterator[str]:
 
 
 def check_world(world: World, state: SchedulerState) -> None:
-    """Raise InvariantError unless the ledger is sound and the books know of all that is alive."""
+    """Raise InvariantError unless the ledger is sound and the books know of all that is
+    alive.
+    """
     wrongs = [*_wrong_ledger(world), *_unknown_to_books(world, state)]
     if wrongs:
         raise InvariantError(f"at {state.at}: " + "; ".join(wrongs))
@@ -413,7 +488,9 @@ def _wrong_ledger(world: World) -> Iterator[str]:
     for node_id, held in world.ledger.held.items():
         node = world.ledger.nodes[node_id]
         if sum(held.values()) > node.num_gpus + SLACK_GPUS:
-            yield f"the world runs {dict(held)} on node {node_id} of {node.num_gpus} GPUs"
+            yield (
+                f"the world runs {dict(held)} on node {node_id} of {node.num_gpus} GPUs"
+            )
         for job_id in held.keys() - alive.keys():
             yield f"job {job_id} is gone, but holds GPUs of node {node_id} in the world"
 
@@ -422,7 +499,10 @@ def _unknown_to_books(world: World, state: SchedulerState) -> Iterator[str]:
     for job_id, generation in world.alive().items():
         job = state.jobs.get(job_id)
         if job is None:
-            yield f"generation {generation} of job {job_id} is alive, the books say {state.ended.get(job_id)}"
+            yield (
+                f"generation {generation} of job {job_id} is alive, the books say "
+                f"{state.ended.get(job_id)}"
+            )
             continue
         if job.state not in HOLDING or job.generation < generation:
             yield (
@@ -431,11 +511,17 @@ def _unknown_to_books(world: World, state: SchedulerState) -> Iterator[str]:
             )
             continue
         if job.state is JobState.RUNNING and job.running.generation != generation:
-            yield f"job {job_id} trains as generation {generation}, the books say {job.running.generation}"
+            yield (
+                f"job {job_id} trains as generation {generation}, the books say "
+                f"{job.running.generation}"
+            )
         booked = held_by(job).by_node
         for node_id, held in world.ledger.held.items():
             if held.get(job_id, 0.0) > booked.get(node_id, 0.0) + SLACK_GPUS:
-                yield f"job {job_id} holds {held[job_id]:g} GPUs of node {node_id}, booked are {booked}"
+                yield (
+                    f"job {job_id} holds {held[job_id]:g} GPUs of node {node_id}, "
+                    f"booked are {booked}"
+                )
         known = {
             gpu for each in (job.trains_on, job.ordered) for gpu in each.shared_gpus()
         }

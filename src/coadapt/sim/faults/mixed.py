@@ -1,4 +1,5 @@
-"""A second family of scenarios: two GPU types in two racks, shared GPUs, scripts that set their own batch.
+"""A second family of scenarios: two GPU types in two racks, shared GPUs, scripts that
+set their own batch.
 
 Its draws are its own, so that the seeds of the first family stay what they are.
 """
@@ -37,8 +38,9 @@ SHARERS = (1, 1, 2, 2, 3)
 PAIR_CHANCE = 0.5
 TOTALS = (32, 64, 128, 256)
 
-# Passes on the second type are twice as fast, but only half of the samples fit. Racks cost more than nodes. A
-# script that sets its own batch takes 32 samples, then 64, 128 and 256.
+# Passes on the second type are twice as fast, but only half of the samples fit. Racks
+# cost more than nodes. A script that sets its own batch takes 32 samples, then 64, 128
+# and 256.
 MIXED_APPLICATION = replace(
     APPLICATION,
     name="mixed-toy",
@@ -52,7 +54,8 @@ MIXED_APPLICATION = replace(
 def draw_mixed(seed: int) -> Scenario:
     """Return the scenario of `seed` in this family.
 
-    Both types, both racks, three jobs that fit one GPU, and a job under `self` are in each.
+    Both types, both racks, three jobs that fit one GPU, and a job under `self` are in
+    each.
     """
     rng = random.Random(f"mixed {seed}")
     nodes = _nodes(rng)
@@ -81,7 +84,9 @@ def draw_mixed(seed: int) -> Scenario:
 
 
 def _nodes(rng: random.Random) -> tuple[Node, ...]:
-    """Return a node of each type, in different racks, and up to two more; the first has at most two GPUs."""
+    """Return a node of each type, in different racks, and up to two more; the first has
+    at most two GPUs.
+    """
     kinds = [("a", "r1"), ("b", "r2"), ("a", "r2"), ("b", "r1")][: rng.randint(2, 4)]
     return tuple(
         Node(
@@ -121,7 +126,9 @@ def _job(
 
 
 class MixedChaosPolicy(ChaosPolicy):
-    """Chaos that shares half of its GPUs, by two and by three, and every other round puts two jobs on one."""
+    """Chaos that shares half of its GPUs, by two and by three, and every other round
+    puts two jobs on one.
+    """
 
     def _sharers(self) -> int:
         return self._random.choice(SHARERS)
@@ -152,7 +159,9 @@ def _bound(job: JobView) -> bool:
 
 
 def spoiled_mixed(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
-    """Return `plan` spoiled as in the first family, or by shares, types, or a batch for a `self` job."""
+    """Return `plan` spoiled as in the first family, or by shares, types, or a batch for
+    a `self` job.
+    """
     small = [
         job.id for job in view.jobs if job.spec.replicas.min == 1 and not _bound(job)
     ]

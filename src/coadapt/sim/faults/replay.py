@@ -1,4 +1,6 @@
-"""Whether a journal tells the truth: replayed, whole or from a snapshot, it gives the state it came from."""
+"""Whether a journal tells the truth: replayed, whole or from a snapshot, it gives the
+state it came from.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -29,8 +31,9 @@ def replayed(events: Sequence[Event], scheduler: Scheduler) -> Scheduler:
 def check_replay(
     events: Sequence[Event], make: Make, state: SchedulerState, seed: int
 ) -> None:
-    """Raise InvariantError unless `events` lead to `state` again: all of them as the wire gives them
-    back, and a snapshot of a random event with the events after it. The history must agree with the books.
+    """Raise InvariantError unless `events` lead to `state` again: all of them as the
+    wire gives them back, and a snapshot of a random event with the events after it. The
+    history must agree with the books.
     """
     recorder = Recorder()
     scheduler = make(None)

@@ -1,4 +1,6 @@
-"""A seed -> what goes wrong: a small cluster, its jobs, and the faults that befall them. Values only."""
+"""A seed -> what goes wrong: a small cluster, its jobs, and the faults that befall
+them. Values only.
+"""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -30,8 +32,10 @@ class FaultKind(StrEnum):
     SCRIPT_FAILS = "script_fails"
     POISON = "poison"  # from here on the script fails soon after every start
     VANISH = "vanish"  # from here on the replicas vanish before their first step
-    HANG = "hang"  # once it has reported, the replicas stand still: of jobs with a hang_timeout only
-    GROWTH_BREAKS = "growth_breaks"  # once it trains, the script fails on more replicas than it trains with
+    # once it has reported, the replicas stand still: of jobs with a hang_timeout only
+    HANG = "hang"
+    # once it trains, the script fails on more replicas than it trains with
+    GROWTH_BREAKS = "growth_breaks"
     JOINERS_FAIL = "joiners_fail"  # from here on whoever is to join in place fails
     NODE_LOST = "node_lost"  # for `lasts_s`
     NODE_REPLACED = (
@@ -44,7 +48,8 @@ class FaultKind(StrEnum):
     SUBMITTED_TWICE = "submitted_twice"
 
 
-# What scenarios draw from. One more would turn every seed into another scenario: seeds are quoted in reports.
+# What scenarios draw from. One more would turn every seed into another scenario: seeds
+# are quoted in reports.
 DRAWN_CONTRACTS = (
     RescaleContract.FIXED,
     RescaleContract.ADAPTIVE,
@@ -54,7 +59,8 @@ DRAWN_CONTRACTS = (
 DRAWN_KINDS = tuple(
     kind for kind in FaultKind if kind not in (FaultKind.HANG, FaultKind.GROWTH_BREAKS)
 )
-# Drawn apart, so that seeds stay the scenarios that they were: how many of them have jobs that hang.
+# Drawn apart, so that seeds stay the scenarios that they were: how many of them have
+# jobs that hang.
 HANGING_SHARE = 0.5
 HANG_TIMEOUTS_S = (300.0, 900.0)
 _ABOUT_NODES = (FaultKind.NODE_LOST, FaultKind.NODE_REPLACED, FaultKind.NODE_REPEATED)
@@ -72,8 +78,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Chances in [0, 1]: of a message to be lost, doubled or late; of a bad answer of the solver; of the
-    scheduler's host to lose power at any one order. delay_max_s: how late a message may be.
+    """Chances in [0, 1]: of a message to be lost, doubled or late; of a bad answer of
+    the solver; of the scheduler's host to lose power at any one order. delay_max_s: how
+    late a message may be.
     """
 
     lose: float
@@ -100,7 +107,8 @@ class Scenario:
     faults: tuple[Fault, ...]
 
 
-# A model of no one: a step takes 0.3 s to 1.3 s, so that a job lives for 5 to 60 minutes of a GPU.
+# A model of no one: a step takes 0.3 s to 1.3 s, so that a job lives for 5 to 60
+# minutes of a GPU.
 APPLICATION = ParametricApplication(
     name="toy",
     limits=BatchLimits(initial=32, max_total=256, min_atomic=4, max_atomic=64),
@@ -122,7 +130,8 @@ APPLICATION = ParametricApplication(
 
 
 def draw_scenario(seed: int, *, hangs: bool = True) -> Scenario:
-    """Return the scenario of `seed`. Some seeds are gentle: rare faults meet calm water too.
+    """Return the scenario of `seed`. Some seeds are gentle: rare faults meet calm water
+    too.
 
     hangs: in half of them replicas hang besides.
     """
@@ -150,7 +159,8 @@ def draw_scenario(seed: int, *, hangs: bool = True) -> Scenario:
 
 
 def with_broken_growth(scenario: Scenario) -> Scenario:
-    """Return the scenario with no faults but this: each job breaks on more replicas than it trains with.
+    """Return the scenario with no faults but this: each job breaks on more replicas
+    than it trains with.
 
     Its jobs may not fail even once.
     """
@@ -164,11 +174,14 @@ def with_broken_growth(scenario: Scenario) -> Scenario:
 
 
 def with_hangs(scenario: Scenario) -> Scenario:
-    """Return the scenario, or one in which the first job or two have a hang_timeout, and hang."""
+    """Return the scenario, or one in which the first job or two have a hang_timeout,
+    and hang.
+    """
     rng = random.Random(f"hangs of {scenario.seed}")
     if rng.random() >= HANGING_SHARE:
         return scenario
-    jobs, faults = list(scenario.jobs), list(scenario.faults)
+    jobs = list(scenario.jobs)
+    faults = list(scenario.faults)
     for index, job in enumerate(jobs[: rng.randint(1, 2)]):
         launch = Launch(run="train", hang_timeout_s=rng.choice(HANG_TIMEOUTS_S))
         jobs[index] = replace(job, spec=replace(job.spec, launch=launch))
@@ -285,7 +298,9 @@ def draw_faults(
     jobs: tuple[TraceJob, ...],
     severity: float,
 ) -> tuple[Fault, ...]:
-    """Return what goes wrong with `nodes` and `jobs` before things calm down, in order of time."""
+    """Return what goes wrong with `nodes` and `jobs` before things calm down, in order
+    of time.
+    """
     faults = []
     for _ in range(round(rng.randint(3, 12) * severity)):
         kind = rng.choice(DRAWN_KINDS)

@@ -1,5 +1,6 @@
-"""What lies between the scheduler and the world in a fault simulation: it loses, doubles and delays messages,
-cuts the scheduler's power between two orders, and remembers what really happened.
+"""What lies between the scheduler and the world in a fault simulation: it loses,
+doubles and delays messages, cuts the scheduler's power between two orders, and
+remembers what really happened.
 """
 
 import random
@@ -52,8 +53,12 @@ class FaultyNetwork:
     def connect(
         self, world: World, deliver: Post, on_start: Callable[[JobId], None]
     ) -> None:
-        """Join both ends; `on_start` hears at once of each job that starts in the world."""
-        self._world, self._deliver, self._on_start = world, deliver, on_start
+        """Join both ends; `on_start` hears at once of each job that starts in the
+        world.
+        """
+        self._world = world
+        self._deliver = deliver
+        self._on_start = on_start
 
     def hostile(self) -> bool:
         """Return whether things may go wrong now."""
@@ -63,7 +68,8 @@ class FaultyNetwork:
         if self._tell is not None:
             self._tell(self.clock.now(), text)
 
-    # -- scheduler to world -----------------------------------------------------------------------------
+    # -- scheduler to world
+    # -----------------------------------------------------------------------------
 
     @property
     def rescales_in_place(self) -> bool:
@@ -79,14 +85,17 @@ class FaultyNetwork:
             raise PowerCut
         self._send(command, lambda: world.execute(command, self.from_world))
 
-    # -- world and users to scheduler -------------------------------------------------------------------
+    # -- world and users to scheduler
+    # -------------------------------------------------------------------
 
     def note_hang(self, job_id: JobId, generation: int) -> None:
         """The world's replicas of that generation stand still, and nothing says so."""
         self._truth.note_hang(job_id, generation)
 
     def from_world(self, event: Event) -> None:
-        """Send what the world saw. News of nodes keep their order and are never lost."""
+        """Send what the world saw. News of nodes keep their order and are never
+        lost.
+        """
         if isinstance(event, NodeJoined | NodeLost):
             delay_s = self._delay_s()
             self._nodes_due_at = max(self._nodes_due_at, self.clock.now() + delay_s)
@@ -116,7 +125,9 @@ class FaultyNetwork:
         return self._truth.ended
 
     def check_exits(self) -> None:
-        """Raise InvariantError unless the books told of each job's end what really happened."""
+        """Raise InvariantError unless the books told of each job's end what really
+        happened.
+        """
         self._truth.check()
 
     def _send(self, message: Command | Event, arrive: Callable[[], None]) -> None:
@@ -128,7 +139,8 @@ class FaultyNetwork:
             delay_s = self._delay_s()
             if delay_s or times > 1:
                 self.tell(
-                    f"  {delay_s:.1f} s late{', one of two' * (times > 1)}: {told(message)}"
+                    f"  {delay_s:.1f} s late{', one of two' * (times > 1)}: "
+                    f"{told(message)}"
                 )
             self.clock.call_at(self.clock.now() + delay_s, arrive)
 
@@ -182,7 +194,10 @@ class Truth:
         ):
             return f"but it failed only {job.usage.num_failures} times"
         if job.usage.num_failures > len(self._failed[job.id]):
-            return f"and failed {len(self._failed[job.id])} times, but {job.usage.num_failures} are booked"
+            return (
+                f"and failed {len(self._failed[job.id])} times, but "
+                f"{job.usage.num_failures} are booked"
+            )
         return ""
 
 

@@ -1,4 +1,6 @@
-"""Built-in workloads: arrivals and requests drawn from simple formulas over the built-in applications."""
+"""Built-in workloads: arrivals and requests drawn from simple formulas over the
+built-in applications.
+"""
 
 import math
 from collections.abc import Mapping
@@ -21,9 +23,10 @@ from coadapt.sim.workload import TraceJob, Workload
 
 S_PER_HOUR = 3600.0
 
-# Replica counts that a user would type, and what makes a request sensible: it scales neither so well that
-# more GPUs would be better, nor so badly that they are wasted, and it ends within half a day. The rule and
-# its bounds are those of the workloads of Pollux (OSDI'21, §5.1).
+# Replica counts that a user would type, and what makes a request sensible: it scales
+# neither so well that more GPUs would be better, nor so badly that they are wasted, and
+# it ends within half a day. The rule and its bounds are those of the workloads of
+# Pollux (OSDI'21, §5.1).
 REPLICA_COUNTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 SCALING_EFFICIENCY_MIN = 0.5
 SCALING_EFFICIENCY_MAX = 0.8
@@ -33,14 +36,17 @@ GPUS_PER_NODE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """jobs_per_hour: mean rate of arrivals. shares: application -> share of the jobs, summing to 1."""
+    """jobs_per_hour: mean rate of arrivals. shares: application -> share of the jobs,
+    summing to 1.
+    """
 
     jobs_per_hour: float
     shares: Mapping[str, float]
 
 
-# Shares by size: OSDI'21, table 1 (small 72 %, medium 20 %, large 6 %, extra large 2 %), halved where two
-# models stand for one size. 160 jobs in 8 hours is that paper's load; `busy` doubles it.
+# Shares by size: OSDI'21, table 1 (small 72 %, medium 20 %, large 6 %, extra large 2
+# %), halved where two models stand for one size. 160 jobs in 8 hours is that paper's
+# load; `busy` doubles it.
 _POLLUX_SHARES = {
     "resnet18-cifar10": 0.36,
     "neumf-movielens": 0.36,
@@ -58,10 +64,12 @@ MIXES: Mapping[str, Mix] = {
 def builtin_workload(
     name: str = "default", num_jobs: int = 160, seed: int = 0, *, num_gpus: int = 64
 ) -> tuple[Workload, dict[str, Application]]:
-    """Return a workload of `num_jobs` adaptive jobs and the applications that they train.
+    """Return a workload of `num_jobs` adaptive jobs and the applications that they
+    train.
 
-    No job requests more than `num_gpus`, so that policies which never rescale can run all of them. Equal
-    arguments give equal workloads. Raises InputError for an unknown name or counts below 1.
+    No job requests more than `num_gpus`, so that policies which never rescale can run
+    all of them. Equal arguments give equal workloads. Raises InputError for an unknown
+    name or counts below 1.
     """
     if name not in MIXES:
         raise InputError("builtin workload", name, ", ".join(MIXES))
@@ -89,10 +97,11 @@ def builtin_workload(
 
 
 def arrivals(num_jobs: int, duration_s: float, rng: np.random.Generator) -> list[int]:
-    """Return whole seconds in [0, duration_s), ascending, with density 1 + 2 sin²(π t / duration).
+    """Return whole seconds in [0, duration_s), ascending, with density 1 + 2 sin²(π t /
+    duration).
 
-    A working day in one formula: the rate trebles from its edges to its middle, as the peak of the hourly
-    rate in the trace that Pollux sampled (OSDI'21, §5.1).
+    A working day in one formula: the rate trebles from its edges to its middle, as the
+    peak of the hourly rate in the trace that Pollux sampled (OSDI'21, §5.1).
     """
     share = np.linspace(0.0, 1.0, 2049)
     cumulative = 2.0 * share - np.sin(2.0 * np.pi * share) / (2.0 * np.pi)
@@ -104,7 +113,9 @@ def arrivals(num_jobs: int, duration_s: float, rng: np.random.Generator) -> list
 def sensible_requests(
     application: Application, num_gpus: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the (replicas, total batch) that an experienced user might ask for, at least one."""
+    """Return the (replicas, total batch) that an experienced user might ask for, at
+    least one.
+    """
     limits = application.limits
     counts = [
         n
@@ -121,7 +132,9 @@ def sensible_requests(
 
 
 def _best_request(application: Application, num_replicas: int) -> tuple[float, int]:
-    """Return the shortest time alone (s) and its total batch, among doublings of the initial batch."""
+    """Return the shortest time alone (s) and its total batch, among doublings of the
+    initial batch.
+    """
     limits = application.limits
     setting = packed(num_replicas, GPUS_PER_NODE)
     doublings = int(math.log2(limits.max_total / limits.initial))

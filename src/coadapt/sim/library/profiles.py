@@ -1,5 +1,6 @@
-"""Built-in applications, so that everything works with no download: step times are our own fits to public
-measurements, noise curves are synthetic. docs/builtin-profiles.md tells where each number comes from.
+"""Built-in applications, so that everything works with no download: step times are our
+own fits to public measurements, noise curves are synthetic. docs/builtin-profiles.md
+tells where each number comes from.
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,8 +26,9 @@ from coadapt.sim.colocation import kept_speed
 class NoiseCurve:
     """Gradient noise scale over training, synthetic, in samples.
 
-    It grows from `first` by the factor `growth` over the whole training, evenly on a log scale, and besides
-    by the factor `jump` at each share of the training named in `drops`, where the learning rate falls.
+    It grows from `first` by the factor `growth` over the whole training, evenly on a
+    log scale, and besides by the factor `jump` at each share of the training named in
+    `drops`, where the learning rate falls.
     """
 
     first: float
@@ -48,10 +50,11 @@ class NoiseCurve:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpeed:
-    """A GPU type, against the one that an application's parameters are of, for this application.
+    """A GPU type, against the one that an application's parameters are of, for this
+    application.
 
-    compute: how many times as fast a pass is; link: likewise synchronisation; memory: how many times as many
-    samples of a pass fit.
+    compute: how many times as fast a pass is; link: likewise synchronisation; memory:
+    how many times as many samples of a pass fit.
     """
 
     name: str
@@ -66,10 +69,12 @@ class GpuSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParametricApplication:
-    """An Application (see applications.py) given by equations: any placement and any batch is known.
+    """An Application (see applications.py) given by equations: any placement and any
+    batch is known.
 
-    params: step times on the first of `speeds`, or on any GPU if there are none. load: see Application.
-    own_batches: (first epoch, total batch) at which the script changes its batch by itself.
+    params: step times on the first of `speeds`, or on any GPU if there are none. load:
+    see Application. own_batches: (first epoch, total batch) at which the script changes
+    its batch by itself.
     """
 
     name: str
@@ -98,12 +103,16 @@ class ParametricApplication:
         return tuple(speed.name for speed in self.speeds)
 
     def step_time(self, setting: Setting, atomic: int) -> tuple[float, float]:
-        """Return seconds of one step without accumulation, and the part of it that is synchronising."""
+        """Return seconds of one step without accumulation, and the part of it that is
+        synchronising.
+        """
         if not setting.placement.replicas_per_node or atomic < 1:
             raise ValueError(
-                f"{self.name}: placement {setting.placement} with atomic batch {atomic} takes no step"
+                f"{self.name}: placement {setting.placement} with atomic batch "
+                f"{atomic} takes no step"
             )
-        params, speed = self.params, self._speed(setting)
+        params = self.params
+        speed = self._speed(setting)
         if setting.neighbours or speed.compute != 1.0 or speed.link != 1.0:
             params = _params_in(
                 params, speed, kept_speed(self.load, setting.neighbours)
@@ -111,14 +120,18 @@ class ParametricApplication:
         return _step_time(params, setting.placement, atomic)
 
     def max_atomic(self, setting: Setting) -> int | None:
-        """Return the samples of a pass that fit: memory of the type, times the share; None: no bound."""
+        """Return the samples of a pass that fit: memory of the type, times the share;
+        None: no bound.
+        """
         if self.limits.max_atomic is None:
             return None
         fits = self.limits.max_atomic * self._speed(setting).memory * setting.gpu_share
         return max(int(fits), self.limits.min_atomic)
 
     def own_batch(self, epoch: int) -> int | None:
-        """Return the batch of the last change at or before `epoch`; None before the first."""
+        """Return the batch of the last change at or before `epoch`; None before the
+        first.
+        """
         return next(
             (total for first, total in reversed(self.own_batches) if first <= epoch),
             None,
@@ -132,14 +145,18 @@ class ParametricApplication:
                 return speed
         known = ", ".join(self.gpu_types)
         raise UnmeasuredError(
-            f"{self.name}: GPU type {setting.gpu_type!r} is not known; known are {known}"
+            f"{self.name}: GPU type {setting.gpu_type!r} is not known; known are "
+            f"{known}"
         )
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:
-        """Return the statistics in the middle of `epoch`: squared norm 1, whatever the batch."""
+        """Return the statistics in the middle of `epoch`: squared norm 1, whatever the
+        batch.
+        """
         if total < 1 or not 0 <= epoch < self.num_epochs:
             raise ValueError(
-                f"{self.name}: no epoch {epoch} at batch {total}, it has {self.num_epochs}"
+                f"{self.name}: no epoch {epoch} at batch {total}, it has "
+                f"{self.num_epochs}"
             )
         stats = self._stats.get(epoch)
         if stats is None:
@@ -148,7 +165,9 @@ class ParametricApplication:
         return stats
 
     def progress_at(self, epoch: int) -> float:
-        """Return the progress after `epoch` epochs, in optimiser steps at the initial batch size."""
+        """Return the progress after `epoch` epochs, in optimiser steps at the initial
+        batch size.
+        """
         if not 0 <= epoch <= self.num_epochs:
             raise ValueError(
                 f"{self.name}: {epoch} epochs asked, it has {self.num_epochs}"
@@ -156,10 +175,13 @@ class ParametricApplication:
         return epoch * self.samples_per_epoch / self.limits.initial
 
     def steps(self, total: int, epoch: int) -> float:
-        """Return the optimiser steps that `epoch` epochs take at total batch `total` (progress over gain)."""
+        """Return the optimiser steps that `epoch` epochs take at total batch `total`
+        (progress over gain).
+        """
         if total < 1 or not 0 <= epoch <= self.num_epochs:
             raise ValueError(
-                f"{self.name}: no {epoch} epochs at batch {total}, it has {self.num_epochs}"
+                f"{self.name}: no {epoch} epochs at batch {total}, it has "
+                f"{self.num_epochs}"
             )
         return float(_cumulative_steps(self, total)[epoch])
 
@@ -171,7 +193,9 @@ ALIKE = GpuSpeed("any", 1.0)
 def _params_in(
     params: ThroughputParams, speed: GpuSpeed, kept: float
 ) -> ThroughputParams:
-    """Return `params` on a GPU type, while a replica keeps the part `kept` of its speed."""
+    """Return `params` on a GPU type, while a replica keeps the part `kept` of its
+    speed.
+    """
     compute = speed.compute * kept
     return replace(
         params,
@@ -211,7 +235,8 @@ def _cumulative_steps(
     return np.concatenate([[0.0], np.cumsum(application.progress_at(1) / gains)])
 
 
-# Synthetic, of ours: compute on V100, A100 and H100 against T4, and load of a T4 (docs/builtin-profiles.md).
+# Synthetic, of ours: compute on V100, A100 and H100 against T4, and load of a T4
+# (docs/builtin-profiles.md).
 _OTHER_TYPES = {
     "resnet18-cifar10": (2.6, 4.2, 7.0, 0.7),
     "neumf-movielens": (1.6, 2.1, 2.8, 0.3),
@@ -254,8 +279,9 @@ def _application(
     )
 
 
-# Per row: batch (initial, largest total, smallest and largest atomic), training (epochs, samples per epoch),
-# noise, fit on T4. Origin of each column: docs/builtin-profiles.md.
+# Per row: batch (initial, largest total, smallest and largest atomic), training
+# (epochs, samples per epoch), noise, fit on T4. Origin of each column:
+# docs/builtin-profiles.md.
 _ROWS = (
     _application(
         "resnet18-cifar10",

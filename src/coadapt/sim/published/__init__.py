@@ -1,1 +1,3 @@
-"""What papers published, and the terms under which it was measured: their loop, rounds, and options of policies."""
+"""What papers published, and the terms under which it was measured: their loop, rounds,
+and options of policies.
+"""

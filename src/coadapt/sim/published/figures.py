@@ -1,10 +1,13 @@
-"""Figures that papers or their artifacts published, by trace and policy; makespans count from instant 0 there."""
+"""Figures that papers or their artifacts published, by trace and policy; makespans
+count from instant 0 there.
+"""
 
-# Where a paper prints no figure of a trace alone, these are of its artifact's result files, or of runs of it:
-# OSDI'21 (Pollux): result files of the artifact; those with three decimals, and `pollux` (its genetic search, as
-# `pollux-genetic` here), from runs of it. Two runs of the search differ by 1 %: its seed is not set.
-# NSDI'23 (Shockwave): measured from the artifact with ECOS; themis and shockwave are its published files (Gurobi).
-# SOSP'23 (Sia): runs of the artifact.
+# Where a paper prints no figure of a trace alone, these are of its artifact's result
+# files, or of runs of it: OSDI'21 (Pollux): result files of the artifact; those with
+# three decimals, and `pollux` (its genetic search, as `pollux-genetic` here), from runs
+# of it. Two runs of the search differ by 1 %: its seed is not set.
+# NSDI'23 (Shockwave): measured from the artifact with ECOS; themis and shockwave are
+# its published files (Gurobi). SOSP'23 (Sia): runs of the artifact.
 
 from collections.abc import Mapping
 

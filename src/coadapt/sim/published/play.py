@@ -1,4 +1,6 @@
-"""One run under the terms of a paper: in its own loop of rounds, or in our simulator with its settings."""
+"""One run under the terms of a paper: in its own loop of rounds, or in our simulator
+with its settings.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +27,8 @@ from coadapt.sim.published.terms import Terms
 from coadapt.sim.traces.shockwave import SelfPacedApplication
 from coadapt.sim.workload import Workload
 
-PLANNED = "shockwave"  # the policy that is told the profiles of jobs, and rounds in place of seconds
+# the policy that is told the profiles of jobs, and rounds in place of seconds
+PLANNED = "shockwave"
 
 
 def play_as_published(
@@ -41,8 +44,8 @@ def play_as_published(
 ) -> RunResult:
     """Return what came of a run under `terms`. config: what the terms do not say.
 
-    In a paper's own loop both kinds of ρ are the published one, and times of no other figure are counted.
-    Raises InputError and SimulationError as `simulate`.
+    In a paper's own loop both kinds of ρ are the published one, and times of no other
+    figure are counted. Raises InputError and SimulationError as `simulate`.
     """
     if terms.own_loop:
         paced = cast("Mapping[str, SelfPacedApplication]", applications)
@@ -79,7 +82,9 @@ def _in_rounds(
     *,
     planned: bool,
 ) -> RunResult:
-    """Return what came of a run in the loop of rounds. planned: of a policy that is told the profiles."""
+    """Return what came of a run in the loop of rounds. planned: of a policy that is
+    told the profiles.
+    """
     started_s = time.process_time()
     if planned:
         told_rounds = PlannedRounds(workload, applications, num_gpus)

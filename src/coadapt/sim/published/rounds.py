@@ -1,7 +1,8 @@
-"""The round loop of the Shockwave artifact (NSDI'23), for policies that answer views: whole steps and all.
+"""The round loop of the Shockwave artifact (NSDI'23), for policies that answer views:
+whole steps and all.
 
-Our own simulator trains in continuous time; this one counts iterations as the artifact does, so that what it
-publishes must come out where a policy decides as its own does.
+Our own simulator trains in continuous time; this one counts iterations as the artifact
+does, so that what it publishes must come out where a policy decides as its own does.
 """
 
 import math
@@ -41,15 +42,19 @@ from coadapt.sim.traces.shockwave import (
 )
 from coadapt.sim.workload import Workload
 
-# A start costs 20 s of a round in which the job trains for longer than 115 s, but for the first two rounds.
-START_S, SHORT_S = 20.0, 115.0
+# A start costs 20 s of a round in which the job trains for longer than 115 s, but for
+# the first two rounds.
+START_S = 20.0
+SHORT_S = 115.0
 TABLE_EPOCHS = 760  # how far the artifact evaluates a noise-scale schedule
 NUM_FAILURES_MAX = 5  # rounds without a step after which a job is ended
 
 
 @dataclass(slots=True)
 class _Job:
-    """One job. Steps are iterations, summed over its GPUs; time_s: of training, starts left out."""
+    """One job. Steps are iterations, summed over its GPUs; time_s: of training, starts
+    left out.
+    """
 
     id: str
     kind: Kind
@@ -69,7 +74,9 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the artifact publishes of a run. rho_max: by time alone (sim/static_fairness.py); shares in [0, 1]."""
+    """What the artifact publishes of a run. rho_max: by time alone
+    (sim/static_fairness.py); shares in [0, 1].
+    """
 
     makespan_s: float
     jct_s: float
@@ -113,7 +120,9 @@ class Rounds:
         self.busy_s = 0.0
 
     def play(self, policy: Policy) -> Figures:
-        """Let `policy` decide until all jobs have ended, and return what the artifact's figures are."""
+        """Let `policy` decide until all jobs have ended, and return what the artifact's
+        figures are.
+        """
         before: set[str] = set()
         while any(job.ended_at is None for job in self.jobs):
             active = [
@@ -170,7 +179,8 @@ class Rounds:
         job.wanted = None
         if self.table.get((job.kind.model, batch, job.kind.num_gpus), 0.0) <= 0.0:
             return
-        old, new = job.kind.steps_per_epoch(job.batch), job.kind.steps_per_epoch(batch)
+        old = job.kind.steps_per_epoch(job.batch)
+        new = job.kind.steps_per_epoch(batch)
         num_epochs = math.ceil(job.total / old)
         total = math.ceil(job.total * job.batch / batch)
         job.total = total if math.ceil(total / new) == num_epochs else new * num_epochs
@@ -178,13 +188,16 @@ class Rounds:
         job.batch = batch
 
     def alone_s(self, job: _Job) -> float:
-        """Return the run time alone as the artifact's profile has it, in whole seconds."""
+        """Return the run time alone as the artifact's profile has it, in whole
+        seconds.
+        """
         if job.kind not in self._alone_s:
             self._alone_s[job.kind] = _alone_s(job.kind, self.table)
         return self._alone_s[job.kind]
 
     def _view(self, active: list[_Job]) -> ClusterView:
-        # Another rack makes it another cluster: what the artifact calls a need to recompute.
+        # Another rack makes it another cluster: what the artifact calls a need to
+        # recompute.
         node = Node(id="n", num_gpus=self.node.num_gpus, rack=f"r{self.num_recomputed}")
         return ClusterView(
             at=self.clock, nodes=(node,), jobs=tuple(map(self._job_view, active))
@@ -209,7 +222,8 @@ class Rounds:
                 ),
                 progress=float(job.done * job.batch),
                 progress_target=float(job.total * job.batch),
-                # What is left at the present batch; what is to come of its changes nobody knows.
+                # What is left at the present batch; what is to come of its changes
+                # nobody knows.
                 forecast=Forecast(
                     remaining_steps=(job.total - job.done) / num_gpus,
                     step_time_s=(num_gpus / rate,) * num_gpus,
@@ -220,7 +234,9 @@ class Rounds:
         )
 
     def rho(self, job: _Job) -> float:
-        """Return ρ as the artifact has it: completion time over time alone times jobs per GPU."""
+        """Return ρ as the artifact has it: completion time over time alone times jobs
+        per GPU.
+        """
         contention = max(1.0, len(self.jobs) / self.node.num_gpus)
         return ((job.ended_at or 0.0) - job.at) / (self.alone_s(job) * contention)
 
@@ -238,7 +254,9 @@ class Rounds:
 
 
 class PlannedRounds(Rounds):
-    """The same loop; it tells all that Shockwave's planner is told: rounds, epochs, modes, measured rates."""
+    """The same loop; it tells all that Shockwave's planner is told: rounds, epochs,
+    modes, measured rates.
+    """
 
     def __init__(
         self,
@@ -257,7 +275,8 @@ class PlannedRounds(Rounds):
         }
 
     def _train(self, job: _Job, *, started: bool) -> float:
-        done, run_s = job.done, job.run_s
+        done = job.done
+        run_s = job.run_s
         ends_at = super()._train(job, started=started)
         trained_s = job.run_s - run_s
         self._rates[job.id] = (
@@ -266,15 +285,14 @@ class PlannedRounds(Rounds):
         return ends_at
 
     def _view(self, active: list[_Job]) -> ClusterView:
-        # The planner counts rounds: the clock, a little short of 120 s a round, is not its.
+        # The planner counts rounds: the clock, a little short of 120 s a round, is not
+        # its.
         return replace(super()._view(active), at=self.num_rounds * ROUND_S)
 
     def _job_view(self, job: _Job) -> JobView:
-        view, kind, rate = (
-            super()._job_view(job),
-            job.kind,
-            self._rates.get(job.id, 0.0),
-        )
+        view = super()._job_view(job)
+        kind = job.kind
+        rate = self._rates.get(job.id, 0.0)
         forecast = view.measured.forecast
         assert forecast is not None, "told of every job"
         modes = tuple(
@@ -309,13 +327,16 @@ def _job(job_id: str, kind: Kind, at: float, limits: BatchLimits) -> _Job:
 
 
 def _wanted(job: _Job) -> int | None:
-    """Return the batch that the job asks for, as its schedule says for the epoch that it is in."""
+    """Return the batch that the job asks for, as its schedule says for the epoch that
+    it is in.
+    """
     kind = job.kind
     if kind.batch == LARGEST[kind.model]:
         return None
     epoch = math.ceil(job.done / kind.steps_per_epoch(job.batch))
     table = _trained(kind)
-    now, soon = table[epoch], table[epoch + 1]
+    now = table[epoch]
+    soon = table[epoch + 1]
     if kind.mode == "gns":
         return 2 * job.batch if max(now, soon) > job.batch else None
     return now if now != job.batch else None

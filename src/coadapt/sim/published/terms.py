@@ -1,4 +1,6 @@
-"""The terms of each paper: cluster, rounds, cost of a start, and what its baselines are called with."""
+"""The terms of each paper: cluster, rounds, cost of a start, and what its baselines are
+called with.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,9 +14,11 @@ from coadapt.sim.published.figures import PUBLISHED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What a paper calls by a policy's name. choice: which of ours that is, by default that of the same name.
+    """What a paper calls by a policy's name. choice: which of ours that is, by default
+    that of the same name.
 
-    options: those that the user does not name. round_s: rounds of its own, s; None: those of the paper.
+    options: those that the user does not name. round_s: rounds of its own, s; None:
+    those of the paper.
     """
 
     choice: str = ""
@@ -26,8 +30,8 @@ class Baseline:
 class Terms:
     """How a paper's runs were made. Durations in seconds.
 
-    own_loop: in whole steps and rounds, as its artifact does (published/rounds.py); else in our simulator.
-    everywhere: options of all policies that have them.
+    own_loop: in whole steps and rounds, as its artifact does (published/rounds.py);
+    else in our simulator. everywhere: options of all policies that have them.
     """
 
     paper: str
@@ -39,11 +43,14 @@ class Terms:
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
 
     def baseline(self, policy: str) -> Baseline:
-        """Return what the paper calls so; of a policy that it does not know, our own with its defaults."""
+        """Return what the paper calls so; of a policy that it does not know, our own
+        with its defaults.
+        """
         return self.baselines.get(parse_choice(policy)[0], Baseline())
 
     def create(self, policy: str, seed: int, **further: object) -> Policy:
-        """Return the policy with the paper's options; those that its name says go first.
+        """Return the policy with the paper's options; those that its name says go
+        first.
 
         further: options of this run. Raises InputError as create_policy.
         """
@@ -59,10 +66,11 @@ class Terms:
         return create_policy(name, **{**options, **named})
 
 
-# Shockwave's artifact: rounds of 120 s, and programmes that are solved anew every 1,000 s at most; GPUs that fall
-# to a job that came since then stay idle.
+# Shockwave's artifact: rounds of 120 s, and programmes that are solved anew every 1,000
+# s at most; GPUs that fall to a job that came since then stay idle.
 _AS_RELEASED = {"round_s": 120.0, "resolve_s": 1000.0, "hold_back": True}
-# Its planner's predictions have noise of 0.1 %, without which one run would stand for all.
+# Its planner's predictions have noise of 0.1 %, without which one run would stand for
+# all.
 _SHOCKWAVE = {
     "num_rounds": 20,
     "replan_rounds": 8,
@@ -99,7 +107,8 @@ TERMS: Mapping[str, Terms] = {
         round_s=60.0,
         rescale_s=30.0,
         baselines={
-            # What Sia's artifact calls Gavel maximises the sum of the rates, not the least share.
+            # What Sia's artifact calls Gavel maximises the sum of the rates, not the
+            # least share.
             "gavel": Baseline(
                 choice="mst", options={"raw": True, "central": True}, round_s=360.0
             )
@@ -109,7 +118,9 @@ TERMS: Mapping[str, Terms] = {
 
 
 def terms_of(format_name: str) -> Terms:
-    """Return the terms of a trace format. Raises InputError for one that no paper is known of."""
+    """Return the terms of a trace format. Raises InputError for one that no paper is
+    known of.
+    """
     if format_name not in TERMS:
         known = ", ".join(f"{name} ({terms.paper})" for name, terms in TERMS.items())
         raise InputError("--as-published", f"a trace of format {format_name}", known)
@@ -119,9 +130,11 @@ def terms_of(format_name: str) -> Terms:
 def published_figures(
     format_name: str, traces: tuple[str, ...], policy: str
 ) -> Mapping[str, float]:
-    """Return what was published of a policy on a trace, by figure; nothing where it is not known.
+    """Return what was published of a policy on a trace, by figure; nothing where it is
+    not known.
 
-    traces: what the trace may be called. A policy with options of the user's own is another.
+    traces: what the trace may be called. A policy with options of the user's own is
+    another.
     """
     known = PUBLISHED.get(format_name, {})
     return next((known[name, policy] for name in traces if (name, policy) in known), {})

@@ -6,8 +6,9 @@ from statistics import median
 from coadapt.core.lifecycle import JobState
 from coadapt.runtime.history import History, JobHistory, MeasuredRescale, Span
 
-# States in which GPUs are held but nothing is learnt. Not RESCALING: while those who join prepare, the others
-# train. What a start or a change cost is measured by the job itself.
+# States in which GPUs are held but nothing is learnt. Not RESCALING: while those who
+# join prepare, the others train. What a start or a change cost is measured by the job
+# itself.
 _UNPRODUCTIVE = frozenset({JobState.STARTING, JobState.STOPPING})
 
 
@@ -17,7 +18,9 @@ def in_place(job: JobHistory) -> list[MeasuredRescale]:
 
 
 def idle_times(job: JobHistory) -> list[tuple[float, float]]:
-    """Return the stretches of time in which the job did not train although it held GPUs, in order."""
+    """Return the stretches of time in which the job did not train although it held
+    GPUs, in order.
+    """
     stretches = [
         (span.start, span.end) for span in job.spans if span.state in _UNPRODUCTIVE
     ]
@@ -34,14 +37,18 @@ def idle_times(job: JobHistory) -> list[tuple[float, float]]:
 def overlap_s(
     stretches: Iterable[tuple[float, float]], start: float, end: float
 ) -> float:
-    """Return how much of `start`..`end` lies in `stretches`, which do not overlap each other."""
+    """Return how much of `start`..`end` lies in `stretches`, which do not overlap each
+    other.
+    """
     return sum(
         max(min(last, end) - max(first, start), 0.0) for first, last in stretches
     )
 
 
 def live_figures(history: History) -> dict[str, float]:
-    """Return the figures of a run of which only its history is known, by name; {} without jobs."""
+    """Return the figures of a run of which only its history is known, by name; {}
+    without jobs.
+    """
     jobs = history.jobs.values()
     total_s = sum(_length_s(job.spans) for job in jobs)
     if not total_s:

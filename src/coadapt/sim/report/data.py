@@ -1,7 +1,8 @@
 """From a History to the plain values that the report page draws. No HTML lives here.
 
-Instants in the page are seconds after the first job was submitted, so that runs of different days lie on one
-axis, and the hours in which a scheduler waited for jobs take no room; of a live run the page tells the clock.
+Instants in the page are seconds after the first job was submitted, so that runs of
+different days lie on one axis, and the hours in which a scheduler waited for jobs take
+no room; of a live run the page tells the clock.
 """
 
 from bisect import bisect_right
@@ -21,7 +22,8 @@ from coadapt.sim.report.changes import idle_times, in_place, overlap_s
 
 Json = str | float | int | bool | None | list["Json"] | dict[str, "Json"]
 
-# The page's limits keep it near 1 MB per run beside plotly's own code, whatever the run.
+# The page's limits keep it near 1 MB per run beside plotly's own code, whatever the
+# run.
 NUM_JOBS_MAX = 1000  # rows of the chart; the newest are shown
 NUM_BINS = 240  # of the curves over time: about one per four pixels
 NUM_POINTS_PER_RUN_MAX = 16_000
@@ -33,10 +35,11 @@ NUM_FORETOLD_MAX = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRun:
-    """One run on the page: its label (usually the policy), its history, and its figures by name.
+    """One run on the page: its label (usually the policy), its history, and its figures
+    by name.
 
-    wall_clock: instants are seconds since 1970, and the page says when the run began. foretold: what the
-    policy said of the ends of jobs.
+    wall_clock: instants are seconds since 1970, and the page says when the run began.
+    foretold: what the policy said of the ends of jobs.
     """
 
     label: str
@@ -79,8 +82,8 @@ def run_values(run: ReportRun) -> dict[str, Json]:
 
 
 def _foretold(words: Sequence[Foretold]) -> dict[str, Json]:
-    """Return how many words came true within their interval, and of so many as are drawn, rounded, what was
-    said, between what, and what it took.
+    """Return how many words came true within their interval, and of so many as are
+    drawn, rounded, what was said, between what, and what it took.
     """
     drawn = words[:: -(-len(words) // NUM_FORETOLD_MAX) or 1]
     return {
@@ -91,13 +94,17 @@ def _foretold(words: Sequence[Foretold]) -> dict[str, Json]:
 
 
 def _labels(jobs: Sequence[JobHistory]) -> list[str]:
-    """Return what tells each job from the others: its name, or its id where several have that name."""
+    """Return what tells each job from the others: its name, or its id where several
+    have that name.
+    """
     names = Counter(job.spec.name for job in jobs)
     return [job.spec.name if names[job.spec.name] == 1 else job.id for job in jobs]
 
 
 def _planless(history: History) -> list[tuple[float, float]]:
-    """Return the stretches of time from a round without a plan to the next one that had one, or the end."""
+    """Return the stretches of time from a round without a plan to the next one that had
+    one, or the end.
+    """
     stretches: list[tuple[float, float]] = []
     since: float | None = None
     for each in history.rounds:
@@ -154,7 +161,8 @@ def _finite(value: float) -> float | None:
 def _job_values(
     job: JobHistory, origin: float, texts: _Texts, num_jobs: int
 ) -> dict[str, Json]:
-    reasons, measured = _reasons(job, num_jobs), job.measured
+    reasons = _reasons(job, num_jobs)
+    measured = job.measured
     target = measured.progress_target
     points = _thin(job, max(NUM_POINTS_PER_RUN_MAX // num_jobs, 2))
     return {
@@ -193,8 +201,8 @@ def _job_values(
 
 
 def _change_values(job: JobHistory, origin: float, limit: int) -> dict[str, Json]:
-    """Return what is told of changes in place, and the latest starts and changes, each as
-    [instant, replicas before, replicas now, seconds, {part: seconds}].
+    """Return what is told of changes in place, and the latest starts and changes, each
+    as [instant, replicas before, replicas now, seconds, {part: seconds}].
     """
     pauses_s = [rescale.cost_s for rescale in in_place(job)]
     return {
@@ -249,11 +257,14 @@ def _all_span_values(job: JobHistory, origin: float, texts: _Texts) -> list[Json
 def _span_values(
     stay: _Stay, job: JobHistory, origin: float, texts: _Texts, idle_s: float
 ) -> Json:
-    """Return [start, end, GPUs, shape, idle seconds (0 while it waits), index of the reason or -1]."""
+    """Return [start, end, GPUs, shape, idle seconds (0 while it waits), index of the
+    reason or -1].
+    """
     span = stay.span
     reason = -1
     if len(texts.index_of) < NUM_REASONS_PER_RUN_MAX:
-        # The sentence is written at the instant at which the span begins, or (waiting) soon after it.
+        # The sentence is written at the instant at which the span begins, or (waiting)
+        # soon after it.
         index = bisect_right(job.reasons, span.start, key=lambda row: row[0]) - 1
         if index < 0 and job.reasons and job.reasons[0][0] <= stay.end:
             index = 0
@@ -269,8 +280,9 @@ def _span_values(
 
 
 def _reasons(job: JobHistory, num_jobs: int) -> list[tuple[float, str]]:
-    """Return the sentences that tell of changes: the first of each stretch of time with the same GPUs, the
-    latest of each stretch of waiting, and the very last. Of too many, the first and the latest.
+    """Return the sentences that tell of changes: the first of each stretch of time with
+    the same GPUs, the latest of each stretch of waiting, and the very last. Of too
+    many, the first and the latest.
     """
     stays = _stays(job.spans)
     starts = [stay.span.start for stay in stays]
@@ -287,7 +299,9 @@ def _reasons(job: JobHistory, num_jobs: int) -> list[tuple[float, str]]:
 
 
 def _thin(job: JobHistory, limit: int) -> list[Point]:
-    """Return the points where the batch changed or which are spread evenly over the job's life."""
+    """Return the points where the batch changed or which are spread evenly over the
+    job's life.
+    """
     points = job.points
     changed = [
         i
@@ -306,7 +320,9 @@ def _thin(job: JobHistory, limit: int) -> list[Point]:
 def _curves(
     history: History, jobs: Sequence[JobHistory], origin: float
 ) -> dict[str, Json]:
-    """Return means over equal stretches of time: share of GPUs in use, jobs waiting, efficiency."""
+    """Return means over equal stretches of time: share of GPUs in use, jobs waiting,
+    efficiency.
+    """
     end = history.at
     if end <= origin or not jobs:
         return {"at": [], "used": [], "waiting": [], "efficiency": []}
@@ -328,7 +344,8 @@ def _curves(
         for (start, num_gpus), (after, _) in pairwise([*history.capacity, (end, 0)])
     ]
     useful, weight = _weighted_efficiency(jobs)
-    used_T, capacity_T = _integral(used, edges), _integral(capacity, edges)
+    used_T = _integral(used, edges)
+    capacity_T = _integral(capacity, edges)
     waiting_T = _integral(waiting, edges) / np.diff(edges)
     return {
         "at": [round(float(at - origin), 1) for at in (edges[:-1] + edges[1:]) / 2],
@@ -344,7 +361,9 @@ Block = tuple[float, float, float]  # start, end, height
 
 
 def _weighted_efficiency(jobs: Sequence[JobHistory]) -> tuple[list[Block], list[Block]]:
-    """Return the blocks of GPUs times efficiency and of GPUs alone, wherever a job's efficiency is known."""
+    """Return the blocks of GPUs times efficiency and of GPUs alone, wherever a job's
+    efficiency is known.
+    """
     useful: list[Block] = []
     weight: list[Block] = []
     for job in jobs:
@@ -375,7 +394,8 @@ def _integral(
     at = np.concatenate([array[:, 0], array[:, 1]])
     step = np.concatenate([array[:, 2], -array[:, 2]])
     order = np.argsort(at, kind="stable")
-    at, height = at[order], np.cumsum(step[order])
+    at = at[order]
+    height = np.cumsum(step[order])
     area = np.concatenate([[0.0], np.cumsum(height[:-1] * np.diff(at))])
     return np.diff(np.interp(edges_T, at, area))
 

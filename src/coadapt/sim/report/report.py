@@ -1,4 +1,6 @@
-"""The report page: one HTML file that works offline, for simulations and for live runs alike."""
+"""The report page: one HTML file that works offline, for simulations and for live runs
+alike.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,12 +21,16 @@ PAGE = resources.files("coadapt.sim.report") / "page"
 def write_report(
     path: Path | str, runs: Sequence[ReportRun], title: str = "Coadapt report"
 ) -> None:
-    """Write the page for `runs` to `path`, whole or not at all. Raises InputError without plotly."""
+    """Write the page for `runs` to `path`, whole or not at all. Raises InputError
+    without plotly.
+    """
     write_whole(Path(path), render_report(runs, title))
 
 
 def render_report(runs: Sequence[ReportRun], title: str = "Coadapt report") -> str:
-    """Return the page as text. Names and sentences reach it only as escaped data, never as markup."""
+    """Return the page as text. Names and sentences reach it only as escaped data, never
+    as markup.
+    """
     return render_page(
         PAGE, ("page.js",), title, {"runs": [run_values(run) for run in runs]}
     )
@@ -35,7 +41,8 @@ def render_page(
 ) -> str:
     """Return `folder`/page.html with the style, plotly, `values` and scripts filled in.
 
-    The scripts of the folder come behind those for numbers and charts, which all pages share.
+    The scripts of the folder come behind those for numbers and charts, which all pages
+    share.
     Raises InputError without plotly.
     """
     # `<` never stands in the data, so no text of a user can close the script element.

@@ -1,4 +1,6 @@
-"""A page about a workload: when jobs come, and what they ask for. One HTML file that works offline."""
+"""A page about a workload: when jobs come, and what they ask for. One HTML file that
+works offline.
+"""
 
 import json
 from collections import Counter
@@ -10,12 +12,15 @@ from coadapt.sim.report.report import plotly_source
 from coadapt.sim.workload import Workload
 
 S_PER_HOUR = 3600.0
-# Kinds that are shown apart; of logs, where nearly every job is one of its own, the commonest.
+# Kinds that are shown apart; of logs, where nearly every job is one of its own, the
+# commonest.
 KINDS_MAX = 8
 
 
 def write_workload_page(path: Path, workload: Workload) -> None:
-    """Write the page to `path`, whole or not at all. Raises InputError without plotly."""
+    """Write the page to `path`, whole or not at all. Raises InputError without
+    plotly.
+    """
     write_whole(path, workload_page(workload))
 
 
@@ -97,7 +102,8 @@ def _figures(workload: Workload) -> list[dict[str, object]]:
 
 
 def _running(values: list[int]) -> list[int]:
-    total, sums = 0, []
+    total = 0
+    sums = []
     for value in values:
         total += value
         sums.append(total)
@@ -126,7 +132,8 @@ _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>body {{ font: 16px/1.4 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem }}
+<style>body {{ font: 16px/1.4 system-ui, sans-serif; margin: 0 auto; max-width: 60rem;
+padding: 1rem }}
 h1 {{ font-size: 1.4rem }}</style></head><body>
 <h1>{title}</h1><p>{num_jobs} jobs</p><div id="charts"></div>
 <script>{plotly}</script>

@@ -30,16 +30,19 @@ class Importer(Protocol):
     """What a module of a trace format offers."""
 
     def recognises(self, lines: Sequence[str], profiles: Path | None) -> bool:
-        """Return whether a workload file with these first lines, beside these profiles, is of this format."""
+        """Return whether a workload file with these first lines, beside these profiles,
+        is of this format.
+        """
         ...
 
     def load(
         self, path: Path, profiles: Path | None, options: ReadOptions
     ) -> tuple[Workload, Mapping[str, Application]]:
-        """Return the workload and its applications, by name. Raises InputError for bad input.
+        """Return the workload and its applications, by name. Raises InputError for bad
+        input.
 
-        profiles: None where the user named none; a format that needs some says so. options: how bad rows
-        and parts of GPUs are taken.
+        profiles: None where the user named none; a format that needs some says so.
+        options: how bad rows and parts of GPUs are taken.
         """
         ...
 
@@ -50,19 +53,25 @@ def load_trace(
     name: str | None = None,
     options: ReadOptions | None = None,
 ) -> tuple[Workload, Mapping[str, Application]]:
-    """Return the workload of `path`, of format `name` (None: recognised), and its applications, by name."""
+    """Return the workload of `path`, of format `name` (None: recognised), and its
+    applications, by name.
+    """
     importer = _importer(path, profiles, name)
     return importer.load(path, profiles, options or ReadOptions())
 
 
 def format_of(path: Path, profiles: Path | None = None, name: str | None = None) -> str:
-    """Return which row of FORMATS the file is of: `name`, or the one that is recognised. Raises InputError."""
+    """Return which row of FORMATS the file is of: `name`, or the one that is
+    recognised. Raises InputError.
+    """
     module = _importer(path, profiles, name)
     return next(each for each in FORMATS if _module(each) is module)
 
 
 def read_log(path: Path, options: ReadOptions | None = None) -> Iterator[LoggedJob]:
-    """Yield the jobs of a log of a real cluster. Raises InputError for bad rows, and for other workloads."""
+    """Yield the jobs of a log of a real cluster. Raises InputError for bad rows, and
+    for other workloads.
+    """
     reader = getattr(_importer(path, None, None), "read_log", None)
     if reader is None:
         raise InputError(

@@ -1,17 +1,21 @@
-"""When the jobs of the Shockwave artifact change their batch: Accordion and noise-scale schedules by epoch.
+"""When the jobs of the Shockwave artifact change their batch: Accordion and noise-scale
+schedules by epoch.
 
-Batches are per GPU; epochs count from 0. Facts of uw-mad-dash/shockwave, scheduler/utils.py and scheduler.py.
+Batches are per GPU; epochs count from 0. Facts of uw-mad-dash/shockwave,
+scheduler/utils.py and scheduler.py.
 """
 
-# Accordion (Agarwal et al., MLSys 2021) trains with a small batch while gradients change quickly (a
-# critical regime) and with a large one elsewhere. A noise-scale job (McCandlish et al. 2018) doubles its
-# batch whenever its gradient noise scale has grown. The artifact does not simulate either rule: it replays
-# epochs that were extracted from real runs, per model, GPUs and initial batch. What is not listed never
+# Accordion (Agarwal et al., MLSys 2021) trains with a small batch while gradients
+# change quickly (a critical regime) and with a large one elsewhere. A noise-scale job
+# (McCandlish et al. 2018) doubles its batch whenever its gradient noise scale has
+# grown. The artifact does not simulate either rule: it replays epochs that were
+# extracted from real runs, per model, GPUs and initial batch. What is not listed never
 # changes.
 #
-# The artifact has two versions of Accordion, and they differ. Its profiles, from which the scheduler's
-# predictor and the fairness metric come, keep a job's small batch for the first 30 % of its epochs; its
-# simulated jobs do not. Both are here: a comparison with its figures needs the difference.
+# The artifact has two versions of Accordion, and they differ. Its profiles, from which
+# the scheduler's predictor and the fairness metric come, keep a job's small batch for
+# the first 30 % of its epochs; its simulated jobs do not. Both are here: a comparison
+# with its figures needs the difference.
 
 from collections.abc import Iterator
 
@@ -24,7 +28,8 @@ LARGEST = {
     "Recommendation": 8192,
 }
 
-# Accordion: epochs [begin, end) that are critical; of ResNet-50 the first ten of every thirty.
+# Accordion: epochs [begin, end) that are critical; of ResNet-50 the first ten of every
+# thirty.
 _CRITICAL: dict[str, tuple[tuple[int, int], ...]] = {
     "LM": ((0, 10),),
     "ResNet-18": ((0, 10), (150, 160), (250, 260)),
@@ -33,8 +38,8 @@ _RECOMMENDATION_CRITICAL = {512: 30, 1024: 30, 2048: 40, 4096: 10, 8192: 10}
 _RECOMMENDATION_CRITICAL_IN_PROFILE = ((60, 70), (80, 90))
 _PROFILE_SMALL_SHARE = 0.3  # of the epochs, in the profile only
 
-# Noise scale: (model, GPUs, initial batch) -> epochs from which the batch is twice, four times, … the
-# initial one.
+# Noise scale: (model, GPUs, initial batch) -> epochs from which the batch is twice,
+# four times, … the initial one.
 _DOUBLINGS: dict[tuple[str, int, int], tuple[int, ...]] = {
     ("ResNet-18", 1, 16): (31, 41, 51, 71),
     ("ResNet-18", 1, 32): (21, 31, 51),

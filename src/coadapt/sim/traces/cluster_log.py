@@ -1,6 +1,8 @@
-"""What all logs of real clusters have in common: who came when, with how many GPUs, and for how long it ran.
+"""What all logs of real clusters have in common: who came when, with how many GPUs, and
+for how long it ran.
 
-A log says nothing of batches or other numbers of GPUs: its jobs are rigid, and run as long as they ran there.
+A log says nothing of batches or other numbers of GPUs: its jobs are rigid, and run as
+long as they ran there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +22,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedJob:
-    """One job that got GPUs. at: submission, s since 1970 by the log's own clock. run_s: how long it ran.
+    """One job that got GPUs. at: submission, s since 1970 by the log's own clock.
+    run_s: how long it ran.
 
     load: the part of each of its GPUs that it asked for, in (0, 1].
     """
@@ -39,7 +42,8 @@ class LoggedJob:
 
 
 def seconds(text: str) -> float:
-    """Return an instant such as 2017-10-07 01:11:39, with or without a time zone, by the clock of its place.
+    """Return an instant such as 2017-10-07 01:11:39, with or without a time zone, by
+    the clock of its place.
 
     Raises ValueError for anything else.
     """
@@ -47,13 +51,16 @@ def seconds(text: str) -> float:
 
 
 def elapsed(start: str, end: str) -> float:
-    """Return the seconds from `start` to `end`, across a change of clocks where both have a time zone.
+    """Return the seconds from `start` to `end`, across a change of clocks where both
+    have a time zone.
 
     Raises ValueError for what are no instants.
     """
-    first, last = datetime.fromisoformat(start), datetime.fromisoformat(end)
+    first = datetime.fromisoformat(start)
+    last = datetime.fromisoformat(end)
     if first.tzinfo is None or last.tzinfo is None:
-        first, last = first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)
+        first = first.replace(tzinfo=UTC)
+        last = last.replace(tzinfo=UTC)
     return (last - first).total_seconds()
 
 
@@ -76,8 +83,9 @@ def log_tally(options: ReadOptions) -> Tally:
 def jobs_of_rows(
     rows: Iterable[T], job_of: Callable[[T], LoggedJob | str], tally: Tally
 ) -> Iterator[LoggedJob]:
-    """Yield the jobs of rows, one each. job_of: returns why, of a row that is no job here, and raises
-    InputError for one that cannot be read. Raises InputError as `Tally.close` does.
+    """Yield the jobs of rows, one each. job_of: returns why, of a row that is no job
+    here, and raises InputError for one that cannot be read. Raises InputError as
+    `Tally.close` does.
     """
     for row in rows:
         try:
@@ -102,14 +110,16 @@ def what_of(error: InputError) -> str:
 def rigid_workload(
     path: Path, jobs: Iterable[LoggedJob], tally: Tally
 ) -> tuple[Workload, dict[str, CurveApplication]]:
-    """Return the jobs of a log in order of arrival, the first at 0 s, and what each of them trains.
+    """Return the jobs of a log in order of arrival, the first at 0 s, and what each of
+    them trains.
 
-    Jobs with the same GPUs and time train the same. tally: of the rows that `jobs` come from. Raises
-    InputError if there are none.
+    Jobs with the same GPUs and time train the same. tally: of the rows that `jobs` come
+    from. Raises InputError if there are none.
     """
     ordered = in_order(path, jobs, tally)
     applications: dict[str, CurveApplication] = {}
-    width, first_at = len(str(len(ordered) - 1)), ordered[0].at
+    width = len(str(len(ordered) - 1))
+    first_at = ordered[0].at
     traced = []
     for index, job in enumerate(ordered):
         what = f"{job.num_gpus}-gpus-{job.run_s:g}-s"
@@ -142,7 +152,9 @@ def of_rows(path: Path, jobs: Iterable[TraceJob], tally: Tally) -> Workload:
 def in_order(
     path: Path, jobs: Iterable[LoggedJob], tally: Tally
 ) -> Sequence[LoggedJob]:
-    """Return the jobs by (submission, place in the log). Raises InputError if there are none."""
+    """Return the jobs by (submission, place in the log). Raises InputError if there are
+    none.
+    """
     ordered = sorted(jobs, key=lambda job: job.at)
     if not ordered:
         told_of = told(0, tally.num_rows, tally.left_out, tally.mended)

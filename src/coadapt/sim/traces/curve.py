@@ -1,4 +1,5 @@
-"""Jobs of which only speeds are known: samples per second on some numbers of GPUs, and how long they train.
+"""Jobs of which only speeds are known: samples per second on some numbers of GPUs, and
+how long they train.
 
 Logs of clusters tell no more: one number of GPUs per job, and how long it ran on them.
 """
@@ -23,12 +24,15 @@ EFFICIENCY_ONE = GradStats(
 
 
 class CurveApplication:
-    """What one job trains, by its measured curve. See sim.applications.Application for the methods.
+    """What one job trains, by its measured curve. See sim.applications.Application for
+    the methods.
 
-    rates: GPUs -> samples per second, linear in between, nothing known outside. length_s: seconds that it
-    trains alone on `gpus` of them. Its total batch is one sample per GPU of the largest number: a number
-    without meaning, for a job whose batch nobody may change. Speeds are those of any GPU type. load: the part
-    of each GPU's time that it keeps busy; where that is not known, all of it: the most careful guess.
+    rates: GPUs -> samples per second, linear in between, nothing known outside.
+    length_s: seconds that it trains alone on `gpus` of them. Its total batch is one
+    sample per GPU of the largest number: a number without meaning, for a job whose
+    batch nobody may change. Speeds are those of any GPU type. load: the part of each
+    GPU's time that it keeps busy; where that is not known, all of it: the most careful
+    guess.
     """
 
     gpu_types: tuple[str, ...] = ()
@@ -82,8 +86,11 @@ class CurveApplication:
         return self._num_steps * epoch
 
     def forecast(self, progress: float) -> Forecast:
-        """Return what an oracle knows at `progress` steps. On too few GPUs: the rate of the fewest."""
-        first, total = self._counts[0], self.limits.initial
+        """Return what an oracle knows at `progress` steps. On too few GPUs: the rate of
+        the fewest.
+        """
+        first = self._counts[0]
+        total = self.limits.initial
         times = [
             total / self._rate(max(count, first))
             for count in range(1, self._counts[-1] + 1)
@@ -101,17 +108,17 @@ class CurveApplication:
         high = self.rates[self._counts[right]]
         if self._counts[right] == num_gpus:
             return high
-        low, between = (
-            self._counts[right - 1],
-            self._counts[right] - self._counts[right - 1],
-        )
+        low = self._counts[right - 1]
+        between = self._counts[right] - self._counts[right - 1]
         return self.rates[low] + (high - self.rates[low]) * (num_gpus - low) / between
 
 
 def curve_spec(
     application: CurveApplication, *, name: str, tenant: str = ""
 ) -> JobSpec:
-    """Return the spec of a job that may have any number of GPUs that its curve covers."""
+    """Return the spec of a job that may have any number of GPUs that its curve
+    covers.
+    """
     counts = list(application.rates)
     return JobSpec(
         name=name,

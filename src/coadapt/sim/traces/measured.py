@@ -1,7 +1,8 @@
-"""What the artifacts of Pollux (OSDI'21) and Sia (SOSP'23) measured of a model, in the files of both.
+"""What the artifacts of Pollux (OSDI'21) and Sia (SOSP'23) measured of a model, in the
+files of both.
 
-Step times are interpolated, never extrapolated; gradient statistics and iterations are linear between
-measured batch sizes.
+Step times are interpolated, never extrapolated; gradient statistics and iterations are
+linear between measured batch sizes.
 """
 
 import math
@@ -26,7 +27,8 @@ Times = tuple[float, float]  # seconds of a step, and of its synchronisation
 
 
 class StepTimes:
-    """Step times of one model on one GPU type: per measured placement, else by nodes, replicas and batch.
+    """Step times of one model on one GPU type: per measured placement, else by nodes,
+    replicas and batch.
 
     num_nodes_max: the nodes of the largest measured cluster; more are timed as so many.
     """
@@ -45,12 +47,16 @@ class StepTimes:
 
     @property
     def atomic_range(self) -> tuple[int, int]:
-        """The fewest and the most samples of a pass that were measured on any placement."""
+        """The fewest and the most samples of a pass that were measured on any
+        placement.
+        """
         atomics = [atomic for rows in self._measured.values() for atomic in rows]
         return min(atomics), max(atomics)
 
     def most_on(self, placement: tuple[int, ...]) -> int:
-        """Return the most samples of a pass that were measured on `placement`; 0: it was not measured."""
+        """Return the most samples of a pass that were measured on `placement`; 0: it
+        was not measured.
+        """
         most = self._memo_most.get(placement)
         if most is None:
             rows = self._measured.get(_canonical(placement))
@@ -65,7 +71,9 @@ class StepTimes:
         return most
 
     def __call__(self, placement: tuple[int, ...], atomic: int) -> Times:
-        """Return the times of one step. Raises UnmeasuredError outside of what was measured."""
+        """Return the times of one step. Raises UnmeasuredError outside of what was
+        measured.
+        """
         times = self._memo.get((placement, atomic))
         if times is None:
             rows = self._measured.get(_canonical(placement))
@@ -76,7 +84,8 @@ class StepTimes:
             )
             if times is None:
                 raise UnmeasuredError(
-                    f"{self._name}: {atomic} samples per GPU on placement {placement} not measured"
+                    f"{self._name}: {atomic} samples per GPU on placement "
+                    f"{placement} not measured"
                 )
             self._memo[placement, atomic] = times
         return times
@@ -88,7 +97,8 @@ class StepTimes:
         if atomic in rows:
             return rows[atomic]
         right = bisect_left(measured, atomic)
-        low, high = measured[right - 1], measured[right]
+        low = measured[right - 1]
+        high = measured[right]
         return (
             _line(atomic, low, high, rows[low][0], rows[high][0]),
             _line(atomic, low, high, rows[low][1], rows[high][1]),
@@ -108,7 +118,9 @@ class StepTimes:
 
 
 class Validation:
-    """One model by its whole training runs, one per measured total batch size, and what lies between them."""
+    """One model by its whole training runs, one per measured total batch size, and what
+    lies between them.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.name = directory.name
@@ -124,10 +136,13 @@ class Validation:
         self._metrics: dict[tuple[int, int], dict[str, float]] = {}
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:
-        """Return the gradient statistics at `total` in `epoch`; UnmeasuredError for an unmeasured total."""
+        """Return the gradient statistics at `total` in `epoch`; UnmeasuredError for an
+        unmeasured total.
+        """
         stats = self._grad_stats.get((total, epoch))
         if stats is None:
-            sqr, var = self._between(total, epoch, 2), self._between(total, epoch, 3)
+            sqr = self._between(total, epoch, 2)
+            var = self._between(total, epoch, 3)
             stats = self._grad_stats[total, epoch] = GradStats(sqr=sqr, var=var)
         return stats
 
@@ -140,9 +155,11 @@ class Validation:
         return self._between(total, epoch - 1, 1) if epoch else 0.0
 
     def metrics(self, total: int, epoch: int) -> dict[str, float]:
-        """Return the model's own measure of quality after `epoch` epochs at `total`; nothing if none is told.
+        """Return the model's own measure of quality after `epoch` epochs at `total`;
+        nothing if none is told.
 
-        Accuracy, F1, error rate or loss, as the model has it: its column says neither which nor which way.
+        Accuracy, F1, error rate or loss, as the model has it: its column says neither
+        which nor which way.
         """
         told = self._metrics.get((total, epoch))
         if told is None:
@@ -175,7 +192,9 @@ METRIC = "validation_metric"
 def _read_validation(
     directory: Path,
 ) -> tuple[list[int], list[list[tuple[float, ...]]]]:
-    """Return the measured batch sizes, ascending, and per size its rows: one per epoch."""
+    """Return the measured batch sizes, ascending, and per size its rows: one per
+    epoch.
+    """
     paths = {
         int(match[1]): path
         for path in sorted(directory.iterdir())
@@ -197,7 +216,9 @@ def _read_validation(
 
 
 def _metric(row: Row) -> float:
-    """Return the measure of quality in `row`, NaN where there is none. Raises InputError for text."""
+    """Return the measure of quality in `row`, NaN where there is none. Raises
+    InputError for text.
+    """
     value = row.cells.get("metric", "")
     try:
         number = float(value or math.nan)
@@ -246,7 +267,8 @@ def _read_scalability(path: Path) -> dict[tuple[int, int, int], Times]:
 
 
 def _times(row: Row) -> Times:
-    step_s, sync_s = row.number("step_time"), row.number("sync_time")
+    step_s = row.number("step_time")
+    sync_s = row.number("sync_time")
     if not sync_s < step_s:
         raise row.error("sync_time", sync_s, f"less than step_time, {step_s}")
     return step_s, sync_s
@@ -256,7 +278,9 @@ def _interpolator(
     measured: dict[tuple[int, ...], dict[int, Times]],
     large: dict[tuple[int, int, int], Times],
 ) -> "LinearNDInterpolator":
-    """Return (nodes, replicas, atomic) -> times: linear between all points, like placements averaged."""
+    """Return (nodes, replicas, atomic) -> times: linear between all points, like
+    placements averaged.
+    """
     from scipy.interpolate import (
         LinearNDInterpolator,
     )  # 0.4 s of CPU: only where a placement needs it
@@ -266,7 +290,8 @@ def _interpolator(
         for placement, rows in measured.items()
         for atomic, times in rows.items()
     }
-    # Points on a grid have several triangulations; their order, which is the artifact's, decides which it is.
+    # Points on a grid have several triangulations; their order, which is the
+    # artifact's, decides which it is.
     alike = sorted({key[:3] for key in times})
     place = {key: index for index, key in enumerate(alike)}
     of_T = [place[key[:3]] for key in times]
@@ -281,7 +306,9 @@ def _interpolator(
 
 @cache
 def _canonical(placement: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the smallest rotation: replicas form a ring, so rotations are alike (mirror images are not)."""
+    """Return the smallest rotation: replicas form a ring, so rotations are alike
+    (mirror images are not).
+    """
     return min(placement[i:] + placement[:i] for i in range(len(placement)))
 
 

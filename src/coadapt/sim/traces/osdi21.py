@@ -1,7 +1,9 @@
-"""The traces of the Pollux artifact (OSDI'21): workload files, and measured profiles of six models.
+"""The traces of the Pollux artifact (OSDI'21): workload files, and measured profiles of
+six models.
 
-Format and semantics: petuum/adaptdl, branch osdi21-artifact, directory simulator. Step times are
-interpolated, never extrapolated; gradient statistics and iterations are linear between measured batch sizes.
+Format and semantics: petuum/adaptdl, branch osdi21-artifact, directory simulator. Step
+times are interpolated, never extrapolated; gradient statistics and iterations are
+linear between measured batch sizes.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,25 +31,25 @@ from coadapt.sim.traces.tuned_jobs import (
 )
 from coadapt.sim.workload import Workload
 
-# The artifact's own exceptions: yolov3 was profiled up to 16 samples per GPU, of which 8 are used; ncf keeps
-# one batch size and one GPU.
+# The artifact's own exceptions: yolov3 was profiled up to 16 samples per GPU, of which
+# 8 are used; ncf keeps one batch size and one GPU.
 MAX_ATOMIC = {"yolov3": 8}
 FIXED_TOTAL = {"ncf": 32768}
 NUM_NODES_MAX = 16  # the largest measured cluster; more nodes are timed as 16
 
 
 class MeasuredApplication(Validation):
-    """One model of the artifact, as measured; see sim.applications.Application for the methods."""
+    """One model of the artifact, as measured; see sim.applications.Application for the
+    methods.
+    """
 
     gpu_types = (DEFAULT_GPU_TYPE, "t4")
     load = 1.0  # not measured: the most careful guess
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        placements, scalability = (
-            directory / "placements.csv",
-            directory / "scalability.csv",
-        )
+        placements = directory / "placements.csv"
+        scalability = directory / "scalability.csv"
         self._steps = StepTimes(self.name, placements, scalability, NUM_NODES_MAX)
         smallest, largest = self._steps.atomic_range
         self.limits = BatchLimits(
@@ -58,7 +60,9 @@ class MeasuredApplication(Validation):
         )
 
     def step_time(self, setting: Setting, atomic: int) -> Times:
-        """Return what was measured: on T4, in one rack. Neighbours slow the whole step by our own model."""
+        """Return what was measured: on T4, in one rack. Neighbours slow the whole step
+        by our own model.
+        """
         if setting.placement.num_racks > 1:
             raise UnmeasuredError(
                 f"{self.name}: measured in one rack, not on {setting.placement}"
@@ -74,7 +78,9 @@ class MeasuredApplication(Validation):
         return times[0] / kept, times[1] / kept
 
     def max_atomic(self, setting: Setting) -> int | None:
-        """Return the most samples of a pass: the measured most, times the share of the GPU's memory."""
+        """Return the most samples of a pass: the measured most, times the share of the
+        GPU's memory.
+        """
         most = self.limits.max_atomic
         return (
             None
@@ -95,7 +101,8 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: AR
 def load(
     path: Path, profiles: Path | None, options: ReadOptions | None = None
 ) -> tuple[Workload, dict[str, MeasuredApplication]]:
-    """Return the workload of `path`, and the applications that it uses from the directory `profiles`.
+    """Return the workload of `path`, and the applications that it uses from the
+    directory `profiles`.
 
     Raises InputError for anything that the format does not allow, in either.
     """
@@ -106,7 +113,9 @@ def load(
 def applications_in(
     profiles: Path | None,
 ) -> dict[str, Callable[[], MeasuredApplication]]:
-    """Return how to read each application of the directory `profiles`, by name. Raises InputError if none."""
+    """Return how to read each application of the directory `profiles`, by name. Raises
+    InputError if none.
+    """
     folders = application_folders(profiles, "placements.csv")
     return {name: partial(_application, folder) for name, folder in folders.items()}
 

@@ -1,7 +1,8 @@
-"""Workloads as those of the Pollux artifact (OSDI'21, §5.1), drawn from the log of a real cluster.
+"""Workloads as those of the Pollux artifact (OSDI'21, §5.1), drawn from the log of a
+real cluster.
 
-The recipe is that of petuum/adaptdl, branch osdi21-artifact, simulator/workloads. Draws are our own: a seed
-gives another workload than there.
+The recipe is that of petuum/adaptdl, branch osdi21-artifact, simulator/workloads. Draws
+are our own: a seed gives another workload than there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,8 @@ HOURS_PER_DAY = 24
 
 Requests = Sequence[tuple[int, int]]
 
-# Upper bound of the GPU-hours that a job had in the log, and what stands for it, with equal chances.
+# Upper bound of the GPU-hours that a job had in the log, and what stands for it, with
+# equal chances.
 SIZES: tuple[tuple[float, tuple[str, ...]], ...] = (
     (1.0, ("cifar10", "ncf")),
     (10.0, ("deepspeech2", "bert")),
@@ -34,7 +36,8 @@ SIZES: tuple[tuple[float, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What to draw: num_jobs that came between start_hour and num_hours later, on any day of the log.
+    """What to draw: num_jobs that came between start_hour and num_hours later, on any
+    day of the log.
 
     160 jobs are the artifact's load 1 (80, 240, 320: its 0.5, 1.5, 2).
     """
@@ -61,7 +64,8 @@ class Recipe:
 def requests_of(
     known: Mapping[str, Callable[[], MeasuredApplication]],
 ) -> dict[str, Requests]:
-    """Return the (GPUs, total batch) that users might choose, of each application that `generate` draws.
+    """Return the (GPUs, total batch) that users might choose, of each application that
+    `generate` draws.
 
     known: what the profiles hold. Raises InputError if they miss one.
     """
@@ -76,9 +80,11 @@ def requests_of(
 def generate(
     log: Sequence[LoggedJob], requests: Mapping[str, Requests], recipe: Recipe
 ) -> list[TunedJob]:
-    """Return a workload for `write_jobs`: arrivals and sizes of the log, requests out of `requests`.
+    """Return a workload for `write_jobs`: arrivals and sizes of the log, requests out
+    of `requests`.
 
-    Equal arguments give equal workloads. Raises InputError where the log has fewer jobs that fit.
+    Equal arguments give equal workloads. Raises InputError where the log has fewer jobs
+    that fit.
     """
     pool = [
         job
@@ -106,9 +112,11 @@ def generate(
 def whole(
     log: Sequence[LoggedJob], requests: Mapping[str, Requests], seed: int = 0
 ) -> list[TunedJob]:
-    """Return all jobs of a log when they came, the first at 0 s, each drawn as `generate` draws its own.
+    """Return all jobs of a log when they came, the first at 0 s, each drawn as
+    `generate` draws its own.
 
-    Those of 1,000 GPU-hours and more stand for the largest application too. Equal arguments, equal workloads.
+    Those of 1,000 GPU-hours and more stand for the largest application too. Equal
+    arguments, equal workloads.
     """
     began_at = min((job.at for job in log), default=0.0)
     arrivals = sorted(

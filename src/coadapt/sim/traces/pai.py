@@ -1,6 +1,7 @@
 """The log of Alibaba's PAI (NSDI'22): pai_task_table.csv, ten columns without a header.
 
-Format: alibaba/clusterdata, cluster-trace-gpu-v2020. A job is its tasks; the users are in another table.
+Format: alibaba/clusterdata, cluster-trace-gpu-v2020. A job is its tasks; the users are
+in another table.
 """
 
 import math
@@ -63,17 +64,20 @@ def load(
     profiles: Path | None,  # noqa: ARG001  # as above
     options: ReadOptions,
 ) -> tuple[Workload, dict[str, CurveApplication]]:
-    """Return the jobs of `path`, rigid. Raises InputError for anything that the format does not allow."""
+    """Return the jobs of `path`, rigid. Raises InputError for anything that the format
+    does not allow.
+    """
     tally = log_tally(options)
     return rigid_workload(path, read_log(path, tally), tally)
 
 
 def read_log(path: Path, tally: Tally) -> Iterator[LoggedJob]:
-    """Yield the jobs of `path` whose tasks with GPUs have all ended. Raises InputError for bad rows.
+    """Yield the jobs of `path` whose tasks with GPUs have all ended. Raises InputError
+    for bad rows.
 
-    A job comes when its first task starts (the table has no submissions) and runs until the last one ends,
-    on the GPUs of all its tasks together. It may have asked for parts of them: then it keeps as many GPUs
-    busy as hold them, each in part.
+    A job comes when its first task starts (the table has no submissions) and runs until
+    the last one ends, on the GPUs of all its tasks together. It may have asked for
+    parts of them: then it keeps as many GPUs busy as hold them, each in part.
     """
     jobs: dict[str, _Job] = {}
     unfinished: set[str] = set()
@@ -108,7 +112,9 @@ def read_log(path: Path, tally: Tally) -> Iterator[LoggedJob]:
 
 
 def _part(row: Row) -> _Job | None:
-    """Return what a task with GPUs had, and when; without any: no GPUs. None: it had not ended."""
+    """Return what a task with GPUs had, and when; without any: no GPUs. None: it had
+    not ended.
+    """
     row.text("job_name")
     if row.cells["status"] not in STATUSES:
         raise row.error("status", row.cells["status"], ", ".join(STATUSES))
@@ -117,7 +123,8 @@ def _part(row: Row) -> _Job | None:
         return _Job(0.0, 0.0, 0.0)
     if is_missing(row.cells["start_time"]) or is_missing(row.cells["end_time"]):
         return None
-    start, end = row.number("start_time"), row.number("end_time")
+    start = row.number("start_time")
+    end = row.number("end_time")
     if end < start:
         raise row.error(
             "end_time", row.cells["end_time"], f"no less than start_time, {start:g}"

@@ -1,6 +1,8 @@
-"""The log of Microsoft's Philly clusters (ATC'19): its JSON, and the reduced CSV in the Pollux artifact.
+"""The log of Microsoft's Philly clusters (ATC'19): its JSON, and the reduced CSV in the
+Pollux artifact.
 
-Formats: msr-fiddle/philly-traces, cluster_job_log; petuum/adaptdl, simulator/traces/philly.csv.
+Formats: msr-fiddle/philly-traces, cluster_job_log; petuum/adaptdl,
+simulator/traces/philly.csv.
 """
 
 import json
@@ -56,13 +58,17 @@ def load(
     profiles: Path | None,  # noqa: ARG001  # as above
     options: ReadOptions,
 ) -> tuple[Workload, dict[str, CurveApplication]]:
-    """Return the jobs of `path`, rigid. Raises InputError for anything that the format does not allow."""
+    """Return the jobs of `path`, rigid. Raises InputError for anything that the format
+    does not allow.
+    """
     tally = log_tally(options)
     return rigid_workload(path, read_log(path, tally), tally)
 
 
 def read_log(path: Path, tally: Tally) -> Iterator[LoggedJob]:
-    """Yield the jobs of `path` that ran on GPUs. Raises InputError for what the format does not allow."""
+    """Yield the jobs of `path` that ran on GPUs. Raises InputError for what the format
+    does not allow.
+    """
     if "".join(head(path)).lstrip().startswith("["):
         return jobs_of_rows(_entries(path), _job_of_entry, tally)
     rows = enumerate(read_rows(path, COLUMNS, tally))
@@ -73,8 +79,10 @@ def _job_of_row(numbered: tuple[int, Row]) -> LoggedJob | str:
     index, row = numbered
     if is_missing(row.cells["timestamp"]) or is_missing(row.cells["duration"]):
         return NOT_LOGGED
-    run_s, num_gpus = row.number("duration"), row.integer("num_gpus", at_least=0)
-    at, tenant = instant(row, "timestamp"), row.text("cluster")
+    run_s = row.number("duration")
+    num_gpus = row.integer("num_gpus", at_least=0)
+    at = instant(row, "timestamp")
+    tenant = row.text("cluster")
     if not num_gpus:
         return NO_GPU
     if not run_s:
@@ -96,7 +104,9 @@ def _entries(path: Path) -> list[tuple[str, object]]:
 
 
 def _job_of_entry(placed: tuple[str, object]) -> LoggedJob | str:
-    """Return a job whose attempts have ended: the time of all of them, on the GPUs of the last one."""
+    """Return a job whose attempts have ended: the time of all of them, on the GPUs of
+    the last one.
+    """
     place, entry = placed
     if not isinstance(entry, dict):
         raise InputError(place, entry, "an object")

@@ -1,7 +1,8 @@
 """A table of one's own: CSV with a header, one job per line.
 
-Needed: `arrival_s`, `gpus`, and `application` or `curve`. The other columns are optional; one that is not in
-WRITTEN is refused. docs/traces.md has what each column means.
+Needed: `arrival_s`, `gpus`, and `application` or `curve`. The other columns are
+optional; one that is not in WRITTEN is refused. docs/traces.md has what each column
+means.
 """
 
 import csv
@@ -47,7 +48,10 @@ WRITTEN = (
     "gpu_load",
 )
 NO_GPU = "no GPU"
-DECLARED = "a number > 0 and a unit, such as '90 epochs', '1000 steps', '64000 samples', or, with a curve, '600 s'"
+DECLARED = (
+    "a number > 0 and a unit, such as '90 epochs', '1000 steps', '64000 samples', "
+    "or, with a curve, '600 s'"
+)
 UNITS = ("epochs", "steps", "samples")
 CONTRACTS = (RescaleContract.ADAPTIVE, RescaleContract.FIXED)
 CURVE = "GPUS:RATE pairs, such as '1:100 2:190 4:350', ascending"
@@ -63,9 +67,11 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: AR
 def load(
     path: Path, profiles: Path | None, options: ReadOptions | None = None
 ) -> tuple[Workload, dict[str, Application]]:
-    """Return the jobs of `path` with what they train: of `profiles`, of the built-in ones, or curves.
+    """Return the jobs of `path` with what they train: of `profiles`, of the built-in
+    ones, or curves.
 
-    Rows without GPUs are left out and counted. Raises InputError for anything that the format does not allow.
+    Rows without GPUs are left out and counted. Raises InputError for anything that the
+    format does not allow.
     """
     known = known_applications(profiles)
     tally = Tally(options=options or ReadOptions())
@@ -112,7 +118,9 @@ def load(
 def _job(
     row: Row, nameless: str, known: Known, made: Mapping[str, Application]
 ) -> tuple[Application, JobSpec] | None:
-    """Return what a row trains, and its spec; None if it needs no GPU. Raises InputError."""
+    """Return what a row trains, and its spec; None if it needs no GPU. Raises
+    InputError.
+    """
     if row.integer("gpus", at_least=0) == 0:
         return None
     at = row.number("arrival_s")
@@ -143,10 +151,13 @@ def _job(
 
 
 def _note_weight(row: Row, weights: dict[str, float]) -> None:
-    """Take in the weight of the row's tenant: all rows of a tenant that say one say the same."""
+    """Take in the weight of the row's tenant: all rows of a tenant that say one say the
+    same.
+    """
     if not row.cells.get("weight"):
         return
-    tenant, weight = row.cells.get("tenant") or DEFAULT_TENANT, row.number("weight")
+    tenant = row.cells.get("tenant") or DEFAULT_TENANT
+    weight = row.number("weight")
     if not weight:
         raise row.error("weight", weight, "a finite number > 0")
     if weights.setdefault(tenant, weight) != weight:
@@ -166,7 +177,9 @@ def _signed(row: Row, column: str) -> int:
 
 
 def _declared(row: Row, application: Application) -> JobLength | None:
-    """Return how long the job is to train as its user declares: a hint that may be wrong."""
+    """Return how long the job is to train as its user declares: a hint that may be
+    wrong.
+    """
     text = row.cells.get("declared_length", "")
     if not text:
         return None
@@ -183,7 +196,9 @@ def _declared(row: Row, application: Application) -> JobLength | None:
 
 
 def _curve_spec(row: Row, application: CurveApplication, name: str) -> JobSpec:
-    """Return the spec of a job with a curve: what it says of GPUs narrows what the curve covers."""
+    """Return the spec of a job with a curve: what it says of GPUs narrows what the
+    curve covers.
+    """
     spec = curve_spec(application, name=name)
     limits = spec.replicas
     fewest = _integer(row, "gpus_min") or limits.min
@@ -205,14 +220,17 @@ def _curve_spec(row: Row, application: CurveApplication, name: str) -> JobSpec:
 def write_plain(
     path: Path, workload: Workload, applications: Mapping[str, Application]
 ) -> None:
-    """Write `workload` as a table that `load` reads back as it is; another file of that name is replaced.
+    """Write `workload` as a table that `load` reads back as it is; another file of that
+    name is replaced.
 
-    Raises InputError for a job that a table cannot tell of: one that changes its batch by itself.
+    Raises InputError for a job that a table cannot tell of: one that changes its batch
+    by itself.
     """
     lines: list[tuple[object, ...]] = [WRITTEN]
     weights = {tenant.id: repr(tenant.weight) for tenant in workload.tenants}
     for job in workload.jobs:
-        spec, application = job.spec, applications[job.application]
+        spec = job.spec
+        application = applications[job.application]
         if spec.contract not in CONTRACTS:
             allowed = (
                 f"jobs of contract {' or '.join(CONTRACTS)}, which a table can hold"
@@ -220,12 +238,15 @@ def write_plain(
             raise InputError(
                 "WORKLOAD", f"{job.id}, of contract {spec.contract}", allowed
             )
-        named, curve, length_s = job.application, "", ""
+        named = job.application
+        curve = ""
+        length_s = ""
         if isinstance(application, CurveApplication):
             curve = " ".join(
                 f"{gpus}:{rate!r}" for gpus, rate in application.rates.items()
             )
-            named, length_s = "", repr(application.length_s)
+            named = ""
+            length_s = repr(application.length_s)
         limits = spec.replicas
         where = (
             limits.requested,
@@ -263,7 +284,9 @@ def _length_text(length: JobLength | None) -> str:
 
 
 def known_applications(profiles: Path | None) -> Known:
-    """Return how to get each application that `profiles` hold; without any, the built-in ones."""
+    """Return how to get each application that `profiles` hold; without any, the
+    built-in ones.
+    """
     if profiles is None:
         from coadapt.sim.library.profiles import BUILTIN_APPLICATIONS
 
@@ -278,7 +301,8 @@ def known_applications(profiles: Path | None) -> Known:
 def _application(
     row: Row, known: Known, made: Mapping[str, Application]
 ) -> Application:
-    name, curve = row.cells.get("application", ""), row.cells.get("curve", "")
+    name = row.cells.get("application", "")
+    curve = row.cells.get("curve", "")
     if bool(name) is bool(curve):
         raise row.error(
             "application",
@@ -297,7 +321,8 @@ def _curve(row: Row, text: str) -> CurveApplication:
     for pair in text.split():
         count, _, rate = pair.partition(":")
         try:
-            gpus, samples = int(count), float(rate)
+            gpus = int(count)
+            samples = float(rate)
         except ValueError:
             raise row.error("curve", text, CURVE) from None
         if (
@@ -333,7 +358,8 @@ def _curve(row: Row, text: str) -> CurveApplication:
 
 def _spec(row: Row, application: Application, name: str) -> JobSpec:
     limits = application.limits
-    gpus, fewest = row.integer("gpus", at_least=1), _integer(row, "gpus_min") or 1
+    gpus = row.integer("gpus", at_least=1)
+    fewest = _integer(row, "gpus_min") or 1
     total = _integer(row, "batch") or limits.initial
     contract = row.cells.get("contract") or RescaleContract.ADAPTIVE.value
     if contract not in CONTRACTS:

@@ -1,7 +1,8 @@
-"""The logs of SenseTime's clusters: Helios (SC'21) and Acme (NSDI'24), one row per job, with a header.
+"""The logs of SenseTime's clusters: Helios (SC'21) and Acme (NSDI'24), one row per job,
+with a header.
 
-Formats: S-Lab-System-Group/HeliosData, cluster_log.csv; InternLM/AcmeTrace, trace_seren.csv and
-trace_kalos.csv.
+Formats: S-Lab-System-Group/HeliosData, cluster_log.csv; InternLM/AcmeTrace,
+trace_seren.csv and trace_kalos.csv.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,8 @@ from coadapt.sim.traces.table import Row, header_of, is_missing, read_rows
 from coadapt.sim.traces.tally import ReadOptions, Tally
 from coadapt.sim.workload import Workload
 
-# Those that both have, of which these are read. Helios has `vc` besides, Acme `type` and `gpu_time`.
+# Those that both have, of which these are read. Helios has `vc` besides, Acme `type`
+# and `gpu_time`.
 COLUMNS = (
     "job_id",
     "user",
@@ -38,7 +40,8 @@ NO_GPU = "no GPU"
 NEVER_RAN = "never ran, or had not ended"
 RAN_0_S = "ran for 0 s"
 NOT_THE_RUN = "duration is not end less start, which was taken"
-# Instants are logged in whole seconds, so a duration may be off by the rounding of both.
+# Instants are logged in whole seconds, so a duration may be off by the rounding of
+# both.
 ROUNDING_S = 1.0
 
 
@@ -52,16 +55,19 @@ def load(
     profiles: Path | None,  # noqa: ARG001  # as above
     options: ReadOptions,
 ) -> tuple[Workload, dict[str, CurveApplication]]:
-    """Return the jobs of `path`, rigid. Raises InputError for anything that the format does not allow."""
+    """Return the jobs of `path`, rigid. Raises InputError for anything that the format
+    does not allow.
+    """
     tally = log_tally(options)
     return rigid_workload(path, read_log(path, tally), tally)
 
 
 def read_log(path: Path, tally: Tally) -> Iterator[LoggedJob]:
-    """Yield the jobs of `path` that ran on GPUs, however they ended. Raises InputError for bad rows.
+    """Yield the jobs of `path` that ran on GPUs, however they ended. Raises InputError
+    for bad rows.
 
-    A job runs from its start to its end. Where `duration` is something else (the one of Kalos holds the wait
-    in the queue too), that is counted.
+    A job runs from its start to its end. Where `duration` is something else (the one of
+    Kalos holds the wait in the queue too), that is counted.
     """
     rows = read_rows(path, COLUMNS, tally)
     return jobs_of_rows(rows, partial(_job, tally=tally), tally)
@@ -71,7 +77,8 @@ def _job(row: Row, *, tally: Tally) -> LoggedJob | str:
     num_gpus = row.integer("gpu_num", at_least=0)
     if not num_gpus:
         return NO_GPU
-    start, end = row.cells["start_time"], row.cells["end_time"]
+    start = row.cells["start_time"]
+    end = row.cells["end_time"]
     if is_missing(start) or is_missing(end):
         return NEVER_RAN
     instant(row, "start_time")
@@ -81,7 +88,8 @@ def _job(row: Row, *, tally: Tally) -> LoggedJob | str:
         raise row.error("end_time", end, f"no less than start_time, {start}")
     told_s = None if is_missing(row.cells["duration"]) else row.number("duration")
     at = instant(row, "submit_time")
-    name, tenant = row.text("job_id"), row.cells.get("vc") or row.text("user")
+    name = row.text("job_id")
+    tenant = row.cells.get("vc") or row.text("user")
     if not run_s:
         return RAN_0_S
     if told_s is None or abs(told_s - run_s) > ROUNDING_S:

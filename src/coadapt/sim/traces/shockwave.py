@@ -1,7 +1,9 @@
-"""The traces of the Shockwave artifact (NSDI'23): jobs that change their own batch, and Gavel's tables.
+"""The traces of the Shockwave artifact (NSDI'23): jobs that change their own batch, and
+Gavel's tables.
 
-Format and semantics: uw-mad-dash/shockwave, directory scheduler; docs/traces.md. Samples are free
-statistically: a job is so many epochs, whatever its batch, and a larger batch only makes them shorter.
+Format and semantics: uw-mad-dash/shockwave, directory scheduler; docs/traces.md.
+Samples are free statistically: a job is so many epochs, whatever its batch, and a
+larger batch only makes them shorter.
 """
 
 import json
@@ -61,13 +63,16 @@ _JOB_TYPE = re.compile(r"(\S+) \(batch size (\d+)\)")
 # Some models of the table, which no trace uses, have no batch size.
 _TABLE_KEY = re.compile(r"\('(\S+)(?: \(batch size (\d+)\))?', (\d+)\)")
 
-# (model, batch per GPU, GPUs) -> steps per second of all its GPUs together, each step one batch on one GPU.
+# (model, batch per GPU, GPUs) -> steps per second of all its GPUs together, each step
+# one batch on one GPU.
 Throughputs = Mapping[tuple[str, int, int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Training with one batch per GPU: epochs (not always whole ones), and the seconds that they take."""
+    """Training with one batch per GPU: epochs (not always whole ones), and the seconds
+    that they take.
+    """
 
     batch: int
     num_epochs: float
@@ -76,7 +81,9 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a line says of its job, but for the arrival. total_steps: at the initial batch; batch: per GPU."""
+    """What a line says of its job, but for the arrival. total_steps: at the initial
+    batch; batch: per GPU.
+    """
 
     model: str
     batch: int
@@ -96,7 +103,9 @@ class Kind:
         return -(-DATASET[self.model] // batch)
 
     def batch_by_epoch(self, *, profile: bool) -> tuple[int, ...]:
-        """Return the batch per GPU of each epoch, as profiled, or as its job would have it in training."""
+        """Return the batch per GPU of each epoch, as profiled, or as its job would have
+        it in training.
+        """
         # In training the table is read a little past the end.
         num_epochs = self.num_epochs if profile else self.num_epochs + 2
         return batches(
@@ -110,7 +119,9 @@ class Kind:
 
 
 def profiled_phases(kind: Kind, throughputs: Throughputs) -> list[Phase]:
-    """Return the phases of the artifact's profile: each epoch at the batch that its schedule says."""
+    """Return the phases of the artifact's profile: each epoch at the batch that its
+    schedule says.
+    """
     phases = []
     for batch, epochs in groupby(kind.batch_by_epoch(profile=True)):
         num_epochs = len(list(epochs))
@@ -124,21 +135,26 @@ def profiled_phases(kind: Kind, throughputs: Throughputs) -> list[Phase]:
 def trained_phases(
     kind: Kind, throughputs: Throughputs, longest_s: float
 ) -> list[Phase]:
-    """Return the phases of a job that trains alone, as the artifact's simulation has them.
+    """Return the phases of a job that trains alone, as the artifact's simulation has
+    them.
 
-    After each round of 120 s a change asked for after the round before takes effect, and then the schedule
-    is looked up for the next one; noise-scale jobs double once at a time. A change completes the epoch under
-    way at once. A job that ran for more than `longest_s` is taken to be done.
+    After each round of 120 s a change asked for after the round before takes effect,
+    and then the schedule is looked up for the next one; noise-scale jobs double once at
+    a time. A change completes the epoch under way at once. A job that ran for more than
+    `longest_s` is taken to be done.
     """
     by_epoch = kind.batch_by_epoch(profile=False)
-    batch, wanted, done, total = kind.batch, kind.batch, 0, kind.total_steps
-    begin, spent_s, whole_s = 0.0, 0.0, 0.0
+    batch = kind.batch
+    wanted = kind.batch
+    done = 0
+    total = kind.total_steps
+    begin = 0.0
+    spent_s = 0.0
+    whole_s = 0.0
     phases: list[Phase] = []
     while done < total and whole_s <= longest_s:
-        rate, each = (
-            throughputs[kind.model, batch, kind.num_gpus],
-            kind.steps_per_epoch(batch),
-        )
+        rate = throughputs[kind.model, batch, kind.num_gpus]
+        each = kind.steps_per_epoch(batch)
         steps = min(max(int(rate * ROUND_S), 1), total - done)
         done += steps
         spent_s += steps / rate
@@ -146,13 +162,12 @@ def trained_phases(
         if done < total and wanted != batch:
             epochs = -(-done // each)
             phases.append(Phase(batch, epochs - begin, spent_s))
-            begin, spent_s, batch, each = (
-                epochs,
-                0.0,
-                wanted,
-                kind.steps_per_epoch(wanted),
-            )
-            done, total = epochs * each, kind.num_epochs * each
+            begin = epochs
+            spent_s = 0.0
+            batch = wanted
+            each = kind.steps_per_epoch(wanted)
+            done = epochs * each
+            total = kind.num_epochs * each
         wanted = _wanted(kind, by_epoch, batch, -(-done // each))
     if spent_s > 0.0:
         phases.append(
@@ -170,10 +185,12 @@ def _wanted(kind: Kind, by_epoch: Sequence[int], batch: int, epoch: int) -> int:
 
 
 class SelfPacedApplication:
-    """One kind of job's truth, by phases of constant batch. See sim.applications.Application for the methods.
+    """One kind of job's truth, by phases of constant batch. See
+    sim.applications.Application for the methods.
 
-    What the simulator calls an epoch is a phase here: inside it all is linear. Known for the job's own number
-    of GPUs only. exclusive_s: run time alone as the artifact's profile has it, to which its fairness refers.
+    What the simulator calls an epoch is a phase here: inside it all is linear. Known
+    for the job's own number of GPUs only. exclusive_s: run time alone as the artifact's
+    profile has it, to which its fairness refers.
     """
 
     gpu_types: tuple[str, ...] = ()
@@ -222,17 +239,18 @@ class SelfPacedApplication:
             phase.batch != atomic for phase in self._phases
         ):
             raise UnmeasuredError(
-                f"{self.name}: {atomic} samples per GPU on {num_gpus} GPUs were not measured"
+                f"{self.name}: {atomic} samples per GPU on {num_gpus} GPUs were not "
+                f"measured"
             )
         return atomic * num_gpus / self._rate(atomic), 0.0
 
     def _rate(self, batch: int) -> float:
-        """Return samples per second at `batch` per GPU, epochs that changes complete at once included."""
+        """Return samples per second at `batch` per GPU, epochs that changes complete at
+        once included.
+        """
         alike = [phase for phase in self._phases if phase.batch == batch]
-        epochs, seconds = (
-            sum(phase.num_epochs for phase in alike),
-            sum(phase.seconds for phase in alike),
-        )
+        epochs = sum(phase.num_epochs for phase in alike)
+        seconds = sum(phase.seconds for phase in alike)
         return epochs * self._dataset / seconds
 
     def max_atomic(self, setting: Setting) -> int | None:  # noqa: ARG002  # the signature is that of Application
@@ -253,9 +271,11 @@ class SelfPacedApplication:
         return self._samples_at[epoch] / total
 
     def forecast(self, progress: float) -> Forecast:
-        """Return what an oracle knows at `progress` (steps at the initial batch): the time left, the modes.
+        """Return what an oracle knows at `progress` (steps at the initial batch): the
+        time left, the modes.
 
-        remaining_steps times step_time_s is the true run time left, changes of the batch to come included.
+        remaining_steps times step_time_s is the true run time left, changes of the
+        batch to come included.
         """
         samples = progress * self.limits.initial
         index = min(bisect_right(self._samples_at, samples), len(self._phases)) - 1
@@ -284,7 +304,8 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:  # noqa: AR
 def load(
     path: Path, profiles: Path | None, options: ReadOptions | None = None
 ) -> tuple[Workload, dict[str, SelfPacedApplication]]:
-    """Return the trace of `path` with its applications. profiles: a throughput table, or its directory.
+    """Return the trace of `path` with its applications. profiles: a throughput table,
+    or its directory.
 
     Raises InputError for anything that the format does not allow, in either.
     """
@@ -325,8 +346,10 @@ def _kind(row: Row, throughputs: Throughputs) -> Kind:
         raise row.error(
             "job type", job_type, f"'MODEL (batch size B)', MODEL one of {models}"
         )
-    model, batch = match[1], int(match[2])
-    mode, num_gpus = row.text("mode"), row.integer("scale factor", at_least=1)
+    model = match[1]
+    batch = int(match[2])
+    mode = row.text("mode")
+    num_gpus = row.integer("scale factor", at_least=1)
     if mode not in MODES:
         raise row.error("mode", mode, ", ".join(MODES))
     if not 1 <= batch <= LARGEST[model]:
@@ -341,13 +364,18 @@ def _kind(row: Row, throughputs: Throughputs) -> Kind:
         {*kind.batch_by_epoch(profile=True), *kind.batch_by_epoch(profile=False)}
     ):
         if throughputs.get((model, each, num_gpus), 0.0) <= 0.0:
-            allowed = f"a job type with a throughput > 0 at batch size {each} on {num_gpus} GPUs"
+            allowed = (
+                f"a job type with a throughput > 0 at batch size {each} on "
+                f"{num_gpus} GPUs"
+            )
             raise row.error("job type", job_type, allowed)
     return kind
 
 
 def _table(profiles: Path | None) -> Path:
-    """Return the throughput table: the file itself, or the only one in the directory."""
+    """Return the throughput table: the file itself, or the only one in the
+    directory.
+    """
     if profiles is None:
         raise InputError(
             "--profiles", "nothing", "a throughput table, or its directory"
@@ -366,7 +394,9 @@ def _table(profiles: Path | None) -> Path:
 
 
 def read_throughputs(path: Path) -> dict[tuple[str, int, int], float]:
-    """Return the rates of jobs alone on their GPUs; those of jobs that share GPUs are left out."""
+    """Return the rates of jobs alone on their GPUs; those of jobs that share GPUs are
+    left out.
+    """
     try:
         tables = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,9 @@
-"""The traces of the Sia artifact (SOSP'23): workload files, and profiles of seven models on six GPU types.
+"""The traces of the Sia artifact (SOSP'23): workload files, and profiles of seven
+models on six GPU types.
 
-Format and semantics: siasosp23/artifacts, directory sia-simulator. Files and workloads are those of the
-Pollux artifact, with a placements-TYPE.csv and a scalability-TYPE.csv for each GPU type.
+Format and semantics: siasosp23/artifacts, directory sia-simulator. Files and workloads
+are those of the Pollux artifact, with a placements-TYPE.csv and a scalability-TYPE.csv
+for each GPU type.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +26,13 @@ from coadapt.sim.workload import Workload
 
 PROFILE = "placements-*.csv"
 
-# Nodes of the largest cluster that was measured, by GPU type; more are timed as so many.
+# Nodes of the largest cluster that was measured, by GPU type; more are timed as so
+# many.
 NUM_NODES_MAX = {"azure": 5, "aws": 16, "dgx": 2, "dgx-ext": 2, "quad": 1, "rtx": 3}
 # The artifact's own exception: profiled up to 80 samples per GPU, of which 57 are used.
 MAX_ATOMIC = {("deepspeech2", "rtx"): 57}
-# Seconds that a start or a rescale costs, and the factor by which training is slower than its steps.
+# Seconds that a start or a rescale costs, and the factor by which training is slower
+# than its steps.
 RESCALE_S = {
     "cifar10": 50.0,
     "deepspeech2": 25.0,
@@ -44,7 +48,9 @@ HYBRID_PARALLEL = "gpt_pmp"
 
 
 class TypedApplication(Validation):
-    """One model of the artifact, as measured; see sim.applications.Application for the methods."""
+    """One model of the artifact, as measured; see sim.applications.Application for the
+    methods.
+    """
 
     load = 1.0  # not measured: the most careful guess
 
@@ -68,7 +74,9 @@ class TypedApplication(Validation):
         )
 
     def step_time(self, setting: Setting, atomic: int) -> Times:
-        """Return what was measured, times the artifact's factor. Neighbours slow it by our own model."""
+        """Return what was measured, times the artifact's factor. Neighbours slow it by
+        our own model.
+        """
         if setting.placement.num_racks > 1:
             raise UnmeasuredError(
                 f"{self.name}: measured in one rack, not on {setting.placement}"
@@ -82,10 +90,11 @@ class TypedApplication(Validation):
         return step_s * factor, sync_s * factor
 
     def max_atomic(self, setting: Setting) -> int | None:
-        """Return the most samples of a pass that were measured there, times the share of the GPU's memory.
+        """Return the most samples of a pass that were measured there, times the share
+        of the GPU's memory.
 
-        On many GPUs the artifact measured no more than the largest total needs, and left gaps below it: more
-        passes bridge them.
+        On many GPUs the artifact measured no more than the largest total needs, and
+        left gaps below it: more passes bridge them.
         """
         largest = self._on(setting.gpu_type).most_on(
             setting.placement.replicas_per_node
@@ -120,7 +129,9 @@ class TypedApplication(Validation):
 
 
 def recognises(lines: Sequence[str], profiles: Path | None) -> bool:
-    """Return whether a file with these first lines, beside these profiles, is a workload of this format."""
+    """Return whether a file with these first lines, beside these profiles, is a
+    workload of this format.
+    """
     return (
         has_columns(lines)
         and profiles is not None
@@ -131,7 +142,8 @@ def recognises(lines: Sequence[str], profiles: Path | None) -> bool:
 def load(
     path: Path, profiles: Path | None, options: ReadOptions | None = None
 ) -> tuple[Workload, dict[str, TypedApplication]]:
-    """Return the workload of `path`, and the applications that it uses from the directory `profiles`.
+    """Return the workload of `path`, and the applications that it uses from the
+    directory `profiles`.
 
     Raises InputError for anything that the format does not allow, in either.
     """
@@ -148,7 +160,9 @@ def load(
 
 
 def applications_in(profiles: Path | None) -> dict[str, Callable[[], TypedApplication]]:
-    """Return how to read each application of the directory `profiles`, by name. Raises InputError if none."""
+    """Return how to read each application of the directory `profiles`, by name. Raises
+    InputError if none.
+    """
     folders = application_folders(profiles, PROFILE)
     return {
         name: partial(_application, path)

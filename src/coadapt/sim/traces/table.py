@@ -1,4 +1,6 @@
-"""Reading CSV tables strictly: every complaint names file, line, column, value and what is allowed."""
+"""Reading CSV tables strictly: every complaint names file, line, column, value and what
+is allowed.
+"""
 
 import bz2
 import csv
@@ -46,7 +48,9 @@ _MISSING = ("", "none", "null", "nan", "nat", "na", "n/a", "\\n")
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table, cells stripped; `line` counts from 1, the header included."""
+    """One line of a table, cells stripped; `line` counts from 1, the header
+    included.
+    """
 
     path: Path
     line: int
@@ -60,7 +64,9 @@ class Row:
         return value
 
     def integer(self, column: str, at_least: int) -> int:
-        """Return the cell as an integer, 20.0 too. Raises InputError unless it is one, and >= `at_least`."""
+        """Return the cell as an integer, 20.0 too. Raises InputError unless it is one,
+        and >= `at_least`.
+        """
         value = self.cells[column]
         try:
             number = float(value)
@@ -92,11 +98,13 @@ def read_rows(
     tally: Tally | None = None,
     known: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Yield the rows of a CSV file with a header; cells are parted by commas, semicolons or tabs.
+    """Yield the rows of a CSV file with a header; cells are parted by commas,
+    semicolons or tabs.
 
-    tally: takes in rows of a wrong length; None: the first of them is an error. known: further columns that
-    the file may have; none named: any. Raises InputError if the file cannot be read, is empty, lacks one of
-    `columns`, names a column twice, or has one that is not known.
+    tally: takes in rows of a wrong length; None: the first of them is an error. known:
+    further columns that the file may have; none named: any. Raises InputError if the
+    file cannot be read, is empty, lacks one of `columns`, names a column twice, or has
+    one that is not known.
     """
     (_, header), *records = _records(path)
     while (
@@ -111,7 +119,8 @@ def read_rows(
         header.pop()
         for _, record in records:
             del record[len(header) :]
-    place, shown = f"{path} line 1, columns", ",".join(header)
+    place = f"{path} line 1, columns"
+    shown = ",".join(header)
     for column in columns:
         if column not in header:
             raise InputError(place, shown, f"a column {column!r} among them")
@@ -134,7 +143,9 @@ def read_rows(
 
 
 def _check_known(place: str, header: Sequence[str], known: Sequence[str]) -> None:
-    """Raise InputError for a column that means nothing: what it says would be ignored."""
+    """Raise InputError for a column that means nothing: what it says would be
+    ignored.
+    """
     for column in header:
         if column not in known:
             near = get_close_matches(column.lower(), known, n=1, cutoff=0.5)
@@ -148,10 +159,12 @@ def read_headless_rows(
     delimiter: str = "\t",
     tally: Tally | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of a file without a header, cells parted by `delimiter`; `columns` names them.
+    """Yield the rows of a file without a header, cells parted by `delimiter`; `columns`
+    names them.
 
-    A first line that is these very names is passed over. tally: takes in rows of a wrong length; None: the
-    first of them is an error. Raises InputError if the file cannot be read, or is empty.
+    A first line that is these very names is passed over. tally: takes in rows of a
+    wrong length; None: the first of them is an error. Raises InputError if the file
+    cannot be read, or is empty.
     """
     filled = [
         (number, line)
@@ -180,7 +193,9 @@ def _stripped(line: str, delimiter: str) -> list[str]:
 
 
 def is_missing(text: object) -> bool:
-    """Return whether a cell of a log says that nothing was logged: empty, None, NULL, NaN and the like."""
+    """Return whether a cell of a log says that nothing was logged: empty, None, NULL,
+    NaN and the like.
+    """
     return text is None or str(text).strip().lower() in _MISSING
 
 
@@ -198,7 +213,9 @@ def _delimiter(header: str) -> str:
 
 
 def head(path: Path, num_lines: int = 1) -> list[str]:
-    """Return the first lines of a file, without line ends. Raises InputError if it cannot be read."""
+    """Return the first lines of a file, without line ends. Raises InputError if it
+    cannot be read.
+    """
     try:
         with _opened(path) as file:
             return [
@@ -210,7 +227,9 @@ def head(path: Path, num_lines: int = 1) -> list[str]:
 
 
 def read_text(path: Path) -> str:
-    """Return all text of a file, compressed or not. Raises InputError if it cannot be read."""
+    """Return all text of a file, compressed or not. Raises InputError if it cannot be
+    read.
+    """
     try:
         with _opened(path) as file:
             return file.read()
@@ -219,12 +238,16 @@ def read_text(path: Path) -> str:
 
 
 def trace_name(path: Path) -> str:
-    """Return what a workload is called that is in this file: its name without endings."""
+    """Return what a workload is called that is in this file: its name without
+    endings.
+    """
     return Path(path.stem).stem if path.suffix in COMPRESSED else path.stem
 
 
 def _opened(path: Path) -> TextIO:
-    """Open a text file in UTF-8, as it is or compressed, with a byte order mark or without."""
+    """Open a text file in UTF-8, as it is or compressed, with a byte order mark or
+    without.
+    """
     with path.open("rb") as file:
         magic = file.read(6)
     opens = next(
@@ -236,7 +259,9 @@ def _opened(path: Path) -> TextIO:
 
 
 def _records(path: Path) -> list[tuple[int, list[str]]]:
-    """Return the records with the line on which each ends, the header first, blank lines left out."""
+    """Return the records with the line on which each ends, the header first, blank
+    lines left out.
+    """
     try:
         with _opened(path) as file:
             first = file.readline()

@@ -1,8 +1,11 @@
-"""What became of the rows of a file: how many were read, left out for which reason, or mended."""
+"""What became of the rows of a file: how many were read, left out for which reason, or
+mended.
+"""
 
-# One bad cell must not end the reading of a log of millions, and no row may be lost without a word. So rows that
-# cannot be read are counted by reason. In a log a few of them are left out, and that is told. Where they are
-# more, or in a table that somebody wrote by hand, the first of them is the error, which says how many there are.
+# One bad cell must not end the reading of a log of millions, and no row may be lost
+# without a word. So rows that cannot be read are counted by reason. In a log a few of
+# them are left out, and that is told. Where they are more, or in a table that somebody
+# wrote by hand, the first of them is the error, which says how many there are.
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,8 +18,8 @@ BAD_SHARE_MAX = 0.01  # of the rows of a log that may be bad
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How files are read. skip_bad: leave out rows that cannot be read, however many they are. whole_gpus:
-    count a part of a GPU as a whole one.
+    """How files are read. skip_bad: leave out rows that cannot be read, however many
+    they are. whole_gpus: count a part of a GPU as a whole one.
     """
 
     skip_bad: bool = False
@@ -54,7 +57,9 @@ class Tally:
         self.num_rows += 1
 
     def close(self) -> None:
-        """Raise the first error if more rows were bad than may be; to be called after the last row."""
+        """Raise the first error if more rows were bad than may be; to be called after
+        the last row.
+        """
         num_bad = self._bad.total()
         most = (
             self.num_rows
@@ -72,7 +77,8 @@ class Tally:
         raise InputError(
             first.field,
             first.value,
-            f"{first.allowed}; {num_bad} of {self.num_rows} rows cannot be read ({counts}), "
+            f"{first.allowed}; {num_bad} of {self.num_rows} rows cannot be read "
+            f"({counts}), "
             "--skip-bad leaves them out",
         )
 
@@ -80,7 +86,9 @@ class Tally:
 def told(
     num_jobs: int, num_rows: int, left_out: Mapping[str, int], mended: Mapping[str, int]
 ) -> str:
-    """Return one line on what became of the rows of a file; "" where each was read as it is."""
+    """Return one line on what became of the rows of a file; "" where each was read as
+    it is.
+    """
     parts = [f"{count} left out ({why})" for why, count in sorted(left_out.items())]
     parts += [f"{count} mended ({how})" for how, count in sorted(mended.items())]
     return f"{num_rows} rows, {num_jobs} jobs: {', '.join(parts)}" if parts else ""

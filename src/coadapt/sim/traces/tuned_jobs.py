@@ -1,7 +1,8 @@
-"""Workload files of tuned jobs, which the artifacts of Pollux (OSDI'21) and Sia (SOSP'23) have in common.
+"""Workload files of tuned jobs, which the artifacts of Pollux (OSDI'21) and Sia
+(SOSP'23) have in common.
 
-One job per line: when it comes, what it trains, and the GPUs and total batch that its user would pick by
-hand.
+One job per line: when it comes, what it trains, and the GPUs and total batch that its
+user would pick by hand.
 """
 
 import csv
@@ -24,7 +25,10 @@ from coadapt.sim.workload import TraceJob, Workload
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 # Sia's: which jobs may change. One that is left out is adaptive.
 CATEGORY = "category"
-ADAPTIVE, SCALE_GPUS, RIGID = CATEGORIES = ("adaptive", "scale-gpus", "rigid")
+ADAPTIVE = "adaptive"
+SCALE_GPUS = "scale-gpus"
+RIGID = "rigid"
+CATEGORIES = (ADAPTIVE, SCALE_GPUS, RIGID)
 NUM_REPLICAS_MAX = 64  # both artifacts' cap on GPUs per job
 
 A = TypeVar("A", bound=Application)
@@ -47,12 +51,16 @@ def write_jobs(path: Path, jobs: Iterable[TunedJob]) -> None:
 
 
 def has_columns(lines: Sequence[str]) -> bool:
-    """Return whether these are the first lines of a workload of tuned jobs, right or wrong."""
+    """Return whether these are the first lines of a workload of tuned jobs, right or
+    wrong.
+    """
     return set(COLUMNS[2:]) <= header_of(lines)
 
 
 def application_folders(profiles: Path | None, needs: str) -> dict[str, Path]:
-    """Return the folders in `profiles` with a file that matches `needs`, by name. InputError if none has."""
+    """Return the folders in `profiles` with a file that matches `needs`, by name.
+    InputError if none has.
+    """
     allowed = f"a directory with APPLICATION/{needs} in it"
     if profiles is None or not profiles.is_dir():
         raise InputError(
@@ -71,9 +79,11 @@ def application_folders(profiles: Path | None, needs: str) -> dict[str, Path]:
 def read_jobs(
     path: Path, known: Mapping[str, Callable[[], A]], spec: Callable[[Row, A], JobSpec]
 ) -> tuple[Workload, dict[str, A]]:
-    """Return the jobs of `path` with the applications that they train, of those that are `known`.
+    """Return the jobs of `path` with the applications that they train, of those that
+    are `known`.
 
-    Raises InputError for an unknown application, a name that occurs twice, and what `spec` complains of.
+    Raises InputError for an unknown application, a name that occurs twice, and what
+    `spec` complains of.
     """
     rows = list(read_rows(path, COLUMNS, known=(CATEGORY,)))
     applications: dict[str, A] = {}
@@ -81,7 +91,8 @@ def read_jobs(
     names: set[str] = set()
     jobs = []
     for index, row in enumerate(rows):
-        wanted, name = row.text("application"), row.text("name")
+        wanted = row.text("application")
+        name = row.text("name")
         if wanted not in known:
             raise row.error("application", wanted, f"one of {', '.join(known)}")
         if wanted not in applications:
@@ -104,8 +115,8 @@ def read_jobs(
 
 
 def tuned_spec(row: Row, limits: BatchLimits) -> JobSpec:
-    """Return the spec of a job, adaptive unless its category says otherwise; GPUs and batch of its line are
-    what it requests.
+    """Return the spec of a job, adaptive unless its category says otherwise; GPUs and
+    batch of its line are what it requests.
 
     Raises InputError for a batch out of `limits`, or more GPUs than it fills.
     """

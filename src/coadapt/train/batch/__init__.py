@@ -1,1 +1,3 @@
-"""How the batch is chosen: limits, tuning, the growth trial, the search for what fits into memory."""
+"""How the batch is chosen: limits, tuning, the growth trial, the search for what fits
+into memory.
+"""

@@ -1,7 +1,9 @@
-"""Try a larger batch first: train a little with it, go back, train the same with the present one.
+"""Try a larger batch first: train a little with it, go back, train the same with the
+present one.
 
-The branched training of Merrill et al. 2025, "Critical Batch Size Revisited", as a veto: a batch is taken
-only if the loss at the end of its branch is no worse than that of the other, up to a tolerance.
+The branched training of Merrill et al. 2025, "Critical Batch Size Revisited", as a
+veto: a batch is taken only if the loss at the end of its branch is no worse than that
+of the other, up to a tolerance.
 """
 
 import logging
@@ -18,16 +20,19 @@ from coadapt.train.session import Progress, Session
 
 logger = logging.getLogger(__name__)
 
-# A refused batch is tried again after that many branches' worth of samples: trials take 5 % at most.
+# A refused batch is tried again after that many branches' worth of samples: trials take
+# 5 % at most.
 PATIENCE_BRANCHES = 20
 LOSS = "loss"
 
 
 @dataclass(slots=True, kw_only=True)
 class _Trial:
-    """Two branches of `num_samples` samples from `state`, first with batch `wide`, then with `narrow`.
+    """Two branches of `num_samples` samples from `state`, first with batch `wide`, then
+    with `narrow`.
 
-    began: samples trained on before. half: sums at the middle of the present branch; what follows counts.
+    began: samples trained on before. half: sums at the middle of the present branch;
+    what follows counts.
     """
 
     state: Mapping[str, object]
@@ -56,11 +61,15 @@ class BranchTest:
 
     @property
     def provisional(self) -> bool:
-        """Return whether what is trained now will be undone, and so must not be saved."""
+        """Return whether what is trained now will be undone, and so must not be
+        saved.
+        """
         return self._trial is not None and self._trial.wide_loss is None
 
     def propose(self, batch: BatchConfig) -> BatchConfig:
-        """Return the batch to train with now that `batch` promises more; a trial begins if it is larger."""
+        """Return the batch to train with now that `batch` promises more; a trial begins
+        if it is larger.
+        """
         session = self._session
         present = session.data.batch
         if not self.num_samples or batch.total <= present.total:
@@ -69,11 +78,14 @@ class BranchTest:
         if batch.total >= least and session.progress.samples < until:
             return present
         if self._trial is not None or session.current is None:
-            return present  # one at a time, and none between two epochs: it would undo what the user does there
+            # one at a time, and none between two epochs: it would undo what the user
+            # does there
+            return present
         num_samples = -(-self.num_samples // batch.total) * batch.total
         whole = session.data.order.epoch_samples(present)
         if whole is None or session.progress.index + num_samples + batch.total > whole:
-            return present  # a branch that may not fit into the epoch: proposed again in the next one
+            # a branch that may not fit into the epoch: proposed again in the next one
+            return present
         totals = session.figures.totals.gather(session.group)
         if totals.get(LOSS, (0.0, None))[1] is None:
             self._warn()
@@ -98,7 +110,8 @@ class BranchTest:
 
     def stepped(self) -> BatchConfig | None:
         """A step has ended; return the batch to go on with, None to go on as before."""
-        trial, session = self._trial, self._session
+        trial = self._trial
+        session = self._session
         if trial is None:
             return None
         done = session.progress.samples - trial.began
@@ -117,9 +130,14 @@ class BranchTest:
         return self._judge(trial, loss)
 
     def undo(self, *, position: bool = True) -> None:
-        """End a trial early: what is provisional is undone, `position` False: but for where the loop is."""
-        trial, session = self._trial, self._session
-        at, stream, order = session.progress, session.data.stream, session.data.order
+        """End a trial early: what is provisional is undone, `position` False: but for
+        where the loop is.
+        """
+        trial = self._trial
+        session = self._session
+        at = session.progress
+        stream = session.data.stream
+        order = session.data.order
         if trial is not None and self.provisional:
             self._restore(trial)
             if not position:
@@ -127,8 +145,10 @@ class BranchTest:
                 session.progress = Progress(
                     at.epoch, at.index, back.step, back.samples, back.progress
                 )
-                session.data.stream, session.data.order = stream, order
-                session.figures.totals.clear()  # those of the epoch in which the trial began
+                session.data.stream = stream
+                session.data.order = order
+                # those of the epoch in which the trial began
+                session.figures.totals.clear()
         self._trial = None
 
     def _restore(self, trial: _Trial) -> None:
@@ -158,14 +178,18 @@ class BranchTest:
     def _warn(self) -> None:
         if not self._warned:
             logger.warning(
-                "the batch stays: run.require_growth_trial(...) needs run.mean(loss=...) in the loop's body"
+                "the batch stays: run.require_growth_trial(...) needs "
+                "run.mean(loss=...) in the loop's body"
             )
         self._warned = True
 
 
 def _mean_since(before: Sums, now: Sums) -> float:
-    """Return the mean loss of the passes between two `Totals.gather`; not a number if there was none."""
-    (sum_before, weight_before), (sum_now, weight_now) = before[LOSS], now[LOSS]
+    """Return the mean loss of the passes between two `Totals.gather`; not a number if
+    there was none.
+    """
+    (sum_before, weight_before) = before[LOSS]
+    (sum_now, weight_now) = now[LOSS]
     assert weight_before is not None
     assert weight_now is not None
     weight = weight_now - weight_before

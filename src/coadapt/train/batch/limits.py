@@ -1,4 +1,6 @@
-"""Which batches this run may use: the loop's own numbers, the job file's, and that they agree."""
+"""Which batches this run may use: the loop's own numbers, the job file's, and that they
+agree.
+"""
 
 import logging
 import math
@@ -28,17 +30,20 @@ from coadapt.train.session import Sampling, Session
 
 logger = logging.getLogger(__name__)
 
-# A change of batch costs a few slow steps and unsettles the optimiser (Pollux's product version).
+# A change of batch costs a few slow steps and unsettles the optimiser (Pollux's product
+# version).
 GAIN_MIN = 1.05
-# One in the other direction than the last must promise more: estimates of noise waver by some percent, and a
-# batch that follows them to and fro pays for each change.
+# One in the other direction than the last must promise more: estimates of noise waver
+# by some percent, and a batch that follows them to and fro pays for each change.
 REVERSAL_GAIN_MIN = 1.10
-# A batch grows by this factor at most per decision (the first time on one replica: its passes do), and the
-# learning rate with it (by 2 at most, AdaScale's gain): in one leap from 32 to 1024 the rate rose tenfold
-# at once, and the loss by 0.1 for 20,000 samples. Doubling is what Smith et al. 2018 and Merrill et al.
+# A batch grows by this factor at most per decision (the first time on one replica: its
+# passes do), and the learning rate with it (by 2 at most, AdaScale's gain): in one leap
+# from 32 to 1024 the rate rose tenfold at once, and the loss by 0.1 for 20,000 samples.
+# Doubling is what Smith et al. 2018 and Merrill et al.
 # 2025 do.
 GROWTH_MAX = 2.0
-# How much faster a larger batch is counts in powers of this, half a doubling: measured times waver.
+# How much faster a larger batch is counts in powers of this, half a doubling: measured
+# times waver.
 SPEEDUP_STEP = 2.0**0.5
 ROUNDED = 1.1
 RULE_FIELD = "loader(batch_rule)"
@@ -48,8 +53,8 @@ RULE_FIELD = "loader(batch_rule)"
 class Wanted:
     """What the loop says of its batch; None: nothing. As the arguments of `Run.loader`.
 
-    batch_size is the one that the loop's learning rate is meant for: the job file's `requested`, or its
-    `initial` if adaptive.
+    batch_size is the one that the loop's learning rate is meant for: the job file's
+    `requested`, or its `initial` if adaptive.
     """
 
     batch_size: int | None = None
@@ -65,9 +70,11 @@ def resolve_limits(
 ) -> BatchLimits:
     """Return the limits that arguments of `Run.loader` and job file give together.
 
-    What only one of them says counts. Raises InputError where they contradict each other.
+    What only one of them says counts. Raises InputError where they contradict each
+    other.
     """
-    batch_size, max_atomic = wanted.batch_size, wanted.max_atomic
+    batch_size = wanted.batch_size
+    max_atomic = wanted.max_atomic
     rule = (
         None
         if wanted.batch_rule is None
@@ -127,7 +134,9 @@ def resolve_limits(
 
 
 def begin_sampling(session: Session, limits: BatchLimits, order: SampleOrder) -> None:
-    """Let `session` train on data of that order. Raises InputError where it has less than one batch."""
+    """Let `session` train on data of that order. Raises InputError where it has less
+    than one batch.
+    """
     begin = own = limits.initial if session.adaptive else limits.requested
     num_samples = order.num_samples
     if num_samples is not None and not order.stream:
@@ -147,7 +156,9 @@ def begin_sampling(session: Session, limits: BatchLimits, order: SampleOrder) ->
 
 
 def settle_batch(session: Session) -> None:
-    """Let all begin with the first one's batch, in passes that fit into each one's memory. Collective."""
+    """Let all begin with the first one's batch, in passes that fit into each one's
+    memory. Collective.
+    """
     data = session.data
     caps = (session.memory_ceiling.most, data.limits.max_atomic)
     own = min((most for most in caps if most is not None), default=None)
@@ -157,7 +168,8 @@ def settle_batch(session: Session) -> None:
     limits = lowered(data.limits, most)
     if limits != data.limits:
         logger.info(
-            "at most %s samples per pass: more did not fit into the memory of a %s before",
+            "at most %s samples per pass: more did not fit into the memory of a %s "
+            "before",
             most,
             session.gpu_type,
         )
@@ -171,15 +183,14 @@ def settle_batch(session: Session) -> None:
 def first_batch(session: Session) -> BatchConfig:
     """Return the batch to begin this generation with.
 
-    Dictated by the scheduler, or kept (fixed, frozen, self), or the scheduled one, or for an adaptive job:
-    the best for its present placement, as far as it has measured itself. Raises InputError if what is
-    dictated breaks the contract.
+    Dictated by the scheduler, or kept (fixed, frozen, self), or the scheduled one, or
+    for an adaptive job:
+    the best for its present placement, as far as it has measured itself. Raises
+    InputError if what is dictated breaks the contract.
     """
-    limits, group, dictated = (
-        session.data.limits,
-        session.group,
-        session.config.job.batch,
-    )
+    limits = session.data.limits
+    group = session.group
+    dictated = session.config.job.batch
     before = session.data.batch
     if limits.schedule is not None:
         return scheduled_batch(session)
@@ -193,10 +204,8 @@ def first_batch(session: Session) -> BatchConfig:
         return dictated or split_total(limits.requested, group.size, limits, exact=True)
     if dictated is None:
         dictated = split_total(before.total, group.size, limits)
-        params, grad = (
-            session.profiles.params.get(session.gpu_type),
-            session.grad_stats(),
-        )
+        params = session.profiles.params.get(session.gpu_type)
+        grad = session.grad_stats()
         if params is not None and grad is not None:
             cautious = session.data.noise.cautious()
             better = better_batch(
@@ -213,11 +222,14 @@ def first_batch(session: Session) -> BatchConfig:
 
 
 def scheduled_batch(session: Session) -> BatchConfig:
-    """Return the batch of a step that begins now, under a declared schedule; the present one without.
+    """Return the batch of a step that begins now, under a declared schedule; the
+    present one without.
 
-    It follows from what all replicas know alike: the samples trained on, their number, their limits.
+    It follows from what all replicas know alike: the samples trained on, their number,
+    their limits.
     """
-    limits, present = session.data.limits, session.data.batch
+    limits = session.data.limits
+    present = session.data.batch
     if limits.schedule is None:
         return present
     total = limits.schedule.total_at(session.progress.samples)
@@ -235,16 +247,19 @@ def better_batch(
     trend: int = 0,
     model: ThroughputModel = step_time,
 ) -> BatchConfig | None:
-    """Return the batch of highest goodput if it promises over 5 % more than `current`, else None.
+    """Return the batch of highest goodput if it promises over 5 % more than `current`,
+    else None.
 
-    Looked at are the initial batch times powers of two, and the largest one allowed, and how much faster a
-    larger one is counts in steps of SPEEDUP_STEP: else small errors of measured times would decide, and two runs of one
-    script would part. It is at most GROWTH_MAX times as large as `current`, up to rounding. trend: 1 or -1
-    where the last change made the batch larger or smaller; then one in the other direction must promise over
-    10 % more. model: of step times.
+    Looked at are the initial batch times powers of two, and the largest one allowed,
+    and how much faster a larger one is counts in steps of SPEEDUP_STEP: else small
+    errors of measured times would decide, and two runs of one script would part. It is
+    at most GROWTH_MAX times as large as `current`, up to rounding. trend: 1 or -1 where
+    the last change made the batch larger or smaller; then one in the other direction
+    must promise over 10 % more. model: of step times.
 
-    A batch grows only as far as `cautious` supports it, the noise scale at the low end of its interval: what
-    is lost by growing too far are samples. None, not enough known, supports no growth.
+    A batch grows only as far as `cautious` supports it, the noise scale at the low end
+    of its interval: what is lost by growing too far are samples. None, not enough
+    known, supports no growth.
     """
 
     def throughput(batch: BatchConfig) -> float:
@@ -287,10 +302,12 @@ def _stepped(ratio: float) -> float:
 def _rungs(
     limits: BatchLimits, current: BatchConfig, placement: Placement
 ) -> list[BatchConfig]:
-    """Return the batches that may follow `current`, ascending: at most GROWTH_MAX times as large.
+    """Return the batches that may follow `current`, ascending: at most GROWTH_MAX times
+    as large.
 
-    One replica takes a batch above the initial one in two passes, to measure its noise. Twice the batch would
-    be two passes of the present size, which nothing is gained by: there it is the pass that doubles.
+    One replica takes a batch above the initial one in two passes, to measure its noise.
+    Twice the batch would be two passes of the present size, which nothing is gained by:
+    there it is the pass that doubles.
     """
     num_replicas = placement.num_replicas
     in_two = num_replicas == 1 and not current.accumulation and limits.accumulation

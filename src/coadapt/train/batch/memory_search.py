@@ -1,4 +1,6 @@
-"""Finds by trial how many samples of a pass fit into memory, and remembers when one of training did not."""
+"""Finds by trial how many samples of a pass fit into memory, and remembers when one of
+training did not.
+"""
 
 import gc
 import logging
@@ -25,8 +27,9 @@ from coadapt.train.wrappers.model import ElasticModel
 
 logger = logging.getLogger(__name__)
 
-# What training may hold beside the trial's own, each as large as the gradients: buckets in which they
-# travel, gradients of earlier passes, and those of the step before (for the noise scale).
+# What training may hold beside the trial's own, each as large as the gradients: buckets
+# in which they travel, gradients of earlier passes, and those of the step before (for
+# the noise scale).
 COPIES_OF_GRADIENTS = 3
 
 
@@ -47,10 +50,13 @@ class MemoryWatch:
             session.memory_ceilings.update(self._file.read(self._signature))
 
     def find(self, trial: Callable[[int], object], largest: int) -> int:
-        """Return how many samples of a pass fit, at most `largest`, on all replicas: Run.find_max_atomic."""
+        """Return how many samples of a pass fit, at most `largest`, on all replicas:
+        Run.find_max_atomic.
+        """
         session = self._session
         if session.config.place.joining and session.model_is_sharded:
-            # It has no part of the model yet to try with. The others' passes count: see `settle_batch`.
+            # It has no part of the model yet to try with. The others' passes count: see
+            # `settle_batch`.
             return min(session.memory_ceiling.fits or largest, largest)
         found = self._search(trial, largest)
         if session.config.place.joining:
@@ -62,13 +68,18 @@ class MemoryWatch:
         most = min(largest, *(ceiling.fits for _, ceiling in parts))
         if not most:
             raise RuntimeError(
-                f"not even one sample per pass fits into the memory of a {session.gpu_type}"
+                f"not even one sample per pass fits into the memory of a "
+                f"{session.gpu_type}"
             )
         return most
 
     def _search(self, trial: Callable[[int], object], largest: int) -> MemoryCeiling:
-        """Return what is known once all trials that it takes were made; what they changed is undone."""
-        session, began_s, sizes = self._session, time.monotonic(), list[int]()
+        """Return what is known once all trials that it takes were made; what they
+        changed is undone.
+        """
+        session = self._session
+        began_s = time.monotonic()
+        sizes = list[int]()
         before: list[tuple[dict[str, object], dict[str, object]]] = []
 
         def fits(num_samples: int) -> bool:
@@ -102,7 +113,8 @@ class MemoryWatch:
         return found
 
     def _fits(self, trial: Callable[[int], object], num_samples: int) -> bool:
-        device, failed = self._session.group.device, False
+        device = self._session.group.device
+        failed = False
         reserve: list[torch.Tensor] = []
         try:
             reserve += self._reserve()
@@ -114,12 +126,14 @@ class MemoryWatch:
             if not is_out_of_memory(error):
                 raise
             failed = True
-        # After the handler: until then the error's traceback holds what the trial had allocated.
+        # After the handler: until then the error's traceback holds what the trial had
+        # allocated.
         reserve.clear()
         for parameter in self._model.module.parameters():
             parameter.grad = None
         if failed:
-            self._model.end_rehearsals()  # where it failed, it may be in the middle of an exchange
+            # where it failed, it may be in the middle of an exchange
+            self._model.end_rehearsals()
             gc.collect()  # frames of the error may refer to each other
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -156,11 +170,11 @@ class MemoryWatch:
         self._file.write(self._signature, ceilings, cut_over=cut_over)
 
     def explain(self, error: BaseException) -> str | None:
-        """Remember that a pass of training ran out of memory; return what to say. None: it did not."""
-        session, current = (
-            self._session,
-            self._session.current or self._session.broken_off,
-        )
+        """Remember that a pass of training ran out of memory; return what to say. None:
+        it did not.
+        """
+        session = self._session
+        current = self._session.current or self._session.broken_off
         if current is None or not current.num_samples or not is_out_of_memory(error):
             return None
         failed = current.num_samples
@@ -168,10 +182,17 @@ class MemoryWatch:
             session.memory_ceiling.after_failure(failed)
         )
         self._write({session.gpu_type: ceiling})
-        rank, gpu_type = session.group.rank, session.gpu_type
-        where = f"out of memory: replica {rank}: {failed} samples per pass do not fit into a {gpu_type}"
+        rank = session.group.rank
+        gpu_type = session.gpu_type
+        where = (
+            f"out of memory: replica {rank}: {failed} samples per pass do not fit "
+            f"into a {gpu_type}"
+        )
         if failed == 1:
             return f"{where}: not even one does"
         if not session.config.keeps_checkpoints:
-            return f"{where}: try run.loader(max_atomic={ceiling.most}), then gradients accumulate"
+            return (
+                f"{where}: try run.loader(max_atomic={ceiling.most}), then gradients "
+                f"accumulate"
+            )
         return f"{where}: the next start takes at most {ceiling.most}, and accumulates"

@@ -1,4 +1,6 @@
-"""From what a run has measured to its report and to a better batch. Pure; runs in the reporter's thread."""
+"""From what a run has measured to its report and to a better batch. Pure; runs in the
+reporter's thread.
+"""
 
 import math
 from collections.abc import Mapping
@@ -33,7 +35,8 @@ EPOCH_MIN_S = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """How far a run is. samples_left: to the end of its last epoch, None in a stream of unknown length.
+    """How far a run is. samples_left: to the end of its last epoch, None in a stream of
+    unknown length.
 
     num_epochs: of the whole run. epoch_samples: of each, None as samples_left.
     """
@@ -64,7 +67,8 @@ class Timings:
 class RunSnapshot:
     """A run between two steps. tunes: it chooses its batch.
 
-    cautious: `grad` with the noise scale at the low end of its interval. trend: see `better_batch`.
+    cautious: `grad` with the noise scale at the low end of its interval. trend: see
+    `better_batch`.
     """
 
     done: Done
@@ -90,7 +94,9 @@ class Fitted:
 
 
 def load_fit() -> None:
-    """Have loaded what the fit needs (numba, 0.6 s of CPU), which is no part of training if done before."""
+    """Have loaded what the fit needs (numba, 0.6 s of CPU), which is no part of
+    training if done before.
+    """
     profile = ProfileBuilder()
     profile.add(Placement((1,)), 1, 1.0, 1.0)
     fit_throughput(profile.build())
@@ -100,8 +106,11 @@ def take_snapshot(
     session: Session, num_epochs: int, step_time_s: float | None
 ) -> RunSnapshot:
     """Return the snapshot of `session`, which is to end after `num_epochs` epochs."""
-    data, progress, spec = session.data, session.progress, session.config.job.spec
-    whole, left = data.order.epoch_samples(data.batch), None
+    data = session.data
+    progress = session.progress
+    spec = session.config.job.spec
+    whole = data.order.epoch_samples(data.batch)
+    left = None
     if whole is not None:
         left = float(max((num_epochs - progress.epoch) * whole - progress.index, 0))
     times = session.profiles.of(session.gpu_type)
@@ -143,9 +152,9 @@ def choose_batch(
 ) -> BatchConfig | None:
     """Return a better batch than the present one, None where there is none.
 
-    It follows from samples, the measured noise and typical step times; the noise of times
-    and when reports are made have as little part in it as can be.
-    kin_times: what the scheduler told of steps that others timed; of another placement, it is nothing.
+    It follows from samples, the measured noise and typical step times; the noise of
+    times and when reports are made have as little part in it as can be. kin_times: what
+    the scheduler told of steps that others timed; of another placement, it is nothing.
     """
     if not at.tunes or at.grad is None or not len(at.timings.typical):
         return None
@@ -181,7 +190,8 @@ def fit(at: RunSnapshot) -> Fitted:
         grad=at.grad,
         forecast=_forecast(at, params),
         step_time_s=at.timings.step_time_s,
-        # A loss that became infinite is told by the script; a report has finite numbers only.
+        # A loss that became infinite is told by the script; a report has finite numbers
+        # only.
         metrics={
             name: value for name, value in at.metrics.items() if math.isfinite(value)
         },
@@ -198,7 +208,9 @@ def _type_profile(at: RunSnapshot, params: ThroughputParams) -> TypeProfile:
 
 
 def _target(at: RunSnapshot) -> float | None:
-    """Return the progress at the end, if the rest is done at the present efficiency; None if not known."""
+    """Return the progress at the end, if the rest is done at the present efficiency;
+    None if not known.
+    """
     if at.done.samples_left is None:
         return None
     share = 1.0
@@ -211,7 +223,8 @@ def _target(at: RunSnapshot) -> float | None:
 def _forecast(at: RunSnapshot, params: ThroughputParams | None) -> Forecast | None:
     if params is None or at.done.samples_left is None:
         return None
-    # A job on one node does not know how many GPUs nodes have, and is taken to fit on one.
+    # A job on one node does not know how many GPUs nodes have, and is taken to fit on
+    # one.
     one_node = at.placement.num_nodes == 1
     most = at.replicas.max
     gpus_per_node = most if one_node else max(at.placement.replicas_per_node)
@@ -235,11 +248,14 @@ def _forecast(at: RunSnapshot, params: ThroughputParams | None) -> Forecast | No
 def _modes(
     at: RunSnapshot, rule: BatchRule, params: ThroughputParams, gpus_per_node: int
 ) -> tuple[BatchMode, ...]:
-    """Return the batches that `rule` may visit, and an epoch's seconds in each, on the requested replicas.
+    """Return the batches that `rule` may visit, and an epoch's seconds in each, on the
+    requested replicas.
 
-    None are known as long as an epoch's length is not. This is what Shockwave's predictor goes by.
+    None are known as long as an epoch's length is not. This is what Shockwave's
+    predictor goes by.
     """
-    samples, requested = at.done.epoch_samples, at.replicas.requested
+    samples = at.done.epoch_samples
+    requested = at.replicas.requested
     if not samples or not at.done.num_epochs:
         return ()
     largest = max(min(at.limits.max_total, samples), at.limits.requested)

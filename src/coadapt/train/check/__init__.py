@@ -1,1 +1,3 @@
-"""`coadapt check`: a training script alone and under a random schedule of rescales, and what differs."""
+"""`coadapt check`: a training script alone and under a random schedule of rescales, and
+what differs.
+"""

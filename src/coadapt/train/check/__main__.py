@@ -42,7 +42,9 @@ from coadapt.train.checkpoint.store import CheckpointStore, read_checkpoint, rea
 from coadapt.train.dtensors import empty_shards, unflatten
 from coadapt.train.wrappers.recorder import END_FILE, Plan
 
-EXIT_SAME, EXIT_DIFFERENT, EXIT_UNFIT = 0, 1, 2
+EXIT_SAME = 0
+EXIT_DIFFERENT = 1
+EXIT_UNFIT = 2
 NUDGE = 6e-8  # half a unit in the last place of float32
 # Of the runs that say what a loss is a mean of.
 STILL_STEPS = 12
@@ -52,7 +54,9 @@ SAME_TRAINING = ("fixed", "self")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """replicas: the most at a time. changes: of replicas. steps: of the optimiser, after which runs stop."""
+    """replicas: the most at a time. changes: of replicas. steps: of the optimiser,
+    after which runs stop.
+    """
 
     command: tuple[str, ...]
     replicas: int = 3
@@ -64,7 +68,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a check came to. problem: why it could not be carried out, or a run failed; empty otherwise.
+    """What a check came to. problem: why it could not be carried out, or a run failed;
+    empty otherwise.
 
     cause: of a difference or a failure, where one was looked for.
     """
@@ -88,7 +93,9 @@ class Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check a script; return the exit code: 0 the same training, 1 not, 2 it could not be checked."""
+    """Check a script; return the exit code: 0 the same training, 1 not, 2 it could not
+    be checked.
+    """
     parser = argparse.ArgumentParser(
         prog="coadapt check", description="See docs/check.md."
     )
@@ -125,7 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         or not given.timeout > 0
     ):
         parser.error(
-            "--replicas takes 2 or more, --changes and --steps 1 or more, --timeout seconds > 0"
+            "--replicas takes 2 or more, --changes and --steps 1 or more, --timeout "
+            "seconds > 0"
         )
     settings = Settings(
         command=tuple(given.command),
@@ -146,7 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check(settings: Settings) -> Outcome:
-    """Run the script alone, alone again but for rounding, and under changes; compare."""
+    """Run the script alone, alone again but for rounding, and under changes;
+    compare.
+    """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="coadapt-check-") as folder:
         try:
@@ -188,7 +198,9 @@ def _check(settings: Settings, folder: Path, deadline: float) -> Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runs:
-    """The runs of a check. shared: two replicas without a change, where a cause is looked for; still: see Seen."""
+    """The runs of a check. shared: two replicas without a change, where a cause is
+    looked for; still: see Seen.
+    """
 
     settings: Settings
     alone: ScriptRun
@@ -213,7 +225,8 @@ class _Runs:
         steps = read_steps(self.alone.folder)
         if not steps:
             text = (
-                "no step was recorded: the script neither trains in `for epoch in run.epochs(n)`, nor gives "
+                "no step was recorded: the script neither trains in `for epoch in "
+                "run.epochs(n)`, nor gives "
                 "the Trainer that trains a CoadaptCallback"
             )
             return Outcome(problem=text, lines=tuple(self.alone.last_lines("1-0")))
@@ -227,7 +240,10 @@ class _Runs:
         fitting = sizes(self.alone.folder, settings.replicas)
         if fitting == [1]:
             most = settings.replicas
-            text = f"a batch that 2 to {most} replicas cannot share equally: the loop is a library's"
+            text = (
+                f"a batch that 2 to {most} replicas cannot share equally: the loop "
+                f"is a library's"
+            )
             return Outcome(num_steps=num_steps, problem=text)
         if fitting:
             first, changes = draw_anew(
@@ -241,13 +257,17 @@ class _Runs:
         if changes:
             made, failure = self._lead(first, changes)
         if failure is None and not made:
-            # Too short for a replica to join on the way: restarts fit into any three steps.
+            # Too short for a replica to join on the way: restarts fit into any three
+            # steps.
             every = fitting or list(range(1, settings.replicas + 1))
             first, changes = draw_anew(
                 num_steps, settings.changes, every, settings.seed
             )
             if not changes:
-                problem = f"{num_steps} steps are too few for a change of replicas: train for more epochs"
+                problem = (
+                    f"{num_steps} steps are too few for a change of replicas: train "
+                    f"for more epochs"
+                )
                 return Outcome(num_steps=num_steps, problem=problem)
             self.changed.begin_again()
             made, failure = self._lead(first, changes)
@@ -266,7 +286,8 @@ class _Runs:
         if not made:
             return Outcome(
                 num_steps=num_steps,
-                problem="training was over before the first change of replicas: train for more epochs",
+                problem="training was over before the first change of replicas: train "
+                "for more epochs",
             )
         return self._compared(made)
 
@@ -369,7 +390,9 @@ def _last_saved(run: ScriptRun) -> dict[str, object]:
 
 
 def _goes_by_noise(state: State) -> bool:
-    """Return whether the batch follows the noise scale, which is measured otherwise on other replicas."""
+    """Return whether the batch follows the noise scale, which is measured otherwise on
+    other replicas.
+    """
     rule = state.get("batch_rule")
     return isinstance(rule, Mapping) and rule["kind"] == RuleKind.NOISE_SCALE
 
@@ -385,7 +408,10 @@ def _failed(failure: Failure, where: str, changes: Sequence[Change]) -> Outcome:
 def told(outcome: Outcome, settings: Settings) -> str:
     """Return the outcome in words."""
     lines = [
-        f"{' '.join(settings.command)}, seed {settings.seed}: {outcome.num_steps} steps alone, and with"
+        (
+            f"{' '.join(settings.command)}, seed {settings.seed}: {outcome.num_steps} "
+            f"steps alone, and with"
+        )
     ]
     lines += [f"  {change}" for change in outcome.changes or ("no change",)]
     width = max((len(finding.what) for finding in outcome.findings), default=0)
@@ -413,7 +439,9 @@ def told(outcome: Outcome, settings: Settings) -> str:
 
 
 def _end(signum: int, _frame: FrameType | None) -> None:
-    """End as by an exception: with the replicas, which are in sessions of their own, and what they wrote."""
+    """End as by an exception: with the replicas, which are in sessions of their own,
+    and what they wrote.
+    """
     sys.exit(128 + signum)
 
 

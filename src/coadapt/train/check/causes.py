@@ -1,15 +1,21 @@
-"""From what was seen of the runs to the cause of a difference, and the line to write. Pure."""
+"""From what was seen of the runs to the cause of a difference, and the line to write.
+Pure.
+"""
 
-# A cause is named only where something was seen that no other cause known here leaves. The order of the
-# questions is that of the training: is the script itself repeatable, are the samples the same, the rates, the
-# calls, the loss, the gradient, the parameters. Whether two replicas from the start already differ from one
-# alone (the work is divided wrongly) or only those that went through a change (something starts again) is what
-# tells most, so a fourth run of two replicas without a change is made where runs differ.
+# A cause is named only where something was seen that no other cause known here leaves.
+# The order of the questions is that of the training: is the script itself repeatable,
+# are the samples the same, the rates, the calls, the loss, the gradient, the
+# parameters. Whether two replicas from the start already differ from one alone (the
+# work is divided wrongly) or only those that went through a change (something starts
+# again) is what tells most, so a fourth run of two replicas without a change is made
+# where runs differ.
 #
-# Of losses: a pass counts by its samples, so the mean over replicas, weighted by samples, must be the loss
-# alone. Where it is not, the two replicas' losses say what the loss is instead. Where it is their sum: a sum
-# over samples. Where it lies between the two in each step: a mean over something of which samples have unlike
-# numbers (tokens, boxes). Where it does not: something is calculated from the samples of a pass together.
+# Of losses: a pass counts by its samples, so the mean over replicas, weighted by
+# samples, must be the loss alone. Where it is not, the two replicas' losses say what
+# the loss is instead. Where it is their sum: a sum over samples. Where it lies between
+# the two in each step: a mean over something of which samples have unlike numbers
+# (tokens, boxes). Where it does not: something is calculated from the samples of a pass
+# together.
 
 import math
 from collections import Counter
@@ -26,7 +32,8 @@ SAME_GRADIENT = 1e-3
 SAME_RATE = 1e-9
 # Two runs alone, of which one begins off by a rounding error.
 REPEATS = 1e-3
-# Steps at the beginning that are looked at: parameters are nearly those of the run alone.
+# Steps at the beginning that are looked at: parameters are nearly those of the run
+# alone.
 EARLY_STEPS = 8
 # A loss may lie outside of two others by as much of their distance, for rounding.
 BETWEEN_MARGIN = 1e-3
@@ -36,7 +43,8 @@ NAMED_MAX = 3
 # What explains a difference best comes first.
 KINDS = ("optimizer", "scheduler", "module", "tensor", "count", "number", "text")
 PER_SAMPLE = (
-    'ct.init(random="per-sample"), by which what is drawn follows from the sample\'s place, at any number of '
+    'ct.init(random="per-sample"), by which what is drawn follows from the sample\'s '
+    "place, at any number of "
     "replicas"
 )
 # Of a cause that says no more than that losses differ.
@@ -45,7 +53,9 @@ LOSS = "loss"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """kind: a name for programs. text: what was seen. remedy: the line to write, empty where none is known."""
+    """kind: a name for programs. text: what was seen. remedy: the line to write, empty
+    where none is known.
+    """
 
     kind: str
     text: str
@@ -57,12 +67,14 @@ Contents = Sequence[Mapping[int, tuple[float, float]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The runs of one script. alone, again: on one replica, the second off by one rounding error.
+    """The runs of one script. alone, again: on one replica, the second off by one
+    rounding error.
 
-    shared: on two replicas without a change, empty where that was not run. still: both once more, with
-    parameters that no step changes; empty where losses need not be looked at. changed: under changes.
-    allowed: relative difference of parameters that rounding explains. Contents are by replica. hosted: the
-    loop is another library's, which calls the model past the run.
+    shared: on two replicas without a change, empty where that was not run. still: both
+    once more, with parameters that no step changes; empty where losses need not be
+    looked at. changed: under changes.
+    allowed: relative difference of parameters that rounding explains. Contents are by
+    replica. hosted: the loop is another library's, which calls the model past the run.
     """
 
     alone: Steps
@@ -103,19 +115,27 @@ def find_cause(seen: Seen) -> Cause:
 
 
 def by_layers(layers: Sequence[str]) -> Cause:
-    """Return why a training cannot be the same to the last digit: what its models are made of."""
-    text = f"the model has {' and '.join(layers)}, whose results depend on how a step is shared"
+    """Return why a training cannot be the same to the last digit: what its models are
+    made of.
+    """
+    text = (
+        f"the model has {' and '.join(layers)}, whose results depend on how a step "
+        f"is shared"
+    )
     remedy = PER_SAMPLE
     if "batch normalisation" in layers:
         remedy = (
-            "nn.SyncBatchNorm.convert_sync_batchnorm(model) on GPUs, or group or layer normalisation, makes "
+            "nn.SyncBatchNorm.convert_sync_batchnorm(model) on GPUs, or group or "
+            "layer normalisation, makes "
             "it independent of the replicas"
         )
     return Cause(kind="layers", text=text, remedy=remedy)
 
 
 def not_finite_since(steps: Steps) -> int | None:
-    """Return the step from which on no loss, or no parameter, is finite again; None if the last one is."""
+    """Return the step from which on no loss, or no parameter, is finite again; None if
+    the last one is.
+    """
     since = None
     for step, rows in steps.items():
         numbers = [loss for row in rows for _, loss in row.losses]
@@ -128,7 +148,9 @@ def not_finite_since(steps: Steps) -> int | None:
 
 
 def strayed(seen: Seen) -> list[str]:
-    """Return the script's own modules, optimisers and schedulers that end elsewhere than alone."""
+    """Return the script's own modules, optimisers and schedulers that end elsewhere
+    than alone.
+    """
     names = []
     last = max((step for step in seen.alone if step in seen.changed), default=None)
     if last is None:
@@ -155,7 +177,10 @@ def _not_finite(seen: Seen) -> Cause | None:
     losses = [loss for row in seen.alone[step] for _, loss in row.losses]
     what = "the loss is" if not all(map(math.isfinite, losses)) else "parameters are"
     text = f"{what} infinite or not a number (NaN) from step {step} on, alone too"
-    remedy = "look at the data and the loss of that step, lower the rate, or clip; then check again"
+    remedy = (
+        "look at the data and the loss of that step, lower the rate, or clip; then "
+        "check again"
+    )
     return Cause(kind="not-finite", text=text, remedy=remedy)
 
 
@@ -165,7 +190,8 @@ def _not_repeatable(seen: Seen) -> Cause | None:
         others = seen.again.get(step)
         if others is None:
             continue
-        own, other = rows[0], others[0]
+        own = rows[0]
+        other = others[0]
         if own.ids != other.ids:
             text = f"two runs alone do not have the same samples in step {step}"
             remedy = (
@@ -174,10 +200,14 @@ def _not_repeatable(seen: Seen) -> Cause | None:
             return Cause(kind="not-repeatable", text=text, remedy=remedy)
         if _rates_differ(own, other) and not _far(_loss(rows), _loss(others), REPEATS):
             text = (
-                f"two runs alone do not have the same learning rate in step {step}: it follows the time, or "
+                f"two runs alone do not have the same learning rate in step {step}: "
+                f"it follows the time, or "
                 "something that is drawn without a seed"
             )
-            remedy = "let it follow run.progress.samples, or a scheduler given to run.prepare_scheduler(...)"
+            remedy = (
+                "let it follow run.progress.samples, or a scheduler given to "
+                "run.prepare_scheduler(...)"
+            )
             return Cause(kind="rate-by-time", text=text, remedy=remedy)
         if step == next(iter(seen.alone)) and _far(_loss(rows), _loss(others), REPEATS):
             return _unseeded(seen, step)
@@ -187,9 +217,13 @@ def _not_repeatable(seen: Seen) -> Cause | None:
 def _unseeded(seen: Seen, step: int) -> Cause:
     text = f"two runs alone do not have the same loss in step {step}"
     if _contents_differ(seen.contents_alone, seen.contents_again):
-        text += ": the data set does not have the same samples, in the same order, at every start"
+        text += (
+            ": the data set does not have the same samples, in the same order, at "
+            "every start"
+        )
         remedy = (
-            "make it from a generator with a fixed seed, not from the time, from os.urandom or from the order "
+            "make it from a generator with a fixed seed, not from the time, from "
+            "os.urandom or from the order "
             "in which files are listed (sort them)"
         )
         return Cause(kind="data-by-time", text=text, remedy=remedy)
@@ -209,12 +243,21 @@ def not_used(alone: Steps) -> Cause | None:
     if not stepped:
         return None
     if not sum(sum(row.forwards) for row in rows):
-        text = "the model that run.prepare(...) returned is never called: replicas do not exchange gradients"
-        remedy = "model, optimizer = run.prepare(model, optimizer), and call that model in the loop"
+        text = (
+            "the model that run.prepare(...) returned is never called: replicas do "
+            "not exchange gradients"
+        )
+        remedy = (
+            "model, optimizer = run.prepare(model, optimizer), and call that model "
+            "in the loop"
+        )
         return Cause(kind="own-model", text=text, remedy=remedy)
     if not sum(sum(row.backwards) for row in rows):
         text = "no backward goes through the model that run.prepare(...) returned"
-        remedy = "loss.backward() in place of torch.autograd.grad, so that gradients are exchanged"
+        remedy = (
+            "loss.backward() in place of torch.autograd.grad, so that gradients are "
+            "exchanged"
+        )
         return Cause(kind="no-backward", text=text, remedy=remedy)
     return None
 
@@ -226,11 +269,16 @@ def _other_samples(seen: Seen) -> Cause | None:
             wanted = _ids(rows)
             if others is None or not wanted or wanted == _ids(others):
                 continue
-            own, other = wanted.total(), _ids(others).total()
+            own = wanted.total()
+            other = _ids(others).total()
             if other == own * len(others) and len(others) > 1:
-                text = f"step {step} has {other} samples on {len(others)} replicas, {own} alone"
+                text = (
+                    f"step {step} has {other} samples on {len(others)} replicas, "
+                    f"{own} alone"
+                )
                 remedy = (
-                    "batch_size is that of one optimiser step over all replicas: do not multiply it by their "
+                    "batch_size is that of one optimiser step over all replicas: do "
+                    "not multiply it by their "
                     "number"
                 )
                 return Cause(kind="batch-by-replicas", text=text, remedy=remedy)
@@ -238,7 +286,8 @@ def _other_samples(seen: Seen) -> Cause | None:
                 f"step {step} does not have the samples that it has alone, under {name}"
             )
             remedy = (
-                "give every replica, at every start, the same data set (length and order) and the same "
+                "give every replica, at every start, the same data set (length and "
+                "order) and the same "
                 "ct.init(seed=...)"
             )
             return Cause(kind="other-samples", text=text, remedy=remedy)
@@ -251,7 +300,8 @@ def _other_contents(seen: Seen) -> Cause | None:
     first = next(iter(seen.shared))
     text = "a sample with the same index is not the same on every replica"
     remedy = (
-        "make the data set from a generator with the same seed on all replicas: not from run.rank, and "
+        "make the data set from a generator with the same seed on all replicas: not "
+        "from run.rank, and "
         f"before anything that only some replicas draw (seen before step {first})"
     )
     return Cause(kind="data-by-rank", text=text, remedy=remedy)
@@ -266,19 +316,31 @@ def _other_rates(seen: Seen) -> Cause | None:
         ratio = _rate_ratio(rows[0], alone[0])
         apart = _apart_in_rates(rows)
         if step == next(iter(seen.shared)) and ratio is not None and not apart:
-            found = f"{_rate(rows[0]):.6g} on {len(rows)} replicas, {_rate(alone[0]):.6g} alone"
-            text = f"the learning rate follows the number of replicas: step {step}: {found}"
+            found = (
+                f"{_rate(rows[0]):.6g} on {len(rows)} replicas, "
+                f"{_rate(alone[0]):.6g} alone"
+            )
+            text = (
+                f"the learning rate follows the number of replicas: step {step}: "
+                f"{found}"
+            )
             remedy = (
-                "leave it as it is alone: the batch is the same at any number of replicas (under contract "
+                "leave it as it is alone: the batch is the same at any number of "
+                "replicas (under contract "
                 "adaptive it is scaled for you)"
             )
             return Cause(kind="rate-by-replicas", text=text, remedy=remedy)
         if apart:
             found = by_replica([_rate(row) for row in rows])
-            text = f"the learning rate differs between replicas from the start: step {step}: {found}"
+            text = (
+                f"the learning rate differs between replicas from the start: step "
+                f"{step}: {found}"
+            )
             remedy = (
-                "it follows a figure of one replica (a loss, a count of its samples): use "
-                "validation.totals() or run.totals(), which are the same on all, or run.progress"
+                "it follows a figure of one replica (a loss, a count of its "
+                "samples): use "
+                "validation.totals() or run.totals(), which are the same on all, or "
+                "run.progress"
             )
             return Cause(kind="rate-by-local-figure", text=text, remedy=remedy)
         if ratio is not None:
@@ -290,7 +352,10 @@ def _other_rates(seen: Seen) -> Cause | None:
         ):
             continue
         found = by_replica([_rate(row) for row in rows])
-        text = f"the learning rate is another one since a change: step {step}: {found}, {_rate(alone[0]):.6g} alone"
+        text = (
+            f"the learning rate is another one since a change: step {step}: {found}, "
+            f"{_rate(alone[0]):.6g} alone"
+        )
         return _again(seen, step, "rate", text)
     return None
 
@@ -300,12 +365,14 @@ def _other_calls(seen: Seen) -> Cause | None:
         alone = seen.alone.get(step)
         if alone is None:
             continue
-        own, others = alone[0], rows
+        own = alone[0]
+        others = rows
         idle = [row.rank for row in others if not sum(row.backwards)]
         if sum(own.backwards) and idle:
             who = ", ".join(map(str, idle))
             return _skips(
-                f"step {step} has a backward alone, and none on replica {who} of {len(rows)}"
+                f"step {step} has a backward alone, and none on replica {who} of "
+                f"{len(rows)}"
             )
         calls = [sum(row.updates) for row in others]
         if calls != [sum(own.updates)] * len(calls):
@@ -322,11 +389,13 @@ def _other_calls(seen: Seen) -> Cause | None:
         for rows in seen.alone.values()
     ):
         text = (
-            "the loop accumulates by hand: it calls optimizer.step() in some steps only, and what .grad holds "
+            "the loop accumulates by hand: it calls optimizer.step() in some steps "
+            "only, and what .grad holds "
             "between them does not go over to a replica that joins"
         )
         remedy = (
-            "a larger batch_size in run.loader(batch_size=..., max_atomic=...), and optimizer.step() each "
+            "a larger batch_size in run.loader(batch_size=..., max_atomic=...), and "
+            "optimizer.step() each "
             "time: passes accumulate by themselves"
         )
         return Cause(kind="own-accumulation", text=text, remedy=remedy)
@@ -337,13 +406,18 @@ def _other_calls(seen: Seen) -> Cause | None:
         calls = [sum(row.updates) for row in rows]
         if calls != [sum(alone[0].updates)] * len(calls):
             found = f"{by_replica(calls)}, {sum(alone[0].updates)} alone"
-            text = f"calls of optimizer.step() are others since a change: step {step}: {found}"
+            text = (
+                f"calls of optimizer.step() are others since a change: step {step}: "
+                f"{found}"
+            )
             return _again(seen, step, "calls", text)
     return None
 
 
 def _trained_beside(seen: Seen) -> Cause | None:
-    """A model with an optimiser that prepare was not given: its gradients are not exchanged."""
+    """A model with an optimiser that prepare was not given: its gradients are not
+    exchanged.
+    """
     first = next(iter(seen.alone.values()))[0]
     if not any(rows[0].others for rows in seen.alone.values()):
         return None
@@ -354,23 +428,31 @@ def _trained_beside(seen: Seen) -> Cause | None:
             others = [row.seen[name][1] for row in rows[1:] if name in row.seen]
             if any(_far(_float(value), _float(other), SAME_LOSS) for other in others):
                 text = (
-                    f"`{name}` is trained by an optimizer that run.prepare(...) was not given: its gradients "
+                    f"`{name}` is trained by an optimizer that run.prepare(...) was "
+                    f"not given: its gradients "
                     "are not averaged over the replicas"
                 )
-                remedy = f'{name}, its_optimizer = run.prepare({name}, its_optimizer, name="{name}")'
+                remedy = (
+                    f"{name}, its_optimizer = run.prepare({name}, its_optimizer, "
+                    f'name="{name}")'
+                )
                 return Cause(kind="trained-beside", text=text, remedy=remedy)
     return None
 
 
 def _other_losses(seen: Seen) -> Cause | None:
-    """Losses of two replicas against that of one, where parameters are still the same."""
+    """Losses of two replicas against one, where parameters are still the same."""
     step = _first_unlike(seen)
     if step is None or not _parted(seen.alone, seen.shared, seen.allowed):
         return None
-    alone, rows = seen.alone[step], seen.shared[step]
+    alone = seen.alone[step]
+    rows = seen.shared[step]
     if not _far(_loss(alone), _loss(rows), SAME_LOSS):
         return None
-    found = f"step {step}: {_loss(rows):.6g} on {len(rows)} replicas, {_loss(alone):.6g} alone"
+    found = (
+        f"step {step}: {_loss(rows):.6g} on {len(rows)} replicas, {_loss(alone):.6g} "
+        f"alone"
+    )
     draws = sorted({name for row in (*alone, *rows) for name in row.draws})
     random_data = any(
         first != again for own in seen.contents_alone for first, again in own.values()
@@ -381,7 +463,8 @@ def _other_losses(seen: Seen) -> Cause | None:
     if own_generators:
         text = f"the loop draws from its own generator `{own_generators[0]}`: {found}"
         remedy = (
-            "every replica draws the same numbers for other samples: let what is random follow from the "
+            "every replica draws the same numbers for other samples: let what is "
+            "random follow from the "
             "sample (its index, its seed), as run.steps(...) gives them"
         )
         return Cause(kind="own-generator", text=text, remedy=remedy)
@@ -396,21 +479,25 @@ def _other_losses(seen: Seen) -> Cause | None:
         return _by_layers(seen, found)
     if kind == "between":
         text = (
-            "the loss is a mean over something of which samples have unlike numbers (tokens, boxes, pairs), "
+            "the loss is a mean over something of which samples have unlike numbers "
+            "(tokens, boxes, pairs), "
             f"so that it does not count by samples: {found}"
         )
         remedy = (
-            "say what each pass counts: run.weight(n) before the backward, n tokens (boxes, pairs) in this "
+            "say what each pass counts: run.weight(n) before the backward, n tokens "
+            "(boxes, pairs) in this "
             "pass"
         )
         return Cause(kind="weighted-mean", text=text, remedy=remedy)
     if kind == "outside":
         text = (
-            "the loss of a pass is no mean over its samples: something is calculated from all samples of a "
+            "the loss of a pass is no mean over its samples: something is calculated "
+            "from all samples of a "
             f"pass together (normalised, ranked, compared with each other): {found}"
         )
         remedy = (
-            "calculate it from the whole step: from sums over replicas, from a fixed statistic, or from one "
+            "calculate it from the whole step: from sums over replicas, from a fixed "
+            "statistic, or from one "
             "gathered over the replicas (run.gather)"
         )
         return Cause(kind="pass-statistics", text=text, remedy=remedy)
@@ -422,7 +509,10 @@ def _other_losses(seen: Seen) -> Cause | None:
 def _drawn(draws: Sequence[str], random_data: bool, found: str) -> Cause:
     whose = " and ".join(draws) or "the data set's"
     where = "the data set draws" if random_data and not draws else "the loop draws"
-    text = f"{where} random numbers ({whose} generator), which differ with the number of replicas: {found}"
+    text = (
+        f"{where} random numbers ({whose} generator), which differ with the number "
+        f"of replicas: {found}"
+    )
     remedy = f"{PER_SAMPLE}; without it the training is the same in distribution only"
     return Cause(kind="random-numbers", text=text, remedy=remedy)
 
@@ -433,7 +523,9 @@ def _by_layers(seen: Seen, found: str) -> Cause:
 
 
 def _kind_of_loss(seen: Seen) -> str:
-    """Return how the loss alone relates to those of two replicas: sum, between, outside; empty if unknown."""
+    """Return how the loss alone relates to those of two replicas: sum, between,
+    outside; empty if unknown.
+    """
     found = []
     for step, rows in seen.still_shared.items():
         alone = seen.still_alone.get(step)
@@ -460,7 +552,8 @@ def _other_gradients(seen: Seen) -> Cause | None:
     step = _first_unlike(seen)
     if step is None or not _parted(seen.alone, seen.shared, seen.allowed):
         return None
-    alone, rows = seen.alone[step], seen.shared[step]
+    alone = seen.alone[step]
+    rows = seen.shared[step]
     apart = any(
         _far(rows[0].gradient[1], row.gradient[1], SAME_GRADIENT) for row in rows
     )
@@ -469,27 +562,44 @@ def _other_gradients(seen: Seen) -> Cause | None:
         return None
     norms = by_replica([row.gradient[1] for row in rows])
     if apart:
-        text = f"replicas step with unlike gradients: norms in step {step}: {norms}: they are not averaged"
+        text = (
+            f"replicas step with unlike gradients: norms in step {step}: {norms}: "
+            f"they are not averaged"
+        )
         remedy = (
-            "let the backward of the last pass go through the model of run.prepare(...), without no_sync and "
+            "let the backward of the last pass go through the model of "
+            "run.prepare(...), without no_sync and "
             "without gradients set by hand"
         )
         return Cause(kind="not-averaged", text=text, remedy=remedy)
-    found = f"norm in step {step}: {norms}, {alone[0].gradient[1]:.6g} alone, with the same loss"
+    found = (
+        f"norm in step {step}: {norms}, {alone[0].gradient[1]:.6g} alone, with the "
+        f"same loss"
+    )
     if alone[0].hooks:
         text = (
-            f"a hook on {alone[0].hooks} parameters changes gradients before they are averaged over the "
+            f"a hook on {alone[0].hooks} parameters changes gradients before they "
+            f"are averaged over the "
             f"replicas: {found}"
         )
-        remedy = "change (clip, scale) .grad between loss.backward() and optimizer.step(), where it is the step's"
+        remedy = (
+            "change (clip, scale) .grad between loss.backward() and "
+            "optimizer.step(), where it is the step's"
+        )
         return Cause(kind="hooks", text=text, remedy=remedy)
     if seen.layers:
         return _by_layers(seen, found)
     draws = sorted({name for row in (*alone, *rows) for name in row.draws})
     if draws:
         return _drawn(draws, False, found)
-    text = f"gradients differ: {found}: the gradient of a pass is not that of a mean over its samples"
-    remedy = "look for a statistic of the pass (normalisation, a clip, a norm) on the way from loss to gradient"
+    text = (
+        f"gradients differ: {found}: the gradient of a pass is not that of a mean "
+        f"over its samples"
+    )
+    remedy = (
+        "look for a statistic of the pass (normalisation, a clip, a norm) on the way "
+        "from loss to gradient"
+    )
     return Cause(kind="gradient", text=text, remedy=remedy)
 
 
@@ -507,25 +617,38 @@ def _other_parameters(seen: Seen) -> Cause | None:
     ]
     at = apart if apart is not None else step
     if touched and touched[0][0] <= (at or 0):
-        text = f"parameters are changed outside of optimizer.step(), and not alike on all replicas: step {at}"
+        text = (
+            f"parameters are changed outside of optimizer.step(), and not alike on "
+            f"all replicas: step {at}"
+        )
         remedy = (
-            "do it on all replicas, from what is the same on all (not under run.is_first, not from this "
+            "do it on all replicas, from what is the same on all (not under "
+            "run.is_first, not from this "
             "replica's samples)"
         )
         return Cause(kind="set-by-hand", text=text, remedy=remedy)
     if apart is not None:
-        text = f"two replicas part in step {at}, with the same gradient, rate and number of steps"
-        remedy = "look at what the optimizer's step uses: random numbers, or a state of each replica"
+        text = (
+            f"two replicas part in step {at}, with the same gradient, rate and "
+            f"number of steps"
+        )
+        remedy = (
+            "look at what the optimizer's step uses: random numbers, or a state of "
+            "each replica"
+        )
         return Cause(kind="optimizer", text=text, remedy=remedy)
     text = (
-        f"two replicas from the start end elsewhere than one alone, since step {at}, with the same loss and "
+        f"two replicas from the start end elsewhere than one alone, since step {at}, "
+        f"with the same loss and "
         "gradient in the first step"
     )
     return Cause(kind="unknown", text=text)
 
 
 def _starts_again(seen: Seen) -> Cause | None:
-    """Two replicas without a change train as one alone, and those with changes do not."""
+    """Two replicas without a change train as one alone, and those with changes do
+    not.
+    """
     if not seen.shared:
         return None
     step = _parted(seen.alone, seen.changed, seen.allowed)
@@ -534,14 +657,16 @@ def _starts_again(seen: Seen) -> Cause | None:
     if starts:
         at = min(starts)
         text = (
-            "two replicas from the start train the same, those after a change do not: something starts again "
+            "two replicas from the start train the same, those after a change do "
+            "not: something starts again "
             f"in a replica that joins, or after a restart (seen since step {at})"
         )
         return _again(seen, at, "parameters", text)
     names = strayed(seen)
     if names:
         text = (
-            f"`{names[0]}` starts again in a replica that joins, or after a restart: it is not among what is "
+            f"`{names[0]}` starts again in a replica that joins, or after a restart: "
+            f"it is not among what is "
             "kept"
         )
         remedy = f'run.register("{names[0]}", {names[0]}), before run.epochs(...)'
@@ -562,7 +687,10 @@ def _again(seen: Seen, step: int, what: str, text: str) -> Cause:
     names = "; ".join(f"`{name}` {values}" for name, _, values in found[:NAMED_MAX])
     name, kind, _ = found[0]
     remedies = {
-        "optimizer": f"`{name}` is not in the optimizer's state_dict(): let that have it, or run.register(...) it",
+        "optimizer": (
+            f"`{name}` is not in the optimizer's state_dict(): let that have it, or "
+            f"run.register(...) it"
+        ),
         "scheduler": f"{name} = run.prepare_scheduler({name})",
         "module": f'run.register("{name}", {name}), before run.epochs(...)',
         "tensor": f"keep `{name}` in run.state(...), the same on all replicas",
@@ -570,14 +698,18 @@ def _again(seen: Seen, step: int, what: str, text: str) -> Cause:
     single = name.split(".")[-1]
     remedy = remedies.get(
         kind,
-        f"state = run.state({single}=...) before run.epochs(...), and state.{single} in the loop",
+        f"state = run.state({single}=...) before run.epochs(...), and state.{single} "
+        f"in the loop",
     )
     return Cause(kind=f"starts-again-{what}", text=f"{text}: {names}", remedy=remedy)
 
 
 def _others_since(seen: Seen, step: int) -> Iterator[tuple[str, str, str]]:
-    """Yield the variables that are as alone with two replicas from the start, and others after the change."""
-    alone, rows = seen.alone[step][0].seen, seen.changed[step]
+    """Yield the variables that are as alone with two replicas from the start, and
+    others after the change.
+    """
+    alone = seen.alone[step][0].seen
+    rows = seen.changed[step]
     shared = [row.seen for row in seen.shared.get(step, [])]
     for name, (kind, value, _) in alone.items():
         if kind not in KINDS:
@@ -673,7 +805,8 @@ def _gradients_differ(one: StepRow, other: StepRow) -> bool:
 def _first_unlike(seen: Seen) -> int | None:
     """Return the first step of two replicas with another loss or gradient than alone.
 
-    Only as long as parameters are the same up to rounding before it; else the first step.
+    Only as long as parameters are the same up to rounding before it; else the first
+    step.
     """
     common = [step for step in seen.alone if step in seen.shared]
     for step in common[:EARLY_STEPS]:
@@ -694,7 +827,8 @@ def _parted(alone: Steps, run: Steps, allowed: float) -> int | None:
     for step, rows in alone.items():
         if step not in run:
             continue
-        own, other = rows[0], run[step][0]
+        own = rows[0]
+        other = run[step][0]
         if abs(own.checksum - other.checksum) > allowed * max(own.norm, 1e-30):
             return step
     return None
@@ -709,7 +843,9 @@ def _replicas_part(run: Steps) -> int | None:
 
 
 def _contents_differ(one: Contents, others: Contents) -> bool:
-    """Return whether a sample that is always the same in one replica is another one in another."""
+    """Return whether a sample that is always the same in one replica is another one in
+    another.
+    """
     everyone = [*one, *others]
     for index, (first, again) in everyone[0].items() if everyone else ():
         if first != again:
@@ -735,7 +871,8 @@ def _moving_generators(seen: Seen) -> list[str]:
 def _same_note(one: Sequence[object], other: Sequence[object] | None) -> bool:
     if other is None:
         return True  # not there yet: a function of the script was left or not entered
-    a, b = _float(one[1]), _float(other[1])
+    a = _float(one[1])
+    b = _float(other[1])
     if one[0] in ("count", "text", "scheduler"):
         return a == b
     return a == b or not _far(a, b, SAME_VALUE)
@@ -751,7 +888,9 @@ def _plain(value: object) -> object:
 
 
 def skips_batches(steps: Steps) -> Cause | None:
-    """Return the cause where replicas with fewer samples in a step ran no backward, or several never any."""
+    """Return the cause where replicas with fewer samples in a step ran no backward, or
+    several never any.
+    """
     shared = [row for rows in steps.values() if len(rows) > 1 for row in rows]
     if shared and not any(sum(row.backwards) for row in shared):
         counts = by_replica([len(row.ids) for row in steps[shared[0].step]])
@@ -770,14 +909,17 @@ def skips_batches(steps: Steps) -> Cause | None:
 def _skips(found: str) -> Cause:
     text = f"the loop leaves out batches by their length: {found}"
     remedy = (
-        "what a replica has is its share of the step: let run.loader(drop_last=True) leave out what does not "
+        "what a replica has is its share of the step: let run.loader(drop_last=True) "
+        "leave out what does not "
         "fill a step"
     )
     return Cause(kind="skips-batches", text=text, remedy=remedy)
 
 
 def starts_again_count(steps: Steps) -> str:
-    """Return the counts of the script that differ between the replicas of the last step, in words."""
+    """Return the counts of the script that differ between the replicas of the last
+    step, in words.
+    """
     if not steps:
         return ""
     *_, rows = steps.values()

@@ -1,13 +1,15 @@
-"""What differs between a run alone and the same under changes, since which step, and why."""
+"""What differs between a run alone and the same under changes, since which step, and
+why.
+"""
 
-# In this order, because each makes those after it differ: samples, learning rates, calls of
-# optimizer.step(), parameters, and what the checkpoint has besides. The first difference is the one to
-# mend.
+# In this order, because each makes those after it differ: samples, learning rates,
+# calls of optimizer.step(), parameters, and what the checkpoint has besides. The first
+# difference is the one to mend.
 #
-# Parameters cannot be equal to the bit: sums over replicas are taken in another order. How much of a
-# difference is due to that depends on the script, so it is measured: a third run alone begins with
-# parameters that are off by one rounding error, and where it ends says what rounding makes of this
-# training. Ten times that is allowed.
+# Parameters cannot be equal to the bit: sums over replicas are taken in another order.
+# How much of a difference is due to that depends on the script, so it is measured: a
+# third run alone begins with parameters that are off by one rounding error, and where
+# it ends says what rounding makes of this training. Ten times that is allowed.
 
 import math
 from collections import Counter
@@ -23,7 +25,8 @@ from coadapt.train.wrappers.drift import TOLERANCE, by_replica
 from coadapt.train.wrappers.recorder import StepRow
 
 # Of the norm of all parameters: what is allowed at least, and at most.
-LEAST, MOST = 1e-5, 1e-2
+LEAST = 1e-5
+MOST = 1e-2
 ROUNDING_FACTOR = 10.0
 # A rate that a scheduler computed in another order of operations.
 RATE_TOLERANCE = 1e-9
@@ -34,7 +37,9 @@ State = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """same: None where it could not be compared, or by_design: it differs as documented."""
+    """same: None where it could not be compared, or by_design: it differs as
+    documented.
+    """
 
     what: str
     same: bool | None
@@ -44,10 +49,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Two runs of the same script. allowed: relative difference of parameters that rounding explains.
+    """Two runs of the same script. allowed: relative difference of parameters that
+    rounding explains.
 
-    fixed: the contract promises the same training; else only what every contract does is compared.
-    layers: what the models have whose results depend on how samples are dealt to replicas.
+    fixed: the contract promises the same training; else only what every contract does
+    is compared.
+    layers: what the models have whose results depend on how samples are dealt to
+    replicas.
     """
 
     alone: Steps
@@ -93,8 +101,12 @@ class Compared:
             wanted = _ids(rows)
             found = _ids(self.changed[step])
             if wanted != found:
-                lost, more = (wanted - found).total(), (found - wanted).total()
-                text = f"step {step} (epoch {rows[0].epoch}): {lost} samples missing, {more} too many"
+                lost = (wanted - found).total()
+                more = (found - wanted).total()
+                text = (
+                    f"step {step} (epoch {rows[0].epoch}): {lost} samples missing, "
+                    f"{more} too many"
+                )
                 return Finding(what="samples", same=False, text=text)
         return Finding(
             what="samples",
@@ -124,7 +136,8 @@ class Compared:
                 return Finding(
                     what="replicas", same=False, text=f"step {step}: {found}"
                 )
-        # No sum is taken of a model in parts: there is no tensor that two replicas both have.
+        # No sum is taken of a model in parts: there is no tensor that two replicas both
+        # have.
         whole = any(row.norm for rows in self.changed.values() for row in rows)
         what = (
             "parameters and rates"
@@ -152,7 +165,10 @@ class Compared:
             return _by_contract("optimiser steps")
         for step, first, other in self._pairs():
             if first.updates != other.updates:
-                text = f"step {step}: {_calls(other)} of optimizer.step(), alone {_calls(first)}"
+                text = (
+                    f"step {step}: {_calls(other)} of optimizer.step(), alone "
+                    f"{_calls(first)}"
+                )
                 return Finding(what="optimiser steps", same=False, text=text)
         calls = sum(sum(rows[0].updates) for rows in self.alone.values())
         return Finding(
@@ -173,14 +189,18 @@ class Compared:
             text = f"equal up to {found:.1e} of their norm; allowed {self.allowed:.1e}"
             return Finding(what="parameters", same=True, text=text)
         if self.layers:
-            text = f"differ by {found:.1e}, as documented: the model has {' and '.join(self.layers)}"
+            text = (
+                f"differ by {found:.1e}, as documented: the model has "
+                f"{' and '.join(self.layers)}"
+            )
             return Finding(what="parameters", same=None, text=text, by_design=True)
         began = self._parted_at()
         since = "" if began is None else f", since step {began}"
         text = f"differ by {found:.1e} of their norm{since}; allowed {self.allowed:.1e}"
         if _searches(self.state_alone):
             text += (
-                "; LBFGS may be led elsewhere by rounding in float32: make model and samples float64 and check "
+                "; LBFGS may be led elsewhere by rounding in float32: make model and "
+                "samples float64 and check "
                 "again, what differs then is a mistake"
             )
         return Finding(what="parameters", same=False, text=text)
@@ -214,7 +234,9 @@ class Compared:
                 yield step, rows[0], self.changed[step][0]
 
     def _parted_at(self) -> int | None:
-        """Return the first step after which parameters differ by more than is allowed."""
+        """Return the first step after which parameters differ by more than is
+        allowed.
+        """
         for step, first, other in self._pairs():
             if abs(first.checksum - other.checksum) > self.allowed * max(
                 first.norm, 1e-30
@@ -224,24 +246,26 @@ class Compared:
 
 
 def allowed_distance(alone: State, nudged: State) -> float:
-    """Return the relative difference of parameters that rounding may make; `nudged` began off by rounding."""
+    """Return the relative difference of parameters that rounding may make; `nudged`
+    began off by rounding.
+    """
     own = distance(alone, nudged)
     return LEAST if own is None else min(max(LEAST, ROUNDING_FACTOR * own), MOST)
 
 
 def distance(one: State, other: State) -> float | None:
-    """Return the norm of the difference of all models' floating-point tensors over their norm.
+    """Return the norm of the difference of all models' floating-point tensors over
+    their norm.
 
     None where a model's state holds something else than tensors.
     """
-    squares, whole = 0.0, 0.0
+    squares = 0.0
+    whole = 0.0
     for name, item in one.items():
         if name.split("/")[0] != "model":
             continue
-        own, their = (
-            cast("Mapping[str, object]", item),
-            cast("Mapping[str, object]", other.get(name, {})),
-        )
+        own = cast("Mapping[str, object]", item)
+        their = cast("Mapping[str, object]", other.get(name, {}))
         for key, value in own.items():
             wanted = their.get(key)
             if not (isinstance(value, Tensor) and isinstance(wanted, Tensor)):

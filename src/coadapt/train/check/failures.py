@@ -1,4 +1,6 @@
-"""From the output and the rows of a run that failed, or came no further, to the cause. Pure."""
+"""From the output and the rows of a run that failed, or came no further, to the cause.
+Pure.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -46,7 +48,8 @@ def explain_failure(lines: Lines, steps: Steps) -> Cause | None:
         return Cause(
             kind="one-sample",
             text=f"a pass of one sample, which batch normalisation refuses: {text}",
-            remedy="run.loader(drop_last=True), or a data set whose rest is not that small",
+            remedy="run.loader(drop_last=True), or a data set whose rest is not that "
+            "small",
         )
     if UNLIKE_BACKWARDS in text:
         skipping = skips_batches(steps)
@@ -58,8 +61,10 @@ def explain_failure(lines: Lines, steps: Steps) -> Cause | None:
             kind="unlike-backwards",
             text=f"some replicas ran a backward in a step and others did not{names}",
             remedy=(
-                "decide by what is the same on all replicas: run.progress.step, run.state(...), a figure of "
-                "totals(); or run the backward of 0.0 * loss where nothing is to be learnt"
+                "decide by what is the same on all replicas: run.progress.step, "
+                "run.state(...), a figure of "
+                "totals(); or run the backward of 0.0 * loss where nothing is to be "
+                "learnt"
             ),
         )
     if NOT_THE_SAME_END in text:
@@ -73,11 +78,13 @@ def explain_failure(lines: Lines, steps: Steps) -> Cause | None:
         return Cause(
             kind="carried",
             text=(
-                f"{carried} is carried from step to step by the places of a batch, which a change deals to "
+                f"{carried} is carried from step to step by the places of a batch, "
+                f"which a change deals to "
                 f"other replicas: {text}"
             ),
             remedy=(
-                "keep it with run.per_sample(...), which deals it to the replicas that have the samples, or begin it "
+                "keep it with run.per_sample(...), which deals it to the replicas "
+                "that have the samples, or begin it "
                 "again in each step"
             ),
         )
@@ -85,7 +92,9 @@ def explain_failure(lines: Lines, steps: Steps) -> Cause | None:
 
 
 def explain_silence(lines: Lines, steps: Steps) -> Cause | None:
-    """Return why a run came no further: a call that all replicas make together, and some do not."""
+    """Return why a run came no further: a call that all replicas make together, and
+    some do not.
+    """
     everything = _plain(lines)
     left = [match for line in everything if (match := LEFT.search(line))]
     if left:
@@ -96,11 +105,13 @@ def explain_silence(lines: Lines, steps: Steps) -> Cause | None:
     return Cause(
         kind="silence",
         text=(
-            f"after step {last} replicas wait for each other: some run a backward that exchanges gradients, or "
+            f"after step {last} replicas wait for each other: some run a backward "
+            f"that exchanges gradients, or "
             "another call of all replicas, and others do not"
         ),
         remedy=(
-            "let run.loader(max_atomic=...) accumulate (no require_backward_grad_sync, no count of passes of "
+            "let run.loader(max_atomic=...) accumulate (no "
+            "require_backward_grad_sync, no count of passes of "
             "the script's), and call run.totals() and the like on all replicas"
         ),
     )
@@ -111,16 +122,20 @@ def _left_early(left: Sequence["re.Match[str]"]) -> Cause:
     who = ", ".join(f"replica {rank} at step {step}" for rank, step in steps.items())
     return Cause(
         kind="left-early",
-        text=f"not all replicas left run.epochs in the same step (break, return, sys.exit): {who}",
+        text=f"not all replicas left run.epochs in the same step (break, return, "
+        f"sys.exit): {who}",
         remedy=(
-            "decide by what is the same on all: a figure of run.totals() or validation.totals(), kept in "
+            "decide by what is the same on all: a figure of run.totals() or "
+            "validation.totals(), kept in "
             "run.state(...), and leave between two epochs"
         ),
     )
 
 
 def _plain(lines: Lines) -> list[str]:
-    """Return the lines of all replicas; of one that tells of another's failure, that failure."""
+    """Return the lines of all replicas; of one that tells of another's failure, that
+    failure.
+    """
     found = []
     for line in (RANK.sub("", line) for own in lines.values() for line in own):
         first = FIRST.search(line)
@@ -129,14 +144,18 @@ def _plain(lines: Lines) -> list[str]:
 
 
 def _errors(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the exceptions, kind and message, without those that only follow from another replica's."""
+    """Return the exceptions, kind and message, without those that only follow from
+    another replica's.
+    """
     found = [match for line in lines if (match := ERROR.match(line))]
     own = [(match[1], match[2]) for match in found]
     return [item for item in own if not any(word in item[1] for word in LOST)]
 
 
 def _carried(steps: Steps) -> str:
-    """Return the tensor of the script that has one place per sample of the last step, and is none of its data."""
+    """Return the tensor of the script that has one place per sample of the last step,
+    and is none of its data.
+    """
     if not steps:
         return ""
     *_, rows = steps.values()
@@ -146,7 +165,8 @@ def _carried(steps: Steps) -> str:
         if kind != "tensor" or not isinstance(shape, list) or len(shape) < 2:
             continue
         places = [size for size in shape if size == len(row.ids)]
-        # Data and outputs have the samples first; a hidden state of torch's has them second.
+        # Data and outputs have the samples first; a hidden state of torch's has them
+        # second.
         if places and shape[0] != len(row.ids):
             changes = any(
                 other.seen.get(name, [None, value])[1] != value for other in earlier

@@ -1,4 +1,6 @@
-"""The processes of one run of the script: started, ordered and stopped as an executor does it."""
+"""The processes of one run of the script: started, ordered and stopped as an executor
+does it.
+"""
 
 import json
 import os
@@ -38,7 +40,8 @@ END_S = 30.0
 # A check must not save by itself in between: what it compares is the end.
 NEVER_S = "1000000"
 LOG_LINES = 15
-# The one that failed first may take so long to end after those that lost contact with it.
+# The one that failed first may take so long to end after those that lost contact with
+# it.
 CAUSE_S = 10.0
 
 
@@ -57,7 +60,9 @@ class ScriptRun:
         deadline: float,
         envs: Mapping[str, str],
     ) -> None:
-        """`deadline`: on the monotonic clock; waits that would last longer raise LateError."""
+        """`deadline`: on the monotonic clock; waits that would last longer raise
+        LateError.
+        """
         self.folder = folder
         self.members: tuple[str, ...] = ()
         self.generation = 0
@@ -87,7 +92,9 @@ class ScriptRun:
             self._spawn(rank, num_replicas, rendezvous)
 
     def order(self, num_replicas: int, keep: Sequence[int]) -> list[str]:
-        """Order another number of replicas, of which the ranks `keep` stay; return who leaves."""
+        """Order another number of replicas, of which the ranks `keep` stay; return who
+        leaves.
+        """
         self.generation += 1
         stay = [self.members[rank] for rank in keep]
         joining = range(len(stay), num_replicas)
@@ -109,7 +116,9 @@ class ScriptRun:
         return all((self.folder / f"{name}.door").exists() for name in self.members)
 
     def ready(self) -> bool:
-        """Return whether all who are to join by the last order wait for the others to call them."""
+        """Return whether all who are to join by the last order wait for the others to
+        call them.
+        """
         joiners = [
             name for name in self.members if name.startswith(f"{self.generation}-")
         ]
@@ -143,14 +152,18 @@ class ScriptRun:
         ]
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Return once `condition` holds. Raises LateError with `what` was waited for."""
+        """Return once `condition` holds. Raises LateError with `what` was waited
+        for.
+        """
         while not condition():
             if time.monotonic() > self._deadline:
                 raise LateError(what)
             time.sleep(LOOK_S)
 
     def await_cause(self) -> None:
-        """Wait some seconds for one that failed, where only such ended that lost contact with another."""
+        """Wait some seconds for one that failed, where only such ended that lost
+        contact with another.
+        """
         until = time.monotonic() + CAUSE_S
         while time.monotonic() < until:
             codes = self.codes(self.ended()).values()

@@ -11,7 +11,9 @@ Steps = dict[int, list[StepRow]]
 
 
 def last_step(folder: Path, member: str) -> int:
-    """Return the last step of which `member` has written its row, -1 if there is none."""
+    """Return the last step of which `member` has written its row, -1 if there is
+    none.
+    """
     path = folder / f"{member}.jsonl"
     if not path.exists():
         return -1
@@ -20,7 +22,9 @@ def last_step(folder: Path, member: str) -> int:
 
 
 def read_steps(folder: Path) -> Steps:
-    """Return the rows of each step in rank order; of a step that was done again, those of the last time."""
+    """Return the rows of each step in rank order; of a step that was done again, those
+    of the last time.
+    """
     steps: Steps = {}
     for path in folder.glob("*-*.jsonl"):
         for line in path.read_text().splitlines():
@@ -52,7 +56,8 @@ def _row(data: dict[str, Any]) -> StepRow:
 
 
 def sizes(folder: Path, most: int) -> list[int]:
-    """Return the numbers of replicas, up to `most`, at which a run trains whose loop is another library's.
+    """Return the numbers of replicas, up to `most`, at which a run trains whose loop is
+    another library's.
 
     Empty where the loop is the script's own.
     """
@@ -69,7 +74,9 @@ def kinds(folder: Path) -> list[str]:
 
 
 def contents(folder: Path) -> list[dict[int, tuple[float, float]]]:
-    """Return for each replica what some samples of its data set come to, read twice; by index."""
+    """Return for each replica what some samples of its data set come to, read twice; by
+    index.
+    """
     return [
         {int(index): (first, again) for index, first, again in door["contents"]}
         for door in _doors(folder)

@@ -1,10 +1,11 @@
 """A random schedule of rescales, and how a run is led through it."""
 
-# Nothing here is timed: a change happens at the step that the seed says, however slow the machine. Training
-# waits at the gate until those who join have come to their training; then it hardly goes on until they are
-# ready, and slowly after that, since replicas agree on a change within two or three consensuses, one per step
-# at that pace. Where the batch may grow there may be fewer steps than in the run alone: a change for which
-# training does not last is left out.
+# Nothing here is timed: a change happens at the step that the seed says, however slow
+# the machine. Training waits at the gate until those who join have come to their
+# training; then it hardly goes on until they are ready, and slowly after that, since
+# replicas agree on a change within two or three consensuses, one per step at that pace.
+# Where the batch may grow there may be fewer steps than in the run alone: a change for
+# which training does not last is left out.
 
 import random
 from collections.abc import Callable, Sequence
@@ -15,9 +16,11 @@ from coadapt.train.check.replicas import ScriptRun
 from coadapt.train.check.rows import last_step
 from coadapt.train.wrappers.recorder import Gate, write_gate
 
-# A step while a change is under way: longer than the 0.4 s / 2 at which replicas talk after each step.
+# A step while a change is under way: longer than the 0.4 s / 2 at which replicas talk
+# after each step.
 PACE_S = 0.25
-# While those who join find the others: it takes two steps, and on a busy machine one or two more.
+# While those who join find the others: it takes two steps, and on a busy machine one or
+# two more.
 APPROACH_S = 3.0
 # Steps that a change takes from its gate, and as many of training between two.
 STEPS_PER_CHANGE = 8
@@ -28,7 +31,9 @@ ENDINGS = (0, EXIT_STOPPED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """At the end of `step`, from so many replicas to others. keep: ranks that stay; None: all start anew."""
+    """At the end of `step`, from so many replicas to others. keep: ranks that stay;
+    None: all start anew.
+    """
 
     step: int
     before: int
@@ -60,9 +65,11 @@ class Failure:
 def draw_changes(
     num_steps: int, num_changes: int, max_replicas: int, seed: int
 ) -> tuple[int, list[Change]]:
-    """Return the replicas to start with, and up to `num_changes` changes that fit into `num_steps` steps.
+    """Return the replicas to start with, and up to `num_changes` changes that fit into
+    `num_steps` steps.
 
-    The first is in place and lets a replica join, the second (of three or more) is a restart.
+    The first is in place and lets a replica join, the second (of three or more) is a
+    restart.
     """
     draw = random.Random(seed)
     fitting = _fitting(num_steps, num_changes)
@@ -93,12 +100,14 @@ def draw_changes(
 def draw_anew(
     num_steps: int, num_changes: int, sizes: Sequence[int], seed: int
 ) -> tuple[int, list[Change]]:
-    """As `draw_changes`, for a run that changes by restarts only, to these numbers of replicas.
+    """As `draw_changes`, for a run that changes by restarts only, to these numbers of
+    replicas.
 
     sizes: ascending, two or more. The first change lets a replica join.
     """
     draw = random.Random(seed)
-    # A restart ends a step or two later than it is ordered; it needs no steps to come about.
+    # A restart ends a step or two later than it is ordered; it needs no steps to come
+    # about.
     fitting = min(num_changes, (num_steps - 1) // STEPS_PER_FULL_RESCALE)
     first = count = draw.choice(sizes[:-1])
     changes = []
@@ -122,7 +131,8 @@ def _draw_step(draw: random.Random, index: int, room: int) -> int:
 def lead(
     run: ScriptRun, first: int, changes: Sequence[Change]
 ) -> tuple[list[Change], Failure | None]:
-    """Let `run` go through `changes`, at least one, to its end; return those made, and what went wrong.
+    """Let `run` go through `changes`, at least one, to its end; return those made, and
+    what went wrong.
 
     Raises LateError.
     """
@@ -145,12 +155,16 @@ def lead(
 
 
 def await_end(run: ScriptRun) -> Failure | None:
-    """Return once all replicas have ended, with what went wrong if it did. Raises LateError."""
+    """Return once all replicas have ended, with what went wrong if it did. Raises
+    LateError.
+    """
     return _failure(run, run.codes(run.members))
 
 
 def _come_to(run: ScriptRun, step: int) -> bool:
-    """Let training go on to the end of `step`; return False if a replica ended before."""
+    """Let training go on to the end of `step`; return False if a replica ended
+    before.
+    """
     write_gate(run.folder, Gate(hold=step))
     return _unless_ended(
         run,
@@ -166,7 +180,9 @@ def _unless_ended(run: ScriptRun, condition: Callable[[], bool], what: str) -> b
 
 
 def _in_place(run: ScriptRun, change: Change) -> Failure | None:
-    """Return what went wrong; without that the change is not done where training was over before it."""
+    """Return what went wrong; without that the change is not done where training was
+    over before it.
+    """
     assert change.keep is not None
     before = run.members
     leaving = run.order(change.after, change.keep)

@@ -12,8 +12,8 @@ ALLOWED = "numbers, text, booleans, None, tensors, and lists, tuples and dicts o
 class LoopState:
     """Attributes that come back after a stop, and that a replica that joins takes over.
 
-    Only names that were given to `Run.state` may be set: AttributeError for others. InputError for a value
-    that a checkpoint could not hold.
+    Only names that were given to `Run.state` may be set: AttributeError for others.
+    InputError for a value that a checkpoint could not hold.
     """
 
     _values: dict[str, object]
@@ -41,10 +41,13 @@ class LoopState:
         self._values[name] = value
 
     def __repr__(self) -> str:
-        return f"LoopState({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"
+        values = ", ".join(f"{name}={value!r}" for name, value in self._values.items())
+        return f"LoopState({values})"
 
     def begin(self, values: Mapping[str, object]) -> None:
-        """Keep further variables, with the values that they begin with. InputError if a name is taken."""
+        """Keep further variables, with the values that they begin with. InputError if a
+        name is taken.
+        """
         for name, value in values.items():
             if (
                 name in self._values
@@ -63,7 +66,9 @@ class LoopState:
 
 
 def check_plain(name: str, value: object) -> None:
-    """Raise InputError unless a checkpoint can hold `value` without running code when it is loaded."""
+    """Raise InputError unless a checkpoint can hold `value` without running code when
+    it is loaded.
+    """
     if value is None or isinstance(value, bool | int | float | str | bytes | Tensor):
         return
     if type(value) in (list, tuple, dict):

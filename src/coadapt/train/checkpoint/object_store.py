@@ -1,21 +1,25 @@
-"""Checkpoints in an object store: data first, then a small manifest with its checksums, which is the commit.
+"""Checkpoints in an object store: data first, then a small manifest with its checksums,
+which is the commit.
 
 data-00000004-5f0c21aa/state.pt       and a file per replica, of a model that is cut
 checkpoint-00000004-9a3b….json        the manifest: its name carries its own checksum
 newest.json                           a hint: the name of the newest manifest
 """
 
-# Why so. A store has no rename, but needs none: nobody looks at data of which no manifest tells. One that was
-# killed in the middle of an upload leaves data without a manifest, which is swept after the next checkpoint;
-# a manifest that is there in part does not have the checksum of its name; altered or absent data is found
-# while it is read, by all replicas together, and then the manifest before counts (saver.py).
+# Why so. A store has no rename, but needs none: nobody looks at data of which no
+# manifest tells. One that was killed in the middle of an upload leaves data without a
+# manifest, which is swept after the next checkpoint; a manifest that is there in part
+# does not have the checksum of its name; altered or absent data is found while it is
+# read, by all replicas together, and then the manifest before counts (saver.py).
 #
-# A listing may be late. A manifest that it does not show yet would cost the work since the one before it, and
-# its number would be given twice. So the newest one's name is written once more, into an object that is asked
-# for by its name; and this process remembers what it has written.
+# A listing may be late. A manifest that it does not show yet would cost the work since
+# the one before it, and its number would be given twice. So the newest one's name is
+# written once more, into an object that is asked for by its name; and this process
+# remembers what it has written.
 #
-# Objects are removed manifest first, so that no manifest is ever without its data; and only those whose
-# number is below the newest one's: what has a higher one is somebody else's, whatever that means.
+# Objects are removed manifest first, so that no manifest is ever without its data; and
+# only those whose number is below the newest one's: what has a higher one is somebody
+# else's, whatever that means.
 
 import hashlib
 import json
@@ -82,7 +86,8 @@ class Manifest:
         told = json.loads(text)
         if told["format"] > FORMAT:
             raise ValueError(
-                f"a manifest has format {told['format']}; this coadapt reads up to {FORMAT}"
+                f"a manifest has format {told['format']}; this coadapt reads up to "
+                f"{FORMAT}"
             )
         return cls(told["data"], float(told["saved_at"]), told["files"])
 
@@ -96,7 +101,9 @@ class ObjectStore:
         self._damaged: set[str] = set()
 
     def save(self, state: State) -> str:
-        """Write `state` and return its manifest's name; then drop all but the last `KEEP`."""
+        """Write `state` and return its manifest's name; then drop all but the last
+        `KEEP`.
+        """
         with _writing:
             data = self._new_data()
             return self._commit(data, {STATE_FILE: self._write_state(data, state)})
@@ -108,7 +115,8 @@ class ObjectStore:
     def write_parts(
         self, folder: str, parts: Mapping[str, Tensor], group: dist.ProcessGroup
     ) -> dict[str, str]:
-        """Write this replica's `parts`; return its objects' names -> SHA-256. Collective.
+        """Write this replica's `parts`; return its objects' names -> SHA-256.
+        Collective.
 
         Raises OSError on every replica if one cannot write.
         """
@@ -119,15 +127,19 @@ class ObjectStore:
     def finish_folder(
         self, folder: str, state: State, digests: Mapping[str, str]
     ) -> str:
-        """Make what `begin_folder` gave a checkpoint, `state` with it; then drop all but the last `KEEP`."""
+        """Make what `begin_folder` gave a checkpoint, `state` with it; then drop all
+        but the last `KEEP`.
+        """
         files = {**digests, STATE_FILE: self._write_state(folder, state)}
         with _writing:
             return self._commit(folder, files)
 
     def newest(self) -> str | None:
-        """Return the newest manifest that is whole, None if there never was a checkpoint.
+        """Return the newest manifest that is whole, None if there never was a
+        checkpoint.
 
-        Raises RuntimeError if all are damaged. Waits for a write of this process that is under way.
+        Raises RuntimeError if all are damaged. Waits for a write of this process that
+        is under way.
         """
         with _writing:
             for name in reversed(self._manifests(self._folder.names())):
@@ -139,7 +151,8 @@ class ObjectStore:
                 self.set_aside(name, "its manifest's checksum differs")
             if self._damaged:
                 raise RuntimeError(
-                    f"all checkpoints in {self._folder.url} are damaged; remove them to start afresh"
+                    f"all checkpoints in {self._folder.url} are damaged; remove them "
+                    f"to start afresh"
                 )
             return None
 
@@ -150,9 +163,11 @@ class ObjectStore:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Reading]:
-        """Read the checkpoint of a manifest; what is fetched of it is on this machine's disk meanwhile.
+        """Read the checkpoint of a manifest; what is fetched of it is on this machine's
+        disk meanwhile.
 
-        Raises DamagedError, also inside the block, where an object is not what the manifest says.
+        Raises DamagedError, also inside the block, where an object is not what the
+        manifest says.
         """
         text = self._folder.get(name)
         if text is None or not _is_whole(name, text):
@@ -192,7 +207,9 @@ class ObjectStore:
         return f"data-{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
 
     def _manifests(self, listed: list[str]) -> list[str]:
-        """Return the manifests that are known of, by number, but for the damaged ones."""
+        """Return the manifests that are known of, by number, but for the damaged
+        ones.
+        """
         found = (
             {name for name in listed if MANIFEST.fullmatch(name)}
             | self._written
@@ -208,7 +225,9 @@ class ObjectStore:
         return {name} if isinstance(name, str) and MANIFEST.fullmatch(name) else set()
 
     def _prune(self, newest: int) -> None:
-        """Remove what is older than the last `KEEP`, damaged, or was left unfinished."""
+        """Remove what is older than the last `KEEP`, damaged, or was left
+        unfinished.
+        """
         listed = self._folder.names()
         known = self._manifests(listed)
         kept = set(known[-KEEP:])
@@ -227,7 +246,9 @@ class ObjectStore:
 
 
 class _Fetched:
-    """A checkpoint of which objects are fetched as they are asked for, each one checked."""
+    """A checkpoint of which objects are fetched as they are asked for, each one
+    checked.
+    """
 
     def __init__(self, objects: ObjectFolder, manifest: Manifest, folder: Path) -> None:
         self._objects = objects

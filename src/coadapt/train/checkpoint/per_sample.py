@@ -1,14 +1,18 @@
-"""State that the loop carries from step to step for each sample of the batch: `Run.per_sample`."""
+"""State that the loop carries from step to step for each sample of the batch:
+`Run.per_sample`.
+"""
 
-# Truncated backpropagation through time carries a hidden state for each row of the batch; a loop over
-# environments, the state of each. The n-th sample of a step goes on from the state that the n-th sample of the
-# step before left. Which replica and which pass that sample is in depends on the group and on the batch, so the
-# state belongs to the place in the step, not to the replica.
+# Truncated backpropagation through time carries a hidden state for each row of the
+# batch; a loop over environments, the state of each. The n-th sample of a step goes on
+# from the state that the n-th sample of the step before left. Which replica and which
+# pass that sample is in depends on the group and on the batch, so the state belongs to
+# the place in the step, not to the replica.
 #
-# Each replica keeps the parts that it set, each with its places and its step. Where all are to know all
-# (before a checkpoint, before the replicas change, or where a step or its passes have another size than before,
-# so that it is dealt otherwise), the replicas gather their parts, and of each place the newest counts. So nothing
-# is sent as long as steps are dealt alike.
+# Each replica keeps the parts that it set, each with its places and its step. Where all
+# are to know all (before a checkpoint, before the replicas change, or where a step or
+# its passes have another size than before, so that it is dealt otherwise), the replicas
+# gather their parts, and of each place the newest counts. So nothing is sent as long as
+# steps are dealt alike.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +33,9 @@ OUTSIDE = "ask for it, and set it, inside of the loop over run.loader(...)"
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The state of the places `start` to `stop`, as the step numbered `step` left it."""
+    """The state of the places `start` to `stop`, as the step numbered `step` left
+    it.
+    """
 
     start: int
     stop: int
@@ -51,11 +57,13 @@ class PerSample:
         self._initial = initial
         self._dim = dim
         self._parts: list[_Part] = []
-        # Samples of the step that set it last, and the most of its passes: they say how it was dealt.
+        # Samples of the step that set it last, and the most of its passes: they say how
+        # it was dealt.
         self._dealt = (0, 0)
 
     def get(self) -> object:
-        """Return the value for the samples of this pass: as set in the step before, or as it begins.
+        """Return the value for the samples of this pass: as set in the step before, or
+        as it begins.
 
         Raises RuntimeError outside of the loader's loop.
         """
@@ -81,9 +89,11 @@ class PerSample:
         return self._joined(pieces)
 
     def set(self, value: object) -> None:
-        """Keep `value` for the samples of the next step: tensors, or lists, tuples and dicts of them.
+        """Keep `value` for the samples of the next step: tensors, or lists, tuples and
+        dicts of them.
 
-        They are detached. Raises InputError unless each has an entry for each sample of this pass.
+        They are detached. Raises InputError unless each has an entry for each sample of
+        this pass.
         """
         current = self._current()
         if current.synchronising:
@@ -94,7 +104,8 @@ class PerSample:
             count = leaf.shape[self._dim] if isinstance(leaf, Tensor) else None
             if count != current.num_samples:
                 allowed = (
-                    f"tensors with {current.num_samples} entries, one for each sample of this pass, along "
+                    f"tensors with {current.num_samples} entries, one for each "
+                    f"sample of this pass, along "
                     f"dimension {self._dim}: see run.per_sample(dim=...)"
                 )
                 found = "no tensor" if count is None else f"{count} entries"
@@ -106,10 +117,11 @@ class PerSample:
         )
 
     def reset(self) -> None:
-        """Begin with initial values again, at the beginning of an epoch or inside of a pass.
+        """Begin with initial values again, at the beginning of an epoch or inside of a
+        pass.
 
-        Before the loop over the loader it does nothing where training goes on in the middle of an epoch: in a
-        replica that joins, or after a restart.
+        Before the loop over the loader it does nothing where training goes on in the
+        middle of an epoch: in a replica that joins, or after a restart.
         """
         progress = self._session.progress
         if self._session.current is None and progress.index:
@@ -193,7 +205,8 @@ class PerSample:
 def explain_carried(
     error: BaseException, session: Session, *, changed: bool
 ) -> str | None:
-    """Return what to do where the first pass after a change fails at a size; None for other errors.
+    """Return what to do where the first pass after a change fails at a size; None for
+    other errors.
 
     changed: no step has ended since the replicas changed.
     """
@@ -205,9 +218,12 @@ def explain_carried(
     if not changed or not sizes or current is None:
         return None
     return (
-        f"error: the first pass after a change of replicas, of {current.num_samples} samples, failed: "
-        f"{text:.200}. What the loop carries from pass to pass for each sample (a hidden state, an "
-        "environment) is dealt to the new replicas if it is kept with run.per_sample(name, initial)"
+        f"error: the first pass after a change of replicas, of {current.num_samples} "
+        f"samples, failed: "
+        f"{text:.200}. What the loop carries from pass to pass for each sample (a "
+        f"hidden state, an "
+        "environment) is dealt to the new replicas if it is kept with "
+        "run.per_sample(name, initial)"
     )
 
 

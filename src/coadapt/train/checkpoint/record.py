@@ -1,4 +1,6 @@
-"""The part of a checkpoint that is the run's own: plain values that go through the wire codec and back."""
+"""The part of a checkpoint that is the run's own: plain values that go through the wire
+codec and back.
+"""
 
 import copy
 from collections.abc import Mapping
@@ -28,7 +30,8 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Where a run stands and what it has learnt. last_step_at: wall clock. stopped: saved due to a stop.
+    """Where a run stands and what it has learnt. last_step_at: wall clock. stopped:
+    saved due to a stop.
 
     random_seed, noise_wanted: see `Session`. decide_at, batches: see `Sampling`.
     """
@@ -85,7 +88,9 @@ def make_record(session: Session, *, last_step_at: float, stopped: bool) -> RunR
 
 
 def resume(session: Session, record: RunRecord) -> None:
-    """Bring `session` to where `record` left off. Raises InputError if this is not the same run."""
+    """Bring `session` to where `record` left off. Raises InputError if this is not the
+    same run.
+    """
     data = session.data
     if not data.order.same_run(record.order):
         raise InputError(
@@ -112,7 +117,8 @@ def resume(session: Session, record: RunRecord) -> None:
     }
     data.batch = record.batch
     recall_times(session, record)
-    # What this process has read from the file is newer: a start that ran out of memory saved nothing else.
+    # What this process has read from the file is newer: a start that ran out of memory
+    # saved nothing else.
     session.memory_ceilings = {**record.memory_ceilings, **session.memory_ceilings}
 
 

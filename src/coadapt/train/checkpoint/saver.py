@@ -1,22 +1,26 @@
 """What goes into a checkpoint, when one is due, and how a run comes back from it."""
 
-# The rules. All replicas call alike, between two steps: what is in `state` belongs to one instant. Rank 0
-# writes (of a sharded model each replica its shards); training waits for the copy into host memory only, and
-# a second write waits for the first. A stop waits until the file is on the disk, and the other replicas wait
-# with rank 0: a launcher may take the first exit for a failure, and end the one that still writes.
+# The rules. All replicas call alike, between two steps: what is in `state` belongs to
+# one instant. Rank 0 writes (of a sharded model each replica its shards); training
+# waits for the copy into host memory only, and a second write waits for the first. A
+# stop waits until the file is on the disk, and the other replicas wait with rank 0: a
+# launcher may take the first exit for a failure, and end the one that still writes.
 #
-# Three kinds of state, by who has it. Model, optimiser, scheduler and scaler are alike on all replicas
-# (`SHARED`), the first two perhaps in shards (`CUT`). Registered objects and measurements are rank 0's:
-# `notes`, which must not leave with it. Random generators are each rank's own (draws/streams.py).
+# Three kinds of state, by who has it. Model, optimiser, scheduler and scaler are alike
+# on all replicas (`SHARED`), the first two perhaps in shards (`CUT`). Registered
+# objects and measurements are rank 0's:
+# `notes`, which must not leave with it. Random generators are each rank's own
+# (draws/streams.py).
 #
-# Nothing in a file runs code when it is loaded: `register` tries each state with torch's safe loader at once,
-# since an hour later, after a crash, it would be too late to say so. Tensors are left out of that trial, as
-# all are alike and some are large.
+# Nothing in a file runs code when it is loaded: `register` tries each state with
+# torch's safe loader at once, since an hour later, after a crash, it would be too late
+# to say so. Tensors are left out of that trial, as all are alike and some are large.
 #
-# Rank 0 alone looks for the newest sound file, and names it to the others: two that look by themselves might
-# see different ones, where a disk is shared. Damaged files are set aside, so that they never count among
-# those kept. On a disk rank 0 has compared checksums before it names one. In an object store each replica
-# compares those of what it fetches, and one that finds damage tells the others, before anything is loaded.
+# Rank 0 alone looks for the newest sound file, and names it to the others: two that
+# look by themselves might see different ones, where a disk is shared. Damaged files are
+# set aside, so that they never count among those kept. On a disk rank 0 has compared
+# checksums before it names one. In an object store each replica compares those of what
+# it fetches, and one that finds damage tells the others, before anything is loaded.
 
 import io
 import time
@@ -48,11 +52,13 @@ from coadapt.train.group.totals import Sums
 from coadapt.train.samples.stream import StreamPosition
 from coadapt.train.session import Session
 
-# Epochs of a fraction of a second need no checkpoint each: a flush to disk takes 5-50 ms.
+# Epochs of a fraction of a second need no checkpoint each: a flush to disk takes 5-50
+# ms.
 EPOCH_GAP_MIN_S = 1.0
 # What each replica may have a part of.
 CUT = frozenset({"model", "optimizer"})
-# What all replicas have alike in any case; of a pair with a name: model/NAME, and so on.
+# What all replicas have alike in any case; of a pair with a name: model/NAME, and so
+# on.
 SHARED = frozenset({"model", "optimizer", "scheduler", "scaler"})
 
 
@@ -62,7 +68,9 @@ class Stateful(Protocol):
 
 
 class Saver:
-    """Saves and restores the registered objects and the session. All replicas call alike; rank 0 writes."""
+    """Saves and restores the registered objects and the session. All replicas call
+    alike; rank 0 writes.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -89,7 +97,9 @@ class Saver:
         return list(self._objects.values())
 
     def register(self, name: str, item: Stateful) -> None:
-        """Keep `item` in checkpoints. InputError if its state is not plain data, or the name is taken."""
+        """Keep `item` in checkpoints. InputError if its state is not plain data, or the
+        name is taken.
+        """
         if name in self._objects:
             raise InputError("register(name)", name, "a name that is not taken")
         if self._store is not None:
@@ -97,7 +107,9 @@ class Saver:
         self._objects[name] = item
 
     def due(self, *, epoch_ended: bool = False) -> bool:
-        """Return whether it is time for a checkpoint; never while one is being written."""
+        """Return whether it is time for a checkpoint; never while one is being
+        written.
+        """
         if self._writer is None or self._writer.busy:
             return False
         period_s = self._session.config.times.checkpoint_every_s
@@ -106,10 +118,11 @@ class Saver:
         return time.monotonic() - self._saved_at >= period_s
 
     def save(self, *, stopped: bool = False) -> None:
-        """Take a checkpoint, between two steps; the file is written while training goes on.
+        """Take a checkpoint, between two steps; the file is written while training goes
+        on.
 
-        `stopped`: the processes are about to end, so the file is there when this returns. Raises OSError if
-        it, or the one before, could not be written.
+        `stopped`: the processes are about to end, so the file is there when this
+        returns. Raises OSError if it, or the one before, could not be written.
         """
         if self._writer is None:
             return
@@ -117,10 +130,8 @@ class Saver:
         self.gather()
         generators = self.draws.states()
         totals = session.figures.totals.gather(session.group)
-        first, cut = (
-            session.group.rank == 0,
-            session.model_is_sharded and session.group.distributed,
-        )
+        first = session.group.rank == 0
+        cut = session.model_is_sharded and session.group.distributed
         state = (
             {**self.state(totals, stopped=stopped), "rng": generators} if first else {}
         )
@@ -130,17 +141,22 @@ class Saver:
             (self._writer.write_now if stopped else self._writer.write)(state)
         if stopped:
             self._writer.wait()
-            # The others must not end first: a launcher may take that for a failure and end rank 0 as well.
+            # The others must not end first: a launcher may take that for a failure and
+            # end rank 0 as well.
             share_from_first(session.group, True)
         self._saved_at = time.monotonic()
 
     def wait(self) -> None:
-        """Return when the last checkpoint is on disk. Raises OSError if it could not be written."""
+        """Return when the last checkpoint is on disk. Raises OSError if it could not be
+        written.
+        """
         if self._writer is not None:
             self._writer.wait()
 
     def gather(self) -> None:
-        """Let every replica know all of what belongs to samples. Collective; before `state`."""
+        """Let every replica know all of what belongs to samples. Collective; before
+        `state`.
+        """
         for item in self._objects.values():
             if isinstance(item, PerSample):
                 item.gather()
@@ -163,7 +179,9 @@ class Saver:
         }
 
     def objects(self) -> dict[str, dict[str, object]]:
-        """Return the states of the registered objects, model and optimiser among them; tensors are in use."""
+        """Return the states of the registered objects, model and optimiser among them;
+        tensors are in use.
+        """
         return {name: item.state_dict() for name, item in self._objects.items()}
 
     def load_objects(self, objects: Mapping[str, dict[str, object]]) -> None:
@@ -180,7 +198,9 @@ class Saver:
         }
 
     def whole_state(self, totals: Sums, *, keep: bool) -> dict[str, object]:
-        """Return `state` with all tensors whole, in host memory, where `keep`; {} elsewhere. Collective."""
+        """Return `state` with all tensors whole, in host memory, where `keep`; {}
+        elsewhere. Collective.
+        """
         whole = gather_whole(self.sharded_states(), keep=keep)
         if not keep:
             return {}
@@ -195,11 +215,15 @@ class Saver:
         return {**self.state(totals), "objects": {**copy_to_host(own), **whole}}
 
     def load_targets(self, state: object) -> dict[str, Tensor]:
-        """Return what to load into for each mark in `state`, by path, cut as this replica's own tensors."""
+        """Return what to load into for each mark in `state`, by path, cut as this
+        replica's own tensors.
+        """
         return empty_shards(state, self._own_shards())
 
     def shard_paths(self) -> set[str]:
-        """Return the paths within `state` of the tensors of which this replica has a part."""
+        """Return the paths within `state` of the tensors of which this replica has a
+        part.
+        """
         return set(self._own_shards())
 
     def _own_shards(self) -> dict[str, Tensor]:
@@ -208,7 +232,9 @@ class Saver:
         return own
 
     def load(self, state: object) -> RunRecord:
-        """Take over what `state` returned elsewhere or earlier. Raises InputError if that was another run."""
+        """Take over what `state` returned elsewhere or earlier. Raises InputError if
+        that was another run.
+        """
         assert isinstance(state, dict)
         record = from_json(RunRecord, state["run"], "run")
         resume(self._session, record)
@@ -229,9 +255,11 @@ class Saver:
         return record
 
     def outline(self) -> dict[str, object]:
-        """Return what must be alike where a state is given and where it is loaded, as plain values.
+        """Return what must be alike where a state is given and where it is loaded, as
+        plain values.
 
-        The sample order, the names of registered objects, the models' tensors, and the optimisers' groups.
+        The sample order, the names of registered objects, the models' tensors, and the
+        optimisers' groups.
         """
         order = replace(self._session.data.order, num_samples=None)
         found: dict[str, object] = {
@@ -239,10 +267,8 @@ class Saver:
             "registered objects": sorted(self._objects),
         }
         for name, item in self._objects.items():
-            kind, state = (
-                name.split("/")[0],
-                item.state_dict() if name.split("/")[0] in CUT else {},
-            )
+            kind = name.split("/")[0]
+            state = item.state_dict() if name.split("/")[0] in CUT else {}
             if kind == "model":
                 found[name] = {
                     key: f"{tuple(value.shape)} {value.dtype}"
@@ -255,7 +281,9 @@ class Saver:
         return found
 
     def notes(self) -> dict[str, object]:
-        """Return what need not be alike on all replicas: measurements, and the user's own objects."""
+        """Return what need not be alike on all replicas: measurements, and the user's
+        own objects.
+        """
         state = self.state({})
         objects = state["objects"]
         assert isinstance(objects, dict)
@@ -278,9 +306,9 @@ class Saver:
     def restore(self) -> float | None:
         """Come back from the newest sound checkpoint, at whatever number of replicas.
 
-        Returns the seconds that stopping cost the generation before (its last step to the saved file), None
-        if there is no checkpoint or it was not made by a stop. Random generators go on where the same rank
-        left them; see `draws/streams.py`.
+        Returns the seconds that stopping cost the generation before (its last step to
+        the saved file), None if there is no checkpoint or it was not made by a stop.
+        Random generators go on where the same rank left them; see `draws/streams.py`.
         """
         self.wait()
         found = self._newest()
@@ -295,7 +323,9 @@ class Saver:
         return max(saved_at - record.last_step_at, 0.0) if record.stopped else None
 
     def _write_shards(self, state: dict[str, object]) -> None:
-        """Have this replica's parts written, and `state`, the first one's, without them."""
+        """Have this replica's parts written, and `state`, the first one's, without
+        them.
+        """
         assert self._writer is not None
         parts: dict[str, Tensor] = {}
         outline = flatten(state or {"objects": self.sharded_states()}, parts)
@@ -307,14 +337,16 @@ class Saver:
 
         Its tensors that are in parts are cut as this replica's own are.
         """
-        store, group = self._store, self._session.group
+        store = self._store
+        group = self._session.group
         while store is not None:
             name = share_from_first(
                 group, str(store.newest() or "") if group.rank == 0 else ""
             )
             if not name:
                 return None
-            found, why = None, ""
+            found = None
+            why = ""
             try:
                 with store.reading(name) as reading:
                     found = self._read(reading), reading.saved_at
@@ -337,7 +369,9 @@ class Saver:
 
 
 def open_store(config: TrainConfig) -> Store | None:
-    """Return where a run keeps its checkpoints, None for nowhere. Raises InputError for a bad URL."""
+    """Return where a run keeps its checkpoints, None for nowhere. Raises InputError for
+    a bad URL.
+    """
     if config.checkpoint_url:
         from coadapt.train.checkpoint.object_store import ObjectStore
 
@@ -355,7 +389,9 @@ def _loads_safely(_path: str, tensor: Tensor) -> bool:
 
 
 def _check_plain(name: str, state: object) -> None:
-    """Raise InputError unless torch can load `state` without running code: better now than after a crash."""
+    """Raise InputError unless torch can load `state` without running code: better now
+    than after a crash.
+    """
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.seek(0)

@@ -1,7 +1,9 @@
-"""What replicas write of a model that is cut, and read at another cut: torch.distributed.checkpoint, safely.
+"""What replicas write of a model that is cut, and read at another cut:
+torch.distributed.checkpoint, safely.
 
-A file per replica and torch's index of them, in a folder. Nothing that is read runs code: torch's own reader
-unpickles the index, this one lets it name only what an index is made of.
+A file per replica and torch's index of them, in a folder. Nothing that is read runs
+code: torch's own reader unpickles the index, this one lets it name only what an index
+is made of.
 """
 
 import pickle
@@ -43,7 +45,8 @@ ALLOWED = {
 def write_shards(
     folder: Path, parts: Mapping[str, Tensor], group: dist.ProcessGroup
 ) -> list[Path]:
-    """Write this replica's `parts` into `folder`, durably, and return its own files. Collective.
+    """Write this replica's `parts` into `folder`, durably, and return its own files.
+    Collective.
 
     Raises OSError on every replica if one cannot write.
     """
@@ -61,11 +64,12 @@ def read_shards(
     *,
     fetch: Callable[[str], object] = lambda _name: None,
 ) -> dict[str, Tensor]:
-    """Fill `targets` with what `folder` has under their names, however that was sharded; return them.
+    """Fill `targets` with what `folder` has under their names, however that was
+    sharded; return them.
 
-    fetch: brings a file of that name there, before it is read. Each replica reads for itself. Raises
-    pickle.UnpicklingError if the index is not one, OSError if it has not what is asked for, and what `fetch`
-    raises.
+    fetch: brings a file of that name there, before it is read. Each replica reads for
+    itself. Raises pickle.UnpicklingError if the index is not one, OSError if it has not
+    what is asked for, and what `fetch` raises.
     """
     if targets:
         fetch(INDEX)
@@ -85,7 +89,9 @@ def read_shards(
 
 
 class _Reader(FileSystemReader):
-    """Reads as torch's does, after it has read the index as ours is read, and fetched what it needs."""
+    """Reads as torch's does, after it has read the index as ours is read, and fetched
+    what it needs.
+    """
 
     def __init__(self, folder: Path, fetch: Callable[[str], object]) -> None:
         super().__init__(folder)
@@ -119,7 +125,9 @@ class _Reader(FileSystemReader):
 
 
 class _IndexUnpickler(pickle.Unpickler):
-    """Makes descriptions of tensors only: no other class, no function, nothing that holds an object."""
+    """Makes descriptions of tensors only: no other class, no function, nothing that
+    holds an object.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)

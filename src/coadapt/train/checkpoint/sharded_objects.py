@@ -1,4 +1,6 @@
-"""What replicas write of a model that is cut, into an object store: an object for each, and an index."""
+"""What replicas write of a model that is cut, into an object store: an object for each,
+and an index.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,8 +15,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from coadapt.objects import HashingFile, ObjectFolder
 from coadapt.train.checkpoint.sharded_files import INDEX
 
-# torch has a writer for fsspec too. Ours hashes on the way, so that nobody need read again what was written,
-# and never renames, which a store does by copying: the manifest says which index counts.
+# torch has a writer for fsspec too. Ours hashes on the way, so that nobody need read
+# again what was written, and never renames, which a store does by copying: the manifest
+# says which index counts.
 BESIDE = ".tmp"
 
 
@@ -24,7 +27,8 @@ def write_shards(
     parts: Mapping[str, Tensor],
     group: dist.ProcessGroup,
 ) -> dict[str, str]:
-    """Write this replica's `parts` into `folder`; return its objects' names -> SHA-256. Collective.
+    """Write this replica's `parts` into `folder`; return its objects' names -> SHA-256.
+    Collective.
 
     Raises OSError on every replica if one cannot write.
     """
@@ -45,7 +49,9 @@ class _Writer(FileSystemWriter):
 
 
 class _Objects(FileSystemBase):
-    """What torch's writer asks of a file system. digests: of the objects that were written, by name."""
+    """What torch's writer asks of a file system. digests: of the objects that were
+    written, by name.
+    """
 
     def __init__(self, objects: ObjectFolder) -> None:
         self._objects = objects

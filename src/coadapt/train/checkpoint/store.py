@@ -1,6 +1,8 @@
-"""Checkpoints on disk: written beside, flushed, renamed; the name carries the checksum; the last two stay.
+"""Checkpoints on disk: written beside, flushed, renamed; the name carries the checksum;
+the last two stay.
 
-A file each; or a folder, where each replica writes a part, with a manifest of its files' checksums.
+A file each; or a folder, where each replica writes a part, with a manifest of its
+files' checksums.
 """
 
 import hashlib
@@ -25,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 KEEP = 2  # the newest, and the one to fall back to
-# checkpoint-<number>-<first digits of the SHA-256>: of the file, whose name ends in .pt, or of the manifest
+# checkpoint-<number>-<first digits of the SHA-256>: of the file, whose name ends in
+# .pt, or of the manifest
 NAME = re.compile(r"checkpoint-(\d{8})-([0-9a-f]{16})(\.pt)?")
 DIGITS = 16
 MANIFEST = "manifest.json"
@@ -45,8 +48,8 @@ class DamagedError(Exception):
 
 
 class Reading(Protocol):
-    """One checkpoint, being read. saved_at: when it was written, s since 1970. in_parts: its tensors are in
-    a file per replica.
+    """One checkpoint, being read. saved_at: when it was written, s since 1970.
+    in_parts: its tensors are in a file per replica.
     """
 
     @property
@@ -60,7 +63,9 @@ class Reading(Protocol):
         ...
 
     def fill(self, targets: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Fill `targets` with the tensors of these names, however they were cut; return them."""
+        """Fill `targets` with the tensors of these names, however they were cut; return
+        them.
+        """
         ...
 
 
@@ -73,8 +78,8 @@ class CheckpointStore:
     def save(self, state: State) -> Path:
         """Write `state` durably and return its file; then drop all but the last `KEEP`.
 
-        `state` must consist of tensors, numbers, text, and lists, tuples and dicts of these: all that torch
-        loads without running code.
+        `state` must consist of tensors, numbers, text, and lists, tuples and dicts of
+        these: all that torch loads without running code.
         """
         with _writing:
             return self._save(state)
@@ -96,7 +101,8 @@ class CheckpointStore:
     def write_parts(
         self, folder: str, parts: Mapping[str, Tensor], group: dist.ProcessGroup
     ) -> dict[str, str]:
-        """Write this replica's `parts`, durably; return its files' names -> SHA-256. Collective.
+        """Write this replica's `parts`, durably; return its files' names -> SHA-256.
+        Collective.
 
         Raises OSError on every replica if one cannot write.
         """
@@ -110,9 +116,11 @@ class CheckpointStore:
     def finish_folder(
         self, folder: str, state: State, digests: Mapping[str, str]
     ) -> Path:
-        """Make what `begin_folder` gave a checkpoint and return its path; then drop all but the last `KEEP`.
+        """Make what `begin_folder` gave a checkpoint and return its path; then drop all
+        but the last `KEEP`.
 
-        digests: file name -> SHA-256 of what the replicas have written, durably; `state` joins it.
+        digests: file name -> SHA-256 of what the replicas have written, durably;
+        `state` joins it.
         """
         beside = Path(folder)
         files = {**digests, STATE_FILE: _write_state(state, beside / STATE_FILE)}
@@ -139,8 +147,10 @@ class CheckpointStore:
     def newest(self) -> Path | None:
         """Return the newest sound checkpoint, None if there never was one.
 
-        A damaged file is set aside with a warning, so that it does not count among those that are kept.
-        Raises RuntimeError if all are damaged. Waits for a write of this process that is under way.
+        A damaged file is set aside with a warning, so that it does not count among
+        those that are kept.
+        Raises RuntimeError if all are damaged. Waits for a write of this process that
+        is under way.
         """
         with _writing:
             return self._newest()
@@ -152,7 +162,8 @@ class CheckpointStore:
             self.set_aside(str(path), "checksum differs")
         if any(self._folder.glob(f"*{DAMAGED}")):
             raise RuntimeError(
-                f"all checkpoints in {self._folder} are damaged; remove them to start afresh"
+                f"all checkpoints in {self._folder} are damaged; remove them to "
+                f"start afresh"
             )
         return None
 
@@ -175,7 +186,9 @@ class CheckpointStore:
         return sorted((int(match[1]), path) for match, path in found if match)
 
     def _prune(self) -> None:
-        """Drop old checkpoints, damaged ones, and what a killed process left unfinished."""
+        """Drop old checkpoints, damaged ones, and what a killed process left
+        unfinished.
+        """
         old = [path for _, path in self._files()[:-KEEP]]
         _remove(
             [
@@ -210,7 +223,8 @@ class _Files:
 
 
 def read_checkpoint(path: Path) -> dict[str, object]:
-    """Return the state in `path`, tensors on the CPU. Raises ValueError for a newer format.
+    """Return the state in `path`, tensors on the CPU. Raises ValueError for a newer
+    format.
 
     Of a folder, it has marks in place of the tensors in parts.
     """
@@ -218,7 +232,9 @@ def read_checkpoint(path: Path) -> dict[str, object]:
 
 
 def read_state(file: Path, called: str) -> dict[str, object]:
-    """Return the state in `file`, `called` so in errors. Raises ValueError for a newer format."""
+    """Return the state in `file`, `called` so in errors. Raises ValueError for a newer
+    format.
+    """
     state: dict[str, object] = torch.load(file, map_location="cpu", weights_only=True)
     version = state.pop("format")
     if not isinstance(version, int) or version > FORMAT:

@@ -1,4 +1,6 @@
-"""Writes checkpoints in a thread of its own, so that training waits for the copy to host memory only."""
+"""Writes checkpoints in a thread of its own, so that training waits for the copy to
+host memory only.
+"""
 
 import logging
 import threading
@@ -22,7 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class Store(Protocol):
-    """Where checkpoints are kept: a folder of a disk (store.py), or of an object store (object_store.py)."""
+    """Where checkpoints are kept: a folder of a disk (store.py), or of an object store
+    (object_store.py).
+    """
 
     def save(self, state: State) -> Path | str: ...
     def begin_folder(self) -> str: ...
@@ -51,7 +55,9 @@ class BackgroundWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def write(self, state: State) -> None:
-        """Copy `state` and have it written; it may change once this returns. Waits for a write before."""
+        """Copy `state` and have it written; it may change once this returns. Waits for
+        a write before.
+        """
         self.wait()
         self._start(partial(self._store.save, copy_to_host(state)))
 
@@ -66,7 +72,9 @@ class BackgroundWriter:
     def write_shards(
         self, state: State, parts: Mapping[str, Tensor], group: Group
     ) -> None:
-        """As `write`, all replicas together: each its `parts`, the first one also `state`, that of all."""
+        """As `write`, all replicas together: each its `parts`, the first one also
+        `state`, that of all.
+        """
         self.wait()
         if self._talking is None or self._talking[0] is not group:
             # Of its own: what the threads say must not come between what training says.
@@ -81,9 +89,12 @@ class BackgroundWriter:
         self._start(job)
 
     def wait(self) -> None:
-        """Return when nothing is being written. Raises what the last write raised, once."""
+        """Return when nothing is being written. Raises what the last write raised,
+        once.
+        """
         self._join()
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         if error is not None:
             raise error
 
@@ -93,7 +104,8 @@ class BackgroundWriter:
             self._thread = None
 
     def _start(self, job: Callable[[], object]) -> None:
-        # Not a daemon: a script that ends without `Run.close` still gets its last checkpoint.
+        # Not a daemon: a script that ends without `Run.close` still gets its last
+        # checkpoint.
         self._thread = threading.Thread(
             target=self._run, args=(job,), name="coadapt-checkpoint", daemon=False
         )
@@ -109,7 +121,9 @@ class BackgroundWriter:
 def _write_folder(
     store: Store, state: State, parts: Mapping[str, Tensor], group: Group
 ) -> None:
-    """Write one checkpoint with all replicas of `group`. It is there for all of them when this returns."""
+    """Write one checkpoint with all replicas of `group`. It is there for all of them
+    when this returns.
+    """
     assert group.control is not None
     folder = share_from_first(group, store.begin_folder() if group.rank == 0 else "")
     digests = gather_all(group, store.write_parts(folder, parts, group.control))
@@ -121,7 +135,9 @@ def _write_folder(
 
 
 def copy_to_host(state: State) -> dict[str, object]:
-    """Return `state` with every tensor copied into host memory; one that occurs twice is copied once."""
+    """Return `state` with every tensor copied into host memory; one that occurs twice
+    is copied once.
+    """
     copies: dict[object, torch.Tensor] = {}
 
     def copied(_path: str, leaf: object) -> object:

@@ -1,1 +1,3 @@
-"""Random numbers of training: streams of the replicas, and draws that follow from a sample's place."""
+"""Random numbers of training: streams of the replicas, and draws that follow from a
+sample's place.
+"""

@@ -1,24 +1,30 @@
-"""Random numbers by the sample's place: `init(random="per-sample")`. Replaces torch's own random operators."""
+"""Random numbers by the sample's place: `init(random="per-sample")`. Replaces torch's
+own random operators.
+"""
 
-# The rule. What is drawn in a pass for its samples follows from the seed, the step, the number of the draw in
-# the pass, and the place of the sample in the epoch. So a sample gets the same dropout mask and the same noise
-# on whichever replica and in whichever pass it is.
+# The rule. What is drawn in a pass for its samples follows from the seed, the step, the
+# number of the draw in the pass, and the place of the sample in the epoch. So a sample
+# gets the same dropout mask and the same noise on whichever replica and in whichever
+# pass it is.
 #
-# How it is done. When a pass begins, torch's, NumPy's and Python's generators are set by seed and step,
-# alike in every pass of the step. Each operator that draws takes one number from torch's generator, the key
-# of the draw. Where the tensor has a row for each sample of the pass, row i is filled from the key and the
-# place of sample i. Anything else (a number for the whole step, a permutation) is torch's own draw, and the
-# same on all replicas, since all have the same generator. As the key comes from the generator, activation
-# checkpoints, which set the generator back, find the same masks again.
+# How it is done. When a pass begins, torch's, NumPy's and Python's generators are set
+# by seed and step, alike in every pass of the step. Each operator that draws takes one
+# number from torch's generator, the key of the draw. Where the tensor has a row for
+# each sample of the pass, row i is filled from the key and the place of sample i.
+# Anything else (a number for the whole step, a permutation) is torch's own draw, and
+# the same on all replicas, since all have the same generator. As the key comes from the
+# generator, activation checkpoints, which set the generator back, find the same masks
+# again.
 #
-# Where it is done. All random operators of torch, from Python or C++, end in a few kernels of the dispatcher
-# (`aten::bernoulli_`, `aten::normal_`, ...), so these are replaced, and nothing else gets slower. A mode of
-# torch (TorchFunctionMode) would be asked for each operator; replaced functions of the module would miss what
-# was imported from it by name.
+# Where it is done. All random operators of torch, from Python or C++, end in a few
+# kernels of the dispatcher (`aten::bernoulli_`, `aten::normal_`, ...), so these are
+# replaced, and nothing else gets slower. A mode of torch (TorchFunctionMode) would be
+# asked for each operator; replaced functions of the module would miss what was imported
+# from it by name.
 #
-# Which dimension has the samples: the first where its length is the number of samples of the pass, else the
-# second, else the first where it is a multiple (batch x heads, batch x tokens). A tensor that has the length
-# by chance is drawn by rows as well.
+# Which dimension has the samples: the first where its length is the number of samples
+# of the pass, else the second, else the first where it is a multiple (batch x heads,
+# batch x tokens). A tensor that has the length by chance is drawn by rows as well.
 
 import functools
 import math
@@ -75,7 +81,9 @@ NEEDS = (
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The samples of a pass: their places in the epoch, and whether the pass still runs."""
+    """The samples of a pass: their places in the epoch, and whether the pass still
+    runs.
+    """
 
     places: range
     runs: Callable[[], bool]
@@ -96,7 +104,8 @@ _rows: _Rows | None = None
 def no_rows() -> Iterator[None]:
     """Within it, torch draws as it always does."""
     global _rows  # noqa: PLW0603  # the kernels of torch are global, too
-    before, _rows = _rows, None
+    before = _rows
+    _rows = None
     try:
         yield
     finally:
@@ -104,7 +113,9 @@ def no_rows() -> Iterator[None]:
 
 
 def draw_for(places: range, runs: Callable[[], bool]) -> None:
-    """Let draws from here on be those of the samples at `places`, as long as the pass `runs`."""
+    """Let draws from here on be those of the samples at `places`, as long as the pass
+    `runs`.
+    """
     global _rows  # noqa: PLW0603  # as above
     _rows = _Rows(places, runs)
 
@@ -117,9 +128,11 @@ def draw_for_none() -> None:
 
 @functools.cache
 def replace_operators(device_type: str) -> None:
-    """Replace torch's random operators on that kind of device, for as long as the process lives.
+    """Replace torch's random operators on that kind of device, for as long as the
+    process lives.
 
-    They are torch's own wherever no pass runs. Raises InputError where torch is too old.
+    They are torch's own wherever no pass runs. Raises InputError where torch is too
+    old.
     """
     if not hasattr(torch.library, "get_kernel"):
         raise InputError("init(random)", "per-sample", NEEDS)
@@ -204,7 +217,8 @@ class _Draw:
 
     def row_by_row(self, *args: Any, **kwargs: Any) -> object:
         """Let torch draw each sample's part with a generator of its own."""
-        num_samples, dim = len(self._places), self._layout.dim
+        num_samples = len(self._places)
+        dim = self._layout.dim
         generator = torch.Generator(_first_tensor(args).device)
         results = []
         for number, place in enumerate(self._places):
@@ -218,7 +232,9 @@ class _Draw:
 
 
 def _part(item: object, dim: int, number: int, num_samples: int) -> object:
-    """Return the part of an argument that belongs to one sample: a view; what is no tensor, whole."""
+    """Return the part of an argument that belongs to one sample: a view; what is no
+    tensor, whole.
+    """
     if not isinstance(item, Tensor) or item.dim() <= dim:
         return item
     if item.shape[dim] % num_samples:

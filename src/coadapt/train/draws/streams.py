@@ -1,17 +1,21 @@
-"""Which random numbers each replica draws, from the begin of the epochs on, over all changes of replicas."""
+"""Which random numbers each replica draws, from the begin of the epochs on, over all
+changes of replicas.
+"""
 
-# The rules. Until the epochs begin all replicas draw alike, so models and splits that a seeded script makes
-# are the same everywhere. From then on rank r has a stream of its own: rank 0 that of the script, so that one
-# replica draws what the plain loop draws; any other rank one that follows from the run's seed, the step at
-# which the rank came up, and the rank.
+# The rules. Until the epochs begin all replicas draw alike, so models and splits that a
+# seeded script makes are the same everywhere. From then on rank r has a stream of its
+# own: rank 0 that of the script, so that one replica draws what the plain loop draws;
+# any other rank one that follows from the run's seed, the step at which the rank came
+# up, and the rank.
 #
-# A stream belongs to the rank, not to the process. At a change of replicas, in place or by a restart, all
-# states go over, and rank r goes on where rank r was; a rank that there was not begins one that was never
-# used, since its step is in the seed. So no stream is repeated, and a change in place draws what a restart
-# draws.
+# A stream belongs to the rank, not to the process. At a change of replicas, in place or
+# by a restart, all states go over, and rank r goes on where rank r was; a rank that
+# there was not begins one that was never used, since its step is in the seed. So no
+# stream is repeated, and a change in place draws what a restart draws.
 #
-# Under `init(random="per-sample")` each pass begins with generators set by seed and step instead, alike on
-# all replicas, and draws of samples go by their place (`by_sample`).
+# Under `init(random="per-sample")` each pass begins with generators set by seed and
+# step instead, alike on all replicas, and draws of samples go by their place
+# (`by_sample`).
 
 import logging
 from collections.abc import Sequence
@@ -66,15 +70,20 @@ class RandomDraws:
         return gather_all(group, rng_state(group.device))
 
     def begin(self) -> None:
-        """The epochs of a new run begin: let the streams of the ranks part. Collective."""
+        """The epochs of a new run begin: let the streams of the ranks part.
+        Collective.
+        """
         session = self._session
         own = mixed(torch.initial_seed(), session.config.seed) % RUN_SEEDS
         session.random_seed = share_from_first(session.group, own)
         self.go_on([rng_state(session.group.device)] * (session.group.rank == 0))
 
     def go_on(self, states: Sequence[RngState]) -> None:
-        """The run goes on in another group, or after a restart: `states` of the ranks before."""
-        session, rank = self._session, self._session.group.rank
+        """The run goes on in another group, or after a restart: `states` of the ranks
+        before.
+        """
+        session = self._session
+        rank = self._session.group.rank
         if rank < len(states):
             restore_rng(states[rank], session.group.device)
         else:
@@ -88,10 +97,12 @@ class RandomDraws:
             if session.group.rank and torch.initial_seed() != self._seed:
                 self._tell_seeded()
             return
-        seed, step = session.random_seed, session.progress.step
+        seed = session.random_seed
+        step = session.progress.step
         seed_for_data(mixed(OF_STEP, seed, step))
         if session.group.device.type == "cuda":
-            # Only what is fused with other operators still draws from it: no two passes alike.
+            # Only what is fused with other operators still draws from it: no two passes
+            # alike.
             torch.cuda.manual_seed(mixed(OF_FUSED, seed, step, current.start))
         # A stand-in has one sample, of no weight.
         places = range(current.start, max(current.stop, current.start + 1))
@@ -103,18 +114,24 @@ class RandomDraws:
             draw_for_none()
 
     def _tell_seeded(self) -> None:
-        """Once: the script has set the generator that the replicas were to have each for itself."""
+        """Once: the script has set the generator that the replicas were to have each
+        for itself.
+        """
         if not self._told and self._session.group.rank == 1:
             logger.warning(
-                "step %d: the script seeds torch within its epochs, so all replicas draw the same dropout "
-                "masks and noise: seed before run.epochs(...), or by the replica too (seed + run.rank)",
+                "step %d: the script seeds torch within its epochs, so all replicas "
+                "draw the same dropout "
+                "masks and noise: seed before run.epochs(...), or by the replica too "
+                "(seed + run.rank)",
                 self._session.progress.step,
             )
         self._told = True
 
 
 def data_keys(session: Session, places: range) -> list[int]:
-    """Return what the samples at `places` of the present epoch are drawn by in their data set."""
+    """Return what the samples at `places` of the present epoch are drawn by in their
+    data set.
+    """
     key = mixed(OF_DATA, session.random_seed, session.progress.epoch)
     keys = keys_of(key, places, torch.device("cpu"))
     return cast("list[int]", keys.bitwise_and_(SEEDS - 1).tolist())

@@ -1,9 +1,12 @@
-"""Random words, uniform and normal numbers as a function of a key and an index, in plain tensor operations."""
+"""Random words, uniform and normal numbers as a function of a key and an index, in
+plain tensor operations.
+"""
 
-# SplitMix64 (Steele, Lea and Flood 2014): word i of the stream with key k is mix(k + i * GOLDEN), where `mix`
-# is a bijection of 64 bits. So any part of any stream can be had without what comes before it, on every
-# device, in a few operations on whole tensors. torch has no unsigned 64-bit arithmetic, but signed products
-# and sums wrap in the same bits; a shift to the right copies the sign, which a mask takes away again.
+# SplitMix64 (Steele, Lea and Flood 2014): word i of the stream with key k is mix(k + i
+# * GOLDEN), where `mix` is a bijection of 64 bits. So any part of any stream can be had
+# without what comes before it, on every device, in a few operations on whole tensors.
+# torch has no unsigned 64-bit arithmetic, but signed products and sums wrap in the same
+# bits; a shift to the right copies the sign, which a mask takes away again.
 
 import torch
 from torch import Tensor
@@ -34,7 +37,9 @@ def mix(words: Tensor) -> Tensor:
 
 
 def mixed(*parts: int) -> int:
-    """Return one key of 63 bits from whole numbers, such as a seed, a step and a place."""
+    """Return one key of 63 bits from whole numbers, such as a seed, a step and a
+    place.
+    """
     key = 0
     for part in parts:
         key = _mixed(key ^ _mixed(part + 0x9E3779B97F4A7C15))
@@ -50,20 +55,27 @@ def _mixed(word: int) -> int:
 
 
 def keys_of(key: int, places: range, device: torch.device) -> Tensor:
-    """Return the keys (len(places),) of the streams of `places`, which must be consecutive."""
-    first, stop = places.start, places.stop
+    """Return the keys (len(places),) of the streams of `places`, which must be
+    consecutive.
+    """
+    first = places.start
+    stop = places.stop
     found = torch.arange(first, stop, dtype=torch.int64, device=device)
     return mix(found.mul_(GOLDEN).add_(key))
 
 
 def words_of(keys: Tensor, count: int) -> Tensor:
-    """Return the first words (len(keys), count) of the streams with these `keys`, as signed numbers."""
+    """Return the first words (len(keys), count) of the streams with these `keys`, as
+    signed numbers.
+    """
     index = torch.arange(1, count + 1, dtype=torch.int64, device=keys.device)
     return mix(index.mul_(GOLDEN) + keys.unsqueeze(1))
 
 
 def below(words: Tensor, probability: float) -> Tensor:
-    """Return for each word whether it is among the lowest share `probability` of all words."""
+    """Return for each word whether it is among the lowest share `probability` of all
+    words.
+    """
     if probability >= 1.0:
         return torch.ones_like(words, dtype=torch.bool)
     return words < int(probability * 2.0**64) - 2**63
@@ -77,7 +89,9 @@ def uniform(words: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def normal(words: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return standard normal numbers, each from one word; float32 unless `dtype` is float64."""
+    """Return standard normal numbers, each from one word; float32 unless `dtype` is
+    float64.
+    """
     wide = dtype if dtype == torch.float64 else torch.float32
     bits = _UNIFORM_BITS[wide]
     # Signed, and shifted by a half: symmetric in (-1, 1), and never an end of it.

@@ -1,6 +1,8 @@
-"""How an uncaught exception ends a replica: the first to fail tells it, the others say one line or nothing.
+"""How an uncaught exception ends a replica: the first to fail tells it, the others say
+one line or nothing.
 
-Without this, every replica prints its own traceback: of the same mistake, or of the connection that broke.
+Without this, every replica prints its own traceback: of the same mistake, or of the
+connection that broke.
 """
 
 import json
@@ -32,9 +34,11 @@ LOST_CONTACT = (
     "remote process exited",
     "NCCL communicator was aborted",
 )
-# A mistake that all replicas make alike is best told by the first of them: the others let it go ahead.
+# A mistake that all replicas make alike is best told by the first of them: the others
+# let it go ahead.
 PRECEDENCE_S = 0.5
-# The one that failed is to end first, so that any launcher takes it for the cause; it needs 0.3-2 s.
+# The one that failed is to end first, so that any launcher takes it for the cause; it
+# needs 0.3-2 s.
 PEER_WAIT_S = 3.0
 POLL_S = 0.05
 STORE_TIMEOUT_S = 2.0
@@ -52,7 +56,9 @@ class Failure:
     text: str
 
     def same_mistake(self, other: "Failure") -> bool:
-        """Return whether both were raised by the same line; texts may name a rank or a device."""
+        """Return whether both were raised by the same line; texts may name a rank or a
+        device.
+        """
         return (self.kind, self.where) == (other.kind, other.where)
 
     def __str__(self) -> str:
@@ -60,11 +66,14 @@ class Failure:
 
 
 class FailureReporter:
-    """Hears of the exception that ends this process. `exit_code` is None as long as there was none."""
+    """Hears of the exception that ends this process. `exit_code` is None as long as
+    there was none.
+    """
 
     def __init__(self, session: Session, stop: StopSignal) -> None:
         self.exit_code: int | None = None
-        # Returns a line to print in place of the traceback, None for errors that it does not know.
+        # Returns a line to print in place of the traceback, None for errors that it
+        # does not know.
         self.explain: Callable[[Exception], str | None] = lambda _: None
         self._session = session
         self._stop = stop
@@ -74,23 +83,30 @@ class FailureReporter:
 
     @property
     def forked(self) -> bool:
-        """Return whether this process is a child that the script forked: the run is its parent's."""
+        """Return whether this process is a child that the script forked: the run is its
+        parent's.
+        """
         return os.getpid() != self._process
 
     def install(self) -> None:
-        """Hear of uncaught exceptions from now on; what heard of them before still prints tracebacks."""
+        """Hear of uncaught exceptions from now on; what heard of them before still
+        prints tracebacks.
+        """
         self._otherwise = sys.excepthook
         sys.excepthook = self._on_exception
 
     def uninstall(self) -> None:
-        """Hear of no more exceptions, unless somebody has put a hook of their own before this one."""
+        """Hear of no more exceptions, unless somebody has put a hook of their own
+        before this one.
+        """
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._otherwise
 
     def leave(self, *, unfinished: bool) -> None:
         """End this process if another one failed first, but after that one.
 
-        `unfinished`: training goes on elsewhere, so the others are told why this replica is gone.
+        `unfinished`: training goes on elsewhere, so the others are told why this
+        replica is gone.
         """
         if self.exit_code is None and unfinished:
             rank = self._session.group.rank
@@ -98,14 +114,16 @@ class FailureReporter:
             own = Failure(rank=rank, kind="SystemExit", where="", text=why)
             if self._first_failure(own) == own:
                 self._write(
-                    "the script left run.epochs before its end (sys.exit, break, return): fine if all do"
+                    "the script left run.epochs before its end (sys.exit, break, "
+                    "return): fine if all do"
                 )
         if self.exit_code is None or not self._session.group.distributed:
             return
         first = self.exit_code == EXIT_FAILED
         if first and self._session.group.rank:
             return
-        # The first replica may be the one that keeps the store in which the others read who failed first.
+        # The first replica may be the one that keeps the store in which the others read
+        # who failed first.
         deadline = time.monotonic() + (2 * PRECEDENCE_S if first else PEER_WAIT_S)
         while time.monotonic() < deadline and not self._stop.requested:
             time.sleep(POLL_S)
@@ -123,13 +141,15 @@ class FailureReporter:
         error: BaseException,
         trace: TracebackType | None,
     ) -> None:
-        # The interpreter sets it before it calls the hook. A script may call the hook too, to print an error
-        # that it got over or that ended one of its threads: training goes on.
+        # The interpreter sets it before it calls the hook. A script may call the hook
+        # too, to print an error that it got over or that ended one of its threads:
+        # training goes on.
         ends = getattr(sys, "last_value", None) is error
         if self.forked or not ends or not isinstance(error, Exception):
             self._otherwise(kind, error, trace)
             return
-        lost, explained = is_lost_contact(error), self.explain(error)
+        lost = is_lost_contact(error)
+        explained = self.explain(error)
         group = self._session.group
         if group.rank and not lost:
             time.sleep(PRECEDENCE_S)
@@ -139,19 +159,22 @@ class FailureReporter:
         self.exit_code = EXIT_PEER_LOST if lost or told_elsewhere else EXIT_FAILED
         self._stop.failed()
         if group.distributed:
-            # The interpreter may wait for threads of the script, and the other replicas for this process.
+            # The interpreter may wait for threads of the script, and the other replicas
+            # for this process.
             self._limit = exit_after(PEER_WAIT_S + EXIT_GRACE_S, self.exit_code)
         if (
             first is not None
             and told_elsewhere
             and (lost or failure.same_mistake(first))
         ):
-            # Where all print to one terminal, a line from each would bury the first one's.
+            # Where all print to one terminal, a line from each would bury the first
+            # one's.
             if group.rank == 0 and not failure.same_mistake(first):
                 self._write(f"replica {first.rank} failed first: {first}")
         elif lost:
             self._write(
-                "lost contact with another replica, which told no reason: killed, or left its epochs early"
+                "lost contact with another replica, which told no reason: killed, or "
+                "left its epochs early"
             )
         elif explained is not None:
             sys.stderr.write(f"{explained}\n")
@@ -161,7 +184,9 @@ class FailureReporter:
             self._otherwise(kind, error, trace)
 
     def _first_failure(self, own: Failure) -> Failure | None:
-        """Return the first failure of this generation, `own` if it is; None if that cannot be found out."""
+        """Return the first failure of this generation, `own` if it is; None if that
+        cannot be found out.
+        """
         if not self._session.group.distributed:
             return own
         message = json.dumps(asdict(own))
@@ -174,12 +199,15 @@ class FailureReporter:
         return Failure(**json.loads(first))
 
     def _write(self, text: str) -> None:
-        rank, step = self._session.group.rank, self._session.progress.step
+        rank = self._session.group.rank
+        step = self._session.progress.step
         sys.stderr.write(f"replica {rank} ends at step {step}: {text}\n")
 
 
 def tell_input_errors() -> None:
-    """Let an InputError that ends this process print one line, before there is a run that could."""
+    """Let an InputError that ends this process print one line, before there is a run
+    that could.
+    """
     otherwise = sys.excepthook
 
     def tell(

@@ -1,4 +1,6 @@
-"""SIGTERM becomes a flag that the step loop looks at; a second one, or too long a wait, ends the process."""
+"""SIGTERM becomes a flag that the step loop looks at; a second one, or too long a wait,
+ends the process.
+"""
 
 import functools
 import logging
@@ -23,15 +25,19 @@ logger = logging.getLogger(__name__)
 
 # What a shell reports for a process that SIGTERM ended: nothing was saved.
 EXIT_UNSAVED = 128 + signal.SIGTERM
-# `timeout` signals its child, and then the group that the child is in; shells and launchers pass signals on
-# that their children got already. Within this time it is still the first one.
+# `timeout` signals its child, and then the group that the child is in; shells and
+# launchers pass signals on that their children got already. Within this time it is
+# still the first one.
 REPEAT_S = 2.0
-# Interpreter and process group have been seen to hang at the end of a replica; its state is safe by then.
+# Interpreter and process group have been seen to hang at the end of a replica; its
+# state is safe by then.
 EXIT_GRACE_S = 5.0
 
 
 class StopSignal:
-    """Asked to stop or not. `exit_code` is what a forced end reports: set it once the state is saved."""
+    """Asked to stop or not. `exit_code` is what a forced end reports: set it once the
+    state is saved.
+    """
 
     def __init__(
         self,
@@ -41,9 +47,11 @@ class StopSignal:
         listeners_dir: Path | None = None,
         member: str = "",
     ) -> None:
-        """`timeout_s`: from the first signal to the forced end. `repeat_s`: a second one is the first's echo.
+        """`timeout_s`: from the first signal to the forced end. `repeat_s`: a second
+        one is the first's echo.
 
-        listeners_dir: where this process says that it listens, that it trains, and how that ended; member:
+        listeners_dir: where this process says that it listens, that it trains, and how
+        that ended; member:
         the replica that it is (model/rescale.py).
         """
         self.exit_code = EXIT_UNSAVED
@@ -61,14 +69,16 @@ class StopSignal:
         return self._requested.is_set()
 
     def install(self) -> None:
-        """Catch SIGTERM from now on, if this is the main thread: elsewhere Python allows no handlers.
+        """Catch SIGTERM from now on, if this is the main thread: elsewhere Python
+        allows no handlers.
 
-        The watching thread reads the wake-up descriptor, so it hears of the signal even while the main thread
-        waits inside a collective for a peer that is gone.
+        The watching thread reads the wake-up descriptor, so it hears of the signal even
+        while the main thread waits inside a collective for a peer that is gone.
         """
         if threading.current_thread() is not threading.main_thread():
             logger.warning(
-                "not in the main thread: SIGTERM will end this process without a checkpoint"
+                "not in the main thread: SIGTERM will end this process without a "
+                "checkpoint"
             )
             return
         reader, writer = socket.socketpair()
@@ -86,7 +96,9 @@ class StopSignal:
         self.trains()
 
     def take_back(self) -> None:
-        """Be asked again, where another library has put a handler of its own in the place of this one."""
+        """Be asked again, where another library has put a handler of its own in the
+        place of this one.
+        """
         if self._installed and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_signal)
 
@@ -116,7 +128,9 @@ class StopSignal:
         self.ended()
 
     def _say(self, word: str) -> None:
-        """Write a word for the launcher, in one instant. Where it cannot be written training goes on."""
+        """Write a word for the launcher, in one instant. Where it cannot be written
+        training goes on.
+        """
         if self._notice is None:
             return
         try:
@@ -133,11 +147,14 @@ class StopSignal:
         self.request()
 
     def _watch(self, reader: socket.socket, _writer: socket.socket) -> None:
-        """Wait for SIGTERM, then for a second one until the time is over. `_writer` is only kept open."""
+        """Wait for SIGTERM, then for a second one until the time is over. `_writer` is
+        only kept open.
+        """
         while signal.SIGTERM not in reader.recv(16):
             pass
         self.request()
-        began, again = time.monotonic(), False
+        began = time.monotonic()
+        again = False
         try:
             while not again:
                 reader.settimeout(
@@ -156,7 +173,9 @@ class StopSignal:
 
 
 def exit_after(seconds: float, code: int) -> threading.Timer:
-    """End the process with `code` if it still lives then, unless what is returned is cancelled before."""
+    """End the process with `code` if it still lives then, unless what is returned is
+    cancelled before.
+    """
     timer = threading.Timer(seconds, os._exit, (code,))
     timer.daemon = True
     timer.start()
@@ -164,7 +183,9 @@ def exit_after(seconds: float, code: int) -> threading.Timer:
 
 
 def end_now(code: int) -> None:
-    """End the process without the interpreter's clean-up: with torch 2 s on a busy machine (measured)."""
+    """End the process without the interpreter's clean-up: with torch 2 s on a busy
+    machine (measured).
+    """
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -173,9 +194,11 @@ def end_now(code: int) -> None:
 
 @functools.cache
 def _keep_from_children() -> None:
-    """From now on a forked child (a loader's, the user's own) that is terminated does not stop its parent.
+    """From now on a forked child (a loader's, the user's own) that is terminated does
+    not stop its parent.
 
-    It shares the parent's wake-up descriptor until it has let go of it, and may be terminated before.
+    It shares the parent's wake-up descriptor until it has let go of it, and may be
+    terminated before.
     """
     forking = threading.local()
 

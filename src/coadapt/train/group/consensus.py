@@ -1,25 +1,33 @@
-"""What the replicas agree on between steps: one small all-reduce, under way while the next step computes."""
+"""What the replicas agree on between steps: one small all-reduce, under way while the
+next step computes.
+"""
 
-# The rules. After a step, each replica posts its flags, and goes on; an all-reduce sums them on the CPU
-# beside the next step's work; at the next consensus all collect the same sum, and act on it before they post
-# again. So what one replica knows (SIGTERM) or rank 0 decides (save, another batch, a rescale) is done by all
-# between the same two steps, one consensus late, and training never waits for a round trip.
+# The rules. After a step, each replica posts its flags, and goes on; an all-reduce sums
+# them on the CPU beside the next step's work; at the next consensus all collect the
+# same sum, and act on it before they post again. So what one replica knows (SIGTERM) or
+# rank 0 decides (save, another batch, a rescale) is done by all between the same two
+# steps, one consensus late, and training never waits for a round trip.
 #
-# Why a sum. Whoever is told something counts: a flag that any replica set is above 0. Norms of gradients add
-# up anyhow. And a sum shows disagreement without another message: if n times my own value is the sum for
-# every one of n replicas, then all values are equal; where they are not, at least one replica finds n times
-# its own to differ, and ends the run with a sentence. So steps are compared (somebody left the loop), and
-# backwards that were left out, as bits, each step a power of two: gradients of different steps would mix.
+# Why a sum. Whoever is told something counts: a flag that any replica set is above 0.
+# Norms of gradients add up anyhow. And a sum shows disagreement without another
+# message: if n times my own value is the sum for every one of n replicas, then all
+# values are equal; where they are not, at least one replica finds n times its own to
+# differ, and ends the run with a sentence. So steps are compared (somebody left the
+# loop), and backwards that were left out, as bits, each step a power of two: gradients
+# of different steps would mix.
 #
-# Why not in every step. One exchange costs 0.3 to 0.6 ms. Steps of less than 0.4 s share one among up to
-# eight; rank 0 sets the stride, from the sum on alike for all. Where a step is measured, norms must be taken
-# before the next measured one, so the stride divides the period of measuring (`samples/pace.py`). A replica
-# alone collects what it posted itself, and posts nothing where there is nothing to act on; besides, it looks
-# whether there is something in as few of short steps, since that alone took a twentieth of a tiny model's.
+# Why not in every step. One exchange costs 0.3 to 0.6 ms. Steps of less than 0.4 s
+# share one among up to eight; rank 0 sets the stride, from the sum on alike for all.
+# Where a step is measured, norms must be taken before the next measured one, so the
+# stride divides the period of measuring (`samples/pace.py`). A replica alone collects
+# what it posted itself, and posts nothing where there is nothing to act on; besides, it
+# looks whether there is something in as few of short steps, since that alone took a
+# twentieth of a tiny model's.
 #
-# A wait has a limit only where a replica knows that the others may wait for something it will not do: after a
-# backward that it skipped, or a loop that it left early (`skipped_wait_s`). Else a slow step is a slow step,
-# and a dead replica breaks the connection, which ends the wait.
+# A wait has a limit only where a replica knows that the others may wait for something
+# it will not do: after a backward that it skipped, or a loop that it left early
+# (`skipped_wait_s`). Else a slow step is a slow step, and a dead replica breaks the
+# connection, which ends the wait.
 
 import math
 from collections.abc import Sequence
@@ -78,10 +86,11 @@ class NormSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What must be alike on all replicas, with squares from which all see whether it is: wrappers/drift.py.
+    """What must be alike on all replicas, with squares from which all see whether it
+    is: wrappers/drift.py.
 
-    told: how many replicas gave theirs. exact: a whole number below 2^20. checksum: of the parameters, up to
-    rounding; scale: their norm.
+    told: how many replicas gave theirs. exact: a whole number below 2^20. checksum: of
+    the parameters, up to rounding; scale: their norm.
     """
 
     told: float = 0.0
@@ -105,15 +114,18 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFlags:
-    """The flags of one replica; after the all-reduce, their sums, so a flag counts the replicas that set it.
+    """The flags of one replica; after the all-reduce, their sums, so a flag counts the
+    replicas that set it.
 
-    Only rank 0 sets `save`, `rescale` (a generation; 0: none), `stride` (steps between the next consensus and
-    the one after it) and `batch` (None: no change). over: no step of the epoch is left. step: how many were
-    done. skipped: which of those since the last consensus had no backward, a power of two for each;
-    backwards: how many exchanged gradients in them.
+    Only rank 0 sets `save`, `rescale` (a generation; 0: none), `stride` (steps between
+    the next consensus and the one after it) and `batch` (None: no change). over: no
+    step of the epoch is left. step: how many were done. skipped: which of those since
+    the last consensus had no backward, a power of two for each; backwards: how many
+    exchanged gradients in them.
     noise: the script has asked for the noise scale.
-    further: norms of the models that are trained beside the first. computed: how long each rank computed
-    last, in seconds, a row with a number of one's own in one's own place; 0: not measured.
+    further: norms of the models that are trained beside the first. computed: how long
+    each rank computed last, in seconds, a row with a number of one's own in one's own
+    place; 0: not measured.
     """
 
     stop: float = 0.0
@@ -146,7 +158,9 @@ class StepFlags:
 
     @classmethod
     def from_numbers(cls, numbers: list[float], num_computed: int = 0) -> "StepFlags":
-        """Return the flags that have these numbers; num_computed: how long their row of times is."""
+        """Return the flags that have these numbers; num_computed: how long their row of
+        times is.
+        """
         left = iter(numbers)
         own = {name: next(left) for name in _OWN}
         total, atomic, accumulation = (int(next(left)) for _ in range(3))
@@ -184,7 +198,9 @@ class StepConsensus:
     """Sums `StepFlags` over the group. Every replica must call in the same order."""
 
     def __init__(self, skipped_wait_s: float) -> None:
-        """skipped_wait_s: for the other replicas, where this one skipped a backward that they may need."""
+        """skipped_wait_s: for the other replicas, where this one skipped a backward
+        that they may need.
+        """
         self._skipped_wait = timedelta(seconds=skipped_wait_s)
         self._own: StepFlags | None = None
         self._norms: Sequence[GradNorms | None] = ()
@@ -203,9 +219,11 @@ class StepConsensus:
         norms: Sequence[GradNorms | None] = (),
         computed_s: float = 0.0,
     ) -> None:
-        """Begin to sum this replica's flags and its norms of the step; `collect` returns the sum.
+        """Begin to sum this replica's flags and its norms of the step; `collect`
+        returns the sum.
 
-        norms: of each model that is trained, as many on every replica. computed_s: how long it computed last.
+        norms: of each model that is trained, as many on every replica. computed_s: how
+        long it computed last.
         """
         assert self._own is None, "collect before the next post"
         if norms:
@@ -213,7 +231,8 @@ class StepConsensus:
                 NormSums() if item is None else NormSums.of(item) for item in norms
             )
             flags = replace(flags, norms=first, further=tuple(further))
-        self._own, self._norms = flags, norms
+        self._own = flags
+        self._norms = norms
         if group.distributed:
             flags = replace(
                 flags,
@@ -224,16 +243,21 @@ class StepConsensus:
             values = torch.tensor(flags.numbers(), dtype=torch.float64)
             work = dist.all_reduce(values, group=group.control, async_op=True)
             assert work is not None
-            self._sum, self._size = (values, work), group.size
+            self._sum = (values, work)
+            self._size = group.size
 
     def collect(self, *, left: bool = False) -> StepFlags | None:
-        """Return the sum of what was posted last, None if nothing is under way. Waits for all replicas.
+        """Return the sum of what was posted last, None if nothing is under way. Waits
+        for all replicas.
 
-        left: this replica left the loop over the loader before the epoch's end. If the others go on in it,
-        they wait for its gradients, and nothing ever comes from them.
-        Raises RuntimeError where the others are at another step, or ran a backward that this replica did not.
+        left: this replica left the loop over the loader before the epoch's end. If the
+        others go on in it, they wait for its gradients, and nothing ever comes from
+        them.
+        Raises RuntimeError where the others are at another step, or ran a backward that
+        this replica did not.
         """
-        own, self._own = self._own, None
+        own = self._own
+        self._own = None
         if self._sum is None:
             return own
         (values, work), self._sum = self._sum, None
@@ -243,7 +267,8 @@ class StepConsensus:
         elif left:
             self._wait_for_sure(
                 work,
-                "after this one left the loop over the loader: all must leave it together",
+                "after this one left the loop over the loader: all must leave it "
+                "together",
             )
         else:
             work.wait()
@@ -252,7 +277,9 @@ class StepConsensus:
         return agreed
 
     def norms(self, agreed: StepFlags) -> list[GradNorms | None]:
-        """Return the group's norms in what was collected last, of each model; None: of no use."""
+        """Return the group's norms in what was collected last, of each model; None: of
+        no use.
+        """
         return [
             _whole(sums, own)
             for sums, own in zip(
@@ -261,12 +288,15 @@ class StepConsensus:
         ]
 
     def _wait_for_sure(self, work: dist.Work, when: str) -> None:
-        """Wait for the others, who may wait for a backward that this replica does not run."""
+        """Wait for the others, who may wait for a backward that this replica does not
+        run.
+        """
         try:
             work.wait(self._skipped_wait)
         except RuntimeError as error:
             raise RuntimeError(
-                f"nothing from the other replicas within {self._skipped_wait.total_seconds():g} s "
+                f"nothing from the other replicas within "
+                f"{self._skipped_wait.total_seconds():g} s "
                 f"{when}: {error}"
             ) from None
 
@@ -276,7 +306,8 @@ def _whole(sums: NormSums, own: GradNorms | None) -> GradNorms | None:
     layers = None
     if own is None or sums.unusable:
         return None
-    # Of all examples of the step, or of its last half where two successive ones are compared.
+    # Of all examples of the step, or of its last half where two successive ones are
+    # compared.
     if sums.layers_count and sums.layers_count == own.samples / (
         2.0 if own.differenced else 1.0
     ):
@@ -300,22 +331,27 @@ def _whole(sums: NormSums, own: GradNorms | None) -> GradNorms | None:
 
 
 def _check_alike(own: StepFlags, agreed: StepFlags, size: int) -> None:
-    """Raise RuntimeError unless all of `size` replicas did the same steps, each with a backward or without.
+    """Raise RuntimeError unless all of `size` replicas did the same steps, each with a
+    backward or without.
 
-    Where they do not, at least one of them finds that the sum is not `size` times its own.
+    Where they do not, at least one of them finds that the sum is not `size` times its
+    own.
     """
     if agreed.step != own.step * size:
         raise RuntimeError(
-            f"after {own.step:.0f} steps here, not all of {size} replicas are at the same one: all must "
+            f"after {own.step:.0f} steps here, not all of {size} replicas are at the "
+            f"same one: all must "
             "leave the loop over the loader together"
         )
     if agreed.skipped != own.skipped * size:
         raise RuntimeError(
-            f"not all of {size} replicas ran a backward in the same steps: all must, or their gradients mix; "
+            f"not all of {size} replicas ran a backward in the same steps: all must, "
+            f"or their gradients mix; "
             "to leave samples out, multiply their loss by 0"
         )
     if agreed.backwards != own.backwards * size:
         raise backwards_differ(
-            f"{own.backwards:.0f} here since the replicas last talked, {agreed.backwards:.0f} on all {size}, "
+            f"{own.backwards:.0f} here since the replicas last talked, "
+            f"{agreed.backwards:.0f} on all {size}, "
             f"up to step {own.step:.0f}"
         )

@@ -1,16 +1,22 @@
-"""Gather the rows of all replicas, however many each has, with gradients: for losses over a whole batch."""
+"""Gather the rows of all replicas, however many each has, with gradients: for losses
+over a whole batch.
+"""
 
-# A contrastive loss (CLIP, SimCLR) compares each sample with all others of the step. torch's own `all_gather`
-# wants as many rows of every replica; shares of a step differ where its samples cannot be dealt equally.
+# A contrastive loss (CLIP, SimCLR) compares each sample with all others of the step.
+# torch's own `all_gather` wants as many rows of every replica; shares of a step differ
+# where its samples cannot be dealt equally.
 #
-# The gradient. Replica r computes a loss L_r, and the step's loss is Σ w_r L_r, w_r its share of the step's
-# samples: that is how the run adds up gradients. So what replica q's rows x_q are to get is Σ_r w_r dL_r/dx_q,
-# and since the run multiplies all that replica q computes by w_q afterwards, backward gives the sum over w_q.
-# That is right for both ways in which such losses are written: each replica takes the mean over its own rows
-# (against all columns), or each computes the same loss of the whole batch.
+# The gradient. Replica r computes a loss L_r, and the step's loss is Σ w_r L_r, w_r its
+# share of the step's samples: that is how the run adds up gradients. So what replica
+# q's rows x_q are to get is Σ_r w_r dL_r/dx_q, and since the run multiplies all that
+# replica q computes by w_q afterwards, backward gives the sum over w_q.
+# That is right for both ways in which such losses are written: each replica takes the
+# mean over its own rows (against all columns), or each computes the same loss of the
+# whole batch.
 #
-# A replica whose share is empty runs its body on a stand-in of weight 0. Its row is given to nobody else; the
-# replica itself sees it at its own place, so that labels which count rows stay in range.
+# A replica whose share is empty runs its body on a stand-in of weight 0. Its row is
+# given to nobody else; the replica itself sees it at its own place, so that labels
+# which count rows stay in range.
 
 from typing import Any
 
@@ -23,10 +29,12 @@ from coadapt.train.group.group import Group, gather_all
 
 
 def gather_rows(tensor: Tensor, group: Group, weight: float) -> tuple[Tensor, int]:
-    """Return the rows of all replicas in rank order, and at which of them this replica's begin.
+    """Return the rows of all replicas in rank order, and at which of them this
+    replica's begin.
 
-    tensor: (own rows, ...), all but the first dimension alike on all replicas. weight: of this replica's loss
-    in the step's. Collective. Raises InputError where other dimensions or types differ.
+    tensor: (own rows, ...), all but the first dimension alike on all replicas. weight:
+    of this replica's loss in the step's. Collective. Raises InputError where other
+    dimensions or types differ.
     """
     if tensor.dim() == 0:
         raise InputError("run.gather(tensor)", "a number", "a tensor of rows")

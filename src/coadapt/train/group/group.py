@@ -1,4 +1,6 @@
-"""The replicas that train together right now. A new group may replace it between two steps of one process."""
+"""The replicas that train together right now. A new group may replace it between two
+steps of one process.
+"""
 
 import logging
 import weakref
@@ -24,14 +26,16 @@ from coadapt.train.group.store_address import keep_store
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-# Before that a group is ended under the interpreter's lock: it waits for gloo's threads, and one of them that
-# has yet to let go of a tensor waits for the lock.
+# Before that a group is ended under the interpreter's lock: it waits for gloo's
+# threads, and one of them that has yet to let go of a tensor waits for the lock.
 _ENDS_UNLOCKED = torch.__version__ >= "2.8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """This process's place among the replicas. `control` carries small messages, apart from the gradients."""
+    """This process's place among the replicas. `control` carries small messages, apart
+    from the gradients.
+    """
 
     rank: int = 0
     size: int = 1
@@ -45,9 +49,11 @@ class Group:
 
 
 def form_group(config: TrainConfig) -> Group:
-    """Join the replicas of this generation; alone, nothing is opened. Blocks until all have come.
+    """Join the replicas of this generation; alone, nothing is opened. Blocks until all
+    have come.
 
-    A replica that joins others who train already gets its place only; it is connected when they come.
+    A replica that joins others who train already gets its place only; it is connected
+    when they come.
     """
     device = choose_device(config)
     store = None
@@ -71,7 +77,9 @@ def form_group(config: TrainConfig) -> Group:
 def connect_group(
     config: TrainConfig, device: torch.device, store: Store | None
 ) -> Group:
-    """Return the group of `config`, its members connected through `store`; None: connected already."""
+    """Return the group of `config`, its members connected through `store`; None:
+    connected already.
+    """
     control = None
     if config.place.world_size > 1 and not config.place.joining:
         if store is not None:
@@ -95,7 +103,9 @@ def connect_group(
 
 
 def _name_interfaces() -> None:
-    """Let gloo and NCCL use the interface by which other machines reach this one, unless one was set."""
+    """Let gloo and NCCL use the interface by which other machines reach this one,
+    unless one was set.
+    """
     chosen = name_interface()
     if chosen is not None:
         logger.info(
@@ -107,14 +117,18 @@ def _name_interfaces() -> None:
 
 
 def talking_group() -> dist.ProcessGroup:
-    """Return another group of all replicas, for what must not come between what they say in others."""
+    """Return another group of all replicas, for what must not come between what they
+    say in others.
+    """
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
     _end_unlocked(group)
     return group
 
 
 def _end_unlocked(group: dist.ProcessGroup) -> None:
-    """See that nobody waits for gloo's threads under the interpreter's lock when `group` ends."""
+    """See that nobody waits for gloo's threads under the interpreter's lock when
+    `group` ends.
+    """
     if _ENDS_UNLOCKED or dist.get_backend(group) != "gloo":
         return
     # torch lets go of the lock where this one is the last reference.
@@ -128,11 +142,14 @@ def leave_group(group: Group) -> None:
 
 
 def choose_device(config: TrainConfig) -> torch.device:
-    """Return the device asked for, else this replica's own GPU, else the CPU; makes a GPU the current one.
+    """Return the device asked for, else this replica's own GPU, else the CPU; makes a
+    GPU the current one.
 
-    Raises InputError where there is no such device: never the CPU for some replicas and GPUs for others.
+    Raises InputError where there is no such device: never the CPU for some replicas and
+    GPUs for others.
     """
-    count, local_rank = torch.cuda.device_count(), config.place.local_rank
+    count = torch.cuda.device_count()
+    local_rank = config.place.local_rank
     name = config.device or ("cuda" if count else "cpu")
     if name == "cpu" and not config.device:
         _check_no_gpu_was_given(config.job.gpu_type)
@@ -146,7 +163,10 @@ def choose_device(config: TrainConfig) -> torch.device:
         return device
     if name == "cuda":
         if local_rank >= count:
-            allowed = f'below the number of GPUs that it sees, {count}; init(device="cpu") needs none'
+            allowed = (
+                f'below the number of GPUs that it sees, {count}; init(device="cpu") '
+                f"needs none"
+            )
             raise InputError("LOCAL_RANK", local_rank, allowed)
         device = torch.device("cuda", local_rank)
     elif device.index >= count:
@@ -160,13 +180,15 @@ def choose_device(config: TrainConfig) -> torch.device:
 def _check_no_gpu_was_given(gpu_type: str) -> None:
     """Raise InputError where the scheduler gave this replica a GPU and torch sees none.
 
-    A build of torch without GPUs cannot see one: that is told, and the replica trains on the CPU.
+    A build of torch without GPUs cannot see one: that is told, and the replica trains
+    on the CPU.
     """
     if gpu_type in ("", CPU_SLOT_TYPE):
         return
     if torch.version.cuda is None and torch.version.hip is None:
         logger.warning(
-            "this replica was given a GPU of type %s, but torch %s was built without GPUs: "
+            "this replica was given a GPU of type %s, but torch %s was built without "
+            "GPUs: "
             "it trains on the CPU",
             gpu_type,
             torch.__version__,
@@ -175,7 +197,8 @@ def _check_no_gpu_was_given(gpu_type: str) -> None:
     raise InputError(
         "the GPU of this replica",
         f"none (type {gpu_type}, CUDA_VISIBLE_DEVICES={visible_devices()!r})",
-        'a GPU that torch sees (try: nvidia-smi, and its driver\'s version); init(device="cpu") needs none',
+        "a GPU that torch sees (try: nvidia-smi, and its driver's version); "
+        'init(device="cpu") needs none',
     )
 
 

@@ -1,23 +1,29 @@
 """How much each pass of a step weighs, and that all replicas run the same backwards."""
 
-# A pass leaves the gradient of its own mean loss. Where that is a mean over samples, its weight is its share
-# of the step's samples, which every replica can work out by itself. Where it is a mean over tokens, boxes or
-# pairs, only the loop's body knows how many there were: it says so with `run.weight(n)`.
+# A pass leaves the gradient of its own mean loss. Where that is a mean over samples,
+# its weight is its share of the step's samples, which every replica can work out by
+# itself. Where it is a mean over tokens, boxes or pairs, only the loop's body knows how
+# many there were: it says so with `run.weight(n)`.
 #
-# The step's gradient is then Σ n_p g_p / Σ n_p over all passes and replicas. The sum in the denominator is
-# known in the last pass only. So passes before it are weighted by n_p / (samples of the step), a number that
-# needs nobody else, and what they left is multiplied by (samples of the step) / Σ n_p when it is added to the
-# gradient of the last pass, which is weighted by n_p / Σ n_p itself. Clipping sees the step's gradient.
+# The step's gradient is then Σ n_p g_p / Σ n_p over all passes and replicas. The sum in
+# the denominator is known in the last pass only. So passes before it are weighted by
+# n_p / (samples of the step), a number that needs nobody else, and what they left is
+# multiplied by (samples of the step) / Σ n_p when it is added to the gradient of the
+# last pass, which is weighted by n_p / Σ n_p itself. Clipping sees the step's gradient.
 #
-# The sum over the replicas is taken when the exchange of gradients begins, in the group that carries them:
-# a replica that skips a backward is then met by the others in its next one, as it was before.
+# The sum over the replicas is taken when the exchange of gradients begins, in the group
+# that carries them:
+# a replica that skips a backward is then met by the others in its next one, as it was
+# before.
 #
-# All replicas must say weights, or none. Whether they do is fixed by the first backward of a run: a pass that
-# does otherwise later is refused by the replica that runs it. In the first steps of each group every backward
-# begins with a word of all replicas (CHECKED_STEPS): which step and which backward it is, and whether passes
-# say their weight. So a script that runs another number of backwards on some replicas (gradients accumulated
-# by hand, as often as the number of replicas at the start says) ends with a sentence; without it, the
-# gradients of different steps would mix, and then two replicas would wait for each other for ever.
+# All replicas must say weights, or none. Whether they do is fixed by the first backward
+# of a run: a pass that does otherwise later is refused by the replica that runs it. In
+# the first steps of each group every backward begins with a word of all replicas
+# (CHECKED_STEPS): which step and which backward it is, and whether passes say their
+# weight. So a script that runs another number of backwards on some replicas (gradients
+# accumulated by hand, as often as the number of replicas at the start says) ends with a
+# sentence; without it, the gradients of different steps would mix, and then two
+# replicas would wait for each other for ever.
 
 import logging
 import math
@@ -34,26 +40,34 @@ from coadapt.train.samples.order import Pass
 
 logger = logging.getLogger(__name__)
 
-# Steps of a new group in which each backward begins with a word of all replicas: 0.3 ms each.
+# Steps of a new group in which each backward begins with a word of all replicas: 0.3 ms
+# each.
 CHECKED_STEPS = 3
 FIELD = "run.weight(n)"
 WANTED = "how many tokens, boxes or pairs the loss of this pass is a mean of"
 BACKWARDS_REMEDY = (
-    "gradients accumulated by hand, as often as the number of replicas at the start says, or a backward "
-    "behind an `if` that differs between replicas; let run.loader(max_atomic=...) accumulate"
+    "gradients accumulated by hand, as often as the number of replicas at the start "
+    "says, or a backward "
+    "behind an `if` that differs between replicas; let run.loader(max_atomic=...) "
+    "accumulate"
 )
 
-# A factor of gradients: a tensor where the sum of weights is on a GPU, which nobody waits for.
+# A factor of gradients: a tensor where the sum of weights is on a GPU, which nobody
+# waits for.
 Factor = float | Tensor
 
 
 class UnlikeReplicasError(RuntimeError):
-    """The replicas do not do the same; the text says what differs, and what to do, in one line."""
+    """The replicas do not do the same; the text says what differs, and what to do, in
+    one line.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """What one replica says at the start of a backward. number: of the backward within its step, from 1."""
+    """What one replica says at the start of a backward. number: of the backward within
+    its step, from 1.
+    """
 
     step: int
     number: int
@@ -88,7 +102,9 @@ class PassWeights:
         self._unchecked = 0
 
     def take_exchanged(self) -> int:
-        """Return how many backwards exchanged gradients since this was asked last; once."""
+        """Return how many backwards exchanged gradients since this was asked last;
+        once.
+        """
         count = self.exchanged
         self.exchanged = 0
         return count
@@ -107,7 +123,9 @@ class PassWeights:
             self._unchecked += 1
 
     def give(self, amount: float | Tensor, current: Pass, step: int) -> None:
-        """Take the weight of the present pass. Raises InputError for one that is none, or comes too late."""
+        """Take the weight of the present pass. Raises InputError for one that is none,
+        or comes too late.
+        """
         value = checked_weight(amount)
         if self._amount is not None:
             raise InputError(FIELD, "a second call in a pass", "one call in each pass")
@@ -130,7 +148,8 @@ class PassWeights:
             )
 
     def of_pass(self, current: Pass) -> float:
-        """Return what the present pass weighs: what the body said, else its samples; 0 for a stand-in.
+        """Return what the present pass weighs: what the body said, else its samples; 0
+        for a stand-in.
 
         Raises InputError where the body said nothing, though passes before did.
         """
@@ -160,7 +179,9 @@ class PassWeights:
         return weight / whole  # exactly 1 where the step is one pass
 
     def rest(self, current: Pass) -> Factor:
-        """Return by what the gradients of passes before the last one are multiplied to be added to it."""
+        """Return by what the gradients of passes before the last one are multiplied to
+        be added to it.
+        """
         if not self._weighs:
             return 1.0
         whole = self._sum_of_step
@@ -169,17 +190,20 @@ class PassWeights:
         return current.step_samples / whole.clamp_min(1e-30)
 
     def unit(self, step_samples: int) -> float:
-        """Return how many samples one unit of weight counts as, in the step that ends. Waits for the device."""
+        """Return how many samples one unit of weight counts as, in the step that ends.
+        Waits for the device.
+        """
         if not self._weighs or self._whole is None:
             return 1.0
         whole = float(self._whole)
         return step_samples / whole if whole else 1.0
 
     def meet(self, current: Pass, group: Group, step: int) -> None:
-        """A backward has computed its first gradients, and all replicas are about to exchange theirs.
+        """A backward has computed its first gradients, and all replicas are about to
+        exchange theirs.
 
-        Collective where several replicas have to talk. Raises UnlikeReplicasError where they do not do the
-        same.
+        Collective where several replicas have to talk. Raises UnlikeReplicasError where
+        they do not do the same.
         """
         self.of_pass(current)
         self._number += 1
@@ -214,7 +238,9 @@ class PassWeights:
 
 
 def checked_weight(amount: float | Tensor) -> float:
-    """Return a weight as a number. Raises InputError unless it is one, finite, and at least 0."""
+    """Return a weight as a number. Raises InputError unless it is one, finite, and at
+    least 0.
+    """
     try:
         value = float(amount)
     except (TypeError, ValueError, RuntimeError):
@@ -236,14 +262,17 @@ def scale_all(tensors: list[Tensor], factor: Factor) -> None:
 
 
 def explain_unlike(error: BaseException) -> str | None:
-    """Return the one line of an error that says what replicas do differently; None for other errors."""
+    """Return the one line of an error that says what replicas do differently; None for
+    other errors.
+    """
     return f"error: {error}" if isinstance(error, UnlikeReplicasError) else None
 
 
 def backwards_differ(text: str) -> UnlikeReplicasError:
     """Return the error of replicas that do not run the same backwards."""
     return UnlikeReplicasError(
-        f"replicas run different numbers of backwards: {text}. Likely: {BACKWARDS_REMEDY}"
+        f"replicas run different numbers of backwards: {text}. Likely: "
+        f"{BACKWARDS_REMEDY}"
     )
 
 
@@ -251,7 +280,8 @@ def _check_words(words: list[_Word]) -> None:
     if len({word.weighs for word in words}) > 1:
         ranks = [rank for rank, word in enumerate(words) if not word.weighs]
         raise UnlikeReplicasError(
-            f"{FIELD} was called on some replicas only, not on replica {', '.join(map(str, ranks))}: call it "
+            f"{FIELD} was called on some replicas only, not on replica "
+            f"{', '.join(map(str, ranks))}: call it "
             "in every pass, on every replica, before loss.backward()"
         )
     if len({(word.step, word.number) for word in words}) > 1:

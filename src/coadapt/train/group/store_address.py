@@ -1,9 +1,12 @@
-"""The store by which replicas find each other, kept by one of them, at one address of its machine only."""
+"""The store by which replicas find each other, kept by one of them, at one address of
+its machine only.
+"""
 
-# torch's own listens at every address of the machine, for whoever can reach it: it asks for no token. Where
-# the executor names an address (127.0.0.1, where a job is on one machine; that of a cluster's network), it is
-# to be reached there only. A name is left to torch: many machines find their own under 127.0.1.1, and others
-# find another. So is an address that is none of this machine's own, as behind a translation of addresses.
+# torch's own listens at every address of the machine, for whoever can reach it: it asks
+# for no token. Where the executor names an address (127.0.0.1, where a job is on one
+# machine; that of a cluster's network), it is to be reached there only. A name is left
+# to torch: many machines find their own under 127.0.1.1, and others find another. So is
+# an address that is none of this machine's own, as behind a translation of addresses.
 
 import ipaddress
 import socket
@@ -24,7 +27,8 @@ def keep_store(
     *,
     world_size: int | None = None,
 ) -> TCPStore:
-    """Return a store that this process keeps at `address`; port 0: any. Raises DistNetworkError if taken.
+    """Return a store that this process keeps at `address`; port 0: any. Raises
+    DistNetworkError if taken.
 
     world_size: waits until so many processes have come, this one included.
     """

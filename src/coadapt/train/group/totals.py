@@ -1,4 +1,6 @@
-"""Figures that add up over the passes and replicas of an epoch, and stay whole when replicas change."""
+"""Figures that add up over the passes and replicas of an epoch, and stay whole when
+replicas change.
+"""
 
 import logging
 import threading
@@ -23,9 +25,11 @@ Sums = Mapping[str, tuple[float, float | None]]
 
 @dataclass(slots=True)
 class Totals:
-    """This replica's part of the epoch's sums. name -> (sum, weight); a plain sum has no weight.
+    """This replica's part of the epoch's sums. name -> (sum, weight); a plain sum has
+    no weight.
 
-    Sums stay on the device that the figures come from, in float64: adding never waits for it.
+    Sums stay on the device that the figures come from, in float64: adding never waits
+    for it.
     """
 
     _sums: dict[str, Figure] = field(default_factory=dict)
@@ -34,7 +38,9 @@ class Totals:
     _said: bool | None = None
 
     def add(self, name: str, value: Figure, weight: float | None) -> None:
-        """Add `value` to a sum, or with a weight to a mean. ValueError where a name is used as both."""
+        """Add `value` to a sum, or with a weight to a mean. ValueError where a name is
+        used as both.
+        """
         if name in self._sums and (weight is None) == (name in self._weights):
             raise ValueError(f"{name!r} is both a sum and a mean")
         figure = value.detach().double() if isinstance(value, Tensor) else float(value)
@@ -44,7 +50,9 @@ class Totals:
         self._sums[name] = figure + self._sums[name] if name in self._sums else figure
 
     def check_weighted(self, *, said: bool) -> None:
-        """A mean comes in. Raises InputError where `run.weight` was called for some of its passes only."""
+        """A mean comes in. Raises InputError where `run.weight` was called for some of
+        its passes only.
+        """
         if self._said is None:
             self._said = said
         if self._said != said:
@@ -60,7 +68,9 @@ class Totals:
         self._said = None
 
     def gather(self, group: Group) -> dict[str, tuple[float, float | None]]:
-        """Return name -> (sum, weight or None) over all replicas. Collective; waits for the device."""
+        """Return name -> (sum, weight or None) over all replicas. Collective; waits for
+        the device.
+        """
         own = {
             name: (_number(value), self._weights.get(name))
             for name, value in self._sums.items()
@@ -74,7 +84,9 @@ class Totals:
         return whole
 
     def restore(self, whole: Sums, group: Group) -> None:
-        """Go on from what a former group's `gather` gave: the first replica keeps it all."""
+        """Go on from what a former group's `gather` gave: the first replica keeps it
+        all.
+        """
         self.clear()
         if group.rank == 0:
             self._sums = {name: value for name, (value, _) in whole.items()}
@@ -92,7 +104,10 @@ def whole_values(
 
     After `patience_s` a replica that waits for the others says so.
     """
-    text = "replica %d has waited %g s in totals() for the others: all replicas must call it, alike"
+    text = (
+        "replica %d has waited %g s in totals() for the others: all replicas must "
+        "call it, alike"
+    )
     warning = threading.Timer(
         patience_s, logger.warning, (text, group.rank, patience_s)
     )
@@ -106,7 +121,9 @@ def whole_values(
 
 
 def values_of(whole: Sums) -> dict[str, float]:
-    """Return the sums and means that `Totals.gather` found; a mean over no samples is not a number."""
+    """Return the sums and means that `Totals.gather` found; a mean over no samples is
+    not a number.
+    """
     return {
         name: value if weight is None else value / weight if weight else float("nan")
         for name, (value, weight) in whole.items()

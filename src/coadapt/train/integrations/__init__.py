@@ -1,4 +1,5 @@
-"""Other libraries' training loops and trackers with coadapt.train; each module imports its own library.
+"""Other libraries' training loops and trackers with coadapt.train; each module imports
+its own library.
 
 Nothing of this is needed by coadapt.train itself. See docs/integrations.md.
 """

@@ -1,4 +1,6 @@
-"""Accelerate in a loop of one's own: autocast, backward and clipping are its, the replicas are the run's."""
+"""Accelerate in a loop of one's own: autocast, backward and clipping are its, the
+replicas are the run's.
+"""
 
 import functools
 from collections.abc import Callable
@@ -19,21 +21,27 @@ DEVICE = "ACCELERATE_TORCH_DEVICE"
 
 
 class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where Accelerate is missing
-    """An Accelerator that leaves replicas, batches and checkpoints to the run, and names the run's calls."""
+    """An Accelerator that leaves replicas, batches and checkpoints to the run, and
+    names the run's calls.
+    """
 
     def __init__(self, run: Run, **options: object) -> None:
-        """`options` go to Accelerator. InputError for those by which it would do the run's work."""
+        """`options` go to Accelerator. InputError for those by which it would do the
+        run's work.
+        """
         _check(
             options.get("mixed_precision"), options.get("gradient_accumulation_steps")
         )
         self._run = run
-        # Told of replicas, it would form a group of its own; a joining replica would wait for it in vain.
+        # Told of replicas, it would form a group of its own; a joining replica would
+        # wait for it in vain.
         with as_if_alone({DEVICE: str(run.device)}):
             super().__init__(**options)
         if self.distributed_type is not DistributedType.NO:
             allowed = "the first thing of Accelerate in a process"
             raise InputError("CoadaptAccelerator", "made after an Accelerator", allowed)
-        # Once more: environment variables of `accelerate launch`, and plugins, set them as well.
+        # Once more: environment variables of `accelerate launch`, and plugins, set them
+        # as well.
         _check(self.mixed_precision, self.gradient_accumulation_steps)
 
     @property
@@ -61,7 +69,9 @@ class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where A
             super().print(*args, **kwargs)
 
     def on_main_process(self, function: Callable[..., R]) -> Callable[..., R | None]:
-        """Return `function` as the first replica runs it, whichever that is when it is called."""
+        """Return `function` as the first replica runs it, whichever that is when it is
+        called.
+        """
 
         @functools.wraps(function)
         def on_first(*args: object, **kwargs: object) -> R | None:
@@ -73,7 +83,8 @@ class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where A
 def _check(precision: object, accumulation: object) -> None:
     """Raise InputError for what would do the run's work a second time.
 
-    By more than one accumulation step `backward` divides the loss, though the run weighs each pass already.
+    By more than one accumulation step `backward` divides the loss, though the run
+    weighs each pass already.
     """
     if precision == "fp16":
         allowed = "no or bf16; or torch.autocast with run.prepare_scaler"

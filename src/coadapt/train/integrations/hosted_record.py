@@ -1,4 +1,6 @@
-"""What `coadapt check` sees of a run whose loop is another library's: its steps, and its model in the end."""
+"""What `coadapt check` sees of a run whose loop is another library's: its steps, and
+its model in the end.
+"""
 
 import json
 from collections.abc import Sequence
@@ -16,10 +18,14 @@ from coadapt.train.wrappers.script_check import Use
 
 
 class HostedRecord:
-    """Rows of one replica. ids: of its samples in the step that begins, empty where they are not known."""
+    """Rows of one replica. ids: of its samples in the step that begins, empty where
+    they are not known.
+    """
 
     def __init__(self, session: Session, folder: Path, num_shares: int) -> None:
-        """num_shares: into how many equal parts a pass can be cut, one for each replica."""
+        """num_shares: into how many equal parts a pass can be cut, one for each
+        replica.
+        """
         self.ids: Sequence[int] = ()
         self._session = session
         self._recorder = StepRecorder(session, folder)
@@ -49,7 +55,9 @@ class HostedRecord:
         self._recorder.evidence.body_begins()
 
     def end_step(self) -> bool:
-        """Write the step's row, wait as long as the gate says; return whether training is to stop."""
+        """Write the step's row, wait as long as the gate says; return whether training
+        is to stop.
+        """
         return self._recorder.end_step(self._pairs)
 
     def end(self) -> None:

@@ -1,6 +1,8 @@
-"""What coadapt.train does where another library owns the training loop: batch, stop, reports, failures.
+"""What coadapt.train does where another library owns the training loop: batch, stop,
+reports, failures.
 
-The batch is fixed, and replicas change by a checkpoint of that library's own and a new start.
+The batch is fixed, and replicas change by a checkpoint of that library's own and a new
+start.
 """
 
 import atexit
@@ -53,15 +55,19 @@ class HostedRun:
     """One replica of a run whose loop is not ours."""
 
     def __init__(self, batch_size: int | None, num_passes: int = 1) -> None:
-        """`batch_size`: of one optimiser step over all replicas; None: the job file's. num_passes: that it
-        takes on each of them.
+        """`batch_size`: of one optimiser step over all replicas; None: the job file's.
+        num_passes: that it takes on each of them.
 
-        Where the replicas cannot share it equally, as many as can train: SystemExit in the others. Raises
-        InputError where the passes cannot, or the contract needs a loop of ours.
+        Where the replicas cannot share it equally, as many as can train: SystemExit in
+        the others. Raises InputError where the passes cannot, or the contract needs a
+        loop of ours.
         """
         config = read_config()
         if config.checkpoint_url:
-            allowed = "none where another library writes the checkpoints: it knows directories only"
+            allowed = (
+                "none where another library writes the checkpoints: it knows "
+                "directories only"
+            )
             raise InputError("checkpoints", config.checkpoint_url, allowed)
         device = choose_device(config)
         group = Group(
@@ -81,7 +87,10 @@ class HostedRun:
         self._failures = FailureReporter(self._session, self._stop)
         self._failures.install()
         if self.config.contract not in CONTRACTS:
-            allowed = "fixed or frozen: only a loop of your own, with coadapt.train, can do more"
+            allowed = (
+                "fixed or frozen: only a loop of your own, with coadapt.train, can "
+                "do more"
+            )
             raise InputError("contract", str(self.config.contract), allowed)
         self._limits = resolve_limits(
             self.config.job.spec,
@@ -96,7 +105,8 @@ class HostedRun:
             )
         self._num_passes = num_passes
         self._leave_out(self.batch_size // num_passes)
-        folder, self._record = self.config.check_dir, None
+        folder = self.config.check_dir
+        self._record = None
         if folder is not None:
             self._record = HostedRecord(
                 self._session, folder, self.batch_size // num_passes
@@ -122,8 +132,11 @@ class HostedRun:
         return self.batch_size // self.config.place.world_size
 
     def _leave_out(self, num_shares: int) -> None:
-        """Let the largest number of replicas train that divides `num_shares`; the last ones end."""
-        world_size, rank = self.config.place.world_size, self.config.place.rank
+        """Let the largest number of replicas train that divides `num_shares`; the last
+        ones end.
+        """
+        world_size = self.config.place.world_size
+        rank = self.config.place.rank
         size = max(
             count for count in range(1, world_size + 1) if num_shares % count == 0
         )
@@ -131,7 +144,8 @@ class HostedRun:
             return
         if rank >= size:
             logger.warning(
-                "a batch of %s in %s pass(es) cannot be shared by %s replicas: %s train, this one ends",
+                "a batch of %s in %s pass(es) cannot be shared by %s replicas: %s "
+                "train, this one ends",
                 self.batch_size,
                 self._num_passes,
                 world_size,
@@ -176,7 +190,9 @@ class HostedRun:
         return self._record is not None
 
     def watch(self, model: nn.Module, optimizers: Sequence[Optimized]) -> None:
-        """Training begins with that: `coadapt check`, if it runs, sees what becomes of it."""
+        """Training begins with that: `coadapt check`, if it runs, sees what becomes of
+        it.
+        """
         if self._record is not None:
             self._record.begin(model, optimizers)
 
@@ -193,7 +209,9 @@ class HostedRun:
         self._timer.start()
 
     def end_step(self, step: int, num_steps: int) -> Agreed:
-        """`step` steps are done, of which an epoch has `num_steps`; return what all replicas agree on."""
+        """`step` steps are done, of which an epoch has `num_steps`; return what all
+        replicas agree on.
+        """
         self._timer.end(
             self.config.place.placement, self.share // self._num_passes, count=True
         )
@@ -241,14 +259,18 @@ class HostedRun:
         leave(self._stop.exit_code)
 
     def once_saved(self, write: Callable[[], None]) -> None:
-        """Run `write` on the first replica, once all have done their part of a checkpoint."""
+        """Run `write` on the first replica, once all have done their part of a
+        checkpoint.
+        """
         self._sum(stop=False, save=False)
         if self.config.place.rank == 0:
             write()
         self._note(stopped=False)
 
     def _keep(self, sample: StepSample) -> None:
-        """Note a step's time per pass. What of it was waiting for peers is not known here, so none is."""
+        """Note a step's time per pass. What of it was waiting for peers is not known
+        here, so none is.
+        """
         pass_s = sample.step_s / self._num_passes
         times = self._session.profiles.of(self._session.gpu_type)
         times.add(sample.placement, sample.atomic, pass_s, pass_s)
@@ -258,7 +280,9 @@ class HostedRun:
         return None if folder is None or self.config.place.rank else folder / NOTES_FILE
 
     def _note(self, *, stopped: bool) -> None:
-        """Keep what was measured for the next start: it has other replicas, and would know of those only."""
+        """Keep what was measured for the next start: it has other replicas, and would
+        know of those only.
+        """
         path = self._notes_file()
         if path is None or self._session.sampling is None:
             return
@@ -268,7 +292,9 @@ class HostedRun:
         write_whole(path, json.dumps(to_json(record)))
 
     def _recall(self) -> float:
-        """Take over what an earlier start has noted; return the seconds that stopping it cost."""
+        """Take over what an earlier start has noted; return the seconds that stopping
+        it cost.
+        """
         path = self._notes_file()
         if path is None or not path.exists():
             return 0.0

@@ -1,6 +1,8 @@
-"""Lightning: a cluster environment, a callback that stops and saves, and a loader that resumes in mid-epoch.
+"""Lightning: a cluster environment, a callback that stops and saves, and a loader that
+resumes in mid-epoch.
 
-Lightning owns the loop and what is in a checkpoint. See docs/integrations.md for what is promised.
+Lightning owns the loop and what is in a checkpoint. See docs/integrations.md for what
+is promised.
 """
 
 import itertools
@@ -24,7 +26,9 @@ KEEP = 2
 
 
 class CoadaptEnvironment(ClusterEnvironment):  # type: ignore[misc]  # no types where Lightning is missing
-    """The replicas as torchrun and Coadapt's executors start them; their numbers per node may differ."""
+    """The replicas as torchrun and Coadapt's executors start them; their numbers per
+    node may differ.
+    """
 
     def __init__(self, config: TrainConfig | None = None) -> None:
         self._config = read_config() if config is None else config
@@ -68,7 +72,8 @@ class CoadaptEnvironment(ClusterEnvironment):  # type: ignore[misc]  # no types 
 
 
 class _Strategy(DDPStrategy):  # type: ignore[misc]  # no types where Lightning is missing
-    """Lightning's `ddp`; where the module steps its optimisers itself, parameters may be without a gradient.
+    """Lightning's `ddp`; where the module steps its optimisers itself, parameters may
+    be without a gradient.
 
     Two optimisers need that: a backward of one leaves out the parameters of the other.
     """
@@ -81,7 +86,8 @@ class _Strategy(DDPStrategy):  # type: ignore[misc]  # no types where Lightning 
 
 
 class ResumableLoader:
-    """This replica's share of each step's samples; Lightning keeps its place in checkpoints.
+    """This replica's share of each step's samples; Lightning keeps its place in
+    checkpoints.
 
     Samples that do not fill a step are left out at the end of each epoch.
     """
@@ -108,12 +114,11 @@ class ResumableLoader:
     def __iter__(self) -> Iterator[object]:
         """Yield the rest of the epoch, or where that is over, the next one."""
         if self._step >= len(self):
-            self._epoch, self._step = self._epoch + 1, 0
-        total, share, rank = (
-            self._hosted.batch_size,
-            self._hosted.share,
-            self._hosted.config.place.rank,
-        )
+            self._epoch = self._epoch + 1
+            self._step = 0
+        total = self._hosted.batch_size
+        share = self._hosted.share
+        rank = self._hosted.config.place.rank
         ids = self._order.epoch(self._epoch).tolist()
         starts = [step * total + rank * share for step in range(self._step, len(self))]
         batches = [ids[start : start + share] for start in starts]
@@ -132,14 +137,19 @@ class ResumableLoader:
         return {"epoch": self._epoch, "step": self._step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self._epoch, self._step = state["epoch"], state["step"]
+        self._epoch = state["epoch"]
+        self._step = state["step"]
 
 
 class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightning is missing
-    """Makes a Trainer stoppable: it ends with exit code 75 once its state is saved, and is started again."""
+    """Makes a Trainer stoppable: it ends with exit code 75 once its state is saved, and
+    is started again.
+    """
 
     def __init__(self, batch_size: int | None = None) -> None:
-        """`batch_size`: of an optimiser step over all replicas. Those that cannot share in it equally end."""
+        """`batch_size`: of an optimiser step over all replicas. Those that cannot share
+        in it equally end.
+        """
         self._hosted = HostedRun(batch_size)
         self._pending = Agreed(stop=False, save=False)
 
@@ -160,7 +170,9 @@ class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightni
     def loader(
         self, dataset: "Dataset[object]", *, shuffle: bool = False, **options: object
     ) -> ResumableLoader:
-        """Return the loader of the training data; `options` go to torch's DataLoader."""
+        """Return the loader of the training data; `options` go to torch's
+        DataLoader.
+        """
         assert hasattr(dataset, "__len__")
         order = SampleOrder(
             num_samples=len(dataset),

@@ -1,4 +1,6 @@
-"""MLflow: one run, whose metrics stand over steps and over progress, whole across rescales."""
+"""MLflow: one run, whose metrics stand over steps and over progress, whole across
+rescales.
+"""
 
 import time
 from collections.abc import Mapping
@@ -20,7 +22,9 @@ def track(
     tracking_uri: str | None = None,
     run_name: str | None = None,
 ) -> Tracker:
-    """Return a tracker that writes to one MLflow run of `experiment`, made if it does not exist."""
+    """Return a tracker that writes to one MLflow run of `experiment`, made if it does
+    not exist.
+    """
     return Tracker(run, MlflowSink(experiment, tracking_uri, run_name))
 
 

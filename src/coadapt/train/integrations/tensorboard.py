@@ -1,4 +1,6 @@
-"""TensorBoard: one series per figure over steps, and one over progress, whole across rescales."""
+"""TensorBoard: one series per figure over steps, and one over progress, whole across
+rescales.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""One run of an experiment tracker for all of a training run, however often its replicas change."""
+"""One run of an experiment tracker for all of a training run, however often its
+replicas change.
+"""
 
 import atexit
 import json
@@ -13,7 +15,8 @@ from coadapt.train.run import Run
 
 __all__ = ["Sink", "Tracker"]
 
-# Suffix of the series whose x-axis is progress (scale-invariant samples), beside the one over steps.
+# Suffix of the series whose x-axis is progress (scale-invariant samples), beside the
+# one over steps.
 BY_PROGRESS = "_by_progress"
 
 
@@ -35,20 +38,25 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class SeriesLedger:
-    """What must outlive a process: the tracker's run, and up to which step each figure was written."""
+    """What must outlive a process: the tracker's run, and up to which step each figure
+    was written.
+    """
 
     run_id: str = ""
     written: dict[str, int] = field(default_factory=dict)
 
 
 class Tracker:
-    """Writes figures at the present step and progress, from the first replica only, each step once."""
+    """Writes figures at the present step and progress, from the first replica only,
+    each step once.
+    """
 
     def __init__(self, run: Run, sink: Sink) -> None:
         self._run = run
         self._sink = sink
         folder = run.checkpoint_dir
-        # Beside the checkpoints, not in them: one older than the last figures must not bring them twice.
+        # Beside the checkpoints, not in them: one older than the last figures must not
+        # bring them twice.
         self._file = None if folder is None else folder / f"{sink.name}.json"
         self._ledger: SeriesLedger | None = None
         self._before: dict[str, int] = {}
@@ -56,12 +64,16 @@ class Tracker:
         atexit.register(self.close)
 
     def log(self, **figures: float | Tensor) -> None:
-        """Write figures; those of a step that an earlier process has written already are left out."""
+        """Write figures; those of a step that an earlier process has written already
+        are left out.
+        """
         if not self._run.is_first:
-            self.close()  # this replica may have been the first one before a change in place
+            # this replica may have been the first one before a change in place
+            self.close()
             return
         ledger = self._ledger or self._open()
-        step, progress = self._run.progress.step, self._run.progress.progress
+        step = self._run.progress.step
+        progress = self._run.progress.progress
         new = {
             name: float(value.detach() if isinstance(value, Tensor) else value)
             for name, value in figures.items()
@@ -70,7 +82,8 @@ class Tracker:
         if not new:
             return
         ledger.written.update(dict.fromkeys(new, step))
-        # First noted, then written: a process that is killed in between loses one figure, and doubles none.
+        # First noted, then written: a process that is killed in between loses one
+        # figure, and doubles none.
         self._keep(ledger)
         self._sink.write(step, progress, new)
 

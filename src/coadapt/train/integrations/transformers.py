@@ -1,6 +1,8 @@
-"""Hugging Face Trainer: a callback that stops, saves, resumes and reports as the scheduler needs it.
+"""Hugging Face Trainer: a callback that stops, saves, resumes and reports as the
+scheduler needs it.
 
-The Trainer owns the loop, the data and the checkpoints. See docs/integrations.md for what is promised.
+The Trainer owns the loop, the data and the checkpoints. See docs/integrations.md for
+what is promised.
 """
 
 import functools
@@ -28,22 +30,27 @@ from coadapt.train.rng import restore_rng, rng_state
 
 __all__ = ["CoadaptCallback"]
 
-# A file in a checkpoint that is whole: the Trainer writes into its folder, and may be killed meanwhile.
+# A file in a checkpoint that is whole: the Trainer writes into its folder, and may be
+# killed meanwhile.
 WHOLE = "coadapt-whole"
 # A loss that is divided by a number of items is halved where that number is doubled.
-HALVED, HALVED_TOLERANCE = 0.5, 0.05
+HALVED = 0.5
+HALVED_TOLERANCE = 0.05
 
 logger = logging.getLogger(__name__)
 
 
 class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types where it is missing
-    """Makes a Trainer stoppable: it ends with exit code 75 once its state is saved, and is started again."""
+    """Makes a Trainer stoppable: it ends with exit code 75 once its state is saved, and
+    is started again.
+    """
 
     def __init__(self, batch_size: int | None = None, *, accumulation: int = 1) -> None:
-        """`batch_size`: of an optimiser step over all replicas. accumulation: passes that it takes on each.
+        """`batch_size`: of an optimiser step over all replicas. accumulation: passes
+        that it takes on each.
 
-        Where the replicas cannot share it equally, as many as can train, the others end. Raises InputError
-        where the passes cannot.
+        Where the replicas cannot share it equally, as many as can train, the others
+        end. Raises InputError where the passes cannot.
         """
         self._hosted = HostedRun(batch_size, accumulation)
         self._accumulation = accumulation
@@ -53,9 +60,11 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         self._put_off = False
 
     def arguments(self) -> dict[str, object]:
-        """Return arguments of TrainingArguments: batch, data order and checkpoints as the run needs them.
+        """Return arguments of TrainingArguments: batch, data order and checkpoints as
+        the run needs them.
 
-        When the Trainer saves besides (`save_strategy`, `load_best_model_at_end`) is the script's choice.
+        When the Trainer saves besides (`save_strategy`, `load_best_model_at_end`) is
+        the script's choice.
         """
         folder = self._hosted.config.checkpoint_dir
         return {
@@ -70,7 +79,9 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         }
 
     def last_checkpoint(self) -> str | None:
-        """Return the newest whole checkpoint, for `Trainer.train(resume_from_checkpoint=...)`."""
+        """Return the newest whole checkpoint, for
+        `Trainer.train(resume_from_checkpoint=...)`.
+        """
         folder = self._hosted.config.checkpoint_dir
         if folder is None:
             return None
@@ -115,8 +126,9 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         **kwargs: Any,
     ) -> TrainerControl:
         agreed = self._hosted.end_step(state.global_step, self._num_steps)
-        # An evaluation belongs to the checkpoint that follows it: early stopping counts them, and with
-        # save_strategy="best" they decide what is saved. So a stop waits for the step after one.
+        # An evaluation belongs to the checkpoint that follows it: early stopping counts
+        # them, and with save_strategy="best" they decide what is saved. So a stop waits
+        # for the step after one.
         evaluates = control.should_evaluate or not state.global_step % self._num_steps
         self._put_off = agreed.stop and evaluates and not self._put_off
         if agreed.stop and not self._put_off:
@@ -172,7 +184,9 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
 
 
 class _NotedBatches:
-    """A batch sampler that notes what it gave since an epoch began; all else is that of `inner`."""
+    """A batch sampler that notes what it gave since an epoch began; all else is that of
+    `inner`.
+    """
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -191,16 +205,21 @@ class _NotedBatches:
         return getattr(self.__dict__["_inner"], name)
 
     def samples(self, start: int, count: int) -> list[int]:
-        """Return the samples of `count` batches from `start` on, of those of the epoch."""
+        """Return the samples of `count` batches from `start` on, of those of the
+        epoch.
+        """
         return [
             index for batch in self._given[start : start + count] for index in batch
         ]
 
 
 def note_batches(loader: object) -> _NotedBatches | None:
-    """Note what samples a Trainer's loader deals to this replica; None where they have no indices."""
-    # Accelerate's loader passes all on to one of torch's, which refuses another sampler by assignment. It is
-    # not the dataset that is watched: fetch processes have copies of it, and run ahead of the loop.
+    """Note what samples a Trainer's loader deals to this replica; None where they have
+    no indices.
+    """
+    # Accelerate's loader passes all on to one of torch's, which refuses another sampler
+    # by assignment. It is not the dataset that is watched: fetch processes have copies
+    # of it, and run ahead of the loop.
     plain: Any = getattr(loader, "base_dataloader", loader)
     if plain.batch_sampler is None or isinstance(plain.dataset, IterableDataset):
         return None
@@ -209,12 +228,14 @@ def note_batches(loader: object) -> _NotedBatches | None:
 
 
 def _watch_loss_scale(args: TrainingArguments) -> None:
-    """Let the Trainer not multiply a loss by the number of replicas that is a mean by itself.
+    """Let the Trainer not multiply a loss by the number of replicas that is a mean by
+    itself.
 
-    With `average_tokens_across_devices` the Trainer takes a loss for a sum over this replica's items, divided
-    by those of all replicas (`num_items_in_batch`), wherever a model's `forward` takes `**kwargs`. Many
-    models take them and never look at that number. So the first loss is computed with that number, and with
-    twice that number: where both are equal, the switch is set to False.
+    With `average_tokens_across_devices` the Trainer takes a loss for a sum over this
+    replica's items, divided by those of all replicas (`num_items_in_batch`), wherever a
+    model's `forward` takes `**kwargs`. Many models take them and never look at that
+    number. So the first loss is computed with that number, and with twice that number:
+    where both are equal, the switch is set to False.
     """
     trainer = _calling_trainer()
     if trainer is None or args.world_size < 2 or not args.average_tokens_across_devices:
@@ -229,8 +250,10 @@ def _watch_loss_scale(args: TrainingArguments) -> None:
             if not _divides_by(trainer, compute, dict(inputs), count):
                 args.average_tokens_across_devices = False
                 logger.info(
-                    "the loss does not depend on num_items_in_batch: average_tokens_across_devices is set to "
-                    "False, else the Trainer would multiply loss and gradient by the number of replicas"
+                    "the loss does not depend on num_items_in_batch: "
+                    "average_tokens_across_devices is set to "
+                    "False, else the Trainer would multiply loss and gradient by the "
+                    "number of replicas"
                 )
         return compute(model, inputs, *positional, **given)
 
@@ -238,7 +261,9 @@ def _watch_loss_scale(args: TrainingArguments) -> None:
 
 
 def _calling_trainer() -> Any:
-    """Return the Trainer that calls this callback: callbacks are given all but that. None if there is none."""
+    """Return the Trainer that calls this callback: callbacks are given all but that.
+    None if there is none.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         caller = frame.f_locals.get("self")
@@ -250,8 +275,11 @@ def _calling_trainer() -> Any:
 
 @torch.no_grad()
 def _divides_by(trainer: Any, compute: Any, inputs: dict[str, Any], count: Any) -> bool:
-    """Return whether the loss is divided by the number of items that it is given. Changes no state."""
-    model, losses = trainer.model, []
+    """Return whether the loss is divided by the number of items that it is given.
+    Changes no state.
+    """
+    model = trainer.model
+    losses = []
     modes = {module: module.training for module in model.modules()}
     state = rng_state(trainer.args.device)
     model.eval()  # running statistics stay as they are

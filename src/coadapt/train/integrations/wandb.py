@@ -1,4 +1,6 @@
-"""Weights & Biases: one run, whose charts may stand over step or progress, whole across rescales."""
+"""Weights & Biases: one run, whose charts may stand over step or progress, whole across
+rescales.
+"""
 
 import secrets
 from collections.abc import Mapping
@@ -12,17 +14,23 @@ if TYPE_CHECKING:
 
 __all__ = ["track"]
 
-# What wandb has not written yet is lost with a process that is killed; its own default is 15 s.
-FLUSH_EVERY, FLUSH_EVERY_S = "x_transaction_log_flush_interval", 1.0
+# What wandb has not written yet is lost with a process that is killed; its own default
+# is 15 s.
+FLUSH_EVERY = "x_transaction_log_flush_interval"
+FLUSH_EVERY_S = 1.0
 
 
 def track(run: Run, **options: object) -> Tracker:
-    """Return a tracker that writes to one run of Weights & Biases; `options` go to `wandb.init`."""
+    """Return a tracker that writes to one run of Weights & Biases; `options` go to
+    `wandb.init`.
+    """
     return Tracker(run, WandbSink(options))
 
 
 class WandbSink(Sink):
-    """Its run is told apart by an id of ours, with which it is resumed, also where runs are synced later."""
+    """Its run is told apart by an id of ours, with which it is resumed, also where runs
+    are synced later.
+    """
 
     name = "wandb"
 
@@ -31,7 +39,9 @@ class WandbSink(Sink):
         self._wandb: wandb.Run | None = None
 
     def open(self, run_id: str) -> str:
-        """Resume the run. Charts have progress as their x-axis; `step` is there to choose."""
+        """Resume the run. Charts have progress as their x-axis; `step` is there to
+        choose.
+        """
         import wandb
 
         run_id = run_id or secrets.token_hex(4)

@@ -1,4 +1,6 @@
-"""The replicas compare what they are about to train on: `samples/alike.py` says how and why."""
+"""The replicas compare what they are about to train on: `samples/alike.py` says how and
+why.
+"""
 
 import copy
 import itertools
@@ -26,13 +28,17 @@ from coadapt.train.session import Session
 READ_AGAIN_S = 10.0
 STREAM = "loader(dataset)"
 WHOLE_DATA = (
-    "the whole data set, the same on every replica, which run.loader deals out: no rank in Subset, shard or "
-    "split_dataset_by_node; random_split with generator=torch.Generator().manual_seed(0)"
+    "the whole data set, the same on every replica, which run.loader deals out: no "
+    "rank in Subset, shard or "
+    "split_dataset_by_node; random_split with "
+    "generator=torch.Generator().manual_seed(0)"
 )
 
 
 def compare_streams(session: Session, dataset: object, rows: Sequence[Row]) -> None:
-    """Raise InputError unless all replicas have the same samples at hand, `rows` here. Collective."""
+    """Raise InputError unless all replicas have the same samples at hand, `rows` here.
+    Collective.
+    """
     all_rows = gather_all(session.group, rows)
     if all(other == all_rows[0] for other in all_rows):
         return
@@ -43,7 +49,9 @@ def compare_streams(session: Session, dataset: object, rows: Sequence[Row]) -> N
 
 
 def compare_data(session: Session, dataset: object) -> None:
-    """Raise InputError unless the data sets of all replicas have the same outline. Collective."""
+    """Raise InputError unless the data sets of all replicas have the same outline.
+    Collective.
+    """
     outlines = gather_all(session.group, data_outline(dataset))
     first = outlines[0]
     for rank, outline in enumerate(outlines):
@@ -59,7 +67,8 @@ def compare_data(session: Session, dataset: object) -> None:
 def first_of(passes: Iterator[Fetched]) -> list[Fetched]:
     """Return the first pass of a stream, none where it is empty.
 
-    Raises InputError where webdataset asks for a nodesplitter: the one that it means would split twice.
+    Raises InputError where webdataset asks for a nodesplitter: the one that it means
+    would split twice.
     """
     try:
         return list(itertools.islice(passes, 1))
@@ -73,7 +82,9 @@ def first_of(passes: Iterator[Fetched]) -> list[Fetched]:
 
 
 def _read_again(session: Session, dataset: object, rows: Sequence[Row]) -> Reading:
-    """Return `rows` and what two readings of the stream's beginning, on copies of it, have in common."""
+    """Return `rows` and what two readings of the stream's beginning, on copies of it,
+    have in common.
+    """
     device = session.group.device
     generators = rng_state(device)
     try:

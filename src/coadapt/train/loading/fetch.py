@@ -1,4 +1,6 @@
-"""From a dataset to passes with collated samples, through torch's DataLoader and its processes."""
+"""From a dataset to passes with collated samples, through torch's DataLoader and its
+processes.
+"""
 
 import atexit
 import copy
@@ -49,7 +51,8 @@ from coadapt.train.session import Session
 logger = logging.getLogger(__name__)
 
 ORDERING = ("sampler", "batch_sampler", "generator")
-# What torch's DataLoader takes by position after dataset, batch_size and shuffle, in its order.
+# What torch's DataLoader takes by position after dataset, batch_size and shuffle, in
+# its order.
 POSITIONAL = (
     "sampler",
     "batch_sampler",
@@ -64,21 +67,24 @@ POSITIONAL = (
 )
 
 ORDER_ALLOWED = (
-    "none: the run orders the samples, by init(seed=). For an order of your own give run.loader a sampler or a "
-    "batch_sampler, or a torch.utils.data.Subset(dataset, ids) whose ids follow from a seed and the epoch"
+    "none: the run orders the samples, by init(seed=). For an order of your own give "
+    "run.loader a sampler or a "
+    "batch_sampler, or a torch.utils.data.Subset(dataset, ids) whose ids follow from "
+    "a seed and the epoch"
 )
 
 Collate = Callable[[list[object]], object]
 
-# Passes that are planned in one go: one by one, each begins with all that it reads out of the processor's
-# caches, which takes three times as long.
+# Passes that are planned in one go: one by one, each begins with all that it reads out
+# of the processor's caches, which takes three times as long.
 PLANNED_AHEAD = 32
 
 
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A pass with its data. ids: of its samples. after: where a stream stands after the step.
+    """A pass with its data. ids: of its samples. after: where a stream stands after the
+    step.
 
     rows: what the replicas compare of a stream.
     """
@@ -91,7 +97,9 @@ class Fetched:
     rows: Sequence[Row] = ()
 
     def pin_memory(self) -> "Fetched":
-        """Return this with its data in page-locked memory, as torch's DataLoader asks for it."""
+        """Return this with its data in page-locked memory, as torch's DataLoader asks
+        for it.
+        """
         return replace(self, data=pin_memory(self.data))  # type: ignore[no-untyped-call]  # torch's own
 
 
@@ -99,28 +107,36 @@ class Fetcher(Protocol):
     """Yields passes from the session's position on, for its present batch and group."""
 
     def prepare(self) -> None:
-        """Start what takes time, before there is a position: this replica will join others."""
+        """Start what takes time, before there is a position: this replica will join
+        others.
+        """
         ...
 
     def passes(self) -> Iterator[Fetched]: ...
 
     def try_first(self) -> None:
-        """Fetch the first pass of an epoch and forget it. Raises what the data set raises."""
+        """Fetch the first pass of an epoch and forget it. Raises what the data set
+        raises.
+        """
         ...
 
 
 class MapFetcher:
-    """For datasets with `__getitem__`: passes are planned here, and any process may fetch any of them.
+    """For datasets with `__getitem__`: passes are planned here, and any process may
+    fetch any of them.
 
-    So fetch processes stay when batch or replicas change within an epoch, and may start before they are
-    known: where they are not forked, each takes seconds to load torch, in which training would wait. With the
-    epoch they end, unless the user keeps them: the next ones see what the script has changed in the dataset.
+    So fetch processes stay when batch or replicas change within an epoch, and may start
+    before they are known: where they are not forked, each takes seconds to load torch,
+    in which training would wait. With the epoch they end, unless the user keeps them:
+    the next ones see what the script has changed in the dataset.
     """
 
     def __init__(
         self, dataset: "Dataset[object]", session: Session, options: dict[str, object]
     ) -> None:
-        """`options`: further arguments of torch's DataLoader, which fetches and collates."""
+        """`options`: further arguments of torch's DataLoader, which fetches and
+        collates.
+        """
         self._session = session
         self._dataset = dataset
         self._planned: deque[tuple[Pass, list[int]]] = deque()
@@ -158,7 +174,9 @@ class MapFetcher:
             self._end_processes()
 
     def try_first(self) -> None:
-        """As `Fetcher.try_first`; nothing where the script prepares the data set in its loop over epochs."""
+        """As `Fetcher.try_first`; nothing where the script prepares the data set in its
+        loop over epochs.
+        """
         dataset = cast("Sized", self._dataset)
         if hasattr(dataset, "set_epoch"):
             return
@@ -196,7 +214,8 @@ class MapFetcher:
         coming = passes_to_come(self._session)
         while ahead := list(itertools.islice(coming, PLANNED_AHEAD)):
             for index, current in ahead:
-                start, stop = current.start, current.stop
+                start = current.start
+                stop = current.stop
                 if not current.num_samples:
                     # A stand-in needs some samples to run on: the step's first.
                     start = index
@@ -206,7 +225,9 @@ class MapFetcher:
                 yield self._with_keys(own, range(start, stop))
 
     def _with_keys(self, ids: list[int], places: range) -> list[int] | list[Keyed]:
-        """Return sample ids as the data set is asked for them: each with what it is drawn by, if need be."""
+        """Return sample ids as the data set is asked for them: each with what it is
+        drawn by, if need be.
+        """
         if not self._draws_by_sample:
             return ids
         return list(zip(ids, data_keys(self._session, places), strict=True))
@@ -215,8 +236,9 @@ class MapFetcher:
 class StreamFetcher:
     """For datasets that can only be iterated over.
 
-    Without fetch processes the stream stays open while batch and replicas change. Each fetch process reads
-    the stream anew, collates every n-th pass, and begins again when batch or replicas change.
+    Without fetch processes the stream stays open while batch and replicas change. Each
+    fetch process reads the stream anew, collates every n-th pass, and begins again when
+    batch or replicas change.
     """
 
     def __init__(
@@ -245,7 +267,9 @@ class StreamFetcher:
         return  # its processes get the reader as it stands when they start
 
     def try_first(self) -> None:
-        """As `Fetcher.try_first`, on a copy; nothing where the stream cannot be copied."""
+        """As `Fetcher.try_first`, on a copy; nothing where the stream cannot be
+        copied.
+        """
         dataset = self._dataset
         if not self._options.get("num_workers"):
             try:
@@ -274,15 +298,20 @@ class StreamFetcher:
             ):
                 self._resume = "reading"
                 logger.warning(
-                    "to come back, the stream will be read from its start: its own state %s",
+                    "to come back, the stream will be read from its start: its own "
+                    "state %s",
                     fetched.after.doubt,
                 )
             yield fetched
 
     def _reader_here(self) -> PassReader:
-        """Return a reader that stands where training does: the one before, if it does."""
-        session, reader = self._session, self._reader
-        epoch, index = session.progress.epoch, session.progress.index
+        """Return a reader that stands where training does: the one before, if it
+        does.
+        """
+        session = self._session
+        reader = self._reader
+        epoch = session.progress.epoch
+        index = session.progress.index
         if reader is None or (reader.epoch, reader.index) != (epoch, index):
             start = session.data.stream or StreamPosition()
             reader = self._reader_at(self._dataset, index, start)
@@ -301,7 +330,9 @@ class StreamFetcher:
 
 
 class _Part(IterableDataset[Fetched]):
-    """What one process reads for one replica, for as long as batch and replicas stay the same."""
+    """What one process reads for one replica, for as long as batch and replicas stay
+    the same.
+    """
 
     def __init__(self, reader: PassReader, cut: Cut, collate: Collate) -> None:
         self._reader = reader
@@ -323,7 +354,9 @@ class _Part(IterableDataset[Fetched]):
 
 
 def cut_of(session: Session) -> Cut:
-    """Return how data is cut from the present step on, for as long as batch and replicas stay the same."""
+    """Return how data is cut from the present step on, for as long as batch and
+    replicas stay the same.
+    """
     data = session.data
     return Cut(
         batch=data.batch,
@@ -338,19 +371,25 @@ def cut_of(session: Session) -> Cut:
 
 
 def _largest_pass(session: Session) -> int:
-    """Return what a pass may have so that none has a single sample, of a model that would refuse that one."""
+    """Return what a pass may have so that none has a single sample, of a model that
+    would refuse that one.
+    """
     if not session.needs_two:
         return 0
     return session.data.limits.max_atomic or session.data.batch.total
 
 
 def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
-    """Yield this replica's passes from the present step to the epoch's end, each with its step's start.
+    """Yield this replica's passes from the present step to the epoch's end, each with
+    its step's start.
 
-    As long as batch and replicas stay the same. Of a stream, whose end is not known, for ever.
+    As long as batch and replicas stay the same. Of a stream, whose end is not known,
+    for ever.
     """
-    order, ends = session.data.order, session.data.ends
-    cut, index = cut_of(session), session.progress.index
+    order = session.data.order
+    ends = session.data.ends
+    cut = cut_of(session)
+    index = session.progress.index
     for number in itertools.count():
         if order.stream:
             samples = cut.batch.total
@@ -390,10 +429,12 @@ def named_options(
     *,
     samplers: bool = False,
 ) -> dict[str, object]:
-    """Return `options` with those that were given by position, as torch's DataLoader takes them.
+    """Return `options` with those that were given by position, as torch's DataLoader
+    takes them.
 
     samplers: `sampler` and `batch_sampler` may be among them.
-    Raises TypeError where there are too many, or one is given twice; InputError as `check_options` does.
+    Raises TypeError where there are too many, or one is given twice; InputError as
+    `check_options` does.
     """
     if len(positional) > len(POSITIONAL):
         raise TypeError(
@@ -411,7 +452,9 @@ def named_options(
 def check_options(
     where: str, options: Mapping[str, object], refused: Sequence[str] = ORDERING
 ) -> None:
-    """Raise InputError for options of torch's DataLoader that would decide which samples come when."""
+    """Raise InputError for options of torch's DataLoader that would decide which
+    samples come when.
+    """
     for name in refused:
         if options.get(name) is not None:
             allowed = ORDER_ALLOWED
@@ -421,7 +464,8 @@ def check_options(
 def data_loader(
     dataset: object, options: dict[str, object], **ours: object
 ) -> "DataLoader[object]":
-    """Return torch's DataLoader with `options` of the user's and `ours`, which the user may not set.
+    """Return torch's DataLoader with `options` of the user's and `ours`, which the user
+    may not set.
 
     Raises InputError for an option that would break the order.
     """
@@ -433,7 +477,8 @@ def data_loader(
     assert init is None or callable(init)
     loader: DataLoader[object] = DataLoader(
         dataset,  # type: ignore[arg-type]  # whatever the user iterates over
-        # Of its own: a new iterator draws a seed, and that must not advance the user's random numbers.
+        # Of its own: a new iterator draws a seed, and that must not advance the user's
+        # random numbers.
         generator=torch.Generator(),
         worker_init_fn=functools.partial(_start_fetching, init),
         **ours,  # type: ignore[arg-type]  # named by the callers above
@@ -445,7 +490,8 @@ def data_loader(
 
 
 def fetch_seed(session: Session, *more: int) -> int:
-    """Return the seed of what fetch processes draw: another for each replica and each place in the run.
+    """Return the seed of what fetch processes draw: another for each replica and each
+    place in the run.
 
     more: what tells this place from others of equal numbers.
     """
@@ -455,9 +501,11 @@ def fetch_seed(session: Session, *more: int) -> int:
 
 
 def stand_alone() -> tuple[int, int]:
-    """Return which fetch process this is, of how many, and let a stream see none of it from here on.
+    """Return which fetch process this is, of how many, and let a stream see none of it
+    from here on.
 
-    One that would split itself over fetch processes must not: the order is that of the whole.
+    One that would split itself over fetch processes must not: the order is that of the
+    whole.
     """
     info = get_worker_info()
     vars(torch_worker).update(_worker_info=None)
@@ -477,10 +525,12 @@ def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End with the process that the data is for: it may be killed, and then nobody reads on.
+    """End with the process that the data is for: it may be killed, and then nobody
+    reads on.
 
-    torch's own look at the parent's id, every 5 s, does not see it where a server forks, nor from within the
-    dataset. The kernel's signal for it (PR_SET_PDEATHSIG) comes with the end of the parent's thread already.
+    torch's own look at the parent's id, every 5 s, does not see it where a server
+    forks, nor from within the dataset. The kernel's signal for it (PR_SET_PDEATHSIG)
+    comes with the end of the parent's thread already.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -489,15 +539,19 @@ def _end_with_parent() -> None:
 
 
 def _outlive(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM to the whole process group is for the main process, which may want data until it ends.
+    """SIGTERM to the whole process group is for the main process, which may want data
+    until it ends.
 
-    But not for ever: multiprocessing sends it too, to a process that does not end, and then waits for it.
+    But not for ever: multiprocessing sends it too, to a process that does not end, and
+    then waits for it.
     """
     exit_after(STOP_TIMEOUT_S, 0)
 
 
 def _let_go(loader: "weakref.ref[DataLoader[object]]") -> None:
-    """At exit, before torch leaves its processes to multiprocessing: let it end those that persist."""
+    """At exit, before torch leaves its processes to multiprocessing: let it end those
+    that persist.
+    """
     if (found := loader()) is not None:
         found._iterator = None
 

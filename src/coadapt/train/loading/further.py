@@ -1,17 +1,21 @@
-"""Further training loaders: data that is taken beside the leading loader's, in step with its passes."""
+"""Further training loaders: data that is taken beside the leading loader's, in step
+with its passes.
+"""
 
-# A step has one batch, and a run one epoch and one position: the leading loader's. What a further loader
-# gives follows from the leading pass that is running: `ratio` samples for each of the pass's own, from the
-# same part of the step. So the mean over them has the same weight in the step's gradient as the mean over the
-# leading samples, however the step is cut, and the promise of the contract holds for both. That is why its
-# batch must be a multiple of the leading one: the smaller one leads.
+# A step has one batch, and a run one epoch and one position: the leading loader's. What
+# a further loader gives follows from the leading pass that is running: `ratio` samples
+# for each of the pass's own, from the same part of the step. So the mean over them has
+# the same weight in the step's gradient as the mean over the leading samples, however
+# the step is cut, and the promise of the contract holds for both. That is why its batch
+# must be a multiple of the leading one: the smaller one leads.
 #
-# Its position counts what whole steps have taken, and is kept like any registered object. It moves on lazily,
-# when the number of steps has: so a checkpoint between two steps has it right, and a step that is done again
-# takes the same samples.
+# Its position counts what whole steps have taken, and is kept like any registered
+# object. It moves on lazily, when the number of steps has: so a checkpoint between two
+# steps has it right, and a step that is done again takes the same samples.
 #
-# Fetch processes work ahead on what is expected (the leading passes to come, one taking in each). Where it
-# comes otherwise, because batch or replicas changed, or the script takes at times only, they begin anew.
+# Fetch processes work ahead on what is expected (the leading passes to come, one taking
+# in each). Where it comes otherwise, because batch or replicas changed, or the script
+# takes at times only, they begin anew.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -35,7 +39,8 @@ from coadapt.train.samples.sharded_stream import ShardedStream
 from coadapt.train.session import Session
 
 OUTSIDE = (
-    "take from a further loader inside of the loop over the leading one, which comes first: "
+    "take from a further loader inside of the loop over the leading one, which comes "
+    "first: "
     "`for a, b in zip(loader, further)`"
 )
 
@@ -44,8 +49,8 @@ OUTSIDE = (
 class Beside:
     """How further data goes beside the leading loader's.
 
-    ratio: samples for each of the leading ones. repeat: go round, instead of beginning anew with each leading
-    epoch.
+    ratio: samples for each of the leading ones. repeat: go round, instead of beginning
+    anew with each leading epoch.
     """
 
     order: SampleOrder
@@ -57,7 +62,8 @@ class Beside:
 class Place:
     """Where a further loader stands before `step` of the leading one.
 
-    position: in the epoch, or in all laps where it repeats. taken: how often that step takes `size` samples.
+    position: in the epoch, or in all laps where it repeats. taken: how often that step
+    takes `size` samples.
     """
 
     epoch: int = 0
@@ -75,12 +81,15 @@ class Laps:
         self._shuffled: dict[int, NDArray[np.int64]] = {}
 
     def ids(self, epoch: int, start: int, stop: int) -> list[int]:
-        """Return the ids from one position to another. RuntimeError where an epoch has fewer."""
+        """Return the ids from one position to another. RuntimeError where an epoch has
+        fewer.
+        """
         length = self._beside.order.num_samples
         assert length is not None
         if not self._beside.repeat and stop > length:
             raise RuntimeError(
-                f"the further loader has {length} samples, and epoch {epoch} takes more: let the one with "
+                f"the further loader has {length} samples, and epoch {epoch} takes "
+                f"more: let the one with "
                 "fewer lead, or say repeat=True"
             )
         ids: list[int] = []
@@ -102,7 +111,9 @@ class Laps:
 
 
 class ReadAhead:
-    """Fetches samples in the order of a plan, for as long as what is asked for is what was planned."""
+    """Fetches samples in the order of a plan, for as long as what is asked for is what
+    was planned.
+    """
 
     def __init__(
         self,
@@ -110,7 +121,9 @@ class ReadAhead:
         options: Mapping[str, object],
         plan: Callable[[], Iterator[list[int]]],
     ) -> None:
-        """plan: yields the ids of what will be asked for, from the present on. `options`: of DataLoader."""
+        """plan: yields the ids of what will be asked for, from the present on.
+        `options`: of DataLoader.
+        """
         own = {**options, "persistent_workers": bool(options.get("num_workers"))}
         self._plan = plan
         self._planned: deque[list[int]] = deque()
@@ -120,7 +133,9 @@ class ReadAhead:
         self._fetched: Iterator[object] | None = None
 
     def fetch(self, ids: list[int], seed: int) -> object:
-        """Return these samples, collated. seed: of what fetch processes draw, if they begin anew."""
+        """Return these samples, collated. seed: of what fetch processes draw, if they
+        begin anew.
+        """
         for anew in (self._fetched is None, True):
             if anew:
                 self._begin(seed)
@@ -143,10 +158,12 @@ class ReadAhead:
 
 
 class FurtherLoader:
-    """Gives, in each pass of the leading loader, its own part of the step. Made by `Run.further_loader`.
+    """Gives, in each pass of the leading loader, its own part of the step. Made by
+    `Run.further_loader`.
 
-    It may be iterated over beside the leading loader, or asked with `next(iter(further))` where some is
-    wanted; asked again in the same pass, it gives as much again.
+    It may be iterated over beside the leading loader, or asked with
+    `next(iter(further))` where some is wanted; asked again in the same pass, it gives
+    as much again.
     """
 
     def __init__(
@@ -166,7 +183,8 @@ class FurtherLoader:
         self._place = Place()
         self._pass: Pass | None = None
         # How often this pass has been asked for some, and how often the one before was.
-        self._in_pass, self._usual = 0, 1
+        self._in_pass = 0
+        self._usual = 1
         self._ids: list[int] = []
 
     @property
@@ -176,12 +194,16 @@ class FurtherLoader:
 
     @property
     def batch_size(self) -> int:
-        """Return the samples of one optimiser step at present, over all passes and replicas."""
+        """Return the samples of one optimiser step at present, over all passes and
+        replicas.
+        """
         return self._beside.ratio * self._session.data.batch.total
 
     @property
     def sample_ids(self) -> list[int]:
-        """Return the dataset indices of what was given last; none for a stand-in, which has no weight."""
+        """Return the dataset indices of what was given last; none for a stand-in, which
+        has no weight.
+        """
         return list(self._ids)
 
     def __iter__(self) -> Iterator[object]:
@@ -241,13 +263,15 @@ class FurtherLoader:
         if self._beside.repeat or self._place.position:
             where = "with repeat=True" if self._beside.repeat else "within an epoch"
             raise RuntimeError(
-                f"the further loader's data set has {now} samples, it had {before} before: {where} its "
+                f"the further loader's data set has {now} samples, it had {before} "
+                f"before: {where} its "
                 "length must stay"
             )
         self._set_length(now)
 
     def _take(self) -> object:
-        session, current = self._session, self._session.current
+        session = self._session
+        current = self._session.current
         if current is None:
             raise RuntimeError(OUTSIDE)
         self._catch_up()
@@ -256,30 +280,31 @@ class FurtherLoader:
         if current is not self._pass:
             at.taken = 0 if current.first else at.taken
             self._usual = max(self._in_pass, 1)
-            self._pass, self._in_pass = current, 0
+            self._pass = current
+            self._in_pass = 0
         ids = self._part(at.position, session.progress.index, current, self._in_pass)
         data = self._ahead.fetch(ids, fetch_seed(session, self._beside.order.seed))
         self._in_pass += 1
-        at.taken, at.size = (
-            max(at.taken, self._in_pass),
-            self._beside.ratio * current.step_samples,
-        )
+        at.taken = max(at.taken, self._in_pass)
+        at.size = self._beside.ratio * current.step_samples
         self._ids = ids if current.num_samples else []
         return data
 
     def _catch_up(self) -> None:
         """Let the place be that of the present step."""
-        progress, at = self._session.progress, self._place
+        progress = self._session.progress
+        at = self._place
         if progress.step != at.step:
             at.position += at.taken * at.size
-            at.step, at.taken = progress.step, 0
+            at.step = progress.step
+            at.taken = 0
         if not self._beside.repeat and progress.epoch != at.epoch:
             at.epoch = progress.epoch
             at.position = 0
 
     def _part(self, position: int, index: int, current: Pass, taking: int) -> list[int]:
-        """Return the ids that a pass takes for the n-th time: its leading step is at `index`, ours at
-        `position`."""
+        """Return the ids that a pass takes for the n-th time: its leading step is at
+        `index`, ours at `position`."""
         begin = position + self._beside.ratio * (
             taking * current.step_samples + current.start - index
         )
@@ -289,16 +314,18 @@ class FurtherLoader:
         return self._laps.ids(self._place.epoch, begin, stop)
 
     def _plan(self) -> Iterator[list[int]]:
-        """Yield the ids of this pass, and of those to come in the epoch if each takes as the last one did."""
-        index, now, position = (
-            self._session.progress.index,
-            self._pass,
-            self._place.position,
-        )
-        seen, size = False, 0
+        """Yield the ids of this pass, and of those to come in the epoch if each takes
+        as the last one did.
+        """
+        index = self._session.progress.index
+        now = self._pass
+        position = self._place.position
+        seen = False
+        size = 0
         for step_start, coming in passes_to_come(self._session):
             if step_start != index:
-                index, position = step_start, position + self._usual * size
+                index = step_start
+                position = position + self._usual * size
             size = self._beside.ratio * coming.step_samples
             seen = seen or coming == now
             if not seen:
@@ -315,9 +342,11 @@ class FurtherLoader:
 def order_beside(
     session: Session, leading: object, dataset: object, *, shuffle: bool, number: int
 ) -> SampleOrder:
-    """Return the order of the `number`-th further loader's samples. leading: the dataset that leads.
+    """Return the order of the `number`-th further loader's samples. leading: the
+    dataset that leads.
 
-    Raises InputError for what is no dataset with a length, and beside shards, which replicas read whole.
+    Raises InputError for what is no dataset with a length, and beside shards, which
+    replicas read whole.
     """
     if isinstance(leading, ShardedStream):
         raise InputError(
@@ -332,7 +361,8 @@ def order_beside(
         raise InputError("further_loader(dataset)", type(dataset).__name__, allowed)
     if not len(dataset):
         raise InputError("further_loader(dataset)", "0 samples", "at least 1 sample")
-    # Of its own: with the leading one's, two datasets of one length would be shuffled alike.
+    # Of its own: with the leading one's, two datasets of one length would be shuffled
+    # alike.
     seed = int(
         np.random.SeedSequence((session.config.seed, number)).generate_state(
             1, np.uint64
@@ -344,10 +374,15 @@ def order_beside(
 
 
 def ratio_beside(session: Session, batch_size: int) -> int:
-    """Return how many samples go with each of the leading ones. InputError unless it is a whole number."""
+    """Return how many samples go with each of the leading ones. InputError unless it is
+    a whole number.
+    """
     limits = session.data.limits
     leading = limits.initial if session.adaptive else limits.requested
     if batch_size < 1 or batch_size % leading:
-        allowed = f"a multiple of the leading loader's {leading}; else let the smaller batch lead"
+        allowed = (
+            f"a multiple of the leading loader's {leading}; else let the smaller "
+            f"batch lead"
+        )
         raise InputError("further_loader(batch_size)", batch_size, allowed)
     return batch_size // leading

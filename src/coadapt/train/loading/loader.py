@@ -1,4 +1,6 @@
-"""The elastic data loader: this replica's own part of each step, whatever group and batch are by then."""
+"""The elastic data loader: this replica's own part of each step, whatever group and
+batch are by then.
+"""
 
 import itertools
 import logging
@@ -44,15 +46,19 @@ class Boundary(Protocol):
         ...
 
     def end_step(self) -> None:
-        """All replicas have used up the step's samples. May end the process (told to stop)."""
+        """All replicas have used up the step's samples. May end the process (told to
+        stop).
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSource:
-    """What a loader was made of: the user's dataset, and further arguments of torch's DataLoader.
+    """What a loader was made of: the user's dataset, and further arguments of torch's
+    DataLoader.
 
-    compare: whether the replicas compare what they are given. sampler: what the script orders samples by.
+    compare: whether the replicas compare what they are given. sampler: what the script
+    orders samples by.
     """
 
     dataset: object
@@ -62,13 +68,17 @@ class DataSource:
 
 
 class ElasticSampler:
-    """Stands where scripts look for the sampler of a `DataLoader`: the run orders the samples by itself."""
+    """Stands where scripts look for the sampler of a `DataLoader`: the run orders the
+    samples by itself.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def __len__(self) -> int:
-        """Return the samples of an epoch, over all replicas. TypeError where nobody knows."""
+        """Return the samples of an epoch, over all replicas. TypeError where nobody
+        knows.
+        """
         return _known(self._session.data.order)
 
     def __iter__(self) -> Iterator[int]:
@@ -84,8 +94,9 @@ class ElasticSampler:
 class ElasticLoader:
     """Iterates over the rest of the current epoch, once. Made by `Run.loader`.
 
-    Each item is one pass: at most `batch.atomic` samples of this replica. Where a step takes several passes
-    the loop's body runs once per pass. Batch and group may change between two steps.
+    Each item is one pass: at most `batch.atomic` samples of this replica. Where a step
+    takes several passes the loop's body runs once per pass. Batch and group may change
+    between two steps.
     """
 
     def __init__(
@@ -114,7 +125,8 @@ class ElasticLoader:
 
     @property
     def batch_size(self) -> int:
-        """Return the samples of one optimiser step, over all passes and replicas, at present.
+        """Return the samples of one optimiser step, over all passes and replicas, at
+        present.
 
         What `len(x)` of an item is, one pass of this replica, may be less: see `batch`.
         """
@@ -122,7 +134,9 @@ class ElasticLoader:
 
     @property
     def sampler(self) -> object:
-        """Return the script's own sampler, or an object with the length, the order and the `set_epoch` of one."""
+        """Return the script's own sampler, or an object with the length, the order and
+        the `set_epoch` of one.
+        """
         own = self._source.sampler
         return ElasticSampler(self._session) if own is None else own.sampler
 
@@ -150,7 +164,8 @@ class ElasticLoader:
 
     @property
     def sample_ids(self) -> list[int]:
-        """Return the dataset indices of the current pass, of a stream the positions in the epoch.
+        """Return the dataset indices of the current pass, of a stream the positions in
+        the epoch.
 
         None for a stand-in, whose sample has no weight.
         """
@@ -167,7 +182,9 @@ class ElasticLoader:
         return self._session.data.batch
 
     def set_batch_size(self, total: int) -> None:
-        """Change the total batch from the next step on, alike on every replica. Contract `self` only."""
+        """Change the total batch from the next step on, alike on every replica.
+        Contract `self` only.
+        """
         contract = self._session.config.contract
         if contract is not RescaleContract.SELF:
             raise InputError(
@@ -194,37 +211,49 @@ class ElasticLoader:
         self._fetcher.prepare()
 
     def try_first(self) -> None:
-        """Fetch the first pass of an epoch and forget it: to see whether this replica can."""
+        """Fetch the first pass of an epoch and forget it: to see whether this replica
+        can.
+        """
         self._fetcher.try_first()
 
     def begin(self) -> None:
-        """`Run.epochs` begins: the loader may be iterated over, also from where that broke off.
+        """`Run.epochs` begins: the loader may be iterated over, also from where that
+        broke off.
 
         RuntimeError inside of another loop over `Run.epochs`.
         """
         if self._in_epochs:
             raise RuntimeError(
-                "run.epochs(...) was called inside of a loop over run.epochs(...): one loop trains all "
-                "epochs; end or leave it (break) before the next, and use range(...) for a loop within it"
+                "run.epochs(...) was called inside of a loop over run.epochs(...): "
+                "one loop trains all "
+                "epochs; end or leave it (break) before the next, and use range(...) "
+                "for a loop within it"
             )
         self._in_epochs = True
         self._iterated_epoch = -1
 
     def end(self) -> None:
-        """The loop over `Run.epochs` is over, or was left. The group must not be held on to: it may end."""
+        """The loop over `Run.epochs` is over, or was left. The group must not be held
+        on to: it may end.
+        """
         self._in_epochs = False
         self._compared = None
 
     def end_epoch(self) -> None:
-        """The body of `Run.epochs` is over. RuntimeError where it trained on something else."""
+        """The body of `Run.epochs` is over. RuntimeError where it trained on something
+        else.
+        """
         epoch = self._session.progress.epoch
         if self._iterated_epoch != epoch:
             raise RuntimeError(
-                f"epoch {epoch} ended without training: iterate over what run.loader returned"
+                f"epoch {epoch} ended without training: iterate over what run.loader "
+                f"returned"
             )
 
     def __len__(self) -> int:
-        """Return the optimiser steps of a whole epoch at the present batch. TypeError where nobody knows."""
+        """Return the optimiser steps of a whole epoch at the present batch. TypeError
+        where nobody knows.
+        """
         own = self._source.sampler
         if own is not None and own.in_batches:
             ends = self._session.data.ends
@@ -236,7 +265,9 @@ class ElasticLoader:
 
     @property
     def _num_samples(self) -> int:
-        """Return the length of the epoch that runs, between two epochs that of the data set as it is now."""
+        """Return the length of the epoch that runs, between two epochs that of the data
+        set as it is now.
+        """
         if self.order.stream or self._session.current is not None:
             return _known(self.order)
         own = self._source.sampler
@@ -246,14 +277,18 @@ class ElasticLoader:
         epoch = self._session.progress.epoch
         if not self._in_epochs:
             raise RuntimeError(
-                "iterate over the loader inside of `for epoch in run.epochs(n)`; to look at batches outside of "
-                "it (next(iter(loader)), update_bn, a learning-rate finder), use torch.utils.data.DataLoader("
+                "iterate over the loader inside of `for epoch in run.epochs(n)`; to "
+                "look at batches outside of "
+                "it (next(iter(loader)), update_bn, a learning-rate finder), use "
+                "torch.utils.data.DataLoader("
                 "loader.dataset, batch_size=...)"
             )
         if self._iterated_epoch == epoch:
             raise RuntimeError(
-                f"the loader was iterated twice in epoch {epoch}: iterate it once per epoch of run.epochs(n); in "
-                "place of cycle(loader), `for epoch in run.epochs(n): for batch in loader: ...` and break at "
+                f"the loader was iterated twice in epoch {epoch}: iterate it once "
+                f"per epoch of run.epochs(n); in "
+                "place of cycle(loader), `for epoch in run.epochs(n): for batch in "
+                "loader: ...` and break at "
                 "the last step"
             )
         self._iterated_epoch = epoch
@@ -264,14 +299,17 @@ class ElasticLoader:
             while not self._session.epoch_over:
                 yield from self._segment()
         except GeneratorExit:
-            # The loop's body broke off or failed; if memory ran out, one has to know in which pass.
+            # The loop's body broke off or failed; if memory ran out, one has to know in
+            # which pass.
             self._session.broken_off = self._session.current
             raise
         finally:
             self._session.current = None
 
     def _begin_epoch(self) -> None:
-        """Read the sampler, or how long the data set is. InputError where that changed within an epoch."""
+        """Read the sampler, or how long the data set is. InputError where that changed
+        within an epoch.
+        """
         session = self._session
         if self.own_order is not None:
             self.own_order.begin_epoch()
@@ -288,17 +326,21 @@ class ElasticLoader:
             raise InputError(
                 "loader(dataset)",
                 f"{num_samples} samples",
-                f"{began_with}, with which epoch {at.epoch} began, for it goes on at sample {at.index}: let "
-                "the length follow from the number of the epoch, before the loop over the loader",
+                f"{began_with}, with which epoch {at.epoch} began, for it goes on at "
+                f"sample {at.index}: let "
+                "the length follow from the number of the epoch, before the loop "
+                "over the loader",
             )
 
     def _segment(self) -> Iterator[object]:
         """Yield passes until the epoch ends, or until batch or group change."""
         session = self._session
-        batch, group = self.batch, session.group
+        batch = self.batch
+        group = session.group
         self._boundary.begin_fetch()
         for fetched in self._compared_passes():
-            current, self._ids = fetched.current, fetched.ids
+            current = fetched.current
+            self._ids = fetched.ids
             if fetched.note:
                 logger.info("%s", fetched.note)
             session.figures.validation = None  # one may have been left half-way
@@ -314,9 +356,13 @@ class ElasticLoader:
         session.end_stream()
 
     def _compared_passes(self) -> Iterator[Fetched]:
-        """Yield what is fetched, once all replicas have the same: in each epoch, and in each group."""
-        session, passes = self._session, self._fetcher.passes()
-        epoch, group = session.progress.epoch, session.group
+        """Yield what is fetched, once all replicas have the same: in each epoch, and in
+        each group.
+        """
+        session = self._session
+        passes = self._fetcher.passes()
+        epoch = session.progress.epoch
+        group = session.group
         if self._compared == (epoch, group) or not self._source.compare:
             return passes
         self._compared = epoch, group
@@ -333,7 +379,8 @@ class ElasticLoader:
 def _known(order: SampleOrder) -> int:
     if order.num_samples is None:
         raise TypeError(
-            "the length of this stream is not known yet: see run.loader(num_samples=...)"
+            "the length of this stream is not known yet: see "
+            "run.loader(num_samples=...)"
         )
     return order.num_samples
 
@@ -347,7 +394,8 @@ def order_of(
     num_samples: int | None,
     sampler: ScriptSampler | None = None,
 ) -> SampleOrder:
-    """Return the order of `dataset`'s samples; `num_samples`: what the user says of a stream's length.
+    """Return the order of `dataset`'s samples; `num_samples`: what the user says of a
+    stream's length.
 
     Raises InputError for what is no dataset, and where the arguments contradict it.
     """
@@ -397,8 +445,11 @@ def order_of(
 def _check_with_sampler(
     sampler: ScriptSampler, dataset: object, *, shuffle: bool, drop_last: bool
 ) -> None:
-    """Raise InputError for what torch's DataLoader does not take beside a sampler either."""
-    where, kind = f"loader({sampler.name})", type(sampler.sampler).__name__
+    """Raise InputError for what torch's DataLoader does not take beside a sampler
+    either.
+    """
+    where = f"loader({sampler.name})"
+    kind = type(sampler.sampler).__name__
     if is_stream(dataset) or not hasattr(dataset, "__getitem__"):
         raise InputError(where, kind, "nothing for a stream: its order is its own")
     if shuffle:
@@ -412,7 +463,9 @@ def _check_with_sampler(
 def fetcher_for(
     dataset: object, session: Session, options: dict[str, object], *, resume: str
 ) -> Fetcher:
-    """Return what fetches passes of `dataset`. Raises InputError unless `resume` is one of RESUME_WAYS."""
+    """Return what fetches passes of `dataset`. Raises InputError unless `resume` is one
+    of RESUME_WAYS.
+    """
     if resume not in RESUME_WAYS:
         raise InputError("loader(resume)", resume, " or ".join(RESUME_WAYS))
     if is_stream(dataset):

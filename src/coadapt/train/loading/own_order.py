@@ -64,7 +64,8 @@ class ScriptSampler:
 def find_sampler(
     options: dict[str, object], batch_size: int | None, contract: RescaleContract
 ) -> ScriptSampler | None:
-    """Take `sampler` and `batch_sampler` out of a loader's options; None: neither is there.
+    """Take `sampler` and `batch_sampler` out of a loader's options; None: neither is
+    there.
 
     batch_size: the loader's. Raises InputError for what cannot be dealt to replicas.
     """
@@ -88,7 +89,8 @@ def _check_whole(name: str, sampler: object) -> None:
     for each in _nested(sampler):
         if hasattr(each, "num_replicas"):
             allowed = (
-                "a sampler of the whole data set, which run.loader deals to the replicas; "
+                "a sampler of the whole data set, which run.loader deals to the "
+                "replicas; "
                 "shuffle=True in place of a DistributedSampler"
             )
             raise InputError(where, type(each).__name__, allowed)
@@ -105,7 +107,10 @@ def _steps_of(sampler: object, given: int | None, contract: RescaleContract) -> 
     where = "loader(batch_sampler)"
     kind = type(sampler).__name__
     if contract not in STEADY:
-        allowed = f"contract fixed or frozen: its batches are the steps; this job's is {contract}"
+        allowed = (
+            f"contract fixed or frozen: its batches are the steps; this job's is "
+            f"{contract}"
+        )
         raise InputError(where, kind, allowed)
     own = getattr(sampler, "batch_size", None)
     if isinstance(own, int):
@@ -125,7 +130,9 @@ class OwnOrder:
         self._epoch = -1
 
     def begin_epoch(self) -> None:
-        """Read the epoch's order, or go on with it in the middle of an epoch. Collective."""
+        """Read the epoch's order, or go on with it in the middle of an epoch.
+        Collective.
+        """
         session = self._session
         epoch = session.progress.epoch
         if session.progress.index and self._epoch == epoch:
@@ -172,7 +179,9 @@ class OwnOrder:
         self._session.set_length(len(ids))
 
     def _read(self, epoch: int) -> tuple[Ids, Ids | None]:
-        """Return an epoch's indices in order, and where each batch of a batch sampler ends."""
+        """Return an epoch's indices in order, and where each batch of a batch sampler
+        ends.
+        """
         device = self._session.group.device
         before = rng_state(device)
         try:

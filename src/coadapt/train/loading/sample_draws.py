@@ -1,9 +1,12 @@
-"""A data set whose random numbers (augmentation) follow from each sample's place in the run."""
+"""A data set whose random numbers (augmentation) follow from each sample's place in the
+run.
+"""
 
-# A fetch process sets Python's, NumPy's and torch's global generators before each sample, by the run's seed,
-# the epoch and the sample's place in it: 16 us. So the same sample is augmented alike whichever process and
-# replica fetches it, and after a restart. A data set that fetches a whole batch at once (`__getitems__`) is
-# set by the place of the batch's first sample, so its draws depend on how a step is cut.
+# A fetch process sets Python's, NumPy's and torch's global generators before each
+# sample, by the run's seed, the epoch and the sample's place in it: 16 us. So the same
+# sample is augmented alike whichever process and replica fetches it, and after a
+# restart. A data set that fetches a whole batch at once (`__getitems__`) is set by the
+# place of the batch's first sample, so its draws depend on how a step is cut.
 
 from collections.abc import Sequence
 
@@ -18,7 +21,9 @@ Keyed = tuple[int, int]
 
 
 class SampleDraws(Dataset[object]):
-    """Items are asked for by a pair: the index in the data set, and the key of what is drawn for it."""
+    """Items are asked for by a pair: the index in the data set, and the key of what is
+    drawn for it.
+    """
 
     def __init__(self, dataset: "Dataset[object]") -> None:
         self.dataset = dataset

@@ -1,9 +1,12 @@
-"""Training without a data set: each sample is a seed, from which the loop makes what it trains on."""
+"""Training without a data set: each sample is a seed, from which the loop makes what it
+trains on.
+"""
 
-# Reinforcement learning and simulations draw their batches themselves. Were that left to each replica's
-# generators, another number of replicas would be another training. So what is dealt out is not data but
-# seeds, as if they were samples of a data set: sample i has the same seed on whichever replica it comes to,
-# and all else (weights, passes, position, checkpoints, changes in place) is that of any data set.
+# Reinforcement learning and simulations draw their batches themselves. Were that left
+# to each replica's generators, another number of replicas would be another training. So
+# what is dealt out is not data but seeds, as if they were samples of a data set: sample
+# i has the same seed on whichever replica it comes to, and all else (weights, passes,
+# position, checkpoints, changes in place) is that of any data set.
 
 from torch.utils.data import Dataset
 
@@ -32,7 +35,8 @@ class SeedSamples(Dataset[int]):
         return self._num_samples
 
     def __getitem__(self, index: int) -> int:
-        # With seed 0 what a plain loop counts by itself; generators hash what they are seeded with.
+        # With seed 0 what a plain loop counts by itself; generators hash what they are
+        # seeded with.
         return (self._seed * SAMPLES_MAX + index) % SEEDS
 
 

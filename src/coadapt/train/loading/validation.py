@@ -1,4 +1,6 @@
-"""Validation data: each sample on exactly one replica, and figures that add up over all of them."""
+"""Validation data: each sample on exactly one replica, and figures that add up over all
+of them.
+"""
 
 from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
@@ -23,12 +25,14 @@ from coadapt.train.session import Session
 
 
 class ValidationLoader:
-    """Iterates over this replica's part, any number of times. Made by `Run.validation_loader`.
+    """Iterates over this replica's part, any number of times. Made by
+    `Run.validation_loader`.
 
-    The data set is cut into batches in its own order, whatever the replicas; each takes every n-th of them.
-    So replicas may get different numbers of batches: the model must run without the others, as it does in
-    `eval()` mode or under `no_grad`. A sharded one cannot: there, who lacks a batch in the last round gets a
-    stand-in, whose figures do not count.
+    The data set is cut into batches in its own order, whatever the replicas; each takes
+    every n-th of them.
+    So replicas may get different numbers of batches: the model must run without the
+    others, as it does in `eval()` mode or under `no_grad`. A sharded one cannot: there,
+    who lacks a batch in the last round gets a stand-in, whose figures do not count.
     """
 
     def __init__(
@@ -85,7 +89,8 @@ class ValidationLoader:
         return len(list(self._own_ids()))
 
     def __iter__(self) -> Iterator[object]:
-        session, before = self._session, self._session.figures.validation
+        session = self._session
+        before = self._session.figures.validation
         self._totals.clear()
         draw_as_iterators_do()
         try:
@@ -96,7 +101,9 @@ class ValidationLoader:
             session.figures.validation = before
 
     def totals(self) -> dict[str, float]:
-        """Return the sums and means of the last iteration, over all replicas, which must call it alike."""
+        """Return the sums and means of the last iteration, over all replicas, which
+        must call it alike.
+        """
         return whole_values(self._totals, self._session.group)
 
     def _batches(self) -> Iterator[tuple[int, object]]:
@@ -127,8 +134,11 @@ class ValidationLoader:
         return (ids for _, ids in self._own_batches())
 
     def _own_batches(self) -> Iterator[tuple[int, list[int]]]:
-        """Yield the number of samples and the sample ids of each batch of this replica."""
-        size, group = self._batch_size, self._session.group
+        """Yield the number of samples and the sample ids of each batch of this
+        replica.
+        """
+        size = self._batch_size
+        group = self._session.group
         length = len(cast("Sized", self._dataset))
         for begin in range(0, length, group.size * size):
             ids = list(
@@ -144,7 +154,9 @@ class ValidationLoader:
 
 
 class _OwnBatches(IterableDataset[tuple[int, object]]):
-    """The batches of a stream that are one replica's; every replica reads the whole stream."""
+    """The batches of a stream that are one replica's; every replica reads the whole
+    stream.
+    """
 
     def __init__(
         self,
@@ -155,7 +167,9 @@ class _OwnBatches(IterableDataset[tuple[int, object]]):
         *,
         even: bool,
     ) -> None:
-        """`even`: each replica gets equally many, the last of them a stand-in of no samples if need be."""
+        """`even`: each replica gets equally many, the last of them a stand-in of no
+        samples if need be.
+        """
         self._stream = stream
         self._batch_size = batch_size
         self._collate = collate

@@ -1,1 +1,3 @@
-"""The gradient noise scale, its uncertainty, and the rules that scale the learning rate."""
+"""The gradient noise scale, its uncertainty, and the rules that scale the learning
+rate.
+"""

@@ -1,4 +1,6 @@
-"""How sure a ratio of two averages is, of which the denominator may be close to zero."""
+"""How sure a ratio of two averages is, of which the denominator may be close to
+zero.
+"""
 
 import math
 
@@ -6,10 +8,12 @@ import math
 def fieller(
     sqr: float, trace: float, errors: tuple[float, float, float]
 ) -> tuple[float, float]:
-    """Return the interval of trace / sqr: all φ for which trace - φ sqr is within its own error of zero.
+    """Return the interval of trace / sqr: all φ for which trace - φ sqr is within its
+    own error of zero.
 
-    errors: variances of `sqr` and `trace` and their covariance, times the square of the quantile (Fieller
-    1954). The upper end is infinite as long as `sqr` cannot be told from zero.
+    errors: variances of `sqr` and `trace` and their covariance, times the square of the
+    quantile (Fieller 1954). The upper end is infinite as long as `sqr` cannot be told
+    from zero.
     """
     a = sqr**2 - errors[0]
     b = sqr * trace - errors[2]

@@ -1,7 +1,9 @@
-"""The noise scale of all parameters from that of the normalisation layers, by how the two have compared.
+"""The noise scale of all parameters from that of the normalisation layers, by how the
+two have compared.
 
-Gray et al. 2024 found that in transformers the two follow each other, at a slope that hardly changes over
-training. So the slope is averaged for longer than what it is applied to. Plain numbers, no tensors.
+Gray et al. 2024 found that in transformers the two follow each other, at a slope that
+hardly changes over training. So the slope is averaged for longer than what it is
+applied to. Plain numbers, no tensors.
 """
 
 import math
@@ -14,23 +16,26 @@ Estimate = tuple[
     float, float
 ]  # squared norm of the true gradient, trace of one sample's covariance
 
-# The layers' averages forget as those of whole gradients do (Pollux's artifact); the comparisons ten times
-# later, per initial batch of samples.
+# The layers' averages forget as those of whole gradients do (Pollux's artifact); the
+# comparisons ten times later, per initial batch of samples.
 DECAY = 0.999
 DECAY_COMPARED = 0.9999
-# Steps are dealt to that many groups, and as many comparisons are needed. Leaving out one group at a time
-# says how far the result hangs on which steps were seen (the jackknife).
+# Steps are dealt to that many groups, and as many comparisons are needed. Leaving out
+# one group at a time says how far the result hangs on which steps were seen (the
+# jackknife).
 NUM_GROUPS = 16
-# Quantile of Student's distribution with NUM_GROUPS - 1 degrees of freedom, two-sided 90 %.
+# Quantile of Student's distribution with NUM_GROUPS - 1 degrees of freedom, two-sided
+# 90 %.
 T_90 = 1.7531
 
 
 @dataclass(slots=True)
 class Sums:
-    """Weighted sums over steps: of the layers' estimates, and of both kinds where they were compared.
+    """Weighted sums over steps: of the layers' estimates, and of both kinds where they
+    were compared.
 
-    What was compared is in units of the layers' trace of its time: gradients shrink as training goes on, and
-    early comparisons would outweigh all others.
+    What was compared is in units of the layers' trace of its time: gradients shrink as
+    training goes on, and early comparisons would outweigh all others.
     """
 
     weight: float = 0.0
@@ -47,7 +52,8 @@ class Sums:
         return Sums(*(mine + factor * theirs for mine, theirs in pairs))
 
     def terms(self) -> Estimate:
-        """Return denominator and numerator of the calibrated noise scale, without division by small values.
+        """Return denominator and numerator of the calibrated noise scale, without
+        division by small values.
 
         (trace x whole_trace / layers_trace) / (sqr x whole_sqr / layers_sqr).
         """
@@ -58,11 +64,12 @@ class Sums:
 
 @dataclass(slots=True)
 class LayerNoise:
-    """What was measured on normalisation layers, and how it compares with whole gradients.
+    """What was measured on normalisation layers, and how it compares with whole
+    gradients.
 
-    Time is in initial batches of samples trained on. at, compared_at: when the last estimate and comparison
-    came in. differenced: comparisons are with successive steps. since: the sum of the layers' estimates since
-    the last comparison, `num_since`.
+    Time is in initial batches of samples trained on. at, compared_at: when the last
+    estimate and comparison came in. differenced: comparisons are with successive steps.
+    since: the sum of the layers' estimates since the last comparison, `num_since`.
     """
 
     groups: list[Sums] = field(
@@ -77,11 +84,14 @@ class LayerNoise:
     num_since: int = 0
 
     def add(self, layers: Estimate, own: float, at: float) -> None:
-        """Take in what the layers gave in one step of `own` initial batches, `at` into training."""
+        """Take in what the layers gave in one step of `own` initial batches, `at` into
+        training.
+        """
         if self.num_since == 2:
             # Two successive steps make one comparison. None came of these.
             self._next_group()
-        weight, factor = 1.0 - DECAY**own, DECAY ** max(at - self.at, own)
+        weight = 1.0 - DECAY**own
+        factor = DECAY ** max(at - self.at, own)
         self.at = at
         for group in self.groups:
             group.weight *= factor
@@ -95,9 +105,11 @@ class LayerNoise:
         self.num_since += 1
 
     def compare(self, whole: Estimate, own: float, *, differenced: bool) -> None:
-        """Hold what the layers gave since the last comparison against what the whole gave in the same steps.
+        """Hold what the layers gave since the last comparison against what the whole
+        gave in the same steps.
 
-        Successive steps, whose difference is biased, count only where nothing better is remembered.
+        Successive steps, whose difference is biased, count only where nothing better is
+        remembered.
         """
         total = self._total()
         if (
@@ -108,7 +120,8 @@ class LayerNoise:
             self._fade_compared(DECAY_COMPARED ** max(self.at - self.compared_at, own))
             self.compared_at = self.at
             weight = 1.0 - DECAY_COMPARED**own
-            part, unit = weight / self.num_since, total.trace / total.weight
+            part = weight / self.num_since
+            unit = total.trace / total.weight
             group = self.groups[self.turn]
             group.compared += weight
             group.whole_sqr += weight * whole[0] / unit
@@ -120,7 +133,9 @@ class LayerNoise:
 
     @property
     def ratio(self) -> float | None:
-        """Return the whole's noise scale over the layers'; None where too little was compared."""
+        """Return the whole's noise scale over the layers'; None where too little was
+        compared.
+        """
         total = self._total()
         known = self.num_compared >= NUM_GROUPS and min(
             total.whole_sqr, total.whole_trace, total.layers_sqr, total.layers_trace
@@ -132,7 +147,9 @@ class LayerNoise:
         )
 
     def estimate(self) -> Estimate | None:
-        """Return squared norm and trace of the whole, None where too little was compared."""
+        """Return squared norm and trace of the whole, None where too little was
+        compared.
+        """
         total = self._total()
         if self.ratio is None:
             return None
@@ -142,7 +159,9 @@ class LayerNoise:
         ), total.trace / total.weight * total.whole_trace / total.layers_trace
 
     def stderr(self) -> float | None:
-        """Return the standard error of the whole's noise scale by the delta method, None where not known."""
+        """Return the standard error of the whole's noise scale by the delta method,
+        None where not known.
+        """
         below, above = self._total().terms()
         errors = self._errors()
         if errors is None or below <= 0.0:
@@ -156,7 +175,9 @@ class LayerNoise:
         )
 
     def interval(self) -> Estimate | None:
-        """Return the 90 % interval of the whole's noise scale, that of the comparisons included."""
+        """Return the 90 % interval of the whole's noise scale, that of the comparisons
+        included.
+        """
         errors = self._errors()
         if errors is None:
             return None
@@ -167,7 +188,9 @@ class LayerNoise:
         )
 
     def _errors(self) -> tuple[float, float, float] | None:
-        """Return the variances of both terms and their covariance, by leaving out one group at a time."""
+        """Return the variances of both terms and their covariance, by leaving out one
+        group at a time.
+        """
         if self.ratio is None:
             return None
         total = self._total()
@@ -185,14 +208,17 @@ class LayerNoise:
         )
 
     def _counts(self, *, differenced: bool) -> bool:
-        """Return whether a comparison is to be taken in; forget those that it is not to be mixed with."""
+        """Return whether a comparison is to be taken in; forget those that it is not to
+        be mixed with.
+        """
         if differenced == self.differenced:
             return True
         remembered = self.at - self.compared_at < 1.0 / (1.0 - DECAY_COMPARED)
         if differenced and remembered and self.num_compared >= NUM_GROUPS:
             return False
         self._fade_compared(0.0)
-        self.num_compared, self.differenced = 0, differenced
+        self.num_compared = 0
+        self.differenced = differenced
         return True
 
     def _fade_compared(self, factor: float) -> None:
@@ -205,7 +231,8 @@ class LayerNoise:
 
     def _next_group(self) -> None:
         self.turn = (self.turn + 1) % NUM_GROUPS
-        self.since, self.num_since = (0.0, 0.0), 0
+        self.since = (0.0, 0.0)
+        self.num_since = 0
 
     def _total(self) -> Sums:
         total = Sums()

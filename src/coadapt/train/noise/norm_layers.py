@@ -1,8 +1,10 @@
-"""The gradients of normalisation layers, example by example, which cost next to nothing.
+"""The gradients of normalisation layers, example by example, which cost next to
+nothing.
 
-Gray et al. 2024, "Normalization Layer Per-Example Gradients are Sufficient to Predict Gradient Noise Scale in
-Transformers". The gradient of a scale or shift for one example is a sum over its positions of what backward
-computes anyway; so one pass on one replica gives norms at batch size one and at the step's.
+Gray et al. 2024, "Normalization Layer Per-Example Gradients are Sufficient to Predict
+Gradient Noise Scale in Transformers". The gradient of a scale or shift for one example
+is a sum over its positions of what backward computes anyway; so one pass on one replica
+gives norms at batch size one and at the step's.
 """
 
 from collections.abc import Sequence
@@ -21,15 +23,18 @@ Place = tuple[nn.Module, str]
 
 
 class LayerRows:
-    """Measures the scales and shifts of the model's normalisation layers, in every measured step.
+    """Measures the scales and shifts of the model's normalisation layers, in every
+    measured step.
 
-    Examples lie along the first dimension of a layer's input, as many as the pass has samples; a step where
-    that is not so measures nothing. The parameters may be cut over the replicas: in the loop's forward and
-    backward they are whole.
+    Examples lie along the first dimension of a layer's input, as many as the pass has
+    samples; a step where that is not so measures nothing. The parameters may be cut
+    over the replicas: in the loop's forward and backward they are whole.
     """
 
     def __init__(self, model: nn.Module, preconditioner: Preconditioner | None) -> None:
-        """`preconditioner`: its metric counts. Raises ValueError if no such layer of `model` is trained."""
+        """`preconditioner`: its metric counts. Raises ValueError if no such layer of
+        `model` is trained.
+        """
         layers = [layer for layer in model.modules() if isinstance(layer, LAYERS)]
         first: dict[Tensor, Place] = {}
         self._places: dict[Place, Place] = {}
@@ -66,18 +71,25 @@ class LayerRows:
         self._metric = {}
 
     def begin_step(self, *, active: bool) -> None:
-        """Forget the step before; measure this one if `active`. Collective where parameters are cut."""
-        self._rows, self._small, self._count, self._big = {}, [], 0, None
+        """Forget the step before; measure this one if `active`. Collective where
+        parameters are cut.
+        """
+        self._rows = {}
+        self._small = []
+        self._count = 0
+        self._big = None
         self._active = active
         if active and self._preconditioner is not None:
             self._refresh(self._preconditioner)
 
     def end_pass(self, num_samples: int, weight: float, divisor: float) -> None:
-        """A backward over `num_samples` samples is over. divisor: of squared norms, from sums to means.
+        """A backward over `num_samples` samples is over. divisor: of squared norms,
+        from sums to means.
 
         weight: of the pass; its samples, unless its loss is a mean over something else.
         """
-        rows, self._rows = self._rows, {}
+        rows = self._rows
+        self._rows = {}
         if not (self._active and num_samples):
             return
         if not rows or any(len(row) != num_samples for row in rows.values()):
@@ -103,7 +115,8 @@ class LayerRows:
         ]
         if not (self._active and own):
             return
-        found, of_them = [parameter for parameter, _ in own], [grad for _, grad in own]
+        found = [parameter for parameter, _ in own]
+        of_them = [grad for _, grad in own]
         if self._preconditioner is not None:
             of_them = self._preconditioner.apply(found, of_them)
         self._big = sqr_norm(of_them) / divisor
@@ -111,7 +124,8 @@ class LayerRows:
     def take(
         self, num_holders: int, step_samples: int, scale_sqr: float, unit: float
     ) -> GradNorms | None:
-        """Return sums that add up over replicas, of which `num_holders` have the step's gradient each.
+        """Return sums that add up over replicas, of which `num_holders` have the step's
+        gradient each.
 
         unit: as how many samples one unit of a pass's weight counts.
         """
@@ -144,7 +158,9 @@ class LayerRows:
 
     @torch.no_grad()
     def _add_rows(self, layer: nn.Module, x: Tensor, grad: Tensor) -> None:
-        """Add each example's gradient of the layer's scale and shift: (examples, *shape of the parameter)."""
+        """Add each example's gradient of the layer's scale and shift: (examples, *shape
+        of the parameter).
+        """
         assert isinstance(layer, LAYERS)
         grad = grad.float()
         unit = _normalised(layer, x.float())

@@ -1,4 +1,6 @@
-"""Squared gradient norms of a step, kept on the device until they are read; input of the noise scale."""
+"""Squared gradient norms of a step, kept on the device until they are read; input of
+the noise scale.
+"""
 
 from collections.abc import Sequence
 
@@ -11,10 +13,12 @@ from coadapt.train.noise.preconditioner import Preconditioner, sqr_norm
 
 
 class NormMeter:
-    """Adds up the norms of one step at a time: of each pass's gradient, and of the step's.
+    """Adds up the norms of one step at a time: of each pass's gradient, and of the
+    step's.
 
-    A single pass on a single replica gives no second batch size; then two successive steps make one estimate
-    (differenced), at the price of one kept copy of the gradient.
+    A single pass on a single replica gives no second batch size; then two successive
+    steps make one estimate (differenced), at the price of one kept copy of the
+    gradient.
     """
 
     def __init__(
@@ -24,7 +28,8 @@ class NormMeter:
         sums: bool,
         layers: LayerRows | None = None,
     ) -> None:
-        """`preconditioner`: its metric counts. `sums`: gradients come summed over samples, not averaged.
+        """`preconditioner`: its metric counts. `sums`: gradients come summed over
+        samples, not averaged.
 
         layers: measured as well.
         """
@@ -46,7 +51,9 @@ class NormMeter:
 
     @property
     def preconditioned(self) -> bool:
-        """Return whether norms need to know which parameters the gradients belong to."""
+        """Return whether norms need to know which parameters the gradients belong
+        to.
+        """
         return self._preconditioner is not None
 
     def follow(self) -> None:
@@ -55,8 +62,13 @@ class NormMeter:
             self._layers.follow()
 
     def begin_step(self, *, measure: bool) -> None:
-        """Forget the step before; measure this one if `measure` and if the optimiser's metric is known."""
-        self._small, self._sizes, self._big, self._pair = [], [], None, None
+        """Forget the step before; measure this one if `measure` and if the optimiser's
+        metric is known.
+        """
+        self._small = []
+        self._sizes = []
+        self._big = None
+        self._pair = None
         self._loss_scale = None
         self._active = measure and (
             self._preconditioner is None or self._preconditioner.refresh()
@@ -67,7 +79,9 @@ class NormMeter:
             self._layers.begin_step(active=self._active)
 
     def set_loss_scale(self, scale: Tensor) -> None:
-        """The loss of this step was multiplied by `scale`, one number on the device, against underflow."""
+        """The loss of this step was multiplied by `scale`, one number on the device,
+        against underflow.
+        """
         self._loss_scale = scale.double().square()
 
     def forget(self) -> None:
@@ -78,21 +92,27 @@ class NormMeter:
 
     def cancel(self) -> None:
         """Do not measure this step after all."""
-        self._active, self._big, self._pair = False, None, None
+        self._active = False
+        self._big = None
+        self._pair = None
         if self._layers is not None:
             self._layers.begin_step(active=False)
 
     def add_part(
         self, parameters: Sequence[Tensor], grads: Sequence[Tensor], num_samples: int
     ) -> None:
-        """Add a part (a bucket, or all) of a pass's own gradient over `num_samples` samples."""
+        """Add a part (a bucket, or all) of a pass's own gradient over `num_samples`
+        samples.
+        """
         if self._active and num_samples:
             self._small.append(
                 self._sqr(parameters, grads) / self._divisor(num_samples)
             )
 
     def squares(self, grads: Tensor, num_samples: int) -> Tensor | None:
-        """Return the squares of a pass's own gradients, zeros for a stand-in; None if nothing is measured."""
+        """Return the squares of a pass's own gradients, zeros for a stand-in; None if
+        nothing is measured.
+        """
         if not self._active:
             return None
         wide = grads.float() if grads.dtype.itemsize < 4 else grads
@@ -103,12 +123,16 @@ class NormMeter:
     def add_squares(
         self, parameters: Sequence[Tensor], squares: Sequence[Tensor]
     ) -> None:
-        """Add what `squares` gave, summed over the replicas, for this replica's parts of `parameters`."""
+        """Add what `squares` gave, summed over the replicas, for this replica's parts
+        of `parameters`.
+        """
         if self._active and self._preconditioner is not None:
             self._small.append(self._preconditioner.sqr_norm(parameters, squares))
 
     def end_pass(self, num_samples: int, weight: float | None = None) -> None:
-        """All parts of the pass are in. weight: of how many items its loss is the mean, if not its samples."""
+        """All parts of the pass are in. weight: of how many items its loss is the mean,
+        if not its samples.
+        """
         if self._active and num_samples:
             size = float(num_samples) if weight is None else weight
             self._sizes.append(size)
@@ -132,7 +156,8 @@ class NormMeter:
         num_samples: int,
         weight: float | None = None,
     ) -> None:
-        """Take the one gradient of a step of one pass on one replica; every second one completes a pair.
+        """Take the one gradient of a step of one pass on one replica; every second one
+        completes a pair.
 
         weight: of how many items its loss is the mean, if not its samples.
         """
@@ -145,7 +170,8 @@ class NormMeter:
             self._layers.set_whole(parameters, grads, divisor)
         seen = self._in_metric(parameters, grads)
         sqr = sqr_norm(seen)
-        before, self._before = self._before, None
+        before = self._before
+        self._before = None
         if before is None or before[2] != num_samples or len(before[0]) != len(seen):
             copies = (
                 list(seen) if seen is not grads else [grad.clone() for grad in grads]
@@ -159,10 +185,12 @@ class NormMeter:
     def take(
         self, num_holders: int, step_samples: int, unit: float = 1.0
     ) -> GradNorms | None:
-        """Return what this replica measured of the step: sums that add up over replicas; None if nothing.
+        """Return what this replica measured of the step: sums that add up over
+        replicas; None if nothing.
 
-        num_holders: how many replicas `set_whole` gave the same gradient; 1 if each gets a part of its own.
-        unit: as how many samples one unit of a pass's weight counts. Waits for the device.
+        num_holders: how many replicas `set_whole` gave the same gradient; 1 if each
+        gets a part of its own. unit: as how many samples one unit of a pass's weight
+        counts. Waits for the device.
         """
         scale_sqr = self._scale_sqr()
         layers = None

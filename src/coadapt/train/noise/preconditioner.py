@@ -1,4 +1,6 @@
-"""The metric in which an adaptive optimiser sees gradients: each divided by the root of its second moment."""
+"""The metric in which an adaptive optimiser sees gradients: each divided by the root of
+its second moment.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,15 +10,19 @@ from torch import Tensor
 
 from coadapt.train.dtensors import local_shards
 
-# Before that many optimiser steps the second moment is mostly its first samples (Pollux's artifact).
+# Before that many optimiser steps the second moment is mostly its first samples
+# (Pollux's artifact).
 READY_STEPS = 5
-# Measured steps between two looks at the second moment, which forgets over about 1 / (1 - 0.999) steps.
+# Measured steps between two looks at the second moment, which forgets over about 1 / (1
+# - 0.999) steps.
 REFRESH_EVERY = 10
 
 
 class Preconditioner(Protocol):
     def refresh(self) -> bool:
-        """Look at the optimiser's state, before a step; return whether the metric is known."""
+        """Look at the optimiser's state, before a step; return whether the metric is
+        known.
+        """
         ...
 
     def apply(
@@ -26,7 +32,8 @@ class Preconditioner(Protocol):
         ...
 
     def divisors(self, parameter: Tensor) -> Tensor | None:
-        """Return what gradients of `parameter` (this replica's part) are divided by, None if not known.
+        """Return what gradients of `parameter` (this replica's part) are divided by,
+        None if not known.
 
         Until it changes, the same object.
         """
@@ -35,7 +42,9 @@ class Preconditioner(Protocol):
     def sqr_norm(
         self, parameters: Sequence[Tensor], squares: Sequence[Tensor]
     ) -> Tensor:
-        """Return the squared norm in the metric of gradients of `parameters` of which `squares` are given."""
+        """Return the squared norm in the metric of gradients of `parameters` of which
+        `squares` are given.
+        """
         ...
 
     def forget(self) -> None:
@@ -44,7 +53,9 @@ class Preconditioner(Protocol):
 
 
 class AdamPreconditioner:
-    """For optimisers that keep `exp_avg_sq` and `step` per parameter: Adam, AdamW, NAdam, RAdam."""
+    """For optimisers that keep `exp_avg_sq` and `step` per parameter: Adam, AdamW,
+    NAdam, RAdam.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -112,22 +123,29 @@ class AdamPreconditioner:
 
 
 def preconditioner_for(optimizer: torch.optim.Optimizer) -> Preconditioner | None:
-    """Return the metric of `optimizer`, None where it is that of plain gradients, or not known."""
+    """Return the metric of `optimizer`, None where it is that of plain gradients, or
+    not known.
+    """
     kinds = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
     return AdamPreconditioner(optimizer) if isinstance(optimizer, kinds) else None
 
 
 def dense_values(grad: Tensor) -> Tensor:
-    """Return the values of a sparse gradient, each row once: all of it that is not 0; else itself."""
+    """Return the values of a sparse gradient, each row once: all of it that is not 0;
+    else itself.
+    """
     return grad.coalesce().values() if grad.is_sparse else grad
 
 
 def sqr_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the squared norm of all `tensors` together, in the metric of plain gradients."""
+    """Return the squared norm of all `tensors` together, in the metric of plain
+    gradients.
+    """
     tensors = [dense_values(tensor) for tensor in tensors]
     if not tensors:
         return torch.zeros(())
-    # In the type of the gradients, the norms of 16-bit ones would overflow and keep three digits.
+    # In the type of the gradients, the norms of 16-bit ones would overflow and keep
+    # three digits.
     wide = torch.float32 if tensors[0].dtype.itemsize < 4 else None
     norms = torch._foreach_norm(list(tensors), 2, dtype=wide)
     return torch.stack([norm.float() for norm in norms]).square().sum()

@@ -12,9 +12,11 @@ from coadapt.model import GradStats, InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchScale:
-    """What a rule may look at. scale: step's samples over the initial batch, >= 1. gain: AdaScale's r_t.
+    """What a rule may look at. scale: step's samples over the initial batch, >= 1.
+    gain: AdaScale's r_t.
 
-    epochs: passes over the data done so far, fractions included; infinite where only an adaptive job counts.
+    epochs: passes over the data done so far, fractions included; infinite where only an
+    adaptive job counts.
     """
 
     scale: float
@@ -26,7 +28,8 @@ class BatchScale:
 class Scaled:
     """What a rule may say. rate: times the learning rate.
 
-    forgetting: times 1 - β of the optimiser's averages; its ε is divided by the root of it.
+    forgetting: times 1 - β of the optimiser's averages; its ε is divided by the root of
+    it.
     """
 
     rate: float
@@ -35,29 +38,38 @@ class Scaled:
 
 ScalingRule = Callable[[BatchScale], float | Scaled]
 
-# Of ResNet-50 at a batch of 1,024 (You et al. 2019, table 2: 10 epochs at 32 times that).
+# Of ResNet-50 at a batch of 1,024 (You et al. 2019, table 2: 10 epochs at 32 times
+# that).
 WARMUP_EPOCHS = 10 / 32
 
 
 def adascale(at: BatchScale) -> float:
-    """Return AdaScale's gain (Johnson et al. 2020, alg. 1): for SGD, with or without momentum."""
+    """Return AdaScale's gain (Johnson et al. 2020, alg. 1): for SGD, with or without
+    momentum.
+    """
     return at.gain
 
 
 def square_root(at: BatchScale) -> float:
-    """Return the square root of the scale (Krizhevsky 2014; Malladi et al. 2022): for Adam and its kin."""
+    """Return the square root of the scale (Krizhevsky 2014; Malladi et al. 2022): for
+    Adam and its kin.
+    """
     return float(at.scale**0.5)
 
 
 def linear(at: BatchScale) -> float:
-    """Return the scale itself (Goyal et al. 2017); safe only far below the noise scale."""
+    """Return the scale itself (Goyal et al. 2017); safe only far below the noise
+    scale.
+    """
     return at.scale
 
 
 def legw(warmup_epochs: float = WARMUP_EPOCHS) -> ScalingRule:
-    """Return linear-epoch gradual warm-up (You et al. 2019), for scale k: √k in rate, k in warm-up.
+    """Return linear-epoch gradual warm-up (You et al. 2019), for scale k: √k in rate, k
+    in warm-up.
 
-    warmup_epochs: over which the rate rises from zero at the initial batch. Raises InputError below 0.
+    warmup_epochs: over which the rate rises from zero at the initial batch. Raises
+    InputError below 0.
     """
     if not 0.0 <= warmup_epochs < math.inf:
         raise InputError(
@@ -96,9 +108,11 @@ RULES: dict[str, ScalingRule] = {
 def resolve_rule(
     scaling: str | ScalingRule, optimizer: torch.optim.Optimizer
 ) -> ScalingRule:
-    """Return the rule of that name; "auto": AdaScale for SGD, the square root for all others.
+    """Return the rule of that name; "auto": AdaScale for SGD, the square root for all
+    others.
 
-    Adaptive optimisers divide by the gradient's size, which falls with its noise: hence the root.
+    Adaptive optimisers divide by the gradient's size, which falls with its noise: hence
+    the root.
     """
     if callable(scaling):
         return scaling
@@ -124,10 +138,11 @@ def resolve_rule(
 def batch_scale(
     step_samples: int, initial: int, grad: GradStats | None, epochs: float = math.inf
 ) -> BatchScale:
-    """Return scale and gain of a step of `step_samples`. The gain is 1 as long as no noise was measured.
+    """Return scale and gain of a step of `step_samples`. The gain is 1 as long as no
+    noise was measured.
 
-    A step below the initial batch (the last of an epoch) counts as scale 1: a plain loop does not touch its
-    learning rate either.
+    A step below the initial batch (the last of an epoch) counts as scale 1: a plain
+    loop does not touch its learning rate either.
     """
     scale = max(step_samples / initial, 1.0)
     known = 1.0 if grad is None else gain(scale, grad.sqr, grad.var)

@@ -1,4 +1,6 @@
-"""Rank 0's background thread: fits, advises, and reports to the scheduler. Training never waits for it."""
+"""Rank 0's background thread: fits, advises, and reports to the scheduler. Training
+never waits for it.
+"""
 
 import http.client
 import json
@@ -31,7 +33,9 @@ class Channel(Protocol):
     """Where messages of the job go."""
 
     def send(self, path: str, body: dict[str, object]) -> bytes:
-        """Deliver `body` and return the answer. Raises OSError or HTTPException if that cannot be done."""
+        """Deliver `body` and return the answer. Raises OSError or HTTPException if that
+        cannot be done.
+        """
         ...
 
 
@@ -44,7 +48,8 @@ class HttpChannel:
             "Content-Type": "application/json",
             "Authorization": f"Bearer {token}",
         }
-        # The scheduler is addressed directly: proxies of the environment are for the outside world.
+        # The scheduler is addressed directly: proxies of the environment are for the
+        # outside world.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def send(self, path: str, body: dict[str, object]) -> bytes:
@@ -60,7 +65,9 @@ class HttpChannel:
 
 
 class Reporter:
-    """Takes snapshots without ever blocking; gives back the latest fit, and a better batch where asked."""
+    """Takes snapshots without ever blocking; gives back the latest fit, and a better
+    batch where asked.
+    """
 
     def __init__(self, channel: Channel | None, generation: int) -> None:
         """`channel` None: nobody to report to; it only advises."""
@@ -80,7 +87,8 @@ class Reporter:
         self._thread.start()
 
     def offer(self, item: RunSnapshot | Pause | float) -> None:
-        """Queue a snapshot, or what this generation's change cost: a pause, or a restart's seconds.
+        """Queue a snapshot, or what this generation's change cost: a pause, or a
+        restart's seconds.
 
         Returns at once.
         """
@@ -94,7 +102,9 @@ class Reporter:
         return self._params
 
     def better_batch(self, item: RunSnapshot) -> "Future[BatchConfig | None]":
-        """Look for a batch that is better than that of `item`, beside training. Returns at once."""
+        """Look for a batch that is better than that of `item`, beside training. Returns
+        at once.
+        """
         return self._deciding.submit(self._choose, item)
 
     def _choose(self, item: RunSnapshot) -> BatchConfig | None:
@@ -119,7 +129,8 @@ class Reporter:
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        # What the change cost is told once: until that came through, it goes before each report.
+        # What the change cost is told once: until that came through, it goes before
+        # each report.
         cost: dict[str, object] | None = None
         while True:
             with self._wake:
@@ -141,7 +152,8 @@ class Reporter:
         try:
             fitted = fit(item)
         except Exception:
-            # The thread must live: later snapshots may do, and the pause of a change is still to be told.
+            # The thread must live: later snapshots may do, and the pause of a change is
+            # still to be told.
             logger.exception("no report from this snapshot; training goes on")
             return
         with self._wake:
@@ -180,7 +192,9 @@ class Reporter:
 
 
 def told_of_kin(answer: bytes) -> KinTimes | None:
-    """Return what the scheduler's answer says of steps that others timed; None: nothing that can be read."""
+    """Return what the scheduler's answer says of steps that others timed; None: nothing
+    that can be read.
+    """
     try:
         told = json.loads(answer).get("kin_times") if answer else None
         return None if told is None else from_json(KinTimes, told, "kin_times")

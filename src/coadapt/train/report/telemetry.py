@@ -12,7 +12,8 @@ from coadapt.train.report.reporter import Reporter
 from coadapt.train.rescale.pause import Pause
 from coadapt.train.session import Session
 
-# The first report soon after the start: until then the scheduler knows nothing of this placement.
+# The first report soon after the start: until then the scheduler knows nothing of this
+# placement.
 FIRST_REPORT_S = 2.0
 # Weight of the newest step in the reported step time.
 STEP_TIME_WEIGHT = 0.1
@@ -32,7 +33,9 @@ class Telemetry:
         num_epochs: int,
         cost: Callable[[], Pause | float],
     ) -> None:
-        """`cost`: asked after the first step, what it cost training to come that far."""
+        """`cost`: asked after the first step, what it cost training to come that
+        far.
+        """
         self._session = session
         self._reporter = reporter
         self._num_epochs = num_epochs
@@ -57,7 +60,8 @@ class Telemetry:
         """Note the step's time, take over the newest fit, report if it is time to."""
         assert self._began_at is not None, "a step ended that never began"
         now = time.monotonic()
-        step_s, self._began_at = now - self._began_at, None
+        step_s = now - self._began_at
+        self._began_at = None
         before_s = step_s if self._step_time_s is None else self._step_time_s
         self._step_time_s = before_s + STEP_TIME_WEIGHT * (step_s - before_s)
         if self._cost is not None:
@@ -76,8 +80,11 @@ class Telemetry:
         self._decision = self._reporter.better_batch(self._snapshot())
 
     def decided(self) -> BatchConfig | None:
-        """Return the better batch that `decide` has led to, once; waits for it. None: there is none."""
-        decision, self._decision = self._decision, None
+        """Return the better batch that `decide` has led to, once; waits for it. None:
+        there is none.
+        """
+        decision = self._decision
+        self._decision = None
         return None if decision is None else decision.result()
 
     def batch_changed(self) -> None:
@@ -102,7 +109,9 @@ class Telemetry:
 
 
 def process_age_s(stat: Path = PROCESS_STAT) -> float:
-    """Return the seconds since this process was started; without `stat`, since it loaded this file."""
+    """Return the seconds since this process was started; without `stat`, since it
+    loaded this file.
+    """
     if not stat.exists():  # not on Linux
         return time.monotonic() - _loaded_at
     fields = stat.read_text().rpartition(")")[2].split()

@@ -1,4 +1,6 @@
-"""How replicas hear of their next generation, and tell how far they are with it, in one process's view."""
+"""How replicas hear of their next generation, and tell how far they are with it, in one
+process's view.
+"""
 
 from typing import Protocol
 
@@ -9,9 +11,11 @@ from coadapt.train.rescale.control_dir import ControlDir
 
 
 class ControlChannel(Protocol):
-    """The notes of model/rescale.py, by which a launcher and the replicas of a job talk.
+    """The notes of model/rescale.py, by which a launcher and the replicas of a job
+    talk.
 
-    What is read may be as of a moment ago, since it is asked after every step; `now`: as it is this moment.
+    What is read may be as of a moment ago, since it is asked after every step; `now`:
+    as it is this moment.
     """
 
     def order(self, *, now: bool = False) -> RescaleOrder | None:
@@ -27,7 +31,9 @@ class ControlChannel(Protocol):
     def store_address(
         self, generation: int, *, now: bool = False
     ) -> tuple[str, int] | None:
-        """Return host and port of the store of `generation`, None while there is none."""
+        """Return host and port of the store of `generation`, None while there is
+        none.
+        """
         ...
 
     def mark_ready(self, member: str) -> None: ...
@@ -35,7 +41,9 @@ class ControlChannel(Protocol):
     def ready(self, member: str) -> bool: ...
 
     def claim(self, generation: int) -> bool:
-        """Return whether the order stands from now on; False if it was taken back before. Ask once."""
+        """Return whether the order stands from now on; False if it was taken back
+        before. Ask once.
+        """
         ...
 
     def mark_begun(self, generation: int) -> None: ...
@@ -44,7 +52,9 @@ class ControlChannel(Protocol):
 
 
 def find_channel(config: TrainConfig) -> ControlChannel | None:
-    """Return the channel that this process was told of, None without one: then it only ever stops."""
+    """Return the channel that this process was told of, None without one: then it only
+    ever stops.
+    """
     if config.control is not None:
         return ControlClient(config.control.url, config.control.token)
     return None if config.rescale_dir is None else ControlDir(config.rescale_dir)

@@ -1,10 +1,14 @@
-"""The control channel over HTTP: a replica need not share a disk with its launcher, which serves it."""
+"""The control channel over HTTP: a replica need not share a disk with its launcher,
+which serves it.
+"""
 
-# The launcher keeps the notes (executors/processes/control_server.py). A replica asks after every step if
-# there is an order, which may cost next to nothing; so a thread keeps a copy of all notes here, by requests
-# that the launcher answers when something is new. Reading is a look at the copy. Where a moment's delay would
-# matter, since all replicas have just agreed to act on a note, it is asked for `now`. Writing is a request of
-# its own and has happened when it returns: what this process says next comes after it.
+# The launcher keeps the notes (executors/processes/control_server.py). A replica asks
+# after every step if there is an order, which may cost next to nothing; so a thread
+# keeps a copy of all notes here, by requests that the launcher answers when something
+# is new. Reading is a look at the copy. Where a moment's delay would matter, since all
+# replicas have just agreed to act on a note, it is asked for `now`. Writing is a
+# request of its own and has happened when it returns: what this process says next comes
+# after it.
 
 import json
 import logging
@@ -27,7 +31,8 @@ from coadapt.model.rescale import (
 )
 from coadapt.model.wire import from_json
 
-# The launcher answers within 20 s; without an answer for this long it is gone, and whoever finds out ends us.
+# The launcher answers within 20 s; without an answer for this long it is gone, and
+# whoever finds out ends us.
 ANSWER_S = 30.0
 # A launcher that is busy, or a network that blinks, is asked again for this long.
 PATIENCE_S = 10.0
@@ -38,7 +43,9 @@ logger = logging.getLogger(__name__)
 
 
 class ControlClient:
-    """One replica's view of the notes at `url`. Raises OSError where the launcher does not answer."""
+    """One replica's view of the notes at `url`. Raises OSError where the launcher does
+    not answer.
+    """
 
     def __init__(self, url: str, token: str) -> None:
         self._url = url.rstrip("/") + CONTROL_PATH
@@ -75,7 +82,9 @@ class ControlClient:
     def store_address(
         self, generation: int, *, now: bool = False
     ) -> tuple[str, int] | None:
-        """Return host and port of the store of `generation`, None while there is none."""
+        """Return host and port of the store of `generation`, None while there is
+        none.
+        """
         text = self._note(store_file(generation), now=now)
         if text is None:
             return None
@@ -89,9 +98,12 @@ class ControlClient:
         return self._note(ready_file(member)) is not None
 
     def claim(self, generation: int) -> bool:
-        """Return whether the order stands from now on; False if it was taken back before. Ask once."""
+        """Return whether the order stands from now on; False if it was taken back
+        before. Ask once.
+        """
         try:
-            # Not asked again: if the answer alone is lost, nobody could tell whose the note is.
+            # Not asked again: if the answer alone is lost, nobody could tell whose the
+            # note is.
             self._request("POST", "/" + decided_file(generation), b"")
         except urllib.error.HTTPError as error:
             if error.code == CONFLICT:
@@ -125,14 +137,18 @@ class ControlClient:
                 return
 
     def _hear(self, after: int) -> dict[str, str]:
-        """Return the notes, once they have another version than `after`; keep a copy."""
+        """Return the notes, once they have another version than `after`; keep a
+        copy.
+        """
         answer = json.loads(self._request("GET", f"?after={after}", None))
-        notes, version = cast("dict[str, str]", answer["notes"]), int(answer["version"])
+        notes = cast("dict[str, str]", answer["notes"])
+        version = int(answer["version"])
         with (
             self._lock
         ):  # an answer that was long under way is not put over a later one
             if version >= self._version:
-                self._notes, self._version = notes, version
+                self._notes = notes
+                self._version = version
         return notes
 
     def _listen(self) -> None:

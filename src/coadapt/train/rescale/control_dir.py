@@ -1,4 +1,6 @@
-"""The directory through which replicas hear of their next generation and tell how far they are with it."""
+"""The directory through which replicas hear of their next generation and tell how far
+they are with it.
+"""
 
 import json
 import logging
@@ -21,7 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 class ControlDir:
-    """One replica's view of the directory. Every file in it is there whole, or is empty."""
+    """One replica's view of the directory. Every file in it is there whole, or is
+    empty.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,11 +33,14 @@ class ControlDir:
         self._order: RescaleOrder | None = None
 
     def order(self, *, now: bool = False) -> RescaleOrder | None:  # noqa: ARG002  # it always is
-        """Return the newest order, None if there never was one. Costs one `stat` where nothing is new."""
+        """Return the newest order, None if there never was one. Costs one `stat` where
+        nothing is new.
+        """
         path = self._folder / ORDER_FILE
         try:
             found = path.stat()
-            # Two orders may fall into one tick of the file system's clock, but are never one file.
+            # Two orders may fall into one tick of the file system's clock, but are
+            # never one file.
             changed = (found.st_mtime_ns, found.st_ino)
             if changed != self._seen:
                 self._order = from_json(
@@ -61,7 +68,9 @@ class ControlDir:
         *,
         now: bool = False,  # noqa: ARG002  # it always is
     ) -> tuple[str, int] | None:
-        """Return host and port of the store of `generation`, None while there is none."""
+        """Return host and port of the store of `generation`, None while there is
+        none.
+        """
         try:
             host, _, port = (
                 (self._folder / store_file(generation)).read_text().rpartition(":")
@@ -77,7 +86,9 @@ class ControlDir:
         return (self._folder / ready_file(member)).exists()
 
     def claim(self, generation: int) -> bool:
-        """Return whether the order stands from now on; False if it was taken back before. Ask once."""
+        """Return whether the order stands from now on; False if it was taken back
+        before. Ask once.
+        """
         try:
             (self._folder / decided_file(generation)).touch(exist_ok=False)
         except FileExistsError:

@@ -75,7 +75,9 @@ class DryStepError(RuntimeError):
 
 
 class CallNotes:
-    """How the training loop calls its models, noted once per order on a running replica."""
+    """How the training loop calls its models, noted once per order on a running
+    replica.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -141,7 +143,9 @@ def _call_of(
 
 
 def _as_plain(_path: str, leaf: object) -> object:
-    """Return a leaf of a call as it is sent. Raises TypeError for what is no plain data."""
+    """Return a leaf of a call as it is sent. Raises TypeError for what is no plain
+    data.
+    """
     if leaf is None or type(leaf) in PLAIN:
         return leaf
     if type(leaf) not in (Tensor, nn.Parameter):
@@ -163,7 +167,9 @@ def _as_plain(_path: str, leaf: object) -> object:
 
 @dataclass(slots=True)
 class DryStep:
-    """Takes the dry step of this replica. fetch: fetches a pass of data and drops it."""
+    """Takes the dry step of this replica. fetch: fetches a pass of data and drops
+    it.
+    """
 
     session: Session
     pairs: list[TrainedPair] = field(default_factory=list)
@@ -284,7 +290,9 @@ class DryStep:
 
 
 def _sure(what: str, error: Exception) -> str:
-    """Return what `error` left untried. Raises DryStepError if `error` shows a fault."""
+    """Return what `error` left untried. Raises DryStepError if `error` shows a
+    fault.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else ""
     if "Original Traceback" in str(error):
@@ -310,7 +318,9 @@ def _set_flags(module: nn.Module, call: Mapping[str, object]) -> None:
 
 
 def _given(value: object, noted: int, num_samples: int, device: torch.device) -> object:
-    """Return the arguments of a call; tensors of `noted` rows are cut to `num_samples`."""
+    """Return the arguments of a call; tensors of `noted` rows are cut to
+    `num_samples`.
+    """
     if isinstance(value, dict) and ROWS in value:
         tensor = cast("Tensor", value["values"])
         if value[ROWS] > 1:

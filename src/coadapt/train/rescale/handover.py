@@ -1,6 +1,8 @@
-"""How the state of a sharded run goes over to a new group: from the source rank, which has it whole.
+"""How the state of a sharded run goes over to a new group: from the source rank, which
+has it whole.
 
-One tensor at a time is whole on the other ranks. All replicas call alike, their models sharded for the group.
+One tensor at a time is whole on the other ranks. All replicas call alike, their models
+sharded for the group.
 """
 
 from collections.abc import Mapping
@@ -23,11 +25,14 @@ Objects = dict[str, dict[str, object]]
 def send_shards(
     saver: Saver, group: Group, whole: Mapping[str, object], joining: list[int]
 ) -> None:
-    """Send `whole` to the ranks `joining`, to staying ones what is sharded; load its own shards."""
+    """Send `whole` to the ranks `joining`, to staying ones what is sharded; load its
+    own shards.
+    """
     if not group.distributed:
         saver.load_objects(_cut_objects(whole))
         return
-    names, wholes = saver.shard_paths(), dict[str, Tensor]()
+    names = saver.shard_paths()
+    wholes = dict[str, Tensor]()
 
     def goes_sharded(path: str, tensor: Tensor) -> bool:
         return path in names or (path.startswith(OPTIMIZER_PATH) and tensor.dim() > 0)
@@ -41,7 +46,9 @@ def send_shards(
 
 
 def receive_shards(saver: Saver, group: Group, source_rank: int) -> dict[str, object]:
-    """Return what rank `source_rank` sends, with this replica's shards of what is sharded."""
+    """Return what rank `source_rank` sends, with this replica's shards of what is
+    sharded.
+    """
     outline = cast("dict[str, object]", receive_state(group, source_rank, None))
     return _fill(saver, group, source_rank, outline, {})
 
@@ -58,7 +65,9 @@ def _fill(
     outline: Mapping[str, object],
     wholes: Mapping[str, Tensor],
 ) -> dict[str, object]:
-    """Return `outline` with this replica's shards of `wholes`, which `source_rank` has in host memory."""
+    """Return `outline` with this replica's shards of `wholes`, which `source_rank` has
+    in host memory.
+    """
     targets = saver.load_targets(outline)
     with torch.no_grad():
         for path, target in targets.items():

@@ -1,43 +1,49 @@
 """Change the replicas of a run between two steps of living processes.
 
-Staying replicas keep process, model and optimiser; joining ones were started beforehand and get the state
-from a staying one; leaving ones end with code 0. Every wait has a limit: a rescale that fails ends all its
-processes as if they had been lost, and the run goes on from its last checkpoint.
+Staying replicas keep process, model and optimiser; joining ones were started beforehand
+and get the state from a staying one; leaving ones end with code 0. Every wait has a
+limit: a rescale that fails ends all its processes as if they had been lost, and the run
+goes on from its last checkpoint.
 """
 
-# How all replicas come to change between the same two steps. Rank 0 alone reads the executor's order. It
-# offers it (`wanted`) once every joining replica has written that it is ready, and once it has claimed the
-# order: a file that only one side can create, so either the executor takes the order back or the replicas
-# have it, never both. The offer travels in the flags of a step, and every replica acts
-# on the sum at the next consensus: after the same step, without a message of its own (`group/consensus.py`).
+# How all replicas come to change between the same two steps. Rank 0 alone reads the
+# executor's order. It offers it (`wanted`) once every joining replica has written that
+# it is ready, and once it has claimed the order: a file that only one side can create,
+# so either the executor takes the order back or the replicas have it, never both. The
+# offer travels in the flags of a step, and every replica acts on the sum at the next
+# consensus: after the same step, without a message of its own (`group/consensus.py`).
 #
-# Who is source. Joining replicas get all that a checkpoint has from one staying replica. That is the first
-# one of the old group, if it stays: registered objects and measurements are its own, the others have only
-# model, optimiser, scheduler and scaler alike. If it leaves, it first hands these to all (`load_notes`), and
-# the first staying replica is source. If none stays, the old group saves a checkpoint and the new one loads
-# it.
+# Who is source. Joining replicas get all that a checkpoint has from one staying
+# replica. That is the first one of the old group, if it stays: registered objects and
+# measurements are its own, the others have only model, optimiser, scheduler and scaler
+# alike. If it leaves, it first hands these to all (`load_notes`), and the first staying
+# replica is source. If none stays, the old group saves a checkpoint and the new one
+# loads it.
 #
-# A joining replica first takes a dry step (`dry_step.py`). If that fails, it ends with the cause before it is
-# ready.
+# A joining replica first takes a dry step (`dry_step.py`). If that fails, it ends with
+# the cause before it is ready.
 #
-# What happens when a replica dies in between. Before the claim: the order is taken back, and training was
-# never disturbed by the joining one. In the old group, and again once the new one is there, its connections
-# break, which ends every wait for it. While the new group forms it is only missed, so each member has a
-# deadline then (20 s), after which it ends itself, and the launcher ends the rest. In each case the
+# What happens when a replica dies in between. Before the claim: the order is taken
+# back, and training was never disturbed by the joining one. In the old group, and again
+# once the new one is there, its connections break, which ends every wait for it. While
+# the new group forms it is only missed, so each member has a deadline then (20 s),
+# after which it ends itself, and the launcher ends the rest. In each case the
 # generation is lost, and the run goes on from its last checkpoint.
 #
-# Why a change that fails is not undone. A replica that waits cannot tell whether the missing one is dead,
-# slow, or in the new group already; some have left the old group, which cannot be formed again without them
-# all. To go on would need a vote about who is where, for an event that costs seconds of work since the last
-# checkpoint.
+# Why a change that fails is not undone. A replica that waits cannot tell whether the
+# missing one is dead, slow, or in the new group already; some have left the old group,
+# which cannot be formed again without them all. To go on would need a vote about who is
+# where, for an event that costs seconds of work since the last checkpoint.
 #
-# What the pause is made of, and what was moved out of it: starting processes, importing torch and the
-# script's own preparation (joining replicas do that while the others train); torch._dynamo (loaded in a
-# thread before the offer); copies of the state (staying replicas keep theirs; tensors are received into the
-# model's own, which `load_state_dict` then leaves alone); memory for the optimiser's state, which a joining
-# replica does not have yet (`transfer.make_room`; the kernel's first touch of 100 MB takes 40 ms); questions
-# to the launcher about what a replica has heard already. What is left: the state over the network, and a
-# first step with memory for new buckets.
+# What the pause is made of, and what was moved out of it: starting processes, importing
+# torch and the script's own preparation (joining replicas do that while the others
+# train); torch._dynamo (loaded in a thread before the offer); copies of the state
+# (staying replicas keep theirs; tensors are received into the model's own, which
+# `load_state_dict` then leaves alone); memory for the optimiser's state, which a
+# joining replica does not have yet (`transfer.make_room`; the kernel's first touch of
+# 100 MB takes 40 ms); questions to the launcher about what a replica has heard already.
+# What is left: the state over the network, and a first step with memory for new
+# buckets.
 
 import importlib
 import logging
@@ -71,7 +77,8 @@ from coadapt.train.session import Session
 
 logger = logging.getLogger(__name__)
 
-# DistributedDataParallel loads it when it is first constructed: 1-7 s that are to be no part of a pause.
+# DistributedDataParallel loads it when it is first constructed: 1-7 s that are to be no
+# part of a pause.
 SLOW_IMPORT = "torch._dynamo"
 
 
@@ -106,7 +113,8 @@ class InPlaceRescaler(CheckpointRescaler):
         elif config.contract is not RescaleContract.FROZEN and config.place.rank == 0:
             if dist.is_initialized() and not self._session.group.distributed:
                 logger.warning(
-                    "not in place: this process has a process group that the run did not form"
+                    "not in place: this process has a process group that the run did "
+                    "not form"
                 )
             else:
                 self._channel.announce()
@@ -117,7 +125,9 @@ class InPlaceRescaler(CheckpointRescaler):
         if order is None or order.generation <= self._session.config.place.generation:
             return 0
         if not self._saver.enabled and not self._staying(order):
-            return 0  # nobody to hand over to, and nowhere to save: the executor has to stop the run
+            # nobody to hand over to, and nowhere to save: the executor has to stop the
+            # run
+            return 0
         if len(order.members) > 1 and SLOW_IMPORT not in sys.modules:
             _load_beside_training(SLOW_IMPORT)
             return 0
@@ -144,7 +154,8 @@ class InPlaceRescaler(CheckpointRescaler):
         if self._clock is None:
             return
         self._clock.mark("first_step")
-        self.pause, self._clock = self._clock.pause(), None
+        self.pause = self._clock.pause()
+        self._clock = None
         session = self._session
         if session.group.rank == 0:
             self._channel.mark_done(session.config.place.generation)
@@ -157,7 +168,9 @@ class InPlaceRescaler(CheckpointRescaler):
             )
 
     def _agreed(self, generation: int) -> RescaleOrder:
-        """Return the order of `generation`; most replicas have heard of it while those who join prepared."""
+        """Return the order of `generation`; most replicas have heard of it while those
+        who join prepared.
+        """
         for now in (False, True):
             order = self._channel.order(now=now)
             if order is not None and order.generation == generation:
@@ -165,7 +178,9 @@ class InPlaceRescaler(CheckpointRescaler):
         raise RuntimeError("another order has taken its place")
 
     def _claim(self, generation: int) -> bool:
-        """Return whether the order may be offered to all; it cannot be taken back then."""
+        """Return whether the order may be offered to all; it cannot be taken back
+        then.
+        """
         if self._session.group.rank == 0 and self._claimed != generation:
             if not self._channel.claim(generation):
                 return False
@@ -173,7 +188,9 @@ class InPlaceRescaler(CheckpointRescaler):
         return True
 
     def _rescale(self, order: RescaleOrder, clock: PauseClock) -> None:
-        session, first, staying = self._session, self._members[0], self._staying(order)
+        session = self._session
+        first = self._members[0]
+        staying = self._staying(order)
         old = session.group
         if old.rank == 0:
             self._channel.mark_begun(order.generation)
@@ -202,7 +219,8 @@ class InPlaceRescaler(CheckpointRescaler):
         if old.rank == 0 and order.joiners:
             self._rendezvous.call(order, source_rank)
         if session.model_is_sharded:
-            self._saver.wait()  # what all replicas write together ends before the group does
+            # what all replicas write together ends before the group does
+            self._saver.wait()
         for model in self.models:
             model.let_go()
         leave_group(old)
@@ -232,7 +250,8 @@ class InPlaceRescaler(CheckpointRescaler):
         order = self._channel.order(now=True)
         if order is None or order.generation != generation:
             raise RuntimeError(
-                f"there is no order for generation {generation}, which this replica is to join"
+                f"there is no order for generation {generation}, which this replica "
+                f"is to join"
             )
         importlib.import_module(SLOW_IMPORT)
         dry_step = DryStep(self._session, self.pairs, self.fetch)
@@ -242,7 +261,8 @@ class InPlaceRescaler(CheckpointRescaler):
             called_at = time.time()
             self._form(order)
             clock.mark("form")
-            session, saver = self._session, self._saver
+            session = self._session
+            saver = self._saver
             if session.model_is_sharded:
                 self._reshape()
             if source_rank is None:
@@ -267,10 +287,11 @@ class InPlaceRescaler(CheckpointRescaler):
     def _form(self, order: RescaleOrder) -> None:
         """Become a member of the new group.
 
-        While it forms, a replica that died is only missed, so there is a limit of time; afterwards its
-        connections break, which ends every wait for it.
+        While it forms, a replica that died is only missed, so there is a limit of time;
+        afterwards its connections break, which ends every wait for it.
         """
-        session, size = self._session, len(order.members)
+        session = self._session
+        size = len(order.members)
         session.config = replace(
             session.config,
             place=replace(
@@ -303,7 +324,9 @@ class InPlaceRescaler(CheckpointRescaler):
         clock.mark("wrap")
 
     def _handed_over(self) -> object:
-        """Return those parts of this replica's state that may be large and go over as they are."""
+        """Return those parts of this replica's state that may be large and go over as
+        they are.
+        """
         return (
             {} if self._session.model_is_sharded else {"objects": self._saver.objects()}
         )
@@ -313,7 +336,9 @@ class InPlaceRescaler(CheckpointRescaler):
 
     @contextmanager
     def _or_lost(self, generation: int) -> Iterator[None]:
-        """Whatever goes wrong inside ends this process: nobody can tell who is where."""
+        """Whatever goes wrong inside ends this process: nobody can tell who is
+        where.
+        """
         try:
             yield
         except (RuntimeError, OSError) as error:

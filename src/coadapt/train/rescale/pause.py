@@ -6,11 +6,13 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Seconds between the end of the last step before a change and the end of the first one after it.
+    """Seconds between the end of the last step before a change and the end of the first
+    one after it.
 
-    agree: until all replicas had agreed. destroy: what the replicas hand over within the old group, and its
-    end. form: the new group. transfer: state to joining replicas, and the batch. wrap: the model for the new
-    group. first_step: until the first step was done.
+    agree: until all replicas had agreed. destroy: what the replicas hand over within
+    the old group, and its end. form: the new group. transfer: state to joining
+    replicas, and the batch. wrap: the model for the new group. first_step: until the
+    first step was done.
     """
 
     agree_s: float = 0.0
@@ -42,7 +44,9 @@ class Pause:
 
 
 class PauseClock:
-    """Takes the marks of one change. Wall clock: joining and staying replicas have it in common."""
+    """Takes the marks of one change. Wall clock: joining and staying replicas have it
+    in common.
+    """
 
     def __init__(self, last_step_at: float) -> None:
         self._at = last_step_at

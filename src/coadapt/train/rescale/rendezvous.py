@@ -1,4 +1,6 @@
-"""Where the replicas of a coming generation find each other: a store that its first replica keeps for it."""
+"""Where the replicas of a coming generation find each other: a store that its first
+replica keeps for it.
+"""
 
 import json
 import logging
@@ -21,12 +23,14 @@ from coadapt.train.rescale.control_channel import ControlChannel
 
 logger = logging.getLogger(__name__)
 
-# Forming a group takes well below a second; a run must have noticed within 30 s that one is dead.
+# Forming a group takes well below a second; a run must have noticed within 30 s that
+# one is dead.
 WAIT_S = 20.0
 # Joining replicas may have to wait for a long step of those that train.
 JOIN_TIMEOUT_S = 1800.0
 # How often a joining replica looks whether it was told to stop, and for the store.
-LOOK_S, FIND_S = 1.0, 0.01
+LOOK_S = 1.0
+FIND_S = 0.01
 
 GO = "go"
 OUTLINE = "outline"
@@ -38,8 +42,9 @@ SAVED = "saved"
 class Rendezvous:
     """One replica's way to the stores of coming generations.
 
-    A store of its own for each generation: whoever keeps one trains in that generation until its end, so no
-    store goes away with a replica that leaves, and none has to be kept by a process beside the replicas.
+    A store of its own for each generation: whoever keeps one trains in that generation
+    until its end, so no store goes away with a replica that leaves, and none has to be
+    kept by a process beside the replicas.
     """
 
     def __init__(
@@ -50,12 +55,16 @@ class Rendezvous:
         state: Callable[[], object] = dict,
         calls: Callable[[], bytes] = bytes,
     ) -> None:
-        """`outline`: what a replica must have alike with those that train before it joins them.
+        """`outline`: what a replica must have alike with those that train before it
+        joins them.
 
-        state: what is handed over, as this replica has it; a joining one makes room for what it lacks.
-        calls: how the training loop calls its models, for the dry step of a joining one.
+        state: what is handed over, as this replica has it; a joining one makes room for
+        what it lacks.
+        calls: how the training loop calls its models, for the dry step of a joining
+        one.
         """
-        # Where tensors may be received that this replica does not have, by their paths in a state.
+        # Where tensors may be received that this replica does not have, by their paths
+        # in a state.
         self.room: dict[str, Tensor] = {}
         self._channel = channel
         self._me = me
@@ -65,7 +74,9 @@ class Rendezvous:
         self._kept: tuple[int, TCPStore] | None = None
 
     def prepare(self, order: RescaleOrder) -> bool:
-        """Keep the store if that falls to this replica; return whether all joining replicas are ready."""
+        """Keep the store if that falls to this replica; return whether all joining
+        replicas are ready.
+        """
         if order.members[0] == self._me and _needed(order):
             self._keep(order)
         there = (
@@ -88,7 +99,9 @@ class Rendezvous:
         return TCPStore(*address, is_master=False, timeout=timedelta(seconds=WAIT_S))
 
     def call(self, order: RescaleOrder, source_rank: int | None) -> None:
-        """Tell the joining replicas to form the group now; rank `source_rank` has the state for them."""
+        """Tell the joining replicas to form the group now; rank `source_rank` has the
+        state for them.
+        """
         self.store(order).set(GO, SAVED if source_rank is None else str(source_rank))
 
     def await_call(
@@ -97,10 +110,12 @@ class Rendezvous:
         stop: StopSignal,
         dry_step: Callable[[bytes, RescaleOrder], None],
     ) -> int | None:
-        """Take a dry step, mark this replica ready, and wait to be called; return `source_rank`.
+        """Take a dry step, mark this replica ready, and wait to be called; return
+        `source_rank`.
 
-        Raises what `dry_step` raises, RuntimeError if the others do not come, SystemExit if this replica is
-        told to stop or the others have ended without it, InputError if its script is another one than theirs.
+        Raises what `dry_step` raises, RuntimeError if the others do not come,
+        SystemExit if this replica is told to stop or the others have ended without it,
+        InputError if its script is another one than theirs.
         """
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         while (
@@ -133,7 +148,10 @@ class Rendezvous:
         own = self._outline() if theirs else {}
         for name, value in theirs.items():
             if own.get(name) != value:
-                allowed = f"as in the replicas that train: {_first_difference(value, own.get(name))}"
+                allowed = (
+                    f"as in the replicas that train: "
+                    f"{_first_difference(value, own.get(name))}"
+                )
                 raise InputError(
                     name,
                     "another one than theirs",

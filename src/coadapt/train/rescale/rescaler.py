@@ -1,4 +1,6 @@
-"""How a run follows the scheduler to another set of replicas: by default save, end, and be started again."""
+"""How a run follows the scheduler to another set of replicas: by default save, end, and
+be started again.
+"""
 
 import logging
 from collections.abc import Callable
@@ -37,16 +39,20 @@ class Rescaler(Protocol):
         ...
 
     def wanted(self) -> int:
-        """Return the generation that all could rescale to now, else 0. Asked of every replica before each
-        consensus; rank 0's answer counts."""
+        """Return the generation that all could rescale to now, else 0. Asked of every
+        replica before each consensus; rank 0's answer counts."""
         ...
 
     def rescale(self, generation: int) -> None:
-        """Return in the group of `generation`; SystemExit where this replica has no part in it."""
+        """Return in the group of `generation`; SystemExit where this replica has no
+        part in it.
+        """
         ...
 
     def begin(self) -> bool:
-        """Training is about to begin; return whether the state came from replicas that train already."""
+        """Training is about to begin; return whether the state came from replicas that
+        train already.
+        """
         ...
 
     def stepped(self) -> None:
@@ -60,7 +66,9 @@ class Rescaler(Protocol):
 
 
 class CheckpointRescaler:
-    """Saves, and ends the process with EXIT_STOPPED; the executor starts the next generation from there."""
+    """Saves, and ends the process with EXIT_STOPPED; the executor starts the next
+    generation from there.
+    """
 
     def __init__(self, session: Session, saver: Saver, stop: StopSignal) -> None:
         self.pairs: list[TrainedPair] = []
@@ -103,6 +111,8 @@ class CheckpointRescaler:
 
 
 def leave(code: int) -> None:
-    """End this process with `code`, by SystemExit, or by force if its end takes too long."""
+    """End this process with `code`, by SystemExit, or by force if its end takes too
+    long.
+    """
     exit_after(EXIT_GRACE_S, code)
     raise SystemExit(code)

@@ -1,1 +1,3 @@
-"""Which samples a step takes, in which order, over any number of replicas. No torch.distributed."""
+"""Which samples a step takes, in which order, over any number of replicas. No
+torch.distributed.
+"""

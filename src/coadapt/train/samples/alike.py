@@ -1,19 +1,22 @@
-"""Whether all replicas are given the same data: digests of what each one reads, and what to write if not.
+"""Whether all replicas are given the same data: digests of what each one reads, and
+what to write if not.
 
 Nothing here talks to other replicas; `loading/comparison.py` does.
 """
 
-# A replica trains on its part of each step. That is right only if all replicas read the same step. A stream
-# that splits itself over RANK and WORLD_SIZE (webdataset, datasets, mosaicml, by hand) would be split twice,
-# and one that is shuffled without a seed would give some samples twice and others never: both without an
-# error. So before the first pass of an epoch, and of a group, the replicas compare the first samples of the
-# step that they are about to share.
+# A replica trains on its part of each step. That is right only if all replicas read the
+# same step. A stream that splits itself over RANK and WORLD_SIZE (webdataset, datasets,
+# mosaicml, by hand) would be split twice, and one that is shuffled without a seed would
+# give some samples twice and others never: both without an error. So before the first
+# pass of an epoch, and of a group, the replicas compare the first samples of the step
+# that they are about to share.
 #
-# What may differ. A stream may augment: then its images differ between replicas, and its labels do not. So
-# samples are compared part by part (`Row`). Where something differs, each replica reads the beginning of the
-# stream twice more, on copies: parts that differ between these two readings are drawn at random, and do not
-# count. If at least one other part varies from sample to sample, and all other parts are alike, the streams
-# are alike.
+# What may differ. A stream may augment: then its images differ between replicas, and
+# its labels do not. So samples are compared part by part (`Row`). Where something
+# differs, each replica reads the beginning of the stream twice more, on copies: parts
+# that differ between these two readings are drawn at random, and do not count. If at
+# least one other part varies from sample to sample, and all other parts are alike, the
+# streams are alike.
 
 import hashlib
 import pickle
@@ -30,20 +33,28 @@ COMPARED = 8
 READ_AGAIN = 64
 # How deep the parts of a sample are looked at one by one.
 DEPTH_MAX = 4
-# Of streams in another order, at least this share of samples is found in both beginnings.
+# Of streams in another order, at least this share of samples is found in both
+# beginnings.
 COMMON_MIN = 0.2
 
 # The parts of a sample: where each lies in it -> its digest.
 Row = Mapping[str, str]
 
 WHOLE = (
-    "the whole stream, the same on every replica, which run.loader deals out (webdataset: nodesplitter=None; "
-    "datasets: no split_dataset_by_node; your own: no RANK and WORLD_SIZE; mosaicml: a Dataset that returns "
-    "stream[index]), or coadapt.train.ShardedStream, of which each replica opens its own files"
+    "the whole stream, the same on every replica, which run.loader deals out "
+    "(webdataset: nodesplitter=None; "
+    "datasets: no split_dataset_by_node; your own: no RANK and WORLD_SIZE; mosaicml: "
+    "a Dataset that returns "
+    "stream[index]), or coadapt.train.ShardedStream, of which each replica opens its "
+    "own files"
 )
-SEED = "an order that follows from a seed, the same on every replica, and the epoch (set_epoch)"
+SEED = (
+    "an order that follows from a seed, the same on every replica, and the epoch "
+    "(set_epoch)"
+)
 TRUST = (
-    "or run.loader(..., compare=False) if all replicas get the same samples in the same order, and only what "
+    "or run.loader(..., compare=False) if all replicas get the same samples in the "
+    "same order, and only what "
     "is drawn at random for a sample differs"
 )
 LENGTH = "length"
@@ -62,8 +73,8 @@ class Unlike:
 class Reading:
     """What one replica reads. rows: of the samples that it is about to deal.
 
-    begins: of the first samples of the epoch. steady: the parts that were equal when these were read again;
-    None: they could not be read again.
+    begins: of the first samples of the epoch. steady: the parts that were equal when
+    these were read again; None: they could not be read again.
     """
 
     rows: Sequence[Row]
@@ -77,11 +88,16 @@ def rows_of(samples: Sequence[object]) -> list[Row]:
 
 
 def why_unlike(readings: Sequence[Reading]) -> Unlike | None:
-    """Return how the replicas' streams differ and what to write; None where they are alike."""
+    """Return how the replicas' streams differ and what to write; None where they are
+    alike.
+    """
     first = readings[0]
     if all(reading.rows == first.rows for reading in readings):
         return None
-    split = "a part of the samples on each replica, of which only a part would be trained on"
+    split = (
+        "a part of the samples on each replica, of which only a part would be "
+        "trained on"
+    )
     if any(reading.steady is None for reading in readings):
         return Unlike(f"{split}, or another order on each", f"{WHOLE}; {SEED}; {TRUST}")
     steady = frozenset.intersection(
@@ -95,17 +111,20 @@ def why_unlike(readings: Sequence[Reading]) -> Unlike | None:
         return None
     if not any(_varies(rows) for rows in begins):
         return Unlike(
-            "an order drawn at random without a seed: some samples would come twice, others never",
+            "an order drawn at random without a seed: some samples would come twice, "
+            "others never",
             f"{SEED}; {TRUST}",
         )
     if begin_alike:
         return Unlike(
-            "streams that begin alike but lead to different samples where training goes on",
+            "streams that begin alike but lead to different samples where training "
+            "goes on",
             'a stream that repeats itself; try run.loader(..., resume="reading")',
         )
     if _common(begins) >= COMMON_MIN:
         return Unlike(
-            "another order on each replica: some samples would come twice, others never",
+            "another order on each replica: some samples would come twice, others "
+            "never",
             SEED,
         )
     return Unlike(split, f"{WHOLE}; {SEED}")
@@ -124,10 +143,11 @@ def steady_parts(one: Sequence[Row], other: Sequence[Row]) -> frozenset[str]:
 
 
 def data_outline(dataset: object) -> dict[str, str]:
-    """Return digests of what says which samples a data set with indices has, without reading any.
+    """Return digests of what says which samples a data set with indices has, without
+    reading any.
 
-    Its length, the indices of subsets, the parts of a concatenation, and of a data set of Hugging Face, where
-    that reads a few bytes of a table, two rows.
+    Its length, the indices of subsets, the parts of a concatenation, and of a data set
+    of Hugging Face, where that reads a few bytes of a table, two rows.
     """
     found: dict[str, str] = {}
     _outline(dataset, "data set", found)
@@ -151,7 +171,9 @@ def _outline(dataset: object, where: str, found: dict[str, str]) -> None:
 
 
 def digest(value: object) -> str:
-    """Return a digest of a value: equal in all processes for equal plain values, arrays and tensors."""
+    """Return a digest of a value: equal in all processes for equal plain values, arrays
+    and tensors.
+    """
     return hashlib.blake2b(_content(value), digest_size=8).hexdigest()
 
 
@@ -186,7 +208,9 @@ def _inside(value: object) -> Mapping[object, object]:
 
 
 def _content(value: object) -> bytes:
-    """Return bytes that are equal for equal values; of a kind that has none, the name of its type."""
+    """Return bytes that are equal for equal values; of a kind that has none, the name
+    of its type.
+    """
     kind = type(value).__name__.encode()
     if value is None or isinstance(value, bool | int | float | complex | str):
         return kind + repr(value).encode(errors="replace")
@@ -224,14 +248,18 @@ def _only(rows: Sequence[Row], names: frozenset[str]) -> list[dict[str, str]]:
 
 
 def _varies(rows: Sequence[Row]) -> bool:
-    """Return whether samples can be told apart; a single sample always can, if it has a part."""
+    """Return whether samples can be told apart; a single sample always can, if it has a
+    part.
+    """
     if len(rows) < 2:
         return any(rows)
     return any(row != rows[0] for row in rows)
 
 
 def _common(begins: Sequence[Sequence[Row]]) -> float:
-    """Return the share of the first replica's first samples that some other one has among its own."""
+    """Return the share of the first replica's first samples that some other one has
+    among its own.
+    """
     first, *others = [{tuple(sorted(row.items())) for row in rows} for rows in begins]
     if not first:
         return 0.0

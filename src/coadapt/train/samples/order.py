@@ -1,27 +1,34 @@
-"""How an optimiser step is cut over replicas and passes; in which order an epoch visits its samples. Pure."""
+"""How an optimiser step is cut over replicas and passes; in which order an epoch visits
+its samples. Pure.
+"""
 
-# The rules, from which the promise of the contract `fixed` follows (each sample once per epoch, in one
-# order):
+# The rules, from which the promise of the contract `fixed` follows (each sample once
+# per epoch, in one order):
 #
 # 1. The order of an epoch depends on the seed and the epoch's number, on nothing else.
-# 2. A step is the next `total` samples of that order, wherever they are computed. Position `index` of an
-#    epoch is all that is to be known to go on: after a stop, on another number of replicas, with another
-#    batch.
-# 3. A replica's shard is a contiguous part of the step, in rank order; shards differ by at most one sample.
-#    Its passes are contiguous parts of the shard, which differ by at most one sample. Together they are the
-#    step: nothing twice, nothing left. No pass has a single sample where another dealing avoids it: batch
-#    normalisation refuses one, and a standard deviation over one is not a number. So three samples on two
-#    replicas are dealt as 3 and 0, and shards differ by more.
-# 4. A pass weighs its share of the step's samples. So the step's gradient is that of the mean over all of
-#    them, however they are cut, up to the order in which floating-point numbers are added.
+# 2. A step is the next `total` samples of that order, wherever they are computed.
+#    Position `index` of an epoch is all that is to be known to go on: after a stop, on
+#    another number of replicas, with another batch.
+# 3. A replica's shard is a contiguous part of the step, in rank order; shards differ by
+#    at most one sample.
+#    Its passes are contiguous parts of the shard, which differ by at most one sample.
+#    Together they are the step: nothing twice, nothing left. No pass has a single
+#    sample where another dealing avoids it: batch normalisation refuses one, and a
+#    standard deviation over one is not a number. So three samples on two replicas are
+#    dealt as 3 and 0, and shards differ by more.
+# 4. A pass weighs its share of the step's samples. So the step's gradient is that of
+#    the mean over all of them, however they are cut, up to the order in which
+#    floating-point numbers are added.
 #
-# All replicas run the same number of passes, that of the largest shard, because they synchronise in the last
-# one. One that has fewer samples runs stand-ins of weight 0, first, so that its own samples are in the pass
-# that synchronises: there the step's gradient comes together.
+# All replicas run the same number of passes, that of the largest shard, because they
+# synchronise in the last one. One that has fewer samples runs stand-ins of weight 0,
+# first, so that its own samples are in the pass that synchronises: there the step's
+# gradient comes together.
 #
-# What was not done: torch's DistributedSampler gives rank r every n-th sample, and repeats some to make
-# shards equal. Then which samples make a step depends on n, and a repeated sample counts twice. Contiguous
-# shards also let streams be read in order, with one position.
+# What was not done: torch's DistributedSampler gives rank r every n-th sample, and
+# repeats some to make shards equal. Then which samples make a step depends on n, and a
+# repeated sample counts twice. Contiguous shards also let streams be read in order,
+# with one position.
 
 from dataclasses import dataclass, replace
 
@@ -33,18 +40,21 @@ from coadapt.model.quick_init import quick_init
 
 Ids = NDArray[np.int64]
 
-# Samples that a stand-in runs on, if its step has as many: batch normalisation refuses one.
+# Samples that a stand-in runs on, if its step has as many: batch normalisation refuses
+# one.
 STAND_IN = 2
 
 
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One forward-backward of one replica: positions `start` to `stop` of the epoch's order.
+    """One forward-backward of one replica: positions `start` to `stop` of the epoch's
+    order.
 
-    step_samples: samples of the whole optimiser step, over all replicas and passes. synchronising: the step's
-    last pass, which averages gradients and updates parameters. A replica for which a small last batch leaves
-    no sample, or fewer than passes, runs passes with `start == stop`: stand-ins, of weight 0, so that all
+    step_samples: samples of the whole optimiser step, over all replicas and passes.
+    synchronising: the step's last pass, which averages gradients and updates
+    parameters. A replica for which a small last batch leaves no sample, or fewer than
+    passes, runs passes with `start == stop`: stand-ins, of weight 0, so that all
     replicas run the same number of passes.
     """
 
@@ -60,17 +70,20 @@ class Pass:
 
     @property
     def weight(self) -> float:
-        """Return the share of this pass in the step's mean gradient; the weights of a step sum to 1."""
+        """Return the share of this pass in the step's mean gradient; the weights of a
+        step sum to 1.
+        """
         return self.num_samples / self.step_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOrder:
-    """On what it depends which samples an epoch visits, in which order; the same for all of a run.
+    """On what it depends which samples an epoch visits, in which order; the same for
+    all of a run.
 
     stream: the data set defines the order. own: the script's sampler does.
-    num_samples: of the present epoch, as its data set was long when it
-    began; None: of a stream, not known (yet).
+    num_samples: of the present epoch, as its data set was long when it began; None: of
+    a stream, not known (yet).
     """
 
     num_samples: int | None
@@ -81,7 +94,9 @@ class SampleOrder:
     own: bool = False
 
     def same_run(self, other: "SampleOrder") -> bool:
-        """Return whether `other` may be that of the same run; epochs may differ in length."""
+        """Return whether `other` may be that of the same run; epochs may differ in
+        length.
+        """
         return replace(self, num_samples=None) == replace(other, num_samples=None)
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
@@ -93,7 +108,9 @@ class SampleOrder:
         return np.random.default_rng((self.seed, epoch)).permutation(self.num_samples)
 
     def step_samples(self, index: int, batch: BatchConfig) -> int:
-        """Return the size of the step that begins at position `index` of an epoch, 0 at the epoch's end."""
+        """Return the size of the step that begins at position `index` of an epoch, 0 at
+        the epoch's end.
+        """
         assert self.num_samples is not None, "a stream says by itself when it ends"
         rest = self.num_samples - index
         if rest < batch.total:
@@ -110,7 +127,9 @@ class SampleOrder:
 
 
 def samples_to_next(ends: Ids, index: int) -> int:
-    """Return the samples from position `index` to the next of the positions `ends`, 0 after the last."""
+    """Return the samples from position `index` to the next of the positions `ends`, 0
+    after the last.
+    """
     number = int(np.searchsorted(ends, index, side="right"))
     return 0 if number == len(ends) else int(ends[number]) - index
 
@@ -124,12 +143,14 @@ def cut_step(
     num_replicas: int,
     largest: int = 0,
 ) -> list[Pass]:
-    """Return the passes of replica `rank` for the `step_samples` samples that begin at `start`.
+    """Return the passes of replica `rank` for the `step_samples` samples that begin at
+    `start`.
 
-    Shards are contiguous in rank order, the larger ones first, and differ by at most one sample, or by more
-    where that spares a pass of one sample. A shard is cut into as few passes of at most `atomic` samples as the
-    largest shard needs, stand-ins first. largest: what a pass may have where only that spares one of a single
-    sample (0: no more than `atomic`).
+    Shards are contiguous in rank order, the larger ones first, and differ by at most
+    one sample, or by more where that spares a pass of one sample. A shard is cut into
+    as few passes of at most `atomic` samples as the largest shard needs, stand-ins
+    first. largest: what a pass may have where only that spares one of a single sample
+    (0: no more than `atomic`).
     """
     if num_replicas == 1 and step_samples <= atomic:
         return [Pass(start=start, stop=start + step_samples, step_samples=step_samples)]
@@ -153,10 +174,11 @@ def cut_step(
 def _dealing(
     step_samples: int, atomic: int, num_replicas: int, largest: int
 ) -> tuple[int, int, int]:
-    """Return how a step is dealt: in units of so many samples, to so many replicas, in passes of at most that.
+    """Return how a step is dealt: in units of so many samples, to so many replicas, in
+    passes of at most that.
 
-    Such that no pass has one sample, if that can be: passes of up to three can make any number from two on,
-    passes of two any even one.
+    Such that no pass has one sample, if that can be: passes of up to three can make any
+    number from two on, passes of two any even one.
     """
     for most in (atomic, min(max(atomic, 3), largest)):
         if most >= 3 and step_samples >= 2:
@@ -169,7 +191,8 @@ def _dealing(
 def cut_share(
     start: int, stop: int, num_passes: int, *, step_samples: int, atomic: int = 1
 ) -> list[Pass]:
-    """Return a replica's share of a step in passes that differ by at most one sample, stand-ins first.
+    """Return a replica's share of a step in passes that differ by at most one sample,
+    stand-ins first.
 
     None has one sample where passes of at most `atomic` can do without.
     """

@@ -1,7 +1,9 @@
-"""A stream over many shards (files), of which each replica opens only those that it needs.
+"""A stream over many shards (files), of which each replica opens only those that it
+needs.
 
-Shards are dealt to lanes, and an epoch takes one sample of each lane in turn. A lane belongs to one replica
-at a time, so the order of an epoch does not depend on how many replicas share the lanes.
+Shards are dealt to lanes, and an epoch takes one sample of each lane in turn. A lane
+belongs to one replica at a time, so the order of an epoch does not depend on how many
+replicas share the lanes.
 """
 
 import itertools
@@ -31,7 +33,9 @@ _END = object()
 
 @dataclass(frozen=True, slots=True)
 class Lane(Generic[S]):
-    """Shards that are read one after the other. ends: samples of the lane up to the end of each shard."""
+    """Shards that are read one after the other. ends: samples of the lane up to the end
+    of each shard.
+    """
 
     shards: tuple[S, ...]
     ends: tuple[int, ...]
@@ -41,7 +45,9 @@ class Lane(Generic[S]):
 
 
 class ShardedStream(IterableDataset[T], Generic[S, T]):
-    """A stream for `Run.loader`: each replica opens and reads only its own part, whatever their number."""
+    """A stream for `Run.loader`: each replica opens and reads only its own part,
+    whatever their number.
+    """
 
     def __init__(
         self,
@@ -53,10 +59,12 @@ class ShardedStream(IterableDataset[T], Generic[S, T]):
         shuffle: bool = False,
         seed: int = 0,
     ) -> None:
-        """`read` yields the samples of a shard. num_samples: of each shard; that many it must have.
+        """`read` yields the samples of a shard. num_samples: of each shard; that many
+        it must have.
 
-        num_lanes: how many shards are interleaved; the order depends on it. shuffle: the order of the shards,
-        by `seed` and epoch; not that of the samples inside. Raises InputError for numbers that cannot be.
+        num_lanes: how many shards are interleaved; the order depends on it. shuffle:
+        the order of the shards, by `seed` and epoch; not that of the samples inside.
+        Raises InputError for numbers that cannot be.
         """
         if not shards or len(num_samples) != len(shards):
             allowed = (
@@ -86,14 +94,18 @@ class ShardedStream(IterableDataset[T], Generic[S, T]):
         return sum(self._num_samples)
 
     def __iter__(self) -> Iterator[T]:
-        """Yield all samples of the epoch, in the order in which replicas together use them."""
+        """Yield all samples of the epoch, in the order in which replicas together use
+        them.
+        """
         lanes = self.lanes()
         opened = [LaneReader(lane, self.read, 0) for lane in lanes]
         for number in turns([len(lane) for lane in lanes], 0):
             yield opened[number].next()
 
     def lanes(self) -> list[Lane[S]]:
-        """Return the lanes of the epoch: each shard goes to the one that is shortest so far."""
+        """Return the lanes of the epoch: each shard goes to the one that is shortest so
+        far.
+        """
         order = range(len(self._shards))
         if self._shuffle:
             order = (
@@ -111,7 +123,9 @@ class ShardedStream(IterableDataset[T], Generic[S, T]):
 
 
 class LaneReader(Generic[S, T]):
-    """Reads a lane from its `position`-th sample on. Raises RuntimeError where a shard's number is wrong."""
+    """Reads a lane from its `position`-th sample on. Raises RuntimeError where a
+    shard's number is wrong.
+    """
 
     def __init__(
         self, lane: Lane[S], read: Callable[[S], Iterable[T]], position: int
@@ -122,7 +136,9 @@ class LaneReader(Generic[S, T]):
         self._samples: Iterator[T] | None = None
 
     def open(self) -> int:
-        """Open the shard at `position`; return how many samples of it were read past."""
+        """Open the shard at `position`; return how many samples of it were read
+        past.
+        """
         if self._samples is not None or self.position == len(self._lane):
             return 0
         shard, begin = self._here()
@@ -144,7 +160,9 @@ class LaneReader(Generic[S, T]):
         return sample
 
     def _here(self) -> tuple[int, int]:
-        """Return the shard in which `position` lies, and how many samples of the lane come before it."""
+        """Return the shard in which `position` lies, and how many samples of the lane
+        come before it.
+        """
         shard = bisect_right(self._lane.ends, self.position)
         return shard, self._lane.ends[shard - 1] if shard else 0
 
@@ -158,21 +176,27 @@ class LaneReader(Generic[S, T]):
         ends = self._lane.ends
         promised = ends[shard] - (ends[shard - 1] if shard else 0)
         return RuntimeError(
-            f"shard {self._lane.shards[shard]!r}: {promised} samples were promised, it has {found}"
+            f"shard {self._lane.shards[shard]!r}: {promised} samples were promised, "
+            f"it has {found}"
         )
 
 
 def turns(lengths: Sequence[int], start: int) -> Iterator[int]:
-    """Yield whose turn it is at positions `start`, `start` + 1, ...: of lanes that are not empty yet."""
+    """Yield whose turn it is at positions `start`, `start` + 1, ...: of lanes that are
+    not empty yet.
+    """
     rounds, before = _rounds_before(lengths, start)
     while alive := [lane for lane, length in enumerate(lengths) if length > rounds]:
         yield from alive[start - before :]
         before += len(alive)
-        start, rounds = before, rounds + 1
+        start = before
+        rounds = rounds + 1
 
 
 def positions_at(lengths: Sequence[int], start: int) -> list[int]:
-    """Return how many samples of each lane come before position `start` of the epoch."""
+    """Return how many samples of each lane come before position `start` of the
+    epoch.
+    """
     rounds, before = _rounds_before(lengths, start)
     done = [min(length, rounds) for length in lengths]
     alive = [lane for lane, length in enumerate(lengths) if length > rounds]
@@ -182,9 +206,12 @@ def positions_at(lengths: Sequence[int], start: int) -> list[int]:
 
 
 def _rounds_before(lengths: Sequence[int], start: int) -> tuple[int, int]:
-    """Return how many whole rounds come before position `start`, and how many samples they have."""
+    """Return how many whole rounds come before position `start`, and how many samples
+    they have.
+    """
     array = np.asarray(lengths)
-    low, high = 0, int(array.max())
+    low = 0
+    high = int(array.max())
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (
@@ -196,7 +223,9 @@ def _rounds_before(lengths: Sequence[int], start: int) -> tuple[int, int]:
 
 
 class ShardReader(Generic[S, T]):
-    """Reads one epoch of a ShardedStream for one replica: its own lanes, every n-th of n replicas."""
+    """Reads one epoch of a ShardedStream for one replica: its own lanes, every n-th of
+    n replicas.
+    """
 
     def __init__(self, dataset: ShardedStream[S, T], epoch: int, index: int) -> None:
         self.epoch = epoch
@@ -210,7 +239,8 @@ class ShardReader(Generic[S, T]):
         self._spare: list[T] = []
 
     def take_note(self) -> str:
-        note, self._note = self._note, ""
+        note = self._note
+        self._note = ""
         return note
 
     def passes(self, cut: Cut) -> Iterator[StreamPass]:
@@ -249,9 +279,13 @@ class ShardReader(Generic[S, T]):
         return digest([(lane.shards, lane.ends) for lane in self._lanes])
 
     def _open(self, own: Iterable[int]) -> None:
-        """Go on with the lanes that are this replica's now; those that it had before are open already."""
-        began_s, at = time.monotonic(), positions_at(self._lengths, self.index)
-        before, self._opened = self._opened, {}
+        """Go on with the lanes that are this replica's now; those that it had before
+        are open already.
+        """
+        began_s = time.monotonic()
+        at = positions_at(self._lengths, self.index)
+        before = self._opened
+        self._opened = {}
         num_read_past = 0
         for lane in own:
             reader = before.get(lane)
@@ -262,7 +296,8 @@ class ShardReader(Generic[S, T]):
         if num_read_past:
             self._note = (
                 f"stream: at sample {self.index} of epoch {self.epoch} after "
-                f"{time.monotonic() - began_s:.1f} s ({num_read_past} samples of begun shards read past)"
+                f"{time.monotonic() - began_s:.1f} s ({num_read_past} samples of "
+                f"begun shards read past)"
             )
 
     def _step_size(self, cut: Cut) -> int:
@@ -272,7 +307,9 @@ class ShardReader(Generic[S, T]):
         )
 
     def _stand_in(self, samples: list[T]) -> list[object]:
-        """Return some sample to run on: of the lanes that are open or, if there are none, of the first."""
+        """Return some sample to run on: of the lanes that are open or, if there are
+        none, of the first.
+        """
         if samples:
             self._spare = samples[:1]
         elif not self._spare:
@@ -281,6 +318,8 @@ class ShardReader(Generic[S, T]):
 
 
 def _num_passes(largest: int, cut: Cut, batch: BatchConfig) -> int:
-    """Return how many passes a share of `largest` samples takes: as the batch says, or as memory demands."""
+    """Return how many passes a share of `largest` samples takes: as the batch says, or
+    as memory demands.
+    """
     demanded = 1 if cut.max_atomic is None else -(-largest // cut.max_atomic)
     return max(min(batch.accumulation + 1, largest), demanded)

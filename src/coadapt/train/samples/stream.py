@@ -1,4 +1,5 @@
-"""Reads a stream in its own order and cuts it into steps and passes, alike on every replica.
+"""Reads a stream in its own order and cuts it into steps and passes, alike on every
+replica.
 
 Runs in the training process, or in the processes that fetch data for it.
 """
@@ -21,8 +22,8 @@ from coadapt.train.samples.alike import Row, rows_of
 from coadapt.train.samples.order import STAND_IN, Pass, cut_step
 from coadapt.train.samples.pace import cut_in_two
 
-# How to come back into the middle of a stream: by its own state, if it has one (auto: and if that was seen to
-# lead to the right sample), or by reading it from its start.
+# How to come back into the middle of a stream: by its own state, if it has one (auto:
+# and if that was seen to lead to the right sample), or by reading it from its start.
 RESUME_WAYS = ("auto", "state", "reading")
 
 _END = object()
@@ -32,8 +33,9 @@ _END = object()
 class StreamPosition:
     """Where a stream stands between two steps. over: the epoch has no step left.
 
-    state: the dataset's own state after `at` samples of the epoch, for it to go on from there; None: it has
-    none, and whoever comes back reads from its start. doubt: why its states are not used.
+    state: the dataset's own state after `at` samples of the epoch, for it to go on from
+    there; None: it has none, and whoever comes back reads from its start. doubt: why
+    its states are not used.
     """
 
     over: bool = False
@@ -44,10 +46,11 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPass:
-    """A pass, its samples (of a stand-in: one without weight), and where the stream stands after its step.
+    """A pass, its samples (of a stand-in: one without weight), and where the stream
+    stands after its step.
 
-    ids: positions of the samples in the epoch. rows: in the first pass that several replicas share, what they
-    compare (`samples/alike.py`).
+    ids: positions of the samples in the epoch. rows: in the first pass that several
+    replicas share, what they compare (`samples/alike.py`).
     """
 
     current: Pass
@@ -61,8 +64,9 @@ class StreamPass:
 class Cut:
     """How a stream is cut: this replica's part of steps of one batch.
 
-    step: the number of the first one. halved: the batch of those that `cut_in_two` names. largest: what a pass
-    may have to spare one of a single sample (0: no more than others).
+    step: the number of the first one. halved: the batch of those that `cut_in_two`
+    names. largest: what a pass may have to spare one of a single sample (0: no more
+    than others).
     """
 
     batch: BatchConfig
@@ -75,7 +79,9 @@ class Cut:
     largest: int = 0
 
     def batch_of(self, number: int, step_samples: int) -> BatchConfig:
-        """Return the batch of the step `number` after the first one, which has that many samples."""
+        """Return the batch of the step `number` after the first one, which has that
+        many samples.
+        """
         whole = step_samples == self.batch.total
         return (
             self.halved
@@ -84,7 +90,9 @@ class Cut:
         )
 
     def compared(self, number: int) -> bool:
-        """Return whether the replicas compare the samples of the step `number` after the first one."""
+        """Return whether the replicas compare the samples of the step `number` after
+        the first one.
+        """
         return number == 0 and self.num_replicas > 1
 
 
@@ -99,15 +107,19 @@ class PassReader(Protocol):
         ...
 
     def passes(self, cut: Cut) -> Iterator[StreamPass]:
-        """Yield this replica's passes from `index` on. May be given up after any step, and called anew."""
+        """Yield this replica's passes from `index` on. May be given up after any step,
+        and called anew.
+        """
         ...
 
 
 class StreamReader:
-    """Reads all samples and gives out those of one replica: exact for any stream that repeats itself.
+    """Reads all samples and gives out those of one replica: exact for any stream that
+    repeats itself.
 
-    Every replica finds the end of the stream by itself, one sample ahead (with `drop_last`, one step ahead),
-    so that all know of an epoch's last step that it is the last.
+    Every replica finds the end of the stream by itself, one sample ahead (with
+    `drop_last`, one step ahead), so that all know of an epoch's last step that it is
+    the last.
     """
 
     def __init__(
@@ -119,14 +131,17 @@ class StreamReader:
         *,
         resume: str,
     ) -> None:
-        """`start`: the latest known position at or before `index`. resume: one of RESUME_WAYS."""
+        """`start`: the latest known position at or before `index`. resume: one of
+        RESUME_WAYS.
+        """
         self.epoch = epoch
         self.index = index
         self._note = self._doubt = ""
         self._dataset = dataset
         self._resume = resume if has_state(dataset) else "reading"
         self._known = StreamPosition() if self._resume == "reading" else start
-        # To try a state on; a state that one came back with was tried when it was taken.
+        # To try a state on; a state that one came back with was tried when it was
+        # taken.
         self._fresh: Iterable[object] | None = None
         self._iterator: Iterator[object] | None = None
         # Read, but not given out yet.
@@ -163,7 +178,8 @@ class StreamReader:
                 )
 
     def take_note(self) -> str:
-        note, self._note = self._note, ""
+        note = self._note
+        self._note = ""
         return note
 
     def _step(self, cut: Cut) -> list[object]:
@@ -199,7 +215,9 @@ class StreamReader:
             self._ahead.append(sample)
 
     def _copy(self) -> Iterable[object] | None:
-        """Return a copy of the stream before it has begun; None, and no trust in states, if there is none."""
+        """Return a copy of the stream before it has begun; None, and no trust in
+        states, if there is none.
+        """
         try:
             return copy.deepcopy(self._dataset)
         except Exception as error:  # noqa: BLE001  # whatever the user's dataset raises
@@ -219,7 +237,9 @@ class StreamReader:
             self._known = StreamPosition(at=self.index, state=state)
 
     def _try_state(self, fresh: Iterable[object]) -> None:
-        """See whether the state leads to the next sample. A state may lack a shuffle buffer, for example."""
+        """See whether the state leads to the next sample. A state may lack a shuffle
+        buffer, for example.
+        """
         device = torch.device("cpu")
         generators = rng_state(device)
         fresh.load_state_dict(copy.deepcopy(self._known.state))  # type: ignore[attr-defined]  # it has one
@@ -230,33 +250,41 @@ class StreamReader:
 
     def _distrust(self, why: str) -> None:
         self._doubt = why
-        self._resume, self._known = "reading", StreamPosition()
+        self._resume = "reading"
+        self._known = StreamPosition()
 
     def _open(self) -> Iterator[object]:
-        """Return an iterator that stands at `index`. Raises RuntimeError if the stream ends before."""
+        """Return an iterator that stands at `index`. Raises RuntimeError if the stream
+        ends before.
+        """
         if (set_epoch := getattr(self._dataset, "set_epoch", None)) is not None:
             set_epoch(self.epoch)
         if self._resume == "auto" or self._known.state is not None:
-            # Not the dataset itself: some begin every later epoch at a state that was loaded once.
+            # Not the dataset itself: some begin every later epoch at a state that was
+            # loaded once.
             fresh = self._copy()
             if self._known.state is None:
                 self._fresh = fresh
             elif fresh is not None:
                 self._dataset = fresh
                 fresh.load_state_dict(copy.deepcopy(self._known.state))  # type: ignore[attr-defined]  # it has one
-        began_s, at = time.monotonic(), self._known.at
+        began_s = time.monotonic()
+        at = self._known.at
         iterator = iter(self._dataset)
         for count in range(at, self.index):
             if next(iterator, _END) is _END:
                 raise RuntimeError(
-                    f"the stream ended after {count} samples of epoch {self.epoch}, of which {self.index} "
-                    "were used before: it is not the stream that the checkpoint was made with"
+                    f"the stream ended after {count} samples of epoch {self.epoch}, "
+                    f"of which {self.index} "
+                    "were used before: it is not the stream that the checkpoint was "
+                    "made with"
                 )
         if self.index:
             way = "its own state, then " if self._known.state is not None else ""
             self._note = (
                 f"stream: at sample {self.index} of epoch {self.epoch} after "
-                f"{time.monotonic() - began_s:.1f} s ({way}{self.index - at} samples read past)"
+                f"{time.monotonic() - began_s:.1f} s ({way}{self.index - at} samples "
+                f"read past)"
             )
         return iterator
 
@@ -270,7 +298,9 @@ def has_state(dataset: object) -> bool:
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two samples are equal; of objects without an equality of their own, they are not."""
+    """Return whether two samples are equal; of objects without an equality of their
+    own, they are not.
+    """
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return (
             isinstance(one, Tensor)
@@ -287,7 +317,9 @@ def same(one: object, other: object) -> bool:
 
 
 def plain_copy(value: object) -> object:
-    """Return a copy of nested plain values and tensors. Raises TypeError for anything else."""
+    """Return a copy of nested plain values and tensors. Raises TypeError for anything
+    else.
+    """
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Tensor):

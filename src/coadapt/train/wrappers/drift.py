@@ -1,22 +1,29 @@
-"""Whether the replicas still have the same parameters and learning rates, compared in their consensus."""
+"""Whether the replicas still have the same parameters and learning rates, compared in
+their consensus.
+"""
 
-# Replicas end every step with the same parameters because they begin with the same ones, apply the same
-# gradient, and do so at the same rate. Nothing enforces the last: a rate set by hand from a variable of the
-# loop, or an `optimizer.step()` behind an `if`, follows a count that is 0 in a replica that has just joined.
+# Replicas end every step with the same parameters because they begin with the same
+# ones, apply the same gradient, and do so at the same rate. Nothing enforces the last:
+# a rate set by hand from a variable of the loop, or an `optimizer.step()` behind an
+# `if`, follows a count that is 0 in a replica that has just joined.
 #
-# The rule: now and then each replica puts a fingerprint into its word. All of them must come to the same
-# verdict from the sum alone, since what follows (each says what it has) is collective. So each value goes in
-# with its square: n Σv² - (Σv)² is 0 exactly where all are equal, and everybody knows the sums.
+# The rule: now and then each replica puts a fingerprint into its word. All of them must
+# come to the same verdict from the sum alone, since what follows (each says what it
+# has) is collective. So each value goes in with its square: n Σv² - (Σv)² is 0 exactly
+# where all are equal, and everybody knows the sums.
 #
-# - What must be equal to the bit (rates, number of updates) is hashed to 20 bits: its square and the sum over
-#   8,000 replicas are whole numbers below 2^53, so the difference is exact.
-# - Parameters are compared up to rounding, for replicas may be on different hardware. Their plain sum is
-#   compared, not their norm: the sum of n values of mean 0 is of the size of their norm, so a drift d moves
-#   it by d, where the norm moves by d²/2 only. It is taken relative to what was agreed last, else float64
-#   would not do: the sum of many ones is far larger than their norm.
+# - What must be equal to the bit (rates, number of updates) is hashed to 20 bits: its
+#   square and the sum over 8,000 replicas are whole numbers below 2^53, so the
+#   difference is exact.
+# - Parameters are compared up to rounding, for replicas may be on different hardware.
+#   Their plain sum is compared, not their norm: the sum of n values of mean 0 is of the
+#   size of their norm, so a drift d moves it by d, where the norm moves by d²/2 only.
+#   It is taken relative to what was agreed last, else float64 would not do: the sum of
+#   many ones is far larger than their norm.
 #
-# After a change of replicas the gaps are 1, 2, 4, ... steps, since that is where it happens, and EVERY_STEPS
-# later on. It costs one sum and one norm over the parameters each time, and nothing on one replica.
+# After a change of replicas the gaps are 1, 2, 4, ... steps, since that is where it
+# happens, and EVERY_STEPS later on. It costs one sum and one norm over the parameters
+# each time, and nothing on one replica.
 
 import logging
 import math
@@ -38,7 +45,8 @@ logger = logging.getLogger(__name__)
 
 # Steps between two comparisons of a group that has been together for long.
 EVERY_STEPS = 100
-# Of the parameters' norm: ten times what sums in float32 differ by between two kinds of GPU.
+# Of the parameters' norm: ten times what sums in float32 differ by between two kinds of
+# GPU.
 TOLERANCE = 1e-5
 # Of the mean square: what float64 loses in the difference of two sums.
 ROUNDING = 1e-13
@@ -47,10 +55,14 @@ HASH_BITS = 20
 # What explains a difference best comes first.
 KINDS = ("optimizer", "scheduler", "module", "count")
 REMEDIES = {
-    "optimizer": "`{name}` is not in the optimizer's state_dict(): let that have it, or run.register(...) it",
+    "optimizer": (
+        "`{name}` is not in the optimizer's state_dict(): let that have it, or "
+        "run.register(...) it"
+    ),
     "scheduler": "{name} = run.prepare_scheduler({name})",
     "module": 'run.register("{name}", {name}), or run.prepare(...) if it is trained',
-    "count": "keep it in run.state(...), for it starts again in a replica that joins, or count by "
+    "count": "keep it in run.state(...), for it starts again in a replica that joins, or "
+    "count by "
     "run.progress.step",
 }
 UNKNOWN_REMEDY = "`coadapt check` tries the script under changes, and names the cause"
@@ -66,7 +78,9 @@ class Optimized(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """A model's parameters and what updates them. name: empty where there is one pair only."""
+    """A model's parameters and what updates them. name: empty where there is one pair
+    only.
+    """
 
     name: str
     parameters: Callable[[], Sequence[Tensor]]
@@ -81,7 +95,9 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What one replica has of each pair, at one step. updates: since the group began."""
+    """What one replica has of each pair, at one step. updates: since the group
+    began.
+    """
 
     step: int
     since: int
@@ -117,12 +133,15 @@ class DriftCheck:
         self._before = tuple(pair.use.steps for pair in self._pairs)
 
     def take(self) -> Fingerprint:
-        """Return what to say of this step: nothing on one replica, and where it is not time to."""
+        """Return what to say of this step: nothing on one replica, and where it is not
+        time to.
+        """
         step = self._session.progress.step
         if not (self._session.group.distributed and self._pairs):
             return Fingerprint()
         if self._since is None or step < self._since:
-            self._since, self._due = step, step + 1
+            self._since = step
+            self._due = step + 1
             self._before = tuple(pair.use.steps for pair in self._pairs)
         if step < self._due:
             return Fingerprint()
@@ -140,18 +159,23 @@ class DriftCheck:
         finite = math.isfinite(total) and math.isfinite(scale)
         exact = zlib.crc32(repr((rates, updates, finite)).encode()) >> (32 - HASH_BITS)
         if not finite:
-            total, scale = self._agreed, 0.0
+            total = self._agreed
+            scale = 0.0
         return Fingerprint.of(
             exact=float(exact), checksum=total - self._agreed, scale=scale
         )
 
     def judge(self, agreed: Fingerprint) -> None:
-        """Look at what all said of the step at which `take` was asked last; say what differs. Collective."""
-        seen, size = self._seen, self._session.group.size
+        """Look at what all said of the step at which `take` was asked last; say what
+        differs. Collective.
+        """
+        seen = self._seen
+        size = self._session.group.size
         if seen is None or agreed.told != size:
             return
         self._seen = None
-        mean, scale = agreed.checksum / size, agreed.scale / size
+        mean = agreed.checksum / size
+        scale = agreed.scale / size
         spread = agreed.checksum_sqr / size - mean * mean
         least = ROUNDING * agreed.checksum_sqr / size
         same_rest = size * int(agreed.exact_sqr) == int(agreed.exact) ** 2
@@ -170,7 +194,8 @@ class DriftCheck:
         *,
         moved: bool,
     ) -> None:
-        step, since = seen[0].step, seen[0].since
+        step = seen[0].step
+        since = seen[0].since
         kind, text = self._difference(seen, moved=moved)
         # Parameters differ because of what was told before.
         known = kind in self._told or (kind == "parameters" and self._told)
@@ -185,7 +210,9 @@ class DriftCheck:
         self._told.add(kind)
 
     def _difference(self, seen: Sequence[_Seen], *, moved: bool) -> tuple[str, str]:
-        """Return the kind of difference that lies nearest to the cause, and what differs."""
+        """Return the kind of difference that lies nearest to the cause, and what
+        differs.
+        """
         for index, pair in enumerate(self._pairs):
             of = f" of {pair.name}" if pair.name else ""
             for group, rates in enumerate(
@@ -198,7 +225,8 @@ class DriftCheck:
             if len(set(updates)) > 1:
                 text = (
                     f"calls of optimizer.step(){of} since then: {by_replica(updates)} "
-                    "(run.loader(max_atomic=...) accumulates without a count of the loop's)"
+                    "(run.loader(max_atomic=...) accumulates without a count of the "
+                    "loop's)"
                 )
                 return "updates", text
         what = "parameters" if moved else "parameters are finite on some replicas only"
@@ -206,7 +234,9 @@ class DriftCheck:
 
 
 def _explained(notes: Sequence[Mapping[str, Note]]) -> str:
-    """Return which variables of the script differ between replicas, and what to do; no guess where none does."""
+    """Return which variables of the script differ between replicas, and what to do; no
+    guess where none does.
+    """
     found = []
     for name, (kind, _, _) in notes[0].items():
         values = [note[name][1] for note in notes if name in note]

@@ -1,11 +1,15 @@
-"""What `coadapt check` notes of a step besides its row: losses, gradients, chance, and the script's own variables."""
+"""What `coadapt check` notes of a step besides its row: losses, gradients, chance, and
+the script's own variables.
+"""
 
-# It looks, and changes nothing. Losses are read where `backward` begins; gradients just before the optimiser
-# steps; random numbers by the state of the global generators before and after the loop's body. The script's
-# variables are those of the frames that called the loader, and of the main module: what a name holds is
-# reduced to one number (a sum, a hash), which is enough to ask whether two replicas hold the same.
+# It looks, and changes nothing. Losses are read where `backward` begins; gradients just
+# before the optimiser steps; random numbers by the state of the global generators
+# before and after the loop's body. The script's variables are those of the frames that
+# called the loader, and of the main module: what a name holds is reduced to one number
+# (a sum, a hash), which is enough to ask whether two replicas hold the same.
 #
-# All of it costs as much as the script has state. A check may be slower than training; training never pays.
+# All of it costs as much as the script has state. A check may be slower than training;
+# training never pays.
 
 import math
 import random
@@ -33,7 +37,8 @@ Note = list[object]
 OWN = str(Path(__file__).parents[2])
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib")})
 NAMES_MAX = 400
-# Of the data set, before training: which samples are compared between starts and replicas.
+# Of the data set, before training: which samples are compared between starts and
+# replicas.
 SAMPLES_LOOKED_AT = 5
 
 
@@ -42,7 +47,8 @@ class Evidence:
 
     def __init__(self) -> None:
         self.parameters: Callable[[], Sequence[Tensor]] = list
-        # What comes back after a stop and goes over to a replica that joins, as the script knows it.
+        # What comes back after a stop and goes over to a replica that joins, as the
+        # script knows it.
         self.kept: Callable[[], Sequence[object]] = list
         self.num_samples: Callable[[], int] = int
         # Called with the gradients that a step is about to use.
@@ -122,10 +128,11 @@ class Evidence:
 
 
 def variables(kept: Sequence[object]) -> dict[str, Note]:
-    """Return what the variables of the script hold that calls, but for what is kept, by name.
+    """Return what the variables of the script hold that calls, but for what is kept, by
+    name.
 
-    kept: what comes back after a stop and goes over to a replica that joins. Of an optimiser among it, what its
-    state_dict leaves out.
+    kept: what comes back after a stop and goes over to a replica that joins. Of an
+    optimiser among it, what its state_dict leaves out.
     """
     known = {id(item) for item in _all_kept(kept)}
     found: dict[str, Note] = {}
@@ -166,17 +173,17 @@ def generator_states() -> dict[str, int]:
 
 
 def contents(dataset: object) -> tuple[tuple[int, float, float], ...]:
-    """Return some samples of a data set with indices: index, number it comes to, the same once more.
+    """Return some samples of a data set with indices: index, number it comes to, the
+    same once more.
 
-    Empty for others. Generators are as before; where both numbers differ, a sample is not always the same.
+    Empty for others. Generators are as before; where both numbers differ, a sample is
+    not always the same.
     """
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         return ()
-    python, numbers, tensors = (
-        random.getstate(),
-        numpy_random.get_state(legacy=False),  # noqa: NPY002  # as above
-        torch.get_rng_state(),
-    )
+    python = random.getstate()
+    numbers = numpy_random.get_state(legacy=False)  # noqa: NPY002  # as above
+    tensors = torch.get_rng_state()
     try:
         size = len(dataset)
         step = max(size // SAMPLES_LOOKED_AT, 1)
@@ -206,7 +213,9 @@ def _note_backwards(note: Callable[[float], None]) -> None:
 
 
 def _names() -> Iterator[tuple[str, object]]:
-    """Yield the variables of the script: of the frames that called, innermost first, and of its main module."""
+    """Yield the variables of the script: of the frames that called, innermost first,
+    and of its main module.
+    """
     told = set()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -228,7 +237,9 @@ def _is_script(frame: FrameType) -> bool:
 
 
 def _notes_of(name: str, value: object, kept: set[int]) -> Iterator[tuple[str, Note]]:
-    """Yield what a variable holds; of what is kept, only what an optimiser has beside its state_dict."""
+    """Yield what a variable holds; of what is kept, only what an optimiser has beside
+    its state_dict.
+    """
     inner = getattr(value, "__dict__", {}).get("_inner", value)
     if id(value) not in kept:
         yield from _notes(name, value, kept)
@@ -249,7 +260,9 @@ def _parts_beside(optimizer: torch.optim.Optimizer) -> list[tuple[str, object]]:
 def _notes(
     name: str, value: object, kept: set[int], depth: int = 0
 ) -> Iterator[tuple[str, Note]]:
-    """Yield what a name holds; of the script's own objects, what their attributes hold, two levels deep."""
+    """Yield what a name holds; of the script's own objects, what their attributes hold,
+    two levels deep.
+    """
     if name.startswith("__") or isinstance(value, type | ModuleType):
         return
     if (note := _note(value)) is not None:
@@ -349,5 +362,7 @@ def _total(parameters: Sequence[Tensor]) -> float:
 
 
 def _hooked(parameters: Sequence[Tensor]) -> int:
-    """Return how many parameters have hooks of the script's that change their gradient."""
+    """Return how many parameters have hooks of the script's that change their
+    gradient.
+    """
     return sum(bool(item._backward_hooks) for item in parameters)

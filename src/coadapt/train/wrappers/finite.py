@@ -1,10 +1,12 @@
-"""Looks at one small gradient every few steps, so that a loss that is not finite is told soon."""
+"""Looks at one small gradient every few steps, so that a loss that is not finite is
+told soon.
+"""
 
 # A loss that is infinite or not a number makes every gradient that follows from it so.
 # The norms of all gradients show it too, but where nobody uses the noise scale they are
 # taken every 64 steps. One gradient of few elements costs some microseconds, so it is
-# looked at every PERIOD steps. On a GPU the sum is copied beside the work, and read at a
-# later look, so nothing is waited for.
+# looked at every PERIOD steps. On a GPU the sum is copied beside the work, and read at
+# a later look, so nothing is waited for.
 
 import math
 from collections.abc import Callable, Sequence
@@ -64,7 +66,7 @@ class FiniteLook:
             self._tell(step)
 
     def _grad(self) -> Tensor | None:
-        """Return the smallest gradient, or this replica's part of it; None without any."""
+        """Return the smallest gradient, or this replica's part; None without any."""
         if self._smallest is None or self._smallest.grad is None:
             dense = [
                 item

@@ -1,4 +1,6 @@
-"""Cut a model's parameters over the replicas (FSDP2), the optimiser following; and make them whole again."""
+"""Cut a model's parameters over the replicas (FSDP2), the optimiser following; and make
+them whole again.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +26,11 @@ _cuts = itertools.count(1)
 
 
 class Sharding:
-    """How one model is cut. It is cut where there are several replicas; one replica has it whole.
+    """How one model is cut. It is cut where there are several replicas; one replica has
+    it whole.
 
-    The modules stay the same objects; their parameters are others after each cut, and the optimiser gets
-    those in place of the ones that it had.
+    The modules stay the same objects; their parameters are others after each cut, and
+    the optimiser gets those in place of the ones that it had.
     """
 
     def __init__(
@@ -37,7 +40,9 @@ class Sharding:
         optimizer: torch.optim.Optimizer,
         exchange: ShardExchange,
     ) -> None:
-        """`options`: further arguments of `fully_shard`. Raises InputError for a `shard` of another kind."""
+        """`options`: further arguments of `fully_shard`. Raises InputError for a
+        `shard` of another kind.
+        """
         classes = isinstance(shard, Sequence) and all(
             isinstance(item, type) for item in shard
         )
@@ -58,7 +63,9 @@ class Sharding:
         self._optimizer = optimizer
 
     def check(self, model: nn.Module) -> None:
-        """Raise InputError unless the optimiser is new and holds parameters of `model` only."""
+        """Raise InputError unless the optimiser is new and holds parameters of `model`
+        only.
+        """
         if self._optimizer.state:
             raise InputError(
                 "prepare(optimizer)",
@@ -81,20 +88,25 @@ class Sharding:
             )
 
     def give_back(self, model: nn.Module) -> None:
-        """After a forward without a backward: else the model would go on computing with what it gathered."""
+        """After a forward without a backward: else the model would go on computing with
+        what it gathered.
+        """
         if isinstance(model, FSDPModule):
             model.reshard()
 
     def cut(self, model: nn.Module, group: Group) -> None:
-        """Leave this replica its part of `model`, which is alike on all replicas. Forgets optimiser state."""
+        """Leave this replica its part of `model`, which is alike on all replicas.
+        Forgets optimiser state.
+        """
         if any(tensor.is_meta for tensor in model.parameters()):
             raise InputError(
                 "prepare(model)",
                 "parameters on the meta device",
                 "a model with its weights",
             )
-        # A name of its own: torch remembers layouts by mesh, and takes two of one size and name for the same,
-        # though this replica may have had another rank in the other.
+        # A name of its own: torch remembers layouts by mesh, and takes two of one size
+        # and name for the same, though this replica may have had another rank in the
+        # other.
         name = f"cut{next(_cuts)}"
         self._mesh = init_device_mesh(
             group.device.type, (group.size,), mesh_dim_names=(name,)
@@ -102,18 +114,24 @@ class Sharding:
         self._cut(model, self._mesh)
 
     def cut_again(self, model: nn.Module) -> None:
-        """Cut `model` as it is cut already, whatever state an error has left it in. Its values are lost."""
+        """Cut `model` as it is cut already, whatever state an error has left it in. Its
+        values are lost.
+        """
         assert self._mesh is not None
         self._undo(model)
         self._cut(model, self._mesh)
 
     def make_whole(self, model: nn.Module) -> None:
-        """Undo `cut`. The values of parameters and the optimiser's state are lost: load them afterwards."""
+        """Undo `cut`. The values of parameters and the optimiser's state are lost: load
+        them afterwards.
+        """
         if self._undo(model):
             self._forget_connections()
 
     def let_go(self, model: nn.Module) -> None:
-        """The group is about to end: keep none of its connections, of which each unit has one noted."""
+        """The group is about to end: keep none of its connections, of which each unit
+        has one noted.
+        """
         for unit in model.modules():
             for group in param_groups(unit) if isinstance(unit, FSDPModule) else ():
                 noted = vars(group.mesh_info)
@@ -125,7 +143,8 @@ class Sharding:
         self._forget_connections()
 
     def _forget_connections(self) -> None:
-        # torch's caches of layouts keep the mesh for ever, and the mesh the connections of its replicas.
+        # torch's caches of layouts keep the mesh for ever, and the mesh the connections
+        # of its replicas.
         getattr(self._mesh, "_pg_registry", {}).clear()
 
     def _cut(self, model: nn.Module, mesh: DeviceMesh) -> None:
@@ -166,7 +185,9 @@ class Sharding:
         fully_shard(module, mesh=mesh, **self._options)  # type: ignore[call-overload]  # the user's
 
     def _follow(self, model: nn.Module, before: Mapping[Tensor, list[str]]) -> None:
-        """Give the optimiser the parameters that now have the names that its own had `before`."""
+        """Give the optimiser the parameters that now have the names that its own had
+        `before`.
+        """
         now = dict(model.named_parameters(remove_duplicate=False))
         for names in before.values():
             if len({now[name] for name in names}) > 1:
@@ -182,10 +203,12 @@ class Sharding:
 def _units(
     model: nn.Module, classes: tuple[type[nn.Module], ...] | None
 ) -> list[nn.Module]:
-    """Return the submodules that are cut, and gathered, by themselves, inner ones first.
+    """Return the submodules that are cut, and gathered, by themselves, inner ones
+    first.
 
-    Those of the given classes; by default the members of the outermost lists and sequences of modules, such
-    as the blocks of a transformer, unless they share a parameter with another part of the model.
+    Those of the given classes; by default the members of the outermost lists and
+    sequences of modules, such as the blocks of a transformer, unless they share a
+    parameter with another part of the model.
     """
     if classes is not None:
         inner = [
@@ -199,7 +222,9 @@ def _units(
 
 
 def _members(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield what the outermost lists and sequences hold. Lists themselves are never called."""
+    """Yield what the outermost lists and sequences hold. Lists themselves are never
+    called.
+    """
     for child in module.children():
         if isinstance(module, nn.ModuleList | nn.Sequential) and not isinstance(
             child, UNCALLED
@@ -210,7 +235,9 @@ def _members(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _by_itself(unit: nn.Module, names: Mapping[Tensor, list[str]]) -> bool:
-    """Return whether a unit has parameters, and none that the model uses elsewhere too."""
+    """Return whether a unit has parameters, and none that the model uses elsewhere
+    too.
+    """
     own = _names(unit)
     return bool(own) and all(
         len(names[parameter]) == len(uses) for parameter, uses in own.items()
@@ -231,7 +258,9 @@ def _empty(parameter: Tensor) -> nn.Parameter:
 
 
 def _detach(unit: FSDPModule) -> None:
-    """Take away what `fully_shard` has put on a module; torch has no way back (written for 2.9 to 2.14)."""
+    """Take away what `fully_shard` has put on a module; torch has no way back (written
+    for 2.9 to 2.14).
+    """
     unit.reshard()
     state = unit._get_fsdp_state()
     hooks = [state._pre_forward_hook_handle, state._post_forward_hook_handle]

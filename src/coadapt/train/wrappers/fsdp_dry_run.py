@@ -1,6 +1,8 @@
-"""A step of a cut model by itself, without the other replicas: as much memory, and numbers that mean nothing.
+"""A step of a cut model by itself, without the other replicas: as much memory, and
+numbers that mean nothing.
 
-So each replica may find out by trial what fits into its memory. If one runs out of it, none waits for it.
+So each replica may find out by trial what fits into its memory. If one runs out of it,
+none waits for it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @contextmanager
 def rehearsal(model: nn.Module) -> Iterator[None]:
-    """Within it `model`, and arithmetic with its gradients (clipping), exchange nothing.
+    """Within it `model`, and arithmetic with its gradients (clipping), exchange
+    nothing.
 
-    It goes on gathering parameters from itself afterwards, so cut it anew. The sums of gradients are left to
-    `ShardExchange`.
+    It goes on gathering parameters from itself afterwards, so cut it anew. The sums of
+    gradients are left to `ShardExchange`.
     """
     for unit in model.modules():
         if isinstance(unit, FSDPModule):
@@ -29,7 +32,9 @@ def rehearsal(model: nn.Module) -> Iterator[None]:
 
 
 class _OwnGather:
-    """What FSDP2 calls to gather the parameters of a unit: takes this replica's part for that of each."""
+    """What FSDP2 calls to gather the parameters of a unit: takes this replica's part
+    for that of each.
+    """
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
@@ -48,7 +53,9 @@ class _OwnGather:
 
 
 class _Unheard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-    """Answers the collectives of tensors in parts as if all replicas had given the same."""
+    """Answers the collectives of tensors in parts as if all replicas had given the
+    same.
+    """
 
     def __torch_dispatch__(
         self,

@@ -1,4 +1,6 @@
-"""How replicas with parts of a model exchange gradients: FSDP2's reduce-scatter, weighted and measured."""
+"""How replicas with parts of a model exchange gradients: FSDP2's reduce-scatter,
+weighted and measured.
+"""
 
 from collections.abc import Sequence
 
@@ -21,10 +23,12 @@ _reduce_scatter = (
 
 
 class ShardExchange:
-    """Sums this step's gradients over the replicas, after each pass, into the parts that they hold.
+    """Sums this step's gradients over the replicas, after each pass, into the parts
+    that they hold.
 
-    Passes are weighted by their share of the step's samples before the sum, so their sum over passes and
-    replicas is the gradient of the mean over all samples, without a division.
+    Passes are weighted by their share of the step's samples before the sum, so their
+    sum over passes and replicas is the gradient of the mean over all samples, without a
+    division.
     """
 
     def __init__(
@@ -39,7 +43,9 @@ class ShardExchange:
         self._met = False
 
     def attach(self, module: nn.Module) -> None:
-        """Let the gradients of `module`, which `fully_shard` has cut, go through this exchange."""
+        """Let the gradients of `module`, which `fully_shard` has cut, go through this
+        exchange.
+        """
         for unit in module.modules():
             if isinstance(unit, FSDPModule):
                 unit.set_custom_reduce_scatter(_UnitExchange(self, unit))  # type: ignore[arg-type]  # see there
@@ -49,7 +55,9 @@ class ShardExchange:
     def scatter(
         self, unit: FSDPModule, output: Tensor, own: Tensor, group: dist.ProcessGroup
     ) -> None:
-        """Sum `own` (all of this replica's gradients of a unit, flat) over the replicas; keep `output`."""
+        """Sum `own` (all of this replica's gradients of a unit, flat) over the
+        replicas; keep `output`.
+        """
         if self._session.trial:
             output.copy_(own[: output.numel()])
             return
@@ -68,8 +76,11 @@ class ShardExchange:
         _reduce_scatter(output, own, group=group)
 
     def settle(self) -> None:
-        """A backward is over: bring the squares that came in into the optimiser's metric."""
-        squares, self._squares = self._squares, []
+        """A backward is over: bring the squares that came in into the optimiser's
+        metric.
+        """
+        squares = self._squares
+        self._squares = []
         self._met = False
         for unit, flat in squares:
             parameters = [
@@ -88,9 +99,10 @@ class ShardExchange:
     ) -> None:
         """Measure this pass's own gradient before it is summed.
 
-        In an adaptive optimiser's metric that takes its second moment, of which each replica has a part: so
-        the squares are summed over the replicas as the gradients are. A second reduce-scatter, in measured
-        steps only, instead of the whole second moment on every replica.
+        In an adaptive optimiser's metric that takes its second moment, of which each
+        replica has a part: so the squares are summed over the replicas as the gradients
+        are. A second reduce-scatter, in measured steps only, instead of the whole
+        second moment on every replica.
         """
         current = self._session.current
         assert current is not None
@@ -108,7 +120,9 @@ class ShardExchange:
 
 
 class _UnitExchange:
-    """What FSDP2 calls for the gradients of one unit; its protocol (`ReduceScatter`) is not exported."""
+    """What FSDP2 calls for the gradients of one unit; its protocol (`ReduceScatter`) is
+    not exported.
+    """
 
     def __init__(self, exchange: ShardExchange, unit: FSDPModule) -> None:
         self._exchange = exchange
@@ -142,7 +156,9 @@ def param_groups(unit: FSDPModule) -> list[FSDPParamGroup]:
 
 
 def _parameters(unit: FSDPModule) -> list[Tensor]:
-    """Return what a unit holds, in the order in which its gradients lie in the flat buffer."""
+    """Return what a unit holds, in the order in which its gradients lie in the flat
+    buffer.
+    """
     return [
         item.sharded_param for group in param_groups(unit) for item in group.fsdp_params
     ]
@@ -151,11 +167,13 @@ def _parameters(unit: FSDPModule) -> list[Tensor]:
 def _cut_out(
     flat: Tensor, parameters: Sequence[Tensor], num_parts: int
 ) -> list[Tensor] | None:
-    """Return the piece of `flat` that belongs to each of `parameters`; None if they do not fill it.
+    """Return the piece of `flat` that belongs to each of `parameters`; None if they do
+    not fill it.
 
     Each takes the room of the largest part, whatever the size of this replica's own.
     """
-    pieces, start = [], 0
+    pieces = []
+    start = 0
     for parameter, own in zip(parameters, local_shards(parameters), strict=True):
         pieces.append(flat[start : start + own.numel()].view(own.shape))
         start += -(-parameter.shape[0] // num_parts) * (

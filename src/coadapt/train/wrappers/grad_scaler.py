@@ -1,4 +1,6 @@
-"""Mixed precision's loss scaling, one scale and one decision to skip per optimiser step."""
+"""Mixed precision's loss scaling, one scale and one decision to skip per optimiser
+step.
+"""
 
 from collections.abc import Iterable
 
@@ -10,10 +12,12 @@ from coadapt.train.wrappers.trained import TrainedPair
 
 
 class ElasticScaler:
-    """Behaves like the `torch.amp.GradScaler` inside; acts only in passes that end an optimiser step.
+    """Behaves like the `torch.amp.GradScaler` inside; acts only in passes that end an
+    optimiser step.
 
-    Gradients come averaged over the replicas, so all of them skip the same steps. Norms are measured as if
-    the loss had not been scaled; a step with infinite gradients measures nothing.
+    Gradients come averaged over the replicas, so all of them skip the same steps. Norms
+    are measured as if the loss had not been scaled; a step with infinite gradients
+    measures nothing.
     """
 
     def __init__(
@@ -36,7 +40,9 @@ class ElasticScaler:
         return self._inner.scale(outputs)  # type: ignore[call-overload]  # passed through
 
     def unscale_(self, optimizer: ElasticOptimizer) -> None:
-        """Divide `.grad` by the scale, for clipping; nothing in passes before the last, which leave none."""
+        """Divide `.grad` by the scale, for clipping; nothing in passes before the last,
+        which leave none.
+        """
         if self._session.synchronising:
             optimizer.finish()
             self._inner.unscale_(optimizer.inner)
@@ -57,7 +63,9 @@ class ElasticScaler:
         return self._inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Take over `state_dict`; that of a scaler that was switched off is empty, and changes nothing."""
+        """Take over `state_dict`; that of a scaler that was switched off is empty, and
+        changes nothing.
+        """
         if state_dict:
             self._inner.load_state_dict(state_dict)
 

@@ -1,20 +1,25 @@
-"""Gradients of one optimiser step: weighted over uneven passes, averaged over replicas, measured on the way.
+"""Gradients of one optimiser step: weighted over uneven passes, averaged over replicas,
+measured on the way.
 
-Works on whole lists and buckets (torch._foreach_*, a DDP communication hook); no hook per parameter.
+Works on whole lists and buckets (torch._foreach_*, a DDP communication hook); no hook
+per parameter.
 """
 
-# A pass may have several backwards (a GAN's real and false samples, two losses). Each one's gradients are
-# weighted and averaged by themselves: what `.grad` held before is set aside when a backward begins, and added
-# when its exchange is over. Were it left in place, the exchange would weigh it, and in sums count it once per
-# replica. Where nothing is exchanged or weighted, on one replica without accumulation, autograd adds up.
+# A pass may have several backwards (a GAN's real and false samples, two losses). Each
+# one's gradients are weighted and averaged by themselves: what `.grad` held before is
+# set aside when a backward begins, and added when its exchange is over. Were it left in
+# place, the exchange would weigh it, and in sums count it once per replica. Where
+# nothing is exchanged or weighted, on one replica without accumulation, autograd adds
+# up.
 #
-# What is computed after `optimizer.step()` belongs to no step of this model: it is what a generator's loss
-# leaves in the discriminator that it went through. A plain loop drops it with the next `zero_grad()`; so it
-# stays in `.grad`, and is not taken for a part of the step's gradient where passes accumulate.
+# What is computed after `optimizer.step()` belongs to no step of this model: it is what
+# a generator's loss leaves in the discriminator that it went through. A plain loop
+# drops it with the next `zero_grad()`; so it stays in `.grad`, and is not taken for a
+# part of the step's gradient where passes accumulate.
 #
-# One replica alone whose step is one pass, not measured, needs nothing of all this: autograd's `.grad` is the
-# step's gradient. Such a pass is idle here. No hook is set in it: that, with the engine's callbacks, took a
-# tenth of the step of a tiny model.
+# One replica alone whose step is one pass, not measured, needs nothing of all this:
+# autograd's `.grad` is the step's gradient. Such a pass is idle here. No hook is set in
+# it: that, with the engine's callbacks, took a tenth of the step of a tiny model.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +44,9 @@ from coadapt.train.wrappers.timing import Timer
 
 
 class Exchange(Protocol):
-    """Weights and sums the gradients of each pass where every replica holds a part of the parameters."""
+    """Weights and sums the gradients of each pass where every replica holds a part of
+    the parameters.
+    """
 
     def settle(self) -> None:
         """A backward is over."""
@@ -48,10 +55,11 @@ class Exchange(Protocol):
 
 @dataclass(slots=True)
 class _Backward:
-    """How far the backward of the present pass is. queued: it has begun, and will tell when it is over.
+    """How far the backward of the present pass is. queued: it has begun, and will tell
+    when it is over.
 
-    closed: the optimiser has stepped, or would have in a last pass. idle: autograd does all there is to do.
-    met: the replicas have spoken in it. exchanges_sparse:
+    closed: the optimiser has stepped, or would have in a last pass. idle: autograd does
+    all there is to do. met: the replicas have spoken in it. exchanges_sparse:
     sparse gradients are still this replica's own. aside: gradients of backwards before.
     """
 
@@ -66,11 +74,13 @@ class _Backward:
 
 
 class StepGradients:
-    """From the gradients of passes to the gradient of a step, without the user's loop knowing.
+    """From the gradients of passes to the gradient of a step, without the user's loop
+    knowing.
 
-    A pass leaves the gradient of its own mean loss. The step's gradient is that of the mean over all its
-    samples, so passes are weighted by their share of them; gradients of passes before the synchronising one
-    leave `.grad` for a list of ours, so that the loop may zero, clip and inspect `.grad` as it likes.
+    A pass leaves the gradient of its own mean loss. The step's gradient is that of the
+    mean over all its samples, so passes are weighted by their share of them; gradients
+    of passes before the synchronising one leave `.grad` for a list of ours, so that the
+    loop may zero, clip and inspect `.grad` as it likes.
     """
 
     def __init__(
@@ -82,7 +92,9 @@ class StepGradients:
         *,
         sums: bool,
     ) -> None:
-        """`parameters`: those of the model. `sums`: losses are summed over samples, not averaged."""
+        """`parameters`: those of the model. `sums`: losses are summed over samples, not
+        averaged.
+        """
         self.meter = meter
         self.check = ScriptCheck(parameters, speaks=session.group.rank == 0)
         self.skipped = SkippedSteps()
@@ -106,13 +118,17 @@ class StepGradients:
         return self._parameters
 
     def covers(self, parameters: Iterable[Tensor]) -> bool:
-        """Return whether these are the parameters of the model, no more and no fewer."""
+        """Return whether these are the parameters of the model, no more and no
+        fewer.
+        """
         return {id(parameter) for parameter in parameters} == {
             id(own) for own in self._parameters
         }
 
     def rebind(self, parameters: Sequence[Tensor], parts: Exchange | None) -> None:
-        """The model has other parameters from now on. `parts`: what exchanges gradients if they are cut."""
+        """The model has other parameters from now on. `parts`: what exchanges gradients
+        if they are cut.
+        """
         self._parameters = list(parameters)
         self._parts = parts
         self.meter.follow()
@@ -120,7 +136,8 @@ class StepGradients:
 
     def begin_pass(self) -> None:
         """The next backward belongs to the session's current pass."""
-        current, session = self._session.current, self._session
+        current = self._session.current
+        session = self._session
         self._backward.idle = (
             current is not None
             and current.first
@@ -146,7 +163,9 @@ class StepGradients:
                 tensor.register_hook(self._on_backward)  # type: ignore[no-untyped-call]  # torch's own
 
     def computed(self) -> None:
-        """A local backward is over; where replicas synchronise, their exchange may still be under way."""
+        """A local backward is over; where replicas synchronise, their exchange may
+        still be under way.
+        """
         current = self._session.current
         if current is None or self._backward.closed:
             return
@@ -169,7 +188,9 @@ class StepGradients:
             self._merge(current, again=again)
 
     def averaged(self) -> None:
-        """A backward and all exchange of gradients are over: `.grad` is the step's gradient."""
+        """A backward and all exchange of gradients are over: `.grad` is the step's
+        gradient.
+        """
         current = self._session.current
         if current is None or not current.synchronising:
             if current is None:
@@ -203,7 +224,9 @@ class StepGradients:
             )
 
     def finish(self) -> None:
-        """Before the optimiser's step: do what no backward hook could do (outputs without plain tensors)."""
+        """Before the optimiser's step: do what no backward hook could do (outputs
+        without plain tensors).
+        """
         if self._backward.idle:
             return
         if not self._backward.computed:
@@ -212,18 +235,23 @@ class StepGradients:
             self.averaged()
 
     def stepped(self) -> None:
-        """The optimiser's step was called: what is computed after it in this pass is not its gradient."""
+        """The optimiser's step was called: what is computed after it in this pass is
+        not its gradient.
+        """
         self._backward.closed = self._session.current is not None
 
     def exchange(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """Weight a bucket of this replica's gradients and sum it over the replicas. DDP's hook."""
+        """Weight a bucket of this replica's gradients and sum it over the replicas.
+        DDP's hook.
+        """
         current = self._session.current
         buffer = bucket.buffer()
         if current is None:
             buffer.div_(self._session.group.size)
         else:
             self._meet(current)
-            # A view per parameter is asked for only where it is needed: that costs more than all the rest.
+            # A view per parameter is asked for only where it is needed: that costs more
+            # than all the rest.
             if self._backward.closed:
                 pass
             elif self.meter.preconditioned and self.meter.active:
@@ -255,11 +283,14 @@ class StepGradients:
             self._session.group.distributed and self._session.synchronising
         )
         self.computed()
-        # DDP's own callback, queued meanwhile, waits for the exchange: ours comes after it.
+        # DDP's own callback, queued meanwhile, waits for the exchange: ours comes after
+        # it.
         _at_backward_end(self.averaged)
 
     def _set_aside(self) -> None:
-        """A further backward of the pass begins: keep its gradients apart where they will be weighted."""
+        """A further backward of the pass begins: keep its gradients apart where they
+        will be weighted.
+        """
         current = self._session.current
         if (
             current is None
@@ -273,14 +304,17 @@ class StepGradients:
         )
         if not alone_and_whole:
             for parameter, grad in zip(*self._present(), strict=True):
-                # A view of one of DDP's buckets (gradient_as_bucket_view) will be written over.
+                # A view of one of DDP's buckets (gradient_as_bucket_view) will be
+                # written over.
                 self._backward.aside[parameter] = (
                     grad.clone() if grad._is_view() else grad
                 )
                 parameter.grad = None
 
     def _hold(self, current: Pass) -> None:
-        """Take the gradients of a pass out of `.grad`, weighted; in parts they were before."""
+        """Take the gradients of a pass out of `.grad`, weighted; in parts they were
+        before.
+        """
         parameters, grads = self._present()
         if self._parts is None:
             self.meter.add_part(parameters, grads, self._counted(current))
@@ -289,7 +323,8 @@ class StepGradients:
         for parameter, grad in zip(parameters, grads, strict=True):
             held = self._held.get(parameter)
             if held is None:
-                # A view of one of DDP's buckets (gradient_as_bucket_view) will be written over.
+                # A view of one of DDP's buckets (gradient_as_bucket_view) will be
+                # written over.
                 self._held[parameter] = grad.clone() if grad._is_view() else grad
             else:
                 held.add_(grad)
@@ -329,14 +364,18 @@ class StepGradients:
             torch._foreach_add_([grad for grad, _ in pairs], helds)
 
     def _meet(self, current: Pass) -> None:
-        """Once in a backward, before gradients are weighted: hear of the other replicas, if need be."""
+        """Once in a backward, before gradients are weighted: hear of the other
+        replicas, if need be.
+        """
         if not self._backward.met:
             self._backward.met = True
             session = self._session
             session.weights.meet(current, session.group, session.progress.step)
 
     def _exchange_sparse(self, current: Pass) -> None:
-        """Weight sparse gradients and sum them over the replicas, with what passes before have left."""
+        """Weight sparse gradients and sum them over the replicas, with what passes
+        before have left.
+        """
         self._backward.exchanges_sparse = False
         self._meet(current)
         present = [item for item in self.sparse if item.grad is not None]

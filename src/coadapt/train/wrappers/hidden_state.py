@@ -1,19 +1,25 @@
 """The whole state of an optimiser: also what its `state_dict` leaves out."""
 
-# An optimiser may hold another one (SAM, Lookahead, a warm-up around Adam), whose momentum its own
-# `state_dict` forgets, or tensors and counts in attributes (a hand-written one). Such a script trains alone,
-# and on several replicas from the start; a replica that joins, or a restart, would begin with another state.
+# An optimiser may hold another one (SAM, Lookahead, a warm-up around Adam), whose
+# momentum its own `state_dict` forgets, or tensors and counts in attributes (a
+# hand-written one). Such a script trains alone, and on several replicas from the start;
+# a replica that joins, or a restart, would begin with another state.
 #
-# What `step` can use is what can be reached from the object. So the object is looked through:
+# What `step` can use is what can be reached from the object. So the object is looked
+# through:
 #
-# - Optimisers within it. Whether `state_dict` has their state is tried, not guessed: a mark is put into their
-#   state, and looked for in what `state_dict` returns. One that is left out is kept beside.
-# - Tensors, and numbers that have changed since `prepare`, in attributes, lists, mappings and plain objects.
-#   Numbers that have not are settings of the script, which a restart may change.
-# - Parameters, as keys (`{p: momentum}`) or values, are written as their places in the parameter groups.
+# - Optimisers within it. Whether `state_dict` has their state is tried, not guessed: a
+#   mark is put into their state, and looked for in what `state_dict` returns. One that
+#   is left out is kept beside.
+# - Tensors, and numbers that have changed since `prepare`, in attributes, lists,
+#   mappings and plain objects. Numbers that have not are settings of the script, which
+#   a restart may change.
+# - Parameters, as keys (`{p: momentum}`) or values, are written as their places in the
+#   parameter groups.
 #
-# torch's own optimisers keep all they have in `state` and `param_groups`: nothing is looked at there. What
-# lies in the closure of a function cannot be written back: such an optimiser is refused.
+# torch's own optimisers keep all they have in `state` and `param_groups`: nothing is
+# looked at there. What lies in the closure of a function cannot be written back: such
+# an optimiser is refused.
 
 import types
 from collections import deque
@@ -27,16 +33,20 @@ from coadapt.model import InputError
 from coadapt.train.nested import leaves
 
 KEY = "coadapt"
-PARAMETER, PAIRS = "coadapt.parameter", "coadapt.pairs"
+PARAMETER = "coadapt.parameter"
+PAIRS = "coadapt.pairs"
 # Of a torch optimiser: in its state_dict, or no state.
 KNOWN = frozenset({"state", "param_groups", "defaults"})
 SCALARS = (bool, int, float, complex, str, type(None))
-PROBE, PROBE_VALUE = "coadapt.probe", 0.7071234817504883
+PROBE = "coadapt.probe"
+PROBE_VALUE = 0.7071234817504883
 DEPTH_MAX = 6
 
 
 class WholeState:
-    """What one optimiser has, its own `state_dict` first. `inner`: the optimisers within it, by path."""
+    """What one optimiser has, its own `state_dict` first. `inner`: the optimisers
+    within it, by path.
+    """
 
     def __init__(self, optimizer: Any) -> None:
         """Raises InputError where state cannot be reached."""
@@ -126,7 +136,10 @@ class WholeState:
         for path, value in hidden.get("inner", {}).items():
             item = self.inner.get(path)
             if item is None:
-                allowed = f"the optimizer that the checkpoint was made with: it had one at .{path}"
+                allowed = (
+                    f"the optimizer that the checkpoint was made with: it had one at "
+                    f".{path}"
+                )
                 raise InputError(
                     "prepare(optimizer)", type(self._optimizer).__name__, allowed
                 )
@@ -188,7 +201,9 @@ def _is_optimizer(value: object) -> bool:
 
 
 def _is_plain_object(value: object) -> bool:
-    """Return whether `value` is an object of a class that is nobody's but the optimiser's."""
+    """Return whether `value` is an object of a class that is nobody's but the
+    optimiser's.
+    """
     kind = type(value)
     foreign = kind.__module__.split(".")[0] in ("builtins", "torch", "types", "weakref")
     return not (foreign or callable(value) or isinstance(value, nn.Module | type))
@@ -225,7 +240,9 @@ def _optimizers_within(optimizer: Any) -> list[tuple[str, Any]]:
 
 
 def _is_in_state_dict(outer: Any, inner: Any) -> bool:
-    """Return whether the `state_dict` of `outer` has the state of `inner`: tried with a mark in it."""
+    """Return whether the `state_dict` of `outer` has the state of `inner`: tried with a
+    mark in it.
+    """
     state = getattr(inner, "state", None)
     parameters = _parameters(inner)
     if not (isinstance(state, dict) and parameters and hasattr(outer, "state_dict")):
@@ -251,7 +268,9 @@ def _is_in_state_dict(outer: Any, inner: Any) -> bool:
 
 
 def _check_closures(optimizer: Any, places: Mapping[Tensor, int]) -> None:
-    """Raise InputError where a function among the attributes holds a tensor or an optimiser."""
+    """Raise InputError where a function among the attributes holds a tensor or an
+    optimiser.
+    """
     for name, value in _attributes_of(optimizer):
         function = getattr(value, "__func__", value)
         for cell in getattr(function, "__closure__", None) or ():
@@ -263,7 +282,8 @@ def _check_closures(optimizer: Any, places: Mapping[Tensor, int]) -> None:
             known = held is optimizer or isinstance(held, nn.Module)
             if not known and (_has_tensor(encoded) or _is_optimizer(held)):
                 allowed = (
-                    "one that keeps its state in attributes, or in `state`: what a function holds cannot go "
+                    "one that keeps its state in attributes, or in `state`: what a "
+                    "function holds cannot go "
                     "over to a replica that joins, nor into a checkpoint"
                 )
                 kind = type(optimizer).__name__
@@ -275,7 +295,9 @@ def _check_closures(optimizer: Any, places: Mapping[Tensor, int]) -> None:
 
 
 def _encoded(value: Any, places: Mapping[Tensor, int], depth: int = 0) -> Any:
-    """Return `value` in plain data, parameters by their places; _UNKNOWN where it holds no state."""
+    """Return `value` in plain data, parameters by their places; _UNKNOWN where it holds
+    no state.
+    """
     if isinstance(value, Tensor):
         return {PARAMETER: places[value]} if value in places else value
     if isinstance(value, SCALARS):
@@ -307,7 +329,9 @@ def _encoded(value: Any, places: Mapping[Tensor, int], depth: int = 0) -> Any:
 
 
 def _decoded(plain: Any, parameters: list[Tensor], existing: Any) -> Any:
-    """Return what `_encoded` wrote; of `existing`, containers, objects and tensors stay the same ones."""
+    """Return what `_encoded` wrote; of `existing`, containers, objects and tensors stay
+    the same ones.
+    """
     if isinstance(plain, Tensor):
         return _decoded_tensor(plain, parameters, existing)
     if isinstance(plain, Mapping):

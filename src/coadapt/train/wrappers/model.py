@@ -1,4 +1,6 @@
-"""The model as the user's loop sees it: the module itself, or wrapped for the replicas of the moment."""
+"""The model as the user's loop sees it: the module itself, or wrapped for the replicas
+of the moment.
+"""
 
 import copy
 import inspect
@@ -31,10 +33,12 @@ IGNORED = "_ddp_params_and_buffers_to_ignore"
 
 
 class ElasticModel(nn.Module):
-    """Behaves like `module`; in training mode, gradients are those of all replicas' samples.
+    """Behaves like `module`; in training mode, gradients are those of all replicas'
+    samples.
 
-    The wrapper for several replicas is built at the first training forward, and anew when the group changes,
-    so one process may train in groups of different sizes. `state_dict` is that of `module`.
+    The wrapper for several replicas is built at the first training forward, and anew
+    when the group changes, so one process may train in groups of different sizes.
+    `state_dict` is that of `module`.
     """
 
     module: nn.Module
@@ -47,7 +51,9 @@ class ElasticModel(nn.Module):
         ddp: Mapping[str, object],
         sharding: "Sharding | None" = None,
     ) -> None:
-        """`ddp`: further arguments of DistributedDataParallel. `sharding`: used instead, if given."""
+        """`ddp`: further arguments of DistributedDataParallel. `sharding`: used
+        instead, if given.
+        """
         super().__init__()
         self.module = module
         self._session = session
@@ -56,11 +62,14 @@ class ElasticModel(nn.Module):
         self._sharding = sharding
         # Asked for the arguments as they are to be by then.
         self.ddp_options: Callable[[Mapping[str, object]], dict[str, object]] = dict
-        # Gets the arguments of training forwards while they are to be noted (rescale/dry_step.py).
+        # Gets the arguments of training forwards while they are to be noted
+        # (rescale/dry_step.py).
         self.on_call: Callable[[object, object], None] | None = None
-        # In a list, so that it does not become a submodule: its parameters are those of `module`.
+        # In a list, so that it does not become a submodule: its parameters are those of
+        # `module`.
         self._replica: list[DistributedDataParallel] = []
-        # When that was built: the parameters, as to walk the modules costs each step, and which were trained.
+        # When that was built: the parameters, as to walk the modules costs each step,
+        # and which were trained.
         self._wrapped_parameters: list[nn.Parameter] = []
         self._trained: list[bool] = []
         # Their gradients are exchanged apart: see sparse.py.
@@ -79,13 +88,18 @@ class ElasticModel(nn.Module):
         if self._sharding is None and not self._gradients.covers(
             self.module.parameters()
         ):
-            allowed = "the model as it will be trained: add or exchange layers before run.prepare"
+            allowed = (
+                "the model as it will be trained: add or exchange layers before "
+                "run.prepare"
+            )
             raise InputError(
                 "prepare(model)", "parameters that came or went afterwards", allowed
             )
 
     def rewrap(self) -> None:
-        """The group has changed, and all of it has the same state: build the wrapper anew."""
+        """The group has changed, and all of it has the same state: build the wrapper
+        anew.
+        """
         self._replica.clear()
         trained = any(
             parameter.requires_grad for parameter in self._bucket_parameters()
@@ -94,7 +108,9 @@ class ElasticModel(nn.Module):
             self._replica.append(self._wrap(same_state=True))
 
     def reshape(self) -> None:
-        """The group has changed: cut a sharded model for it. Its values are lost: load them next."""
+        """The group has changed: cut a sharded model for it. Its values are lost: load
+        them next.
+        """
         assert self._sharding is not None
         self._sharding.make_whole(self.module)
         if self._session.group.distributed:
@@ -106,8 +122,9 @@ class ElasticModel(nn.Module):
     def let_go(self) -> None:
         """The group is about to end: keep none of its connections.
 
-        Not once it has ended: who holds on to a group last waits for gloo's threads, and a wrapper does so
-        under the interpreter's lock, for which one of them may be waiting.
+        Not once it has ended: who holds on to a group last waits for gloo's threads,
+        and a wrapper does so under the interpreter's lock, for which one of them may be
+        waiting.
         """
         self._replica.clear()
         if self._is_sharded:
@@ -116,7 +133,9 @@ class ElasticModel(nn.Module):
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Within it passes run by themselves, without the other replicas; see `end_rehearsals`."""
+        """Within it passes run by themselves, without the other replicas; see
+        `end_rehearsals`.
+        """
         if not self._is_sharded:
             yield
             return
@@ -126,7 +145,9 @@ class ElasticModel(nn.Module):
             yield
 
     def end_rehearsals(self) -> None:
-        """Exchange with the others again, also after an error. The values are lost: load them next."""
+        """Exchange with the others again, also after an error. The values are lost:
+        load them next.
+        """
         if self._is_sharded:
             assert self._sharding is not None
             self._sharding.cut_again(self.module)
@@ -142,14 +163,18 @@ class ElasticModel(nn.Module):
         )
 
     def begin(self) -> None:
-        """Before the first use: go to the device, or be cut, with the first replica's values."""
-        group, connected = self._session.group, not self._session.config.place.joining
+        """Before the first use: go to the device, or be cut, with the first replica's
+        values.
+        """
+        group = self._session.group
+        connected = not self._session.config.place.joining
         if self._sharding is not None:
             self._sharding.check(self.module)
         if self._sharding is None or not group.distributed:
             self.module.to(group.device)
         if group.distributed and connected:
-            # Not left to DistributedDataParallel: before it is built, some may validate, or leave.
+            # Not left to DistributedDataParallel: before it is built, some may
+            # validate, or leave.
             _send_from_first(self.module, group)
             if self._sharding is not None:
                 self._cut(self._sharding)
@@ -164,7 +189,8 @@ class ElasticModel(nn.Module):
             return output
         if self._session.figures.validation is not None:
             raise RuntimeError(
-                "validate in eval() mode or under torch.no_grad(): replicas do so by themselves"
+                "validate in eval() mode or under torch.no_grad(): replicas do so by "
+                "themselves"
             )
         if self.on_call is not None:
             self.on_call(args, kwargs)
@@ -189,7 +215,9 @@ class ElasticModel(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, object], *args: object, **kwargs: object
     ) -> object:
-        """As that of `module`; of a tensor that is cut, this replica takes its part from the whole."""
+        """As that of `module`; of a tensor that is cut, this replica takes its part
+        from the whole.
+        """
         own = self.module.state_dict(keep_vars=True)
         state = {
             name: _for_own(value, own[name])
@@ -200,7 +228,8 @@ class ElasticModel(nn.Module):
         return self.module.load_state_dict(state, *args, **kwargs)  # type: ignore[arg-type]  # passed through
 
     def full_state_dict(self) -> dict[str, object]:
-        """Return `state_dict` with whole tensors in host memory on the first replica, {} on the others.
+        """Return `state_dict` with whole tensors in host memory on the first replica,
+        {} on the others.
 
         All replicas must call it alike.
         """
@@ -210,11 +239,15 @@ class ElasticModel(nn.Module):
         return state if first else {}
 
     def __deepcopy__(self, memo: dict[int, object]) -> nn.Module:
-        """Return a copy of `module` alone, as averages of weights want it: it trains with nobody."""
+        """Return a copy of `module` alone, as averages of weights want it: it trains
+        with nobody.
+        """
         return copy.deepcopy(self.module, memo)
 
     def __reduce_ex__(self, _protocol: object) -> tuple[object, ...]:
-        """Be written as `module` alone, so that `torch.save(model)` gives a file that needs no Coadapt."""
+        """Be written as `module` alone, so that `torch.save(model)` gives a file that
+        needs no Coadapt.
+        """
         if self._is_sharded:
             raise RuntimeError(
                 "a sharded model is not written whole: save model.full_state_dict()"
@@ -232,8 +265,9 @@ class ElasticModel(nn.Module):
         self._gradients.rebind(list(self.module.parameters()), sharding.exchange)
 
     def _wrapped(self) -> nn.Module:
-        """Return what exchanges the gradients of the parameters that are trained now; built anew where others
-        were frozen or thawed, which all replicas do alike. The model itself where none is trained.
+        """Return what exchanges the gradients of the parameters that are trained now;
+        built anew where others were frozen or thawed, which all replicas do alike. The
+        model itself where none is trained.
         """
         known = self._wrapped_parameters or self._bucket_parameters()
         trained = [parameter.requires_grad for parameter in known]
@@ -248,7 +282,9 @@ class ElasticModel(nn.Module):
         return replica
 
     def _bucket_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters whose gradients the wrapper exchanges: all but those with sparse ones."""
+        """Return the parameters whose gradients the wrapper exchanges: all but those
+        with sparse ones.
+        """
         apart = set(self._sparse.values())
         return [item for item in self.module.parameters() if item not in apart]
 
@@ -272,7 +308,8 @@ class ElasticModel(nn.Module):
 
 @contextmanager
 def _unmoved_buffers(module: nn.Module) -> Iterator[None]:
-    """Let a stand-in leave running means, and all other buffers, as they were when `module` itself began.
+    """Let a stand-in leave running means, and all other buffers, as they were when
+    `module` itself began.
 
     Not as they were before: the wrapper around it sends them from the first replica.
     """
@@ -287,13 +324,15 @@ def _unmoved_buffers(module: nn.Module) -> Iterator[None]:
     finally:
         hook.remove()
         for buffer, value in before:
-            # Behind the back of autograd: batch normalisation keeps its buffers for a backward that, in training
-            # mode, does not read them.
+            # Behind the back of autograd: batch normalisation keeps its buffers for a
+            # backward that, in training mode, does not read them.
             buffer.data.copy_(value)
 
 
 def _for_own(value: Tensor, own: Tensor) -> Tensor:
-    """Return what is to be loaded into `own`: itself, which costs no copy, where `value` is a view of it."""
+    """Return what is to be loaded into `own`: itself, which costs no copy, where
+    `value` is a view of it.
+    """
     part = shard_like(value, own)
     if is_sharded(own) or (part.shape, part.dtype, part.device) != (
         own.shape,

@@ -1,4 +1,6 @@
-"""The optimiser and its learning-rate scheduler as the user's loop sees them: one step per optimiser step."""
+"""The optimiser and its learning-rate scheduler as the user's loop sees them: one step
+per optimiser step.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +24,9 @@ UNSCALED = Scaled(rate=1.0)
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: object) -> None:
-    """Raise InputError if `optimizer` has no parameter of `model`, or where one of them is something else."""
+    """Raise InputError if `optimizer` has no parameter of `model`, or where one of them
+    is something else.
+    """
     if not isinstance(model, nn.Module):
         allowed = "a torch.nn.Module, then its optimizer: run.prepare(model, optimizer)"
         raise InputError(
@@ -33,7 +37,8 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: object) -> None:
     ]
     if missing:
         allowed = (
-            "a torch.optim.Optimizer, or an object with param_groups (a list of {'params': [...], 'lr': ...}), "
+            "a torch.optim.Optimizer, or an object with param_groups (a list of "
+            "{'params': [...], 'lr': ...}), "
             "step and zero_grad"
         )
         kind = type(optimizer).__name__
@@ -52,9 +57,11 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: object) -> None:
 
 
 class ElasticOptimizer(torch.optim.Optimizer):
-    """Passes everything on to `inner`; steps only at the synchronising pass, with the scaled learning rate.
+    """Passes everything on to `inner`; steps only at the synchronising pass, with the
+    scaled learning rate.
 
-    The learning rate is multiplied for the duration of a step, so schedulers and logs see the user's own.
+    The learning rate is multiplied for the duration of a step, so schedulers and logs
+    see the user's own.
     """
 
     def __init__(
@@ -65,8 +72,11 @@ class ElasticOptimizer(torch.optim.Optimizer):
         rule: ScalingRule,
         name: str = "",
     ) -> None:
-        """`name`: of the pair, whose noise scale the rule goes by; empty: that of the run."""
-        # Not super().__init__: state and param_groups are those of `inner`, whose hooks stay in force.
+        """`name`: of the pair, whose noise scale the rule goes by; empty: that of the
+        run.
+        """
+        # Not super().__init__: state and param_groups are those of `inner`, whose hooks
+        # stay in force.
         self._inner = inner
         self._session = session
         self._gradients = gradients
@@ -94,7 +104,9 @@ class ElasticOptimizer(torch.optim.Optimizer):
         return self._inner.defaults
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
-        """Update the parameters if this pass synchronises; else only run `closure`. Returns its loss."""
+        """Update the parameters if this pass synchronises; else only run `closure`.
+        Returns its loss.
+        """
         if not self._whole.inner:
             return self._step(closure)
         self._stepping = True
@@ -138,7 +150,9 @@ class ElasticOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Within it `inner` may step: the gradients are those of the step, the rates are scaled."""
+        """Within it `inner` may step: the gradients are those of the step, the rates
+        are scaled.
+        """
         self._begin()
         with self._scaled(self._ruled()):
             yield
@@ -147,11 +161,15 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._inner.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, object]:
-        """Return that of `inner`, and under "coadapt" what it leaves out: see hidden_state.py."""
+        """Return that of `inner`, and under "coadapt" what it leaves out: see
+        hidden_state.py.
+        """
         return self._whole.take()
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Take over `state_dict`; of a parameter that is cut, this replica takes its part of the state."""
+        """Take over `state_dict`; of a parameter that is cut, this replica takes its
+        part of the state.
+        """
         if not self._whole.plain:
             self._whole.give(state_dict)
             return
@@ -183,7 +201,9 @@ class ElasticOptimizer(torch.optim.Optimizer):
         return found
 
     def _watch_inner(self) -> None:
-        """Count steps of the optimisers within `inner` that are not made by its own `step` (SAM's second)."""
+        """Count steps of the optimisers within `inner` that are not made by its own
+        `step` (SAM's second).
+        """
         own = list(self._whole.every())
         self._gradients.check.own_optimizers |= {id(item) for item in own[1:]}
         for item in own[1:]:
@@ -197,11 +217,14 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._gradients.check.use.steps += 1
 
     def _check_whole_step(self) -> None:
-        """Raise InputError in a pass that leaves no gradient for the steps of an optimiser within another."""
+        """Raise InputError in a pass that leaves no gradient for the steps of an
+        optimiser within another.
+        """
         if self._session.synchronising:
             return
         allowed = (
-            "steps of one pass, for an optimizer that holds another and is stepped by methods of its own: "
+            "steps of one pass, for an optimizer that holds another and is stepped "
+            "by methods of its own: "
             "leave max_atomic away"
         )
         raise InputError("loader(max_atomic)", "a step of several passes", allowed)
@@ -229,7 +252,9 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._session.figures.note_trouble(step, WHAT, speaks=first)
 
     def _ruled(self) -> Scaled:
-        """Count a step; return what the rule says of it, UNSCALED itself where it leaves all as it is."""
+        """Count a step; return what the rule says of it, UNSCALED itself where it
+        leaves all as it is.
+        """
         self._gradients.check.use.steps += 1
         current = self._session.current
         if current is None:
@@ -272,7 +297,9 @@ def _scale(group: dict[str, Any], scaled: Scaled) -> None:
 
 
 class ElasticScheduler:
-    """A learning-rate scheduler whose `step` does nothing in passes that do not end an optimiser step."""
+    """A learning-rate scheduler whose `step` does nothing in passes that do not end an
+    optimiser step.
+    """
 
     def __init__(self, inner: LRScheduler, session: Session) -> None:
         self._inner = inner

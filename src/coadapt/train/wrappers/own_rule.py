@@ -1,23 +1,29 @@
-"""A job that changes its batch by a rule of its own (contract `self`): Accordion or noise scale."""
+"""A job that changes its batch by a rule of its own (contract `self`): Accordion or
+noise scale.
+"""
 
-# Both rules decide between two epochs only, every `rule.every` of them, from what was seen since the decision
-# before. The first replica's decision counts: all see the same gradients, but a comparison of rounded figures
-# is no place to find out that they do not to the last bit.
+# Both rules decide between two epochs only, every `rule.every` of them, from what was
+# seen since the decision before. The first replica's decision counts: all see the same
+# gradients, but a comparison of rounded figures is no place to find out that they do
+# not to the last bit.
 #
-# Accordion (Agarwal et al., MLSys 2021) compares the norm of the accumulated gradient with that of the
-# decision before: |before - now| / before >= η means a critical regime, which trains with the small batch;
-# elsewhere the large one does. A learning rate that fell is critical as well, and so is the beginning. Where
-# we depart: the published code sums gradients per layer, and decides per layer what to compress. A batch is
-# one for all layers, so here all of them are one vector. And a sum over an epoch has fewer terms where the
-# batch is larger, which alone would look like a change; so gradients are averaged, weighted by their samples.
+# Accordion (Agarwal et al., MLSys 2021) compares the norm of the accumulated gradient
+# with that of the decision before: |before - now| / before >= η means a critical
+# regime, which trains with the small batch; elsewhere the large one does. A learning
+# rate that fell is critical as well, and so is the beginning. Where we depart: the
+# published code sums gradients per layer, and decides per layer what to compress. A
+# batch is one for all layers, so here all of them are one vector. And a sum over an
+# epoch has fewer terms where the batch is larger, which alone would look like a change;
+# so gradients are averaged, weighted by their samples.
 #
-# Noise scale (McCandlish et al. 2018, as the jobs of the Shockwave artifact use it): the noise scale is noted
-# at the end of each epoch, and where the newest is above the mean of those since the last decision, the batch
-# doubles; it never shrinks. The artifact forms the noise scale of norms and takes them for squared ones; here
-# it is that of the run, which is unbiased.
+# Noise scale (McCandlish et al. 2018, as the jobs of the Shockwave artifact use it):
+# the noise scale is noted at the end of each epoch, and where the newest is above the
+# mean of those since the last decision, the batch doubles; it never shrinks. The
+# artifact forms the noise scale of norms and takes them for squared ones; here it is
+# that of the run, which is unbiased.
 #
-# The learning rate follows the batch linearly where the optimiser is SGD (as in both papers), and by the root
-# elsewhere: `Session.scale`.
+# The learning rate follows the batch linearly where the optimiser is SGD (as in both
+# papers), and by the root elsewhere: `Session.scale`.
 
 import math
 from collections.abc import Callable
@@ -37,9 +43,10 @@ from coadapt.train.session import Session
 class _Seen:
     """What a rule has seen since its last decision, and what it knew then.
 
-    sums: of the gradients times their samples, by place in the optimiser. samples: that went into them.
-    norm: of the mean gradient up to the last decision, None before the first; rates: learning rates then.
-    noise_scales: at the ends of epochs, in samples.
+    sums: of the gradients times their samples, by place in the optimiser. samples: that
+    went into them.
+    norm: of the mean gradient up to the last decision, None before the first; rates:
+    learning rates then. noise_scales: at the ends of epochs, in samples.
     """
 
     sums: dict[int, Tensor] = field(default_factory=dict)
@@ -50,7 +57,9 @@ class _Seen:
 
 
 class OwnRule:
-    """Looks on while training goes on, and says between two epochs which batch comes next."""
+    """Looks on while training goes on, and says between two epochs which batch comes
+    next.
+    """
 
     def __init__(self, session: Session, rule: BatchRule) -> None:
         self._session = session
@@ -61,7 +70,8 @@ class OwnRule:
     def watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at the gradients of each step of `optimizer`, as it gets them.
 
-        Raises InputError where Accordion is to watch replicas that hold a part of them each.
+        Raises InputError where Accordion is to watch replicas that hold a part of them
+        each.
         """
         if self._optimizer is optimizer or self._rule.kind is not RuleKind.ACCORDION:
             return
@@ -76,9 +86,13 @@ class OwnRule:
         optimizer.register_step_post_hook(after)
 
     def decide(self) -> tuple[int, str]:
-        """Return the total batch of the epoch to come, and why. An epoch has ended; collective."""
-        session, limits = self._session, self._session.data.limits
-        present, largest = session.data.batch.total, limits.max_total
+        """Return the total batch of the epoch to come, and why. An epoch has ended;
+        collective.
+        """
+        session = self._session
+        limits = self._session.data.limits
+        present = session.data.batch.total
+        largest = limits.max_total
         if session.data.order.num_samples is not None:
             largest = min(
                 largest, max(session.data.order.num_samples, limits.requested)
@@ -120,10 +134,12 @@ class OwnRule:
 
     @torch.no_grad()
     def _add(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        current, seen = self._session.current, self._seen
+        current = self._session.current
+        seen = self._seen
         if current is None or self._session.trial:
             return  # a step outside of the loader's loop is none of the run's
-        places, grads = [], []
+        places = []
+        grads = []
         for place, parameter in enumerate(_parameters(optimizer)):
             if parameter.grad is not None and not parameter.grad.is_sparse:
                 if place not in seen.sums:
@@ -137,7 +153,8 @@ class OwnRule:
 
     def _by_norm(self, largest: int) -> tuple[int, str]:
         """Accordion's decision: (total batch, why)."""
-        seen, small = self._seen, self._session.data.limits.requested
+        seen = self._seen
+        small = self._session.data.limits.requested
         norm = 0.0
         if seen.samples:
             squares = [
@@ -147,7 +164,8 @@ class OwnRule:
         assert self._optimizer is not None
         rates = [float(group["lr"]) for group in self._optimizer.param_groups]
         fell = any(now < before for now, before in zip(rates, seen.rates, strict=False))
-        before, self._seen = seen.norm, _Seen(norm=norm, rates=rates)
+        before = seen.norm
+        self._seen = _Seen(norm=norm, rates=rates)
         if not before:
             return small, "critical: the first epochs"
         change = abs(before - norm) / before
@@ -163,16 +181,21 @@ class OwnRule:
 
     def _by_noise(self, present: int, largest: int) -> tuple[int, str]:
         """Return (total batch, why) by the noise scale."""
-        scales, self._seen = self._seen.noise_scales, _Seen()
+        scales = self._seen.noise_scales
+        self._seen = _Seen()
         finite = [scale for scale in scales if math.isfinite(scale)]
         if not finite:
             return present, "the noise scale is not known"
-        mean, newest = math.fsum(finite) / len(finite), scales[-1]
+        mean = math.fsum(finite) / len(finite)
+        newest = scales[-1]
         grows = newest > mean
         total = max(min(2 * present, largest), present) if grows else present
         return (
             total,
-            f"the noise scale is {newest:.0f}, {mean:.0f} in the mean of {len(finite)} epochs",
+            (
+                f"the noise scale is {newest:.0f}, {mean:.0f} in the mean of "
+                f"{len(finite)} epochs"
+            ),
         )
 
 

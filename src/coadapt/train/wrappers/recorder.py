@@ -1,4 +1,6 @@
-"""What `coadapt check` sees of a replica: a row for each optimiser step, and a gate at which it waits."""
+"""What `coadapt check` sees of a replica: a row for each optimiser step, and a gate at
+which it waits.
+"""
 
 import importlib
 import json
@@ -29,19 +31,24 @@ SHARES_FILE = "shares.json"
 # What a run holds where its script ends by itself.
 END_FILE = "end.pt"
 LOOK_S = 0.01
-# Longer than any check may take: a replica whose check was killed must not wait for ever.
+# Longer than any check may take: a replica whose check was killed must not wait for
+# ever.
 GATE_WAIT_MAX_S = 3600.0
 SLOW_IMPORT = "torch._dynamo"
-# What draws or computes per replica, so that parameters differ between numbers of replicas.
+# What draws or computes per replica, so that parameters differ between numbers of
+# replicas.
 RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run that is checked is told. num_steps: after which it stops. seed: of all random generators.
+    """What a run that is checked is told. num_steps: after which it stops. seed: of all
+    random generators.
 
-    nudge: multiply parameters by 1 ± this at the start, to see what rounding makes of the run.
-    still: take back what each step does to the parameters, so that losses of two runs can be compared.
+    nudge: multiply parameters by 1 ± this at the start, to see what rounding makes of
+    the run.
+    still: take back what each step does to the parameters, so that losses of two runs
+    can be compared.
     """
 
     num_steps: int
@@ -52,7 +59,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """How far training may go. hold: the step after which it waits; pace_s: of waiting after each step."""
+    """How far training may go. hold: the step after which it waits; pace_s: of waiting
+    after each step.
+    """
 
     hold: int | None = None
     pace_s: float = 0.0
@@ -62,12 +71,15 @@ class Gate:
 class StepRow:
     """One optimiser step as one replica saw it.
 
-    ids: of its samples. rates, updates: of each pair of model and optimiser: learning rates of its groups;
-    calls of step(). checksum, norm: of all parameters after it. forwards, backwards: through each model.
-    losses: of each backward, with the samples of its pass. gradient: a mixed sum and the norm of what the
-    optimiser was given. draws: global generators that the loop's body drew from. others: steps of optimisers
-    that have no parameter of a prepared model. touched: parameters changed outside of optimizer.step().
-    hooks: parameters whose gradient a hook of the script may change. seen: the script's own variables.
+    ids: of its samples. rates, updates: of each pair of model and optimiser: learning
+    rates of its groups; calls of step(). checksum, norm: of all parameters after it.
+    forwards, backwards: through each model. losses: of each backward, with the samples
+    of its pass. gradient: a mixed sum and the norm of what the optimiser was given.
+    draws: global generators that the loop's body drew from. others: steps of optimisers
+    that have no parameter of a prepared model. touched: parameters changed outside of
+    optimizer.step().
+    hooks: parameters whose gradient a hook of the script may change. seen: the script's
+    own variables.
     """
 
     step: int
@@ -92,7 +104,9 @@ class StepRow:
 
 
 class StepRecorder:
-    """Writes rows of one replica into the check's folder; between two steps, it waits at the gate."""
+    """Writes rows of one replica into the check's folder; between two steps, it waits
+    at the gate.
+    """
 
     def __init__(self, session: Session, folder: Path) -> None:
         self._session = session
@@ -119,7 +133,8 @@ class StepRecorder:
     def begin(self, models: Sequence[nn.Module], *, hosted: bool = False) -> None:
         """The script has come to its training: say so, and what its models are made of.
 
-        hosted: the loop is another library's. InputError where no replica could join a loop of the script's.
+        hosted: the loop is another library's. InputError where no replica could join a
+        loop of the script's.
         """
         if not hosted:
             _check_accelerator()
@@ -143,7 +158,9 @@ class StepRecorder:
 
     @torch.no_grad()
     def _nudge(self) -> None:
-        """Change each parameter by a rounding error, up or down; the script's generators stay as they are."""
+        """Change each parameter by a rounding error, up or down; the script's
+        generators stay as they are.
+        """
         chance = torch.Generator().manual_seed(self._plan.seed)
         for item in self._parameters:
             signs = torch.randint(0, 2, item.shape, generator=chance) * 2.0 - 1.0
@@ -164,7 +181,7 @@ class StepRecorder:
         self.evidence.change_gradients = self._nudge_gradients
 
     def _nudge_gradients(self, grads: Sequence[Tensor]) -> None:
-        """Change gradients that were calculated in low precision, as its rounding may."""
+        """Change gradients calculated in low precision, as its rounding may."""
         if not self._precision:
             return
         for grad in grads:
@@ -182,7 +199,9 @@ class StepRecorder:
         self._ids += self.sample_ids()
 
     def end_step(self, pairs: Sequence[Watched]) -> bool:
-        """Write the step's row, and wait as long as the gate says; return whether training is to stop."""
+        """Write the step's row, and wait as long as the gate says; return whether
+        training is to stop.
+        """
         session = self._session
         total, norm = (0.0, 0.0) if session.model_is_sharded else checksum(pairs)
         row = StepRow(
@@ -209,7 +228,9 @@ class StepRecorder:
         return row.step >= self._plan.num_steps
 
     def end(self, state: Mapping[str, object]) -> None:
-        """The script has come to its end, with this state, as a checkpoint has it: the first replica keeps it."""
+        """The script has come to its end, with this state, as a checkpoint has it: the
+        first replica keeps it.
+        """
         if self._session.group.rank or self._session.model_is_sharded:
             return
         beside = self._folder / f"{END_FILE}.writing"
@@ -233,11 +254,16 @@ class StepRecorder:
 
 
 def _check_accelerator() -> None:
-    """Raise InputError where Accelerate was told of replicas: a joining one would wait for its group."""
+    """Raise InputError where Accelerate was told of replicas: a joining one would wait
+    for its group.
+    """
     state = sys.modules.get("accelerate.state")
     ours = "coadapt.train.integrations.accelerate" in sys.modules
     if state is not None and state.PartialState._shared_state and not ours:
-        allowed = "CoadaptAccelerator(run): a plain one forms a group that no replica can join"
+        allowed = (
+            "CoadaptAccelerator(run): a plain one forms a group that no replica can "
+            "join"
+        )
         raise InputError("Accelerator", "a plain one", allowed)
 
 
@@ -254,7 +280,9 @@ def write_gate(folder: Path, gate: Gate) -> None:
 
 
 def _kind(module: nn.Module) -> str:
-    """Return why a module's results depend on how samples are dealt to replicas; empty if they do not."""
+    """Return why a module's results depend on how samples are dealt to replicas; empty
+    if they do not.
+    """
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return "batch normalisation"
     if isinstance(module, RANDOM_LAYERS):

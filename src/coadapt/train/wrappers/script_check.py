@@ -1,4 +1,6 @@
-"""Looks for mistakes of a script that would show nowhere: one line each, once, from the first replica."""
+"""Looks for mistakes of a script that would show nowhere: one line each, once, from the
+first replica.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -13,13 +15,15 @@ from coadapt.train.session import Session
 
 logger = logging.getLogger(__name__)
 
-# Steps that are looked at together. A phase without gradients, or a loop that trains something else first,
-# uses none of the three parts; skipped steps of mixed precision end after some 20 (from a scale of 2^16).
+# Steps that are looked at together. A phase without gradients, or a loop that trains
+# something else first, uses none of the three parts; skipped steps of mixed precision
+# end after some 20 (from a scale of 2^16).
 WINDOW_STEPS = 50
-# Steps with an optimiser that was not prepared, after which that is told. One that is made for a step (to search
-# for an input, for adversarial examples) never comes to it.
+# Steps with an optimiser that was not prepared, after which that is told. One that is
+# made for a step (to search for an input, for adversarial examples) never comes to it.
 BESIDE_STEPS = 10
-# Gradients that are not finite: at least this often within a window, since not every step is measured.
+# Gradients that are not finite: at least this often within a window, since not every
+# step is measured.
 UNUSABLE_MIN = 2
 
 
@@ -34,7 +38,9 @@ class Use:
 
 @dataclass(slots=True)
 class SkippedSteps:
-    """Which steps, since the replicas last talked, had no backward in the pass that exchanges gradients."""
+    """Which steps, since the replicas last talked, had no backward in the pass that
+    exchanges gradients.
+    """
 
     exchanged: bool = False
     _bits: int = 0
@@ -80,7 +86,9 @@ class FiniteCheck:
     _told: bool = False
 
     def began(self, step: int, *, unusable: bool) -> int | None:
-        """Return the first step of the trouble when it is time to say so. Told of each measured step."""
+        """Return the first step of the trouble when it is time to say so. Told of each
+        measured step.
+        """
         if not unusable:
             self._steps.clear()
             return None
@@ -130,7 +138,9 @@ class ScriptCheck:
             self._judge()
 
     def end_training(self, step: int) -> None:
-        """No step follows; `step` steps were done in all, some perhaps not in this process."""
+        """No step follows; `step` steps were done in all, some perhaps not in this
+        process.
+        """
         if (
             self._watching
             and self._steps
@@ -145,15 +155,19 @@ class ScriptCheck:
         self.close()
 
     def norms(self, step: int, *, unusable: bool) -> int | None:
-        """Return since which step gradients have been infinite or not numbers for long; once.
+        """Return since which step gradients have been infinite or not numbers for long;
+        once.
 
         Told of each `step` that was measured.
         """
         return self._finite.began(step, unusable=unusable)
 
     def _judge(self) -> None:
-        """Look at the window that ends now; stop watching once everything is used, or a warning was given."""
-        window, use = self._window, self.use
+        """Look at the window that ends now; stop watching once everything is used, or a
+        warning was given.
+        """
+        window = self._window
+        use = self.use
         self._window = Window(replace(use))
         forwards = use.forwards - window.before.forwards
         backwards = use.backwards - window.before.backwards
@@ -173,13 +187,15 @@ class ScriptCheck:
             )
         elif not steps and window.updates:
             self._warn(
-                "%d steps in which another optimizer than that of run.prepare changed the parameters: use "
+                "%d steps in which another optimizer than that of run.prepare "
+                "changed the parameters: use "
                 "what prepare returned, model and optimizer",
                 window.steps,
             )
         elif backwards and not window.others:
             self._warn(
-                "%d steps with a backward but without optimizer.step(): nothing is learnt",
+                "%d steps with a backward but without optimizer.step(): nothing is "
+                "learnt",
                 window.steps,
             )
         if self._told:
@@ -211,7 +227,8 @@ class ScriptCheck:
 
 
 class BesideCheck:
-    """Tells of an optimiser that trains on several replicas, and that `run.prepare` was not given; once.
+    """Tells of an optimiser that trains on several replicas, and that `run.prepare` was
+    not given; once.
 
     Alone it trains as it would anywhere.
     """
@@ -224,7 +241,8 @@ class BesideCheck:
             WeakKeyDictionary()
         )
         self._began: int | None = None
-        # Not taken away when it has done its work: torch is going through its hooks then.
+        # Not taken away when it has done its work: torch is going through its hooks
+        # then.
         self._over = False
         self._handle = register_optimizer_step_post_hook(self._on_any_optimizer)
 
@@ -255,8 +273,10 @@ class BesideCheck:
         self._over = True
         if session.group.rank == 0:
             logger.warning(
-                "step %d: an optimizer that run.prepare(...) was not given (%s) trains beside the run: its "
-                "gradients are not averaged over replicas, and its state does not go over to one that joins: "
+                "step %d: an optimizer that run.prepare(...) was not given (%s) "
+                "trains beside the run: its "
+                "gradients are not averaged over replicas, and its state does not go "
+                "over to one that joins: "
                 'run.prepare(model, optimizer, name="...") takes a further pair',
                 step,
                 type(optimizer).__name__,

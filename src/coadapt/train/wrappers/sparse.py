@@ -1,10 +1,13 @@
-"""Sparse gradients (`nn.Embedding(sparse=True)`): exchanged by their rows, apart from DDP's buckets."""
+"""Sparse gradients (`nn.Embedding(sparse=True)`): exchanged by their rows, apart from
+DDP's buckets.
+"""
 
-# DistributedDataParallel sums a sparse gradient in a bucket of its own, by a collective that NCCL lacks, and
-# refuses a step in which a table was not used ("Expected sparse gradient to be defined"). So such parameters
-# are left out of the wrapper. At the end of a backward each replica tells how many rows it has for each of
-# them; then indices and values are gathered, padded to the longest, and added up. What travels is the rows,
-# once for each replica, as with DDP.
+# DistributedDataParallel sums a sparse gradient in a bucket of its own, by a collective
+# that NCCL lacks, and refuses a step in which a table was not used ("Expected sparse
+# gradient to be defined"). So such parameters are left out of the wrapper. At the end
+# of a backward each replica tells how many rows it has for each of them; then indices
+# and values are gathered, padded to the longest, and added up. What travels is the
+# rows, once for each replica, as with DDP.
 
 from collections.abc import Sequence
 
@@ -12,12 +15,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-# In place of a number of rows: no gradient at all, or a dense one (weights that another layer uses as well).
-NONE, DENSE = -1, -2
+# In place of a number of rows: no gradient at all, or a dense one (weights that another
+# layer uses as well).
+NONE = -1
+DENSE = -2
 
 
 def sparse_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters whose gradients are sparse, by name: those that torch's own wrapper knows."""
+    """Return the parameters whose gradients are sparse, by name: those that torch's own
+    wrapper knows.
+    """
     owners = {
         parameter
         for module in model.modules()
@@ -33,7 +40,8 @@ def sparse_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 @torch.no_grad()
 def sum_sparse(parameters: Sequence[Tensor], num_replicas: int) -> None:
-    """Replace the gradients of `parameters` by their sums over the replicas. Collective; waits for the device.
+    """Replace the gradients of `parameters` by their sums over the replicas.
+    Collective; waits for the device.
 
     One that no replica has stays None.
     """

@@ -1,4 +1,6 @@
-"""How long a pass takes, and which part of it is waiting for peers. Processor clock or GPU events."""
+"""How long a pass takes, and which part of it is waiting for peers. Processor clock or
+GPU events.
+"""
 
 import time
 from collections import deque
@@ -22,8 +24,8 @@ PASS_MIN_S = 1e-6
 class StepSample(NamedTuple):
     """One measured synchronising pass, in seconds.
 
-    compute_s: without the wait for peers. step_s: all of it. fetch_s: the wait for data,
-    which is part of both.
+    compute_s: without the wait for peers. step_s: all of it. fetch_s: the wait for
+    data, which is part of both.
     """
 
     placement: Placement
@@ -34,7 +36,9 @@ class StepSample(NamedTuple):
 
 
 class Stopwatch(Protocol[Mark]):
-    """Marks instants; tells the seconds between two, None as long as the device has not reached the later."""
+    """Marks instants; tells the seconds between two, None as long as the device has not
+    reached the later.
+    """
 
     def mark(self) -> Mark: ...
     def seconds(self, start: Mark, end: Mark) -> float | None: ...
@@ -69,7 +73,9 @@ class PassTimer(Generic[Mark]):
     def __init__(
         self, stopwatch: Stopwatch[Mark], sink: Callable[[StepSample], None]
     ) -> None:
-        """`sink` gets each measured synchronising pass, at the latest a few passes after its end."""
+        """`sink` gets each measured synchronising pass, at the latest a few passes
+        after its end.
+        """
         self._stopwatch = stopwatch
         self._sink = sink
         self._marks: dict[str, Mark] = {}
@@ -94,7 +100,9 @@ class PassTimer(Generic[Mark]):
         self._marks = {"started": self._stopwatch.mark()}
 
     def end(self, placement: Placement, atomic: int, *, count: bool) -> None:
-        """The synchronising pass is over; `count` False: do not use it (a partial batch)."""
+        """The synchronising pass is over; `count` False: do not use it (a partial
+        batch).
+        """
         self._steps += 1
         if count and self._steps > WARMUP_STEPS and "started" in self._marks:
             self.mark("ended")

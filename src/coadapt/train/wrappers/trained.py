@@ -1,10 +1,13 @@
-"""The pairs of a model and its optimiser that a run trains: one, or several with names."""
+"""The pairs of a model and its optimiser that a run trains: one, or several with
+names.
+"""
 
-# A GAN, an actor and a critic, a teacher that goes on learning: each pair has its own gradients, scaling rule
-# and noise scale, since an AdaScale gain of one says nothing about the other. A step is still one for all of
-# them: same samples, same passes, same moment of consensus. So the first pair leads: the batch is chosen by
-# its noise scale, reports and `run.grad_stats` are about it. The noise of the others is summed in the same
-# exchange, five numbers for each, and serves their own rule only.
+# A GAN, an actor and a critic, a teacher that goes on learning: each pair has its own
+# gradients, scaling rule and noise scale, since an AdaScale gain of one says nothing
+# about the other. A step is still one for all of them: same samples, same passes, same
+# moment of consensus. So the first pair leads: the batch is chosen by its noise scale,
+# reports and `run.grad_stats` are about it. The noise of the others is summed in the
+# same exchange, five numbers for each, and serves their own rule only.
 
 import functools
 import logging
@@ -41,21 +44,28 @@ logger = logging.getLogger(__name__)
 
 REDUCTIONS = ("mean", "sum")
 NOISE = ("gradients", "norm-layers")
-# Steps without a backward are told as bits of one number, which a sum over replicas must leave exact.
-SKIPPED_BITS, PAIRS_MAX = 9, 4
-# Kinds of what is registered that hold no learning-rate scheduler; a name of the script's own may be one.
+# Steps without a backward are told as bits of one number, which a sum over replicas
+# must leave exact.
+SKIPPED_BITS = 9
+PAIRS_MAX = 4
+# Kinds of what is registered that hold no learning-rate scheduler; a name of the
+# script's own may be one.
 NO_SCHEDULER = {"model", "optimizer", "unused", "scaler", "state", "per_sample"}
 
 
 class Preparation(TypedDict, total=False):
     """Arguments of `Run.prepare`, all optional.
 
-    scaling: how the learning rate follows the batch: "auto" (AdaScale for SGD, square root for others),
-    "adascale", "square-root", "linear", "legw", "adam", "none", or a function of `BatchScale`.
-    reduction: whether the loss is the "mean" or the "sum" over its samples. noise: what the gradient
-    noise scale is measured on: whole "gradients", or also the per-example gradients of "norm-layers".
-    shard: let each replica hold a part of the model only (FSDP2): True, a list of the module classes that
-    are gathered one by one, or a function of model and device mesh that calls `fully_shard`. ddp, fsdp:
+    scaling: how the learning rate follows the batch: "auto" (AdaScale for SGD, square
+    root for others), "adascale", "square-root", "linear", "legw", "adam", "none", or a
+    function of `BatchScale`.
+    reduction: whether the loss is the "mean" or the "sum" over its samples. noise: what
+    the gradient noise scale is measured on: whole "gradients", or also the per-example
+    gradients of "norm-layers".
+    shard: let each replica hold a part of the model only (FSDP2): True, a list of the
+    module classes that
+    are gathered one by one, or a function of model and device mesh that calls
+    `fully_shard`. ddp, fsdp:
     further arguments of DistributedDataParallel or `fully_shard`.
     """
 
@@ -69,7 +79,9 @@ class Preparation(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedPair:
-    """A model and its optimiser, as the user's loop has them. name: empty, or the user's."""
+    """A model and its optimiser, as the user's loop has them. name: empty, or the
+    user's.
+    """
 
     name: str
     model: ElasticModel
@@ -78,7 +90,9 @@ class TrainedPair:
 
 
 class TrainedPairs:
-    """Told of each pass and step, in the order in which the pairs were prepared; the first one leads."""
+    """Told of each pass and step, in the order in which the pairs were prepared; the
+    first one leads.
+    """
 
     def __init__(self, session: Session) -> None:
         folder = session.config.check_dir
@@ -106,7 +120,10 @@ class TrainedPairs:
         if not self._pairs:
             return
         if not name or name in {pair.name for pair in self._pairs}:
-            allowed = 'another name for each further pair: run.prepare(model, optimizer, name="critic")'
+            allowed = (
+                "another name for each further pair: run.prepare(model, optimizer, "
+                'name="critic")'
+            )
             raise InputError(
                 "prepare(name)", name or "a second call without one", allowed
             )
@@ -122,7 +139,8 @@ class TrainedPairs:
             )
 
     def check_schedulers(self, kept: Iterable[str]) -> None:
-        """Warn of a learning-rate scheduler where nothing is kept, by these names, that could be one.
+        """Warn of a learning-rate scheduler where nothing is kept, by these names, that
+        could be one.
 
         One that torch made has left its mark in the optimiser's groups.
         """
@@ -136,7 +154,8 @@ class TrainedPairs:
             and any("initial_lr" in group for group in groups)
         ):
             logger.warning(
-                "a learning-rate scheduler that run.prepare_scheduler(...) was not given starts anew after a "
+                "a learning-rate scheduler that run.prepare_scheduler(...) was not "
+                "given starts anew after a "
                 "stop and in a replica that joins, and steps in every pass"
             )
 
@@ -144,7 +163,8 @@ class TrainedPairs:
         """Train this pair as well."""
         self._pairs.append(pair)
         if not self._session.model_is_sharded:
-            name, given = pair.name, pair.model.ddp_given
+            name = pair.name
+            given = pair.model.ddp_given
             self.unused.know(name, pair.model.module)
             pair.model.ddp_options = lambda given: self.unused.options(name, given)
             pair.optimizer.before_step = functools.partial(
@@ -161,7 +181,9 @@ class TrainedPairs:
         )
 
     def follow(self, rule: BatchRule) -> OwnRule:
-        """Let the leading pair's gradients decide by `rule` on the batch; return who decides."""
+        """Let the leading pair's gradients decide by `rule` on the batch; return who
+        decides.
+        """
         self.rule = OwnRule(self._session, rule)
         return self.rule
 
@@ -189,7 +211,9 @@ class TrainedPairs:
             self.recorder.evidence.body_ended()
 
     def end_step(self) -> bool:
-        """Return whether training is to stop here, on all replicas alike: what is checked has a last step."""
+        """Return whether training is to stop here, on all replicas alike: what is
+        checked has a last step.
+        """
         distributed = self._session.group.distributed
         self._session.weights.end_step()
         for pair in self._pairs:
@@ -206,13 +230,16 @@ class TrainedPairs:
         """A new group begins."""
         for pair in self._pairs:
             pair.gradients.meter.forget()
-            # A replica that joins knows nothing of steps without a backward before it came.
+            # A replica that joins knows nothing of steps without a backward before it
+            # came.
             pair.gradients.skipped.forget()
         self._session.weights.enter()
         self.drift.enter()
 
     def take_skipped(self) -> int:
-        """Return which steps, since this was asked last, had no backward: bits for each pair."""
+        """Return which steps, since this was asked last, had no backward: bits for each
+        pair.
+        """
         return sum(
             pair.gradients.skipped.take() << (SKIPPED_BITS * index)
             for index, pair in enumerate(self._pairs)
@@ -251,15 +278,18 @@ def build_pair(
     name: str,
     how: Preparation,
 ) -> TrainedPair:
-    """Return the pair, its model on the device and with the first replica's values; see `Preparation`.
+    """Return the pair, its model on the device and with the first replica's values; see
+    `Preparation`.
 
     Raises InputError for a value that is not allowed, or an optimiser of another model.
     """
-    reduction, shard = how.get("reduction", "mean"), how.get("shard", False)
+    reduction = how.get("reduction", "mean")
+    shard = how.get("shard", False)
     if reduction not in REDUCTIONS:
         raise InputError("prepare(reduction)", reduction, " or ".join(REDUCTIONS))
     check_optimizer(optimizer, model)
-    rule, sums = resolve_rule(how.get("scaling", "auto"), optimizer), reduction == "sum"
+    rule = resolve_rule(how.get("scaling", "auto"), optimizer)
+    sums = reduction == "sum"
     meter = _meter(how.get("noise", "gradients"), model, optimizer, sums=sums)
     gradients = StepGradients(
         session, meter, timer, list(model.parameters()), sums=sums
@@ -270,7 +300,10 @@ def build_pair(
         from coadapt.train.wrappers.fsdp_exchange import ShardExchange
 
         if WholeState(optimizer).inner:
-            allowed = "an optimizer without another one in it where replicas hold parts of the model"
+            allowed = (
+                "an optimizer without another one in it where replicas hold parts of "
+                "the model"
+            )
             raise InputError("prepare(optimizer)", type(optimizer).__name__, allowed)
         exchange = ShardExchange(session, meter, timer, sums=sums)
         sharding = Sharding(shard, dict(how.get("fsdp") or {}), optimizer, exchange)
@@ -285,14 +318,17 @@ def build_pair(
 
 
 def normalises_over_batch(model: nn.Module) -> bool:
-    """Return whether a part of `model` is batch normalisation, which refuses a single sample."""
+    """Return whether a part of `model` is batch normalisation, which refuses a single
+    sample.
+    """
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
 def _meter(
     noise: str, model: nn.Module, optimizer: torch.optim.Optimizer, *, sums: bool
 ) -> NormMeter:
-    metric, layers = preconditioner_for(optimizer), None
+    metric = preconditioner_for(optimizer)
+    layers = None
     if noise not in NOISE:
         raise InputError("prepare(noise)", noise, " or ".join(NOISE))
     if noise == "norm-layers":

@@ -1,15 +1,19 @@
-"""Parameters that a step leaves without a gradient: found on one replica, before several would refuse it; and
-those that are frozen, which are the same in a replica that joins and after a restart.
+"""Parameters that a step leaves without a gradient: found on one replica, before
+several would refuse it; and those that are frozen, which are the same in a replica that
+joins and after a restart.
 """
 
-# DistributedDataParallel waits for the gradient of each parameter, and ends the run in the step after one
-# that left some out, unless it was told to look for such parameters in each backward. On one replica
-# nothing waits: the script trains, and its first growth would end it. So while alone it is looked at before
-# each optimiser step (no gradient where one was wanted), remembered with the run's state, and the wrapper
-# for several replicas is told. It is not told always: looking costs a walk over the graph in each step.
+# DistributedDataParallel waits for the gradient of each parameter, and ends the run in
+# the step after one that left some out, unless it was told to look for such parameters
+# in each backward. On one replica nothing waits: the script trains, and its first
+# growth would end it. So while alone it is looked at before each optimiser step (no
+# gradient where one was wanted), remembered with the run's state, and the wrapper for
+# several replicas is told. It is not told always: looking costs a walk over the graph
+# in each step.
 #
-# What is frozen may change on the way (a backbone that is thawed in the third epoch), and the line that does
-# so does not run in a replica that joins later: there the gradients of fewer parameters would be exchanged.
+# What is frozen may change on the way (a backbone that is thawed in the third epoch),
+# and the line that does so does not run in a replica that joins later: there the
+# gradients of fewer parameters would be exchanged.
 
 import logging
 from collections.abc import Mapping
@@ -31,14 +35,15 @@ NAMES_MAX = 3
 
 
 class UnusedParameters:
-    """Of which models some parameters had no gradient in some step, and which parameters are frozen; kept in
-    checkpoints and taken over.
+    """Of which models some parameters had no gradient in some step, and which
+    parameters are frozen; kept in checkpoints and taken over.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._found: set[str] = set()
-        # By model: walking the modules for them in each step would cost a tiny model a tenth of it.
+        # By model: walking the modules for them in each step would cost a tiny model a
+        # tenth of it.
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
         self._sparse: dict[str, set[str]] = {}
 
@@ -49,11 +54,15 @@ class UnusedParameters:
         self._sparse[name] = set(sparse_parameters(module))
 
     def options(self, name: str, given: Mapping[str, object]) -> dict[str, object]:
-        """Return DistributedDataParallel's arguments for the model `name`: `given`, and what it needs."""
+        """Return DistributedDataParallel's arguments for the model `name`: `given`, and
+        what it needs.
+        """
         return {OPTION: True, **given} if name in self._found else dict(given)
 
     def look(self, name: str, given: Mapping[str, object]) -> None:
-        """The optimiser is about to step. One warning where parameters have no gradient."""
+        """The optimiser is about to step. One warning where parameters have no
+        gradient.
+        """
         session = self._session
         watched = not (
             session.group.distributed or session.trial or name in self._found
@@ -80,8 +89,10 @@ class UnusedParameters:
             return
         self._found.add(name)
         logger.warning(
-            "step %d: %d of %d parameters had no gradient (%s): with several replicas, %s=True will be set, "
-            "which costs a walk over the graph in each step; what is never used is better frozen "
+            "step %d: %d of %d parameters had no gradient (%s): with several "
+            "replicas, %s=True will be set, "
+            "which costs a walk over the graph in each step; what is never used is "
+            "better frozen "
             "(requires_grad_(False))",
             session.progress.step + 1,
             len(missing),
@@ -118,7 +129,8 @@ class UnusedParameters:
             item.requires_grad_(not item.requires_grad)
         if changed:
             logger.info(
-                "%d parameters are frozen or trained as they were in the run before (%s)",
+                "%d parameters are frozen or trained as they were in the run before "
+                "(%s)",
                 len(changed),
                 ", ".join(key for key, _ in changed[:NAMES_MAX])
                 + (", ..." if len(changed) > NAMES_MAX else ""),
@@ -129,13 +141,17 @@ def explain_refusal(error: BaseException) -> str | None:
     """Return what to do where several replicas refuse a step; None for other errors."""
     if READY_TWICE in str(error):
         return (
-            "error: on several replicas a parameter had its gradient ready twice in one backward (checkpointed "
-            'activations, or a module used twice): run.prepare(model, optimizer, ddp={"static_graph": True}), or '
+            "error: on several replicas a parameter had its gradient ready twice in "
+            "one backward (checkpointed "
+            "activations, or a module used twice): run.prepare(model, optimizer, "
+            'ddp={"static_graph": True}), or '
             "checkpoint(..., use_reentrant=False)"
         )
     if REFUSAL not in str(error):
         return None
     return (
-        "error: on several replicas each parameter needs a gradient in each step, and some had none: "
-        f'run.prepare(model, optimizer, ddp={{"{OPTION}": True}}), or freeze what is never used'
+        "error: on several replicas each parameter needs a gradient in each step, "
+        "and some had none: "
+        f'run.prepare(model, optimizer, ddp={{"{OPTION}": True}}), or freeze what is '
+        f"never used"
     )

@@ -1,1 +1,3 @@
-"""Small training scripts, sound ones and ones with a planted fault, for `coadapt check`."""
+"""Small training scripts, sound ones and ones with a planted fault, for `coadapt
+check`.
+"""

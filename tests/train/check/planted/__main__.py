@@ -1,4 +1,6 @@
-"""`python -m tests.train.check.planted [NAME...]`: all planted faults and all sound scripts, as a table."""
+"""`python -m tests.train.check.planted [NAME...]`: all planted faults and all sound
+scripts, as a table.
+"""
 
 import argparse
 import sys
@@ -17,7 +19,9 @@ TIMEOUT_S = 90.0
 
 
 def checked(name: str, source: str) -> Outcome:
-    """Return what the check says of a script: two changes, of which the second is a restart or in place."""
+    """Return what the check says of a script: two changes, of which the second is a
+    restart or in place.
+    """
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         path = Path(folder) / f"{name.replace('-', '_')}.py"
         path.write_text(source)
@@ -50,7 +54,9 @@ def main() -> int:
     names = parser.parse_args().names
     torch.set_num_threads(1)
     ScriptRun.launch = staticmethod(ForkedScript)  # type: ignore[assignment]  # the same calls
-    num_named, num_faults, alarms = 0, 0, []
+    num_named = 0
+    num_faults = 0
+    alarms = []
     for planted in FAULTS:
         if names and planted.name not in names:
             continue
@@ -63,7 +69,8 @@ def main() -> int:
         said = "-" if cause is None else f"{cause.kind}: {cause.text} | {cause.remedy}"
         print(
             f"{'named' if named else 'MISSED':7} {planted.name:38} "
-            f"{time.monotonic() - began:5.1f} s  {said} {'' if named else outcome.problem}",
+            f"{time.monotonic() - began:5.1f} s  {said} "
+            f"{'' if named else outcome.problem}",
             flush=True,
         )
         if not named:
@@ -79,7 +86,8 @@ def main() -> int:
         alarm = outcome.code != 0
         alarms += [name] * alarm
         print(
-            f"{'ALARM' if alarm else 'quiet':7} {name:38} {time.monotonic() - began:5.1f} s  "
+            f"{'ALARM' if alarm else 'quiet':7} {name:38} "
+            f"{time.monotonic() - began:5.1f} s  "
             f"{outcome.problem} {'' if outcome.cause is None else outcome.cause.text}",
             flush=True,
         )
@@ -89,7 +97,8 @@ def main() -> int:
             for finding in outcome.findings:
                 print("    ", finding.what, finding.same, finding.text)
     print(
-        f"named {num_named} of {num_faults}; false alarms: {', '.join(alarms) or 'none'}"
+        f"named {num_named} of {num_faults}; false alarms: "
+        f"{', '.join(alarms) or 'none'}"
     )
     return int(num_named < num_faults or bool(alarms))
 

@@ -62,7 +62,9 @@ INDENTS = {"epoch": 4, "body": 8, "over": 4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """kinds: of the cause that the check should name, any of them. words: that its text or remedy has to have."""
+    """kinds: of the cause that the check should name, any of them. words: that its text
+    or remedy has to have.
+    """
 
     name: str
     source: str
@@ -304,7 +306,10 @@ FAULTS = (
         source=script(
             begin="iter_num = 0",
             body=BODY.format(extra="")
-            + "iter_num += 1\nfor g in optimizer.param_groups:\n    g['lr'] = 0.01 / (1 + 0.1 * iter_num)",
+            + (
+                "iter_num += 1\nfor g in optimizer.param_groups:\n    g['lr'] = 0.01 "
+                "/ (1 + 0.1 * iter_num)"
+            ),
         ),
         kinds=("starts-again-rate",),
         words=("iter_num", "run.state"),
@@ -336,21 +341,26 @@ FAULTS = (
         source=script(
             begin="began = time.time()",
             body=BODY.format(extra="")
-            + "for g in optimizer.param_groups:\n    g['lr'] = 0.01 / (1 + 0.1 * (time.time() - began))",
+            + (
+                "for g in optimizer.param_groups:\n    g['lr'] = 0.01 / (1 + 0.1 * "
+                "(time.time() - began))"
+            ),
         ),
         kinds=("rate-by-time",),
     ),
     Planted(
         name="rate-times-replicas",
         source=script(
-            optimizer="optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * run.num_replicas)"
+            optimizer="optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * "
+            "run.num_replicas)"
         ),
         kinds=("rate-by-replicas",),
     ),
     Planted(
         name="plateau-of-a-local-loss",
         source=script(
-            after="sched = run.prepare_scheduler(torch.optim.lr_scheduler.ReduceLROnPlateau("
+            after="sched = "
+            "run.prepare_scheduler(torch.optim.lr_scheduler.ReduceLROnPlateau("
             "optimizer, patience=0, factor=0.5))",
             body=BODY.format(extra="") + "sched.step(loss.item())",
         ),
@@ -367,7 +377,8 @@ FAULTS = (
     Planted(
         name="second-optimiser-not-prepared",
         source=script(
-            model="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh())\nhead = nn.Linear(16, 1)",
+            model="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh())\nhead = "
+            "nn.Linear(16, 1)",
             after="head_optimizer = torch.optim.AdamW(head.parameters(), lr=0.01)",
             body=HEAD_BODY,
         ),
@@ -421,7 +432,8 @@ FAULTS = (
             begin="count = 0",
             body=BODY.format(extra="").replace(
                 "loss.backward()",
-                "count += 1\nloss = loss if count < 12 else loss * float('nan')\nloss.backward()",
+                "count += 1\nloss = loss if count < 12 else loss * "
+                "float('nan')\nloss.backward()",
             ),
         ),
         kinds=("not-finite",),
@@ -430,7 +442,8 @@ FAULTS = (
     Planted(
         name="batch-normalisation",
         source=script(
-            model="model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1))"
+            model="model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), "
+            "nn.Tanh(), nn.Linear(16, 1))"
         ),
         kinds=("layers",),
         words=("batch normalisation",),
@@ -447,7 +460,8 @@ FAULTS = (
     Planted(
         name="clipped-before-the-average",
         source=script(
-            after="for p in model.parameters():\n    p.register_hook(lambda g: g.clamp(-0.02, 0.02))"
+            after="for p in model.parameters():\n    p.register_hook(lambda g: "
+            "g.clamp(-0.02, 0.02))"
         ),
         kinds=("hooks",),
         words=("hook",),
@@ -481,7 +495,10 @@ FAULTS = (
         name="weights-set-on-the-first-replica",
         source=script(
             body=BODY.format(extra="")
-            + "if run.is_first:\n    with torch.no_grad():\n        next(model.parameters()).mul_(0.99)"
+            + (
+                "if run.is_first:\n    with torch.no_grad():\n        "
+                "next(model.parameters()).mul_(0.99)"
+            )
         ),
         kinds=("set-by-hand",),
     ),
@@ -512,7 +529,8 @@ SOUND = {
     "drop-last": script(data=DATA.replace("160", "150"), options=", drop_last=True"),
     "clipped": extra("nn.utils.clip_grad_norm_(model.parameters(), 0.1)"),
     "momentum": script(
-        optimizer="optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)"
+        optimizer="optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, "
+        "nesterov=True)"
     ),
     "lion-like": script(
         optimizer="optimizer = torch.optim.Adafactor(model.parameters(), lr=0.01)"
@@ -524,7 +542,9 @@ SOUND = {
         optimizer="optimizer = torch.optim.Adam(model.parameters(), lr=0.01, amsgrad=True)"
     ),
     "scheduler": script(
-        after="sched = run.prepare_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.7))",
+        after="sched = "
+        "run.prepare_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 5, "
+        "0.7))",
         body=BODY.format(extra="") + "sched.step()",
     ),
     "one-cycle": script(
@@ -533,8 +553,8 @@ SOUND = {
         body=BODY.format(extra="") + "sched.step()",
     ),
     "rate-from-progress": script(
-        body="for g in optimizer.param_groups:\n    g['lr'] = 0.01 / (1 + 0.1 * run.progress.step)"
-        + BODY.format(extra="")
+        body="for g in optimizer.param_groups:\n    g['lr'] = 0.01 / (1 + 0.1 * "
+        "run.progress.step)" + BODY.format(extra="")
     ),
     "count-in-state": script(
         begin="state = run.state(iter_num=0)",
@@ -552,21 +572,27 @@ SOUND = {
         optimizer="optimizer = torch.optim.SGD(model.parameters(), lr=0.0005)",
     ),
     "group-norm": script(
-        model="model = nn.Sequential(nn.Linear(8, 16), nn.GroupNorm(4, 16), nn.Tanh(), nn.Linear(16, 1))"
+        model="model = nn.Sequential(nn.Linear(8, 16), nn.GroupNorm(4, 16), nn.Tanh(), "
+        "nn.Linear(16, 1))"
     ),
     "dropout": script(
-        model="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 1))"
+        model="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.2), "
+        "nn.Linear(16, 1))"
     ),
     "dropout-of-rate-0": script(
-        model="model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.0), nn.Tanh(), nn.Linear(16, 1))"
+        model="model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.0), nn.Tanh(), "
+        "nn.Linear(16, 1))"
     ),
     "average-registered": script(
-        after="ema = torch.optim.swa_utils.AveragedModel(model)\nrun.register('ema', ema)",
+        after="ema = torch.optim.swa_utils.AveragedModel(model)\nrun.register('ema', "
+        "ema)",
         body=BODY.format(extra="") + "ema.update_parameters(model)",
     ),
     "two-pairs": script(
-        model="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh())\nhead = nn.Linear(16, 1)",
-        after="head, head_optimizer = run.prepare(head, torch.optim.AdamW(head.parameters(), "
+        model="model = nn.Sequential(nn.Linear(8, 16), nn.Tanh())\nhead = "
+        "nn.Linear(16, 1)",
+        after="head, head_optimizer = run.prepare(head, "
+        "torch.optim.AdamW(head.parameters(), "
         "lr=0.01), name='head')",
         body=HEAD_BODY,
     ),
@@ -578,17 +604,20 @@ SOUND = {
     ),
     "early-stop": script(
         epochs="12",
-        begin="state = run.state(best=1e9, bad=0)\nheld = run.validation_loader(data, batch_size=20)",
+        begin="state = run.state(best=1e9, bad=0)\nheld = run.validation_loader(data, "
+        "batch_size=20)",
         over="model.eval()\nwith torch.no_grad():\n    for a, b in held:\n"
         "        run.mean(loss=nn.functional.mse_loss(model(a), b))\nmodel.train()\n"
-        "figure = held.totals()['loss']\nstate.bad = 0 if figure < state.best - 0.02 else state.bad + 1\n"
+        "figure = held.totals()['loss']\nstate.bad = 0 if figure < state.best - 0.02 "
+        "else state.bad + 1\n"
         "state.best = min(state.best, figure)\nif state.bad >= 2:\n    break",
     ),
     "weights-changed-at-the-end": script(
         epochs="3", end="with torch.no_grad():\n    next(model.parameters()).mul_(0.5)"
     ),
     "plateau-of-totals": script(
-        after="sched = run.prepare_scheduler(torch.optim.lr_scheduler.ReduceLROnPlateau("
+        after="sched = "
+        "run.prepare_scheduler(torch.optim.lr_scheduler.ReduceLROnPlateau("
         "optimizer, patience=0, factor=0.5))",
         body=BODY.format(extra="") + "run.mean(loss=loss)",
         over="sched.step(run.totals()['loss'])",
@@ -609,10 +638,12 @@ SOUND = {
         options=", collate_fn=collate",
         body=TOKEN_BODY.replace(
             "logits = model(inputs).flatten(0, 1)",
-            "each = nn.functional.cross_entropy(model(inputs).transpose(1, 2), targets, "
+            "each = nn.functional.cross_entropy(model(inputs).transpose(1, 2), "
+            "targets, "
             "ignore_index=-100, reduction='none')",
         ).replace(
-            "loss = nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=-100)",
+            "loss = nn.functional.cross_entropy(logits, targets.flatten(), "
+            "ignore_index=-100)",
             "loss = (each.sum(1) / (targets >= 0).sum(1)).mean()",
         ),
     ),
@@ -621,9 +652,11 @@ SOUND = {
     "    def __init__(self):\n"
     "        self.run = ct.init(); torch.manual_seed(0)\n"
     "        net = nn.Linear(8, 1)\n"
-    "        self.model, self.optimizer = self.run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.05))\n"
+    "        self.model, self.optimizer = self.run.prepare(net, "
+    "torch.optim.SGD(net.parameters(), lr=0.05))\n"
     "        x = torch.randn(160, 8)\n"
-    "        self.loader = self.run.loader(torch.utils.data.TensorDataset(x, x[:, :1]), batch_size=16)\n"
+    "        self.loader = self.run.loader(torch.utils.data.TensorDataset(x, x[:, "
+    ":1]), batch_size=16)\n"
     "        self.steps = 0\n"
     "    def step(self, x, y):\n"
     "        self.optimizer.zero_grad()\n"

@@ -1,4 +1,6 @@
-"""Truncated backpropagation through time: a hidden state for each row of the batch goes from step to step."""
+"""Truncated backpropagation through time: a hidden state for each row of the batch goes
+from step to step.
+"""
 
 import sys
 
@@ -8,7 +10,10 @@ from torch.utils.data import Dataset
 
 import coadapt.train as ct
 
-ROWS, CHUNK, NUM_CHUNKS, HIDDEN = 6, 4, 20, 8
+ROWS = 6
+CHUNK = 4
+NUM_CHUNKS = 20
+HIDDEN = 8
 
 
 class Chunks(Dataset[tuple[Tensor, Tensor]]):

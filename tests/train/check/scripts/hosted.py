@@ -1,11 +1,14 @@
-"""A loop as another library has it, with a batch that no two replicas share equally; for `coadapt check`."""
+"""A loop as another library has it, with a batch that no two replicas share equally;
+for `coadapt check`.
+"""
 
 import torch
 from torch import nn
 
 from coadapt.train.integrations.hosted_run import HostedRun
 
-NUM_STEPS, BATCH = 20, 25
+NUM_STEPS = 20
+BATCH = 25
 
 hosted = HostedRun(BATCH)
 torch.manual_seed(0)

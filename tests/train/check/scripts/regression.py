@@ -1,4 +1,6 @@
-"""A small training script with the mistake that its first argument names, or none; for `coadapt check`."""
+"""A small training script with the mistake that its first argument names, or none; for
+`coadapt check`.
+"""
 
 import os
 import sys

@@ -1,4 +1,6 @@
-"""The Hugging Face Trainer: a model whose loss is a mean of its own, its best state, and early stopping."""
+"""The Hugging Face Trainer: a model whose loss is a mean of its own, its best state,
+and early stopping.
+"""
 
 import os
 import tempfile

@@ -1,4 +1,6 @@
-"""Lightning with two optimisers, each of which leaves the other's parameters without a gradient."""
+"""Lightning with two optimisers, each of which leaves the other's parameters without a
+gradient.
+"""
 
 import lightning.pytorch as pl
 import torch

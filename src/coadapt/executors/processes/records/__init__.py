@@ -1,1 +1,3 @@
-"""What lies on disk for each job: the scheduler's records, the job's own directory, and logs."""
+"""What lies on disk for each job: the scheduler's records, the job's own directory, and
+logs.
+"""

@@ -1,8 +1,10 @@
-"""The files through which a launcher and the scheduler speak of one (job, generation). Standard library only.
+"""The files through which a launcher and the scheduler speak of one (job, generation).
+Standard library only.
 
-They lie below `<state>/runs/JOB`, apart from what the job itself may write (own_files.py). A later generation
-may follow in place; the launcher of the first one, the *lead*, leads it too. The process that holds the lock
-there is the job's one living launcher; the kernel gives the lock back when that process dies.
+They lie below `<state>/runs/JOB`, apart from what the job itself may write
+(own_files.py). A later generation may follow in place; the launcher of the first one,
+the *lead*, leads it too. The process that holds the lock there is the job's one living
+launcher; the kernel gives the lock back when that process dies.
 """
 
 import fcntl
@@ -33,7 +35,8 @@ from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.model.wire import from_json, to_json
 
 LOCK_POLL_S = 0.02
-# Of each job; the files of one are some kilobytes. A job that is rescaled each minute has 10,000 in a week.
+# Of each job; the files of one are some kilobytes. A job that is rescaled each minute
+# has 10,000 in a week.
 GENERATIONS_KEPT = 20
 # Below the state directory: what jobs may write, and what is written about them.
 JOBS = "jobs"
@@ -44,7 +47,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaOrder:
-    """One process to start: its log file and what it finds in its environment beside the shared part.
+    """One process to start: its log file and what it finds in its environment beside
+    the shared part.
 
     via: the command before its own that starts it on its node, () for this machine.
     """
@@ -58,13 +62,15 @@ class ReplicaOrder:
 class LaunchSettings:
     """What is alike for all jobs of an executor.
 
-    stop_grace_s: from the order to stop to the kill. log_bytes: the most that is kept of a replica's log.
-    disk_reserve_bytes: what output leaves free on the disk of the logs. control_host: where the launcher
-    serves the control directory to its replicas (control_server.py), "" where they read it themselves;
-    control_name: by what name they reach it there, "" for the same. sweep: what to run, with a job's id and
-    perhaps a generation after it, to end what is left of it elsewhere; () where all of a job is on this
-    machine, or ends with the processes here. With a sweep, replicas outlive their launcher, and a new one
-    takes them over; `setup` and `workdir` are theirs, too.
+    stop_grace_s: from the order to stop to the kill. log_bytes: the most that is kept
+    of a replica's log. disk_reserve_bytes: what output leaves free on the disk of the
+    logs. control_host: where the launcher serves the control directory to its replicas
+    (control_server.py), "" where they read it themselves; control_name: by what name
+    they reach it there, "" for the same. sweep: what to run, with a job's id and
+    perhaps a generation after it, to end what is left of it elsewhere; () where all of
+    a job is on this machine, or ends with the processes here. With a sweep, replicas
+    outlive their launcher, and a new one takes them over; `setup` and `workdir` are
+    theirs, too.
     """
 
     stop_grace_s: float
@@ -79,9 +85,10 @@ class LaunchSettings:
 class LaunchOrder:
     """What a launcher has to do.
 
-    replicas: those to start. slots: those taken on each node, in rank order; for the executor. rescale: who
-    trains in this generation. lead: the generation whose launcher carries this out; if it is another one, its
-    replicas change in place. setup_timeout_s: after which a `setup` that runs is ended, None: never.
+    replicas: those to start. slots: those taken on each node, in rank order; for the
+    executor. rescale: who trains in this generation. lead: the generation whose
+    launcher carries this out; if it is another one, its replicas change in place.
+    setup_timeout_s: after which a `setup` that runs is ended, None: never.
     """
 
     run: str
@@ -98,7 +105,8 @@ class LaunchOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
-    """How a generation ended. member: the replica that failed first, by name; "" where none did.
+    """How a generation ended. member: the replica that failed first, by name; "" where
+    none did.
 
     unfit: its node lacks something of the job, and nothing was run there.
     """
@@ -113,7 +121,8 @@ class ExitRecord:
 class JobDir:
     """Everything on disk that belongs to one job.
 
-    path: `<state>/jobs/<id>`, where the job writes. `records`: `<state>/runs/<id>`, where it has no business.
+    path: `<state>/jobs/<id>`, where the job writes. `records`: `<state>/runs/<id>`,
+    where it has no business.
     """
 
     path: Path
@@ -135,7 +144,9 @@ class JobDir:
         return self.path / "logs"
 
     def log(self, member: str) -> Path:
-        """Return what the replica of that name (model/rescale.py) printed, or "setup"."""
+        """Return what the replica of that name (model/rescale.py) printed, or
+        "setup".
+        """
         return self.logs / f"{member}.log"
 
     @property
@@ -147,7 +158,9 @@ class JobDir:
         return GenerationDir(self, number)
 
     def generations(self) -> list["GenerationDir"]:
-        """Return the generations that left a trace in the records, in ascending order."""
+        """Return the generations that left a trace in the records, in ascending
+        order.
+        """
         names = names_in(self.records / "generations")
         numbers = sorted(
             int(name) for name in names if name.isascii() and name.isdecimal()
@@ -155,10 +168,12 @@ class JobDir:
         return [GenerationDir(self, number) for number in numbers]
 
     def prune(self) -> None:
-        """Delete old generations, but for the last GENERATIONS_KEPT and those that lead one of them.
+        """Delete old generations, but for the last GENERATIONS_KEPT and those that lead
+        one of them.
 
-        Replicas that live are of the newest, or of the one before while that changes in place; their files
-        are in the directory of the one that leads. The caller sees to it that nothing else runs.
+        Replicas that live are of the newest, or of the one before while that changes in
+        place; their files are in the directory of the one that leads. The caller sees
+        to it that nothing else runs.
         """
         there = self.generations()
         kept = there[-GENERATIONS_KEPT:]
@@ -172,9 +187,11 @@ class JobDir:
                 shutil.rmtree(each.own.folder, ignore_errors=True)
 
     def logged_before(self, number: int, rank: int) -> list[str]:
-        """Return the replicas that were started as `rank` before generation `number` and left a log.
+        """Return the replicas that were started as `rank` before generation `number`
+        and left a log.
 
-        Where generations were pruned nobody knows any more who else had that rank in them.
+        Where generations were pruned nobody knows any more who else had that rank in
+        them.
         """
         numbers = set[int]()
         for name in names_in(self.logs):
@@ -191,7 +208,8 @@ class JobDir:
 
     @contextmanager
     def lock(self, wait_s: float = 0.0) -> Iterator[bool]:
-        """Hold the job's launcher lock inside the block; the value says whether it was to be had.
+        """Hold the job's launcher lock inside the block; the value says whether it was
+        to be had.
 
         Raises OSError where there can be no file for it.
         """
@@ -206,12 +224,14 @@ class JobDir:
 
 @dataclass(frozen=True, slots=True)
 class GenerationDir:
-    """The files of one generation: `<records>/generations/<number>`. own: those that the job may write.
+    """The files of one generation: `<records>/generations/<number>`. own: those that
+    the job may write.
 
-    `order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor` names a later one,
-    into which its replicas change in place; of that, `retract` says that it is not wanted any more, and
-    `kept.json` that it did not come about. `leaders.json`: the first process of each replica. What nobody can
-    read counts as nothing, or as lost.
+    `order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor`
+    names a later one, into which its replicas change in place; of that, `retract` says
+    that it is not wanted any more, and `kept.json` that it did not come about.
+    `leaders.json`: the first process of each replica. What nobody can read counts as
+    nothing, or as lost.
     """
 
     job: JobDir
@@ -219,7 +239,9 @@ class GenerationDir:
 
     @classmethod
     def at(cls, path: Path) -> "GenerationDir":
-        """Return the generation whose records are at `path`: `<state>/runs/JOB/generations/NUMBER`."""
+        """Return the generation whose records are at `path`:
+        `<state>/runs/JOB/generations/NUMBER`.
+        """
         _, job, _, state_dir = path.parents[:4]
         return cls(JobDir.of(state_dir, job.name), int(path.name))
 
@@ -251,7 +273,9 @@ class GenerationDir:
 
     @property
     def unseen(self) -> Path:
-        """The directory in which proxies note what hinders them (elsewhere.py), if this generation leads."""
+        """The directory in which proxies note what hinders them (elsewhere.py), if this
+        generation leads.
+        """
         return self.path / "unseen"
 
     @property
@@ -260,12 +284,16 @@ class GenerationDir:
         return self.own.listeners
 
     def make(self) -> None:
-        """Make the folders of the records and the job's own. Raises OSError that names the path."""
+        """Make the folders of the records and the job's own. Raises OSError that names
+        the path.
+        """
         self.make_records()
         self.own.make()
 
     def make_records(self) -> None:
-        """Make the folders in which this generation is written about. Raises OSError."""
+        """Make the folders in which this generation is written about. Raises
+        OSError.
+        """
         self.job.make_records()
         make_folder(self.path.parent)
         make_folder(self.path)
@@ -300,7 +328,9 @@ class GenerationDir:
         self.setup_file.touch(PRIVATE_FILE)
 
     def setup_since(self) -> float | None:
-        """Return since when `setup` runs or ran, s since 1970; None if it was not begun."""
+        """Return since when `setup` runs or ran, s since 1970; None if it was not
+        begun.
+        """
         try:
             return self.setup_file.stat().st_mtime
         except OSError:
@@ -311,7 +341,9 @@ class GenerationDir:
         return self.path / "plain"
 
     def note_plain(self, *, plain: bool) -> None:
-        """Say whether, as far as can be seen, no process of this one's replicas uses coadapt.train."""
+        """Say whether, as far as can be seen, no process of this one's replicas uses
+        coadapt.train.
+        """
         if plain:
             self.plain_file.touch(PRIVATE_FILE)
         else:
@@ -332,7 +364,9 @@ class GenerationDir:
         return read_note(self.path / "successor", int)
 
     def write_leaders(self, identities: Sequence[str]) -> None:
-        """Put the first process of each replica on record (job_processes.identity), if this one leads."""
+        """Put the first process of each replica on record (job_processes.identity), if
+        this one leads.
+        """
         write_json(self.path / "leaders.json", tuple(identities))
 
     def leaders(self) -> tuple[str, ...]:
@@ -351,7 +385,9 @@ class GenerationDir:
         write_json(self.path / "kept.json", why)
 
     def joiner_failed(self) -> bool:
-        """Return whether the replicas of before train on because one that was to join failed by itself."""
+        """Return whether the replicas of before train on because one that was to join
+        failed by itself.
+        """
         return bool(read_note(self.path / "joiner_failed.json", bool))
 
     def kept(self) -> str | None:
@@ -362,7 +398,9 @@ class GenerationDir:
         write_json(self.path / "exit.json", record)
 
     def exit_record(self) -> ExitRecord | None:
-        """Return how it ended, None if that is not written; where nobody can read it, it is lost."""
+        """Return how it ended, None if that is not written; where nobody can read it,
+        it is lost.
+        """
         try:
             return read_json(self.path / "exit.json", ExitRecord)
         except InputError as error:
@@ -370,12 +408,16 @@ class GenerationDir:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value, durably, for this user only: a reader sees all of it or nothing."""
+    """Write a value, durably, for this user only: a reader sees all of it or
+    nothing.
+    """
     write_whole(path, json.dumps(to_json(value)), mode=PRIVATE_FILE)
 
 
 def read_json(path: Path, kind: type[T]) -> T | None:
-    """Return what `write_json` wrote, None if there is nothing. Raises InputError for anything else."""
+    """Return what `write_json` wrote, None if there is nothing. Raises InputError for
+    anything else.
+    """
     text = read_plain(path)
     try:
         return None if text is None else from_json(kind, json.loads(text), path.name)
@@ -392,7 +434,9 @@ def read_note(path: Path, kind: type[T]) -> T | None:
 
 
 def lock_is_free(path: Path) -> bool:
-    """Return whether no process holds the lock of the plain file `path`; also where there is none."""
+    """Return whether no process holds the lock of the plain file `path`; also where
+    there is none.
+    """
     handle = open_plain(path, os.O_RDWR)
     if handle is None:
         return True

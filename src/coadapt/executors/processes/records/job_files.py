@@ -1,4 +1,6 @@
-"""What the scheduler keeps on disk of each job, to be counted and deleted once the job has ended."""
+"""What the scheduler keeps on disk of each job, to be counted and deleted once the job
+has ended.
+"""
 
 import logging
 import shutil
@@ -86,7 +88,9 @@ def _records(directory: JobDir) -> Iterator[Path]:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of all files at and below `path`; what cannot be looked at counts nothing."""
+    """Return the bytes of all files at and below `path`; what cannot be looked at
+    counts nothing.
+    """
     total = 0
     waiting = [path]
     while waiting:

@@ -1,15 +1,19 @@
-"""What lies below `<state>/jobs/JOB`, where the job may write, remove and replace anything at any moment.
+"""What lies below `<state>/jobs/JOB`, where the job may write, remove and replace
+anything at any moment.
 
-This is the one class that touches it for the scheduler and for launchers. A look never raises and never
-waits: what cannot be read is not there. A change raises OSError that names the path, which ends that job.
+This is the one class that touches it for the scheduler and for launchers. A look never
+raises and never waits: what cannot be read is not there. A change raises OSError that
+names the path, which ends that job.
 """
 
-# What the scheduler and a launcher need to know of a job lies elsewhere (`generation_dir.py`, below
-# `<state>/runs/JOB`). Here are its checkpoints, its logs, and the notes by which its replicas and its launcher
-# speak with each other: without them a job cannot change in place, or nobody hears that it listens; its start,
-# its stop and its end do not depend on them.
+# What the scheduler and a launcher need to know of a job lies elsewhere
+# (`generation_dir.py`, below `<state>/runs/JOB`). Here are its checkpoints, its logs,
+# and the notes by which its replicas and its launcher speak with each other: without
+# them a job cannot change in place, or nobody hears that it listens; its start, its
+# stop and its end do not depend on them.
 #
-# Anything may stand at a path: nothing, a file, a folder, a pipe that nobody writes into, a link to a device.
+# Anything may stand at a path: nothing, a file, a folder, a pipe that nobody writes
+# into, a link to a device.
 # So files are opened without waiting, and what is no plain file is not read.
 
 import errno
@@ -23,7 +27,8 @@ from pathlib import Path
 from coadapt.durable import write_whole
 from coadapt.model.wire import to_json
 
-# Job directories hold logs, checkpoints and the user's environment: for the owner's eyes only.
+# Job directories hold logs, checkpoints and the user's environment: for the owner's
+# eyes only.
 PRIVATE_DIR = 0o700
 PRIVATE_FILE = 0o600
 # An order of 100,000 replicas is some 50 MB.
@@ -44,7 +49,9 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class OwnFiles:
-    """job: `<state>/jobs/JOB`. number: the generation whose launcher leads; its replicas' notes are meant."""
+    """job: `<state>/jobs/JOB`. number: the generation whose launcher leads; its
+    replicas' notes are meant.
+    """
 
     job: Path
     number: int
@@ -64,7 +71,9 @@ class OwnFiles:
         return self.folder / "listeners"
 
     def make(self) -> None:
-        """Make the folders that are missing. Raises OSError where something else stands at a path."""
+        """Make the folders that are missing. Raises OSError where something else stands
+        at a path.
+        """
         above = (self.job.parent, self.job, *_parts(self.job))
         for folder in (*above, self.folder.parent, self.folder, self.listeners):
             make_folder(folder)
@@ -100,7 +109,9 @@ class OwnFiles:
             return
 
     def said(self) -> dict[str, tuple[int, str]]:
-        """Return what each listener last said and when (ns since 1970), by the name of its file."""
+        """Return what each listener last said and when (ns since 1970), by the name of
+        its file.
+        """
         found = {}
         for name in names_in(self.listeners):
             path = self.listeners / name
@@ -126,7 +137,9 @@ def _first_damaged(folders: Iterable[Path]) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a directory unless it is there. Raises OSError where something else stands at its path."""
+    """Make a directory unless it is there. Raises OSError where something else stands
+    at its path.
+    """
     try:
         folder.mkdir(mode=PRIVATE_DIR)
     except FileExistsError:
@@ -137,7 +150,9 @@ def make_folder(folder: Path) -> None:
 
 
 def kind_of(path: Path) -> str:
-    """Return in words what stands at `path`, itself and not what it links to; "" for nothing."""
+    """Return in words what stands at `path`, itself and not what it links to; "" for
+    nothing.
+    """
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -173,7 +188,9 @@ def names_in(folder: Path) -> list[str]:
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY) -> int | None:
-    """Return a descriptor of a plain file; None for what is none, or is gone. It never waits."""
+    """Return a descriptor of a plain file; None for what is none, or is gone. It never
+    waits.
+    """
     try:
         handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, PRIVATE_FILE)
     except OSError:
@@ -185,7 +202,9 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int | None:
 
 
 def read_plain(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes | None:
-    """Return the content of a plain file; None for what is none, is too large, or is gone."""
+    """Return the content of a plain file; None for what is none, is too large, or is
+    gone.
+    """
     handle = open_plain(path)
     if handle is None:
         return None

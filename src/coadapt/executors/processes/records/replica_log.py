@@ -1,4 +1,6 @@
-"""Read what a replica printed, over all its generations, as one run of bytes. log_pump.py writes it."""
+"""Read what a replica printed, over all its generations, as one run of bytes.
+log_pump.py writes it.
+"""
 
 import os
 from collections.abc import Iterable
@@ -18,7 +20,9 @@ def segment(log: Path, start: int) -> Path:
 
 
 def segments(log: Path) -> list[tuple[int, Path]]:
-    """Return where each file of `log` begins, and the file; in order, without those that are kept no more."""
+    """Return where each file of `log` begins, and the file; in order, without those
+    that are kept no more.
+    """
     first = f"{log.name}."
     names = names_in(log.parent)
     later = (name.removeprefix(first) for name in names if name.startswith(first))
@@ -28,7 +32,9 @@ def segments(log: Path) -> list[tuple[int, Path]]:
 
 
 def read_log(logs: Iterable[Path], offset: int) -> LogPart:
-    """Return up to CHUNK_BYTES of the logs, one after the other, from byte `offset` on."""
+    """Return up to CHUNK_BYTES of the logs, one after the other, from byte `offset`
+    on.
+    """
     before = 0  # bytes of the logs before this one
     for log in logs:
         at, data = _read(log, offset - before)
@@ -54,7 +60,9 @@ def tail(log: Path, count: int) -> bytes:
 
 
 def _read(log: Path, offset: int) -> tuple[int, bytes]:
-    """Return where in one log what is kept from `offset` on begins, and that; its end, where nothing is."""
+    """Return where in one log what is kept from `offset` on begins, and that; its end,
+    where nothing is.
+    """
     for _ in range(ATTEMPTS):
         end = 0
         try:
@@ -65,13 +73,16 @@ def _read(log: Path, offset: int) -> tuple[int, bytes]:
                     at = max(offset, start)
                     return at, _part(path, at - start, min(CHUNK_BYTES, end - at))
         except OSError:
-            continue  # the oldest one has just gone, or the job put something else there
+            # the oldest one has just gone, or the job put something else there
+            continue
         return end, b""
     return offset, b""
 
 
 def _part(path: Path, at: int, count: int) -> bytes:
-    """Return `count` bytes of a plain file from byte `at` on; nothing of what is none."""
+    """Return `count` bytes of a plain file from byte `at` on; nothing of what is
+    none.
+    """
     handle = open_plain(path)
     if handle is None:
         return b""

@@ -1,6 +1,8 @@
-"""What a scheduler finds when it starts: records in the layout of earlier versions, and processes of no record.
+"""What a scheduler finds when it starts: records in the layout of earlier versions, and
+processes of no record.
 
-No job's directory can keep a scheduler from starting: what is wrong with one is told, and passed over.
+No job's directory can keep a scheduler from starting: what is wrong with one is told,
+and passed over.
 """
 
 import logging
@@ -22,9 +24,9 @@ from coadapt.executors.processes.records.own_files import (
 )
 from coadapt.model import JobId
 
-# Earlier versions wrote their records where the job writes. Where a job's launcher still lives it goes on to
-# do so: it has the paths in its memory. So its records stay where they are, and a link leads there. What has
-# ended is moved.
+# Earlier versions wrote their records where the job writes. Where a job's launcher
+# still lives it goes on to do so: it has the paths in its memory. So its records stay
+# where they are, and a link leads there. What has ended is moved.
 RECORD_FILES = ("order.json", "exit.json", "kept.json")
 KILL_WAIT_S = 5.0
 POLL_S = 0.02
@@ -33,7 +35,9 @@ logger = logging.getLogger(__name__)
 
 
 def take_over_layout(state_dir: Path) -> None:
-    """Find the records that an earlier version wrote below the jobs' own directories a place of their own."""
+    """Find the records that an earlier version wrote below the jobs' own directories a
+    place of their own.
+    """
     for name in names_in(state_dir / JOBS):
         job = JobDir.of(state_dir, name)
         if is_there(job.records) or not _has_old_records(job):
@@ -51,7 +55,9 @@ def take_over_layout(state_dir: Path) -> None:
 
 
 def move_records(job: JobDir) -> None:
-    """Move what an earlier version wrote about a job of which nothing runs. Raises OSError."""
+    """Move what an earlier version wrote about a job of which nothing runs. Raises
+    OSError.
+    """
     if job.records.is_symlink():
         job.records.unlink()
     job.make_records()
@@ -61,7 +67,9 @@ def move_records(job: JobDir) -> None:
 
 
 def end_unbooked(state_dir: Path, booked: Collection[JobId]) -> None:
-    """End processes that carry the mark of a job of which, by the records, nothing runs."""
+    """End processes that carry the mark of a job of which, by the records, nothing
+    runs.
+    """
     deadline = time.monotonic() + KILL_WAIT_S
     told: set[JobId] = set()
     while time.monotonic() < deadline:

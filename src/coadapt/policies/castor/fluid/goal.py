@@ -1,4 +1,5 @@
-"""What a course costs by a goal (Goal), and what a second by which each job ends sooner takes off it.
+"""What a course costs by a goal (Goal), and what a second by which each job ends sooner
+takes off it.
 
 Axes: J jobs.
 """
@@ -9,11 +10,14 @@ from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.castor.arrays import FloatArray
 from coadapt.policies.castor.fluid.crowd import Course, Goal
 
-# The last end stands for the ends within this share of it: softmax instead of max (tried: 0.05-0.2 alike).
+# The last end stands for the ends within this share of it: softmax instead of max
+# (tried: 0.05-0.2 alike).
 LAST_SHARE = 0.1
-# Who is expected may not come. So the last end is that of the last job with its chance to come, else that of
-# the one before, and so on: down to who is last with less than this chance, or so many jobs.
-SELDOM, LATEST_MAX = 1e-3, 16
+# Who is expected may not come. So the last end is that of the last job with its chance
+# to come, else that of the one before, and so on: down to who is last with less than
+# this chance, or so many jobs.
+SELDOM = 1e-3
+LATEST_MAX = 16
 # A second past its deadline counts as so many seconds of waiting besides (1).
 LATE_JOBS = 4.0
 FAIR_WEIGHT = 10.0  # of a second past fair_J (tried: 3)
@@ -21,7 +25,9 @@ FAIR_WEIGHT = 10.0  # of a second past fair_J (tried: 3)
 
 @lean_part
 def _before(course: Course, after: int) -> int:
-    """Return who ends last of those before job `after` (-1: of all; at once: by number); -1: nobody."""
+    """Return who ends last of those before job `after` (-1: of all; at once: by
+    number); -1: nobody.
+    """
     found = -1
     for j in range(len(course.end_J)):
         end = course.end_J[j]
@@ -39,7 +45,9 @@ def _before(course: Course, after: int) -> int:
 @lean_part
 def _last_end(course: Course, chance_J: FloatArray) -> float:
     """Return the last end, in the mean over who comes."""
-    j, last, left = _before(course, -1), 0.0, 1.0
+    j = _before(course, -1)
+    last = 0.0
+    left = 1.0
     for _ in range(LATEST_MAX):
         if j < 0 or left < SELDOM:
             break
@@ -51,7 +59,9 @@ def _last_end(course: Course, chance_J: FloatArray) -> float:
 
 @lean_part
 def _near(course: Course, chance_J: FloatArray, j: int, last: float) -> float:
-    """Return by how much the end of job j stands for a last end then, 0 if it is later."""
+    """Return by how much the end of job j stands for a last end then, 0 if it is
+    later.
+    """
     if course.end_J[j] > last:
         return 0.0
     near: float = chance_J[j] * np.exp((course.end_J[j] - last) / (LAST_SHARE * last))
@@ -64,11 +74,13 @@ def _share_last_end(
 ) -> None:
     """Write by how much the last end is that of each job. near_J: scratch."""
     share_J[:] = 0.0
-    j, left = _before(course, -1), 1.0
+    j = _before(course, -1)
+    left = 1.0
     for _ in range(LATEST_MAX):
         if j < 0 or left < SELDOM or course.end_J[j] <= 0.0:
             break
-        last, total = course.end_J[j], 0.0
+        last = course.end_J[j]
+        total = 0.0
         for i in range(len(share_J)):
             near_J[i] = _near(course, chance_J, i, last)
             total += near_J[i]
@@ -81,7 +93,8 @@ def _share_last_end(
 @compiled_lean
 def mean_s(course: Course, goal: Goal) -> float:
     """Return the mean completion time, s."""
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     for j in range(len(goal.weight_J)):
         if course.end_J[j] < np.inf:
             total += goal.age_J[j] + course.end_J[j]
@@ -103,7 +116,9 @@ def _second(course: Course, goal: Goal, j: int) -> float:
 
 @compiled_lean
 def cost_of(course: Course, goal: Goal) -> float:
-    """Return what a course costs; jobs that never end cost nothing, whatever the values."""
+    """Return what a course costs; jobs that never end cost nothing, whatever the
+    values.
+    """
     cost: float = goal.makespan_jobs * _last_end(course, goal.chance_J)
     for j in range(len(goal.weight_J)):
         if course.end_J[j] < np.inf:
@@ -132,7 +147,9 @@ def cost_of(course: Course, goal: Goal) -> float:
 def weigh(
     course: Course, goal: Goal, weight_J: FloatArray, share_J: FloatArray
 ) -> None:
-    """Write ω: what one second by which each job ends sooner takes off the goal. share_J: scratch."""
+    """Write ω: what one second by which each job ends sooner takes off the goal.
+    share_J: scratch.
+    """
     _share_last_end(course, goal.chance_J, share_J, weight_J)
     for j in range(len(weight_J)):
         weight_J[j] = goal.weight_J[j]

@@ -1,22 +1,28 @@
-"""Play forward where GPUs are of several types: a market shares them out at each instant.
+"""Play forward where GPUs are of several types: a market shares them out at each
+instant.
 
-Axes: J jobs, or parts of them, V corners of their curves one job after the other, T GPU types, X columns.
+Axes: J jobs, or parts of them, V corners of their curves one job after the other, T GPU
+types, X columns.
 """
 
-# Where all GPUs are alike, one order of all pieces says who gets them (play.py). Of several types there is no
-# such order: a job is on one type at a time, so a piece on one gives way to pieces of the same job on
-# another. What is best at an instant, and prices at which each job wants just that, are a program's:
+# Where all GPUs are alike, one order of all pieces says who gets them (play.py). Of
+# several types there is no such order: a job is on one type at a time, so a piece on
+# one gives way to pieces of the same job on another. What is best at an instant, and
+# prices at which each job wants just that, are a program's:
 #
-#     max sum_j v_j sum_o G_jo y_jo  with  sum_o y_jo <= 1 for each job,  sum of k_o y_jo <= N_t for each type
+#     max sum_j v_j sum_o G_jo y_jo  with  sum_o y_jo <= 1 for each job,  sum of k_o
+#     y_jo <= N_t for each type
 #
-# y_jo being the part of its time that job j spends on option o, k_o GPUs of one type, and λ_t a dual: all of
-# a type's GPUs are wanted at its price, or fewer at a price of nothing. For few steps to find prices, demand
-# must not jump with them. So a job divides its time in proportion to exp((v G - λ_t k) / (SOFT x v G at
-# most)), and likewise for having nothing: the same program with the entropy of y in it. Prices take Newton's
-# steps, in logarithms, from those of the market before.
+# y_jo being the part of its time that job j spends on option o, k_o GPUs of one type,
+# and λ_t a dual: all of a type's GPUs are wanted at its price, or fewer at a price of
+# nothing. For few steps to find prices, demand must not jump with them. So a job
+# divides its time in proportion to exp((v G - λ_t k) / (SOFT x v G at most)), and
+# likewise for having nothing: the same program with the entropy of y in it. Prices take
+# Newton's steps, in logarithms, from those of the market before.
 #
-# A market is held once demand has strayed from what there is. Until then who comes divides its time at the
-# prices that are, and all have more or less of what they want, in proportion, so that all GPUs are used.
+# A market is held once demand has strayed from what there is. Until then who comes
+# divides its time at the prices that are, and all have more or less of what they want,
+# in proportion, so that all GPUs are used.
 
 from typing import NamedTuple
 
@@ -28,26 +34,28 @@ from coadapt.policies.castor.fluid.crowd import Course, Crowd, Curves, Goal
 from coadapt.policies.castor.fluid.goal import cost_of, mean_s, weigh
 from coadapt.policies.castor.fluid.play import own_values, whole_ends
 
-# Of what a job earns at most: of options so far apart one is e times as likely (tried: 0.02, 0.1).
+# Of what a job earns at most: of options so far apart one is e times as likely (tried:
+# 0.02, 0.1).
 SOFT = 0.05
-STEPS, CLOSE = (
-    16,
-    0.02,
-)  # of prices, at most, and how near to what there is demand must come (1)
-STEP_MAX, STIFF = (
-    1.5,
-    0.1,
-)  # of a price's logarithm; what demand is taken to yield to it besides (1)
-OPENING, NOTHING = (
-    0.1,
-    1e-3,
-)  # of the most that anybody would pay: first prices, and those that are none (1)
-SQUARINGS = 9  # of a number near 1, in place of the exponential: a third of a play less, no worse ends
+# of prices, at most, and how near to what there is demand must come (1)
+STEPS = 16
+CLOSE = 0.02
+# of a price's logarithm; what demand is taken to yield to it besides (1)
+STEP_MAX = 1.5
+STIFF = 0.1
+# of the most that anybody would pay: first prices, and those that are none (1)
+OPENING = 0.1
+NOTHING = 1e-3
+# of a number near 1, in place of the exponential: a third of a play less, no worse ends
+SQUARINGS = 9
 POWER = 2.0**SQUARINGS
 TURNED = 0.6  # of a price's longest step is left when it turns (1)
-STRAYED = 0.1  # of what there is: a market is held once demand is further from it (tried: 0.05)
-# Who ends within this part of the time since the play began, or these seconds, leaves its GPUs after it.
-AT_ONCE, AT_ONCE_S = 0.005, 2.0
+# of what there is: a market is held once demand is further from it (tried: 0.05)
+STRAYED = 0.1
+# Who ends within this part of the time since the play began, or these seconds, leaves
+# its GPUs after it.
+AT_ONCE = 0.005
+AT_ONCE_S = 2.0
 
 THERE, PRICE, NONE, WANTED, HAS, STEP = range(6)  # of a type; see Market
 LEFT, RATE, IDLE, KEEN, MOST = range(5)  # of a job; see Market
@@ -55,18 +63,20 @@ GPUS, SQUARES, DOES = range(3)  # of a job on a type; see Market
 
 
 class Market(NamedTuple):
-    """What changes during a play. Arrays with the columns above; here_J: who is in play, in its first places.
+    """What changes during a play. Arrays with the columns above; here_J: who is in
+    play, in its first places.
 
-    Of a type: GPUs that there are; their price, and the one that counts as none; how many are wanted, and how
-    many of them one has for each that it wants; the longest step of its price. Of a job: what it has left;
-    its rate; the part of its time with nothing; how many times e an option is likelier that earns 1 more; its
-    highest goodput. Of a job on a type: GPUs that it wants in the mean, and their squares; what it does on
-    them.
+    Of a type: GPUs that there are; their price, and the one that counts as none; how
+    many are wanted, and how many of them one has for each that it wants; the longest
+    step of its price. Of a job: what it has left; its rate; the part of its time with
+    nothing; how many times e an option is likelier that earns 1 more; its highest
+    goodput. Of a job on a type: GPUs that it wants in the mean, and their squares; what
+    it does on them.
 
-    first_JT: where each job's options of a type begin. part_V: how much of its time it has each, up to a
-    factor.
-    yields_TT: by how many fewer of each type (row) are wanted if the price of one (column) is higher by 1;
-    its last column is of solving for prices. soft: SOFT.
+    first_JT: where each job's options of a type begin. part_V: how much of its time it
+    has each, up to a factor.
+    yields_TT: by how many fewer of each type (row) are wanted if the price of one
+    (column) is higher by 1; its last column is of solving for prices. soft: SOFT.
     """
 
     type_XT: FloatArray
@@ -81,7 +91,9 @@ class Market(NamedTuple):
 
 @lean_part
 def _likelier(x: float) -> float:
-    """Return e to the power of POWER (x - 1), or nearly so: that power of x, found by squaring."""
+    """Return e to the power of POWER (x - 1), or nearly so: that power of x, found by
+    squaring.
+    """
     x = max(x, 0.0)
     for _ in range(SQUARINGS):
         x *= x
@@ -91,30 +103,30 @@ def _likelier(x: float) -> float:
 @lean_part
 def _divide(curves: Curves, market: Market, j: int, value: float) -> None:
     """Divide the time of job j over its options, and take in what it wants."""
-    type_XT, job_X, own_XT, part_V = (
-        market.type_XT,
-        market.job_JX[j],
-        market.own_JXT[j],
-        market.part_V,
-    )
-    num_types, first_T, highest = (
-        type_XT.shape[1],
-        market.first_JT[j],
-        value * market.job_JX[j, MOST],
-    )
+    type_XT = market.type_XT
+    job_X = market.job_JX[j]
+    own_XT = market.own_JXT[j]
+    part_V = market.part_V
+    num_types = type_XT.shape[1]
+    first_T = market.first_JT[j]
+    highest = value * market.job_JX[j, MOST]
     for t in range(num_types):
         own_XT[GPUS, t] = own_XT[SQUARES, t] = own_XT[DOES, t] = 0.0
-    job_X[IDLE], job_X[KEEN] = 1.0, 0.0
+    job_X[IDLE] = 1.0
+    job_X[KEEN] = 0.0
     if not highest > 0.0:
         return
     keen = 1.0 / (market.soft * highest)
-    each, nothing = keen / POWER, 1.0 - highest * keen / POWER
+    each = keen / POWER
+    nothing = 1.0 - highest * keen / POWER
     idle = total = _likelier(nothing)
     earns = value * each
     for t in range(num_types):
         price = type_XT[PRICE, t] * each
-        # Numbers without a sign, else numba asks of each whether it counts from the end.
-        begin, end = np.uint64(first_T[t]), np.uint64(first_T[t + 1])
+        # Numbers without a sign, else numba asks of each whether it counts from the
+        # end.
+        begin = np.uint64(first_T[t])
+        end = np.uint64(first_T[t + 1])
         for p in range(begin, end):
             part_V[p] = _likelier(
                 nothing + earns * curves.goodput_V[p] - price * curves.gpus_V[p]
@@ -127,9 +139,12 @@ def _divide(curves: Curves, market: Market, j: int, value: float) -> None:
             part *= curves.gpus_V[p]
             gpus += part
             squares += part * curves.gpus_V[p]
-        own_XT[GPUS, t], own_XT[SQUARES, t], own_XT[DOES, t] = gpus, squares, does
+        own_XT[GPUS, t] = gpus
+        own_XT[SQUARES, t] = squares
+        own_XT[DOES, t] = does
     whole = 1.0 / total
-    job_X[IDLE], job_X[KEEN] = idle * whole, keen
+    job_X[IDLE] = idle * whole
+    job_X[KEEN] = keen
     for t in range(num_types):
         for x in range(3):
             own_XT[x, t] *= whole
@@ -139,7 +154,8 @@ def _divide(curves: Curves, market: Market, j: int, value: float) -> None:
 @lean_part
 def _yield(market: Market, j: int) -> None:
     """Take in by how much job j yields to prices."""
-    own_XT, keen = market.own_JXT[j], market.job_JX[j, KEEN]
+    own_XT = market.own_JXT[j]
+    keen = market.job_JX[j, KEEN]
     for t in range(own_XT.shape[1]):
         market.yields_TT[t, t] += own_XT[SQUARES, t] * keen
         times = own_XT[GPUS, t] * keen
@@ -149,9 +165,11 @@ def _yield(market: Market, j: int) -> None:
 
 @lean_part
 def _solve(side_TX: FloatArray) -> None:
-    """Solve linear equations, one a row, whose last column is what they are equal to: there the solution is.
+    """Solve linear equations, one a row, whose last column is what they are equal to:
+    there the solution is.
 
-    Of prices they are semidefinite, but for scales and a diagonal, so no rows need to change places.
+    Of prices they are semidefinite, but for scales and a diagonal, so no rows need to
+    change places.
     """
     last = len(side_TX)
     for row in range(last):
@@ -167,11 +185,16 @@ def _solve(side_TX: FloatArray) -> None:
 
 @lean_part
 def _step(market: Market) -> bool:
-    """Move prices towards where all GPUs are wanted; return whether they are near enough already."""
-    type_XT, yields_TT, near = market.type_XT, market.yields_TT, True
+    """Move prices towards where all GPUs are wanted; return whether they are near
+    enough already.
+    """
+    type_XT = market.type_XT
+    yields_TT = market.yields_TT
+    near = True
     last = type_XT.shape[1]
     for t in range(last):
-        there, wanted = type_XT[THERE, t], type_XT[WANTED, t]
+        there = type_XT[THERE, t]
+        wanted = type_XT[WANTED, t]
         stays = wanted <= there and type_XT[PRICE, t] <= type_XT[NONE, t]
         near = near and (stays or abs(wanted - there) < CLOSE * there)
         for other in range(last):
@@ -190,7 +213,8 @@ def _step(market: Market) -> bool:
     for t in range(last):
         most = abs(type_XT[STEP, t])
         if yields_TT[t, last] * type_XT[STEP, t] < 0.0:
-            most *= TURNED  # else prices swing about that of a type to which many turn at once
+            # else prices swing about that of a type to which many turn at once
+            most *= TURNED
         step = min(max(yields_TT[t, last], -most), most)
         type_XT[STEP, t] = most if step > 0.0 else -most
         type_XT[PRICE, t] = max(type_XT[PRICE, t] * np.exp(step), type_XT[NONE, t])
@@ -199,7 +223,9 @@ def _step(market: Market) -> bool:
 
 @lean_part
 def _share_out(curves: Curves, market: Market, value_J: FloatArray, count: int) -> None:
-    """Hold a market of the first `count` in play: write prices, and divide the time of each at them."""
+    """Hold a market of the first `count` in play: write prices, and divide the time of
+    each at them.
+    """
     type_XT = market.type_XT
     for t in range(type_XT.shape[1]):
         type_XT[STEP, t] = STEP_MAX
@@ -219,10 +245,15 @@ def _share_out(curves: Curves, market: Market, value_J: FloatArray, count: int) 
 
 @lean_part
 def _strayed(market: Market) -> bool:
-    """Write how many GPUs one has for each that it wants; return whether a market is to be held."""
-    type_XT, strayed = market.type_XT, False
+    """Write how many GPUs one has for each that it wants; return whether a market is to
+    be held.
+    """
+    type_XT = market.type_XT
+    strayed = False
     for t in range(type_XT.shape[1]):
-        there, wanted, has = type_XT[THERE, t], type_XT[WANTED, t], 1.0
+        there = type_XT[THERE, t]
+        wanted = type_XT[WANTED, t]
+        has = 1.0
         if wanted > there or type_XT[PRICE, t] > type_XT[NONE, t]:
             strayed = strayed or abs(wanted - there) > STRAYED * there
             if wanted > (1.0 - STRAYED) * there:
@@ -233,23 +264,20 @@ def _strayed(market: Market) -> bool:
 
 @lean_part
 def _open(crowd: Crowd, market: Market, value_J: FloatArray, course: Course) -> None:
-    curves, type_XT = crowd.curves, market.type_XT
+    curves = crowd.curves
+    type_XT = market.type_XT
     for t in range(type_XT.shape[1]):
-        type_XT[THERE, t], type_XT[PRICE, t], type_XT[WANTED, t] = (
-            crowd.gpus_T[t],
-            0.0,
-            0.0,
-        )
+        type_XT[THERE, t] = crowd.gpus_T[t]
+        type_XT[PRICE, t] = 0.0
+        type_XT[WANTED, t] = 0.0
     for j in range(len(value_J)):
         market.job_JX[j, LEFT] = crowd.left_J[j]
         course.start_J[j] = course.end_J[j] = np.inf
         for t in range(type_XT.shape[1]):
             course.price_JT[j, t] = 0.0
         for p in range(curves.first_J[j], curves.first_J[j + 1]):
-            pays, t = (
-                value_J[j] * curves.goodput_V[p] / curves.gpus_V[p],
-                curves.type_V[p],
-            )
+            pays = value_J[j] * curves.goodput_V[p] / curves.gpus_V[p]
+            t = curves.type_V[p]
             if pays > type_XT[PRICE, t]:
                 type_XT[PRICE, t] = pays
     for t in range(type_XT.shape[1]):
@@ -259,10 +287,14 @@ def _open(crowd: Crowd, market: Market, value_J: FloatArray, course: Course) -> 
 
 @lean_part
 def _soonest(market: Market, count: int) -> float:
-    """Write the rate of each; return in how long the next one ends, infinity: nobody does."""
-    soonest_s, type_XT = np.inf, market.type_XT
+    """Write the rate of each; return in how long the next one ends, infinity: nobody
+    does.
+    """
+    soonest_s = np.inf
+    type_XT = market.type_XT
     for place in range(count):
-        j, rate = market.here_J[place], 0.0
+        j = market.here_J[place]
+        rate = 0.0
         for t in range(type_XT.shape[1]):
             rate += market.own_JXT[j, DOES, t] * type_XT[HAS, t]
         market.job_JX[j, RATE] = rate
@@ -273,7 +305,8 @@ def _soonest(market: Market, count: int) -> float:
 
 @lean_part
 def _end(market: Market, course: Course, j: int, now: float) -> None:
-    course.start_J[j], course.end_J[j] = min(course.start_J[j], now), now
+    course.start_J[j] = min(course.start_J[j], now)
+    course.end_J[j] = now
     for t in range(market.type_XT.shape[1]):
         market.type_XT[WANTED, t] -= market.own_JXT[j, GPUS, t]
         price = market.type_XT[PRICE, t]
@@ -288,15 +321,17 @@ def _play(
     value_J: FloatArray,
     course: Course,
 ) -> None:
-    """Write the course of a crowd at these values. coming_J: who comes, in that order."""
+    """Write the course of a crowd at these values. coming_J: who comes, in that
+    order.
+    """
     _open(crowd, market, value_J, course)
-    curves, job_JX, here_J, num_coming = (
-        crowd.curves,
-        market.job_JX,
-        market.here_J,
-        len(coming_J),
-    )
-    count, coming, now = 0, 0, 0.0
+    curves = crowd.curves
+    job_JX = market.job_JX
+    here_J = market.here_J
+    num_coming = len(coming_J)
+    count = 0
+    coming = 0
+    now = 0.0
     while True:
         while coming < num_coming and crowd.arrives_J[coming_J[coming]] <= now:
             j = here_J[count] = coming_J[coming]
@@ -333,7 +368,9 @@ def _play(
 
 
 def _market(crowd: Crowd, soft: float) -> Market:
-    curves, num_parts, num_types = crowd.curves, len(crowd.left_J), len(crowd.gpus_T)
+    curves = crowd.curves
+    num_parts = len(crowd.left_J)
+    num_types = len(crowd.gpus_T)
     whose_V = np.repeat(np.arange(num_parts), np.diff(curves.first_J))
     count_JT = np.bincount(
         whose_V * num_types + curves.type_V, minlength=num_parts * num_types
@@ -373,7 +410,9 @@ def _coming(crowd: Crowd) -> IntArray:
 
 
 def play_types(crowd: Crowd, value_J: FloatArray, soft: float = SOFT) -> Course:
-    """Return the course of a crowd at these values, part by part, on GPUs of several types."""
+    """Return the course of a crowd at these values, part by part, on GPUs of several
+    types.
+    """
     crowd, course = _offered(crowd), Course.room(len(value_J), len(crowd.gpus_T))
     _play(crowd, _market(crowd, soft), _coming(crowd), value_J, course)
     return course
@@ -382,20 +421,20 @@ def play_types(crowd: Crowd, value_J: FloatArray, soft: float = SOFT) -> Course:
 def settle_types(
     crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int
 ) -> tuple[FloatArray, Course, float]:
-    """Return the best values found from `value_J` on, the course of whole jobs at them, and its cost."""
+    """Return the best values found from `value_J` on, the course of whole jobs at them,
+    and its cost.
+    """
     crowd = _offered(crowd)
-    market, coming_J, num_jobs = (
-        _market(crowd, SOFT),
-        _coming(crowd),
-        len(goal.weight_J),
-    )
-    parts, least, value_J = (
-        Course.room(len(value_J), len(crowd.gpus_T)),
-        np.inf,
-        value_J.copy(),
-    )
+    market = _market(crowd, SOFT)
+    coming_J = _coming(crowd)
+    num_jobs = len(goal.weight_J)
+    parts = Course.room(len(value_J), len(crowd.gpus_T))
+    least = np.inf
+    value_J = value_J.copy()
     weight_J, share_J = np.empty((2, num_jobs))
-    own_J, best_J, best = np.empty(len(value_J)), value_J, parts
+    own_J = np.empty(len(value_J))
+    best_J = value_J
+    best = parts
     for turn in range(num_plays):
         _play(crowd, market, coming_J, value_J, parts)
         whole_J = np.empty(num_jobs)
@@ -407,11 +446,14 @@ def settle_types(
             goal = goal._replace(usual_s=mean_s(course, goal))
         cost = cost_of(course, goal)
         if turn == 0 or cost < least:
-            least, best_J, best = cost, value_J.copy(), course
+            least = cost
+            best_J = value_J.copy()
+            best = course
         if turn == num_plays - 1 or (
             not parts.price_JT.any() and np.isfinite(whole_J).all()
         ):
-            break  # or GPUs are never short: then no other values lead to another course
+            # or GPUs are never short: then no other values lead to another course
+            break
         weigh(course, goal, weight_J, share_J)
         own_values(crowd, parts, weight_J, own_J)
         both_J = (own_J > 0.0) & (value_J > 0.0)

@@ -1,15 +1,18 @@
-"""Play forward: what becomes of the jobs if GPUs always go where value x slope is largest, as a fluid.
+"""Play forward: what becomes of the jobs if GPUs always go where value x slope is
+largest, as a fluid.
 
-Axes: J jobs, V corners of the jobs' majorants one job after the other, P pieces (one per corner).
+Axes: J jobs, V corners of the jobs' majorants one job after the other, P pieces (one
+per corner).
 """
 
-# Why a fluid. At given values v_j the best use of N GPUs at an instant is max sum_j v_j G_j(k_j), sum_j k_j
-# <= N. With G_j replaced by its least concave majorant, that is: cut every curve into its straight pieces,
-# and hand out GPUs in falling order of v_j x slope until they are used up. The value of the piece that got
-# cut is the price of a GPU. Values stay as they are during a play, so the order of all pieces is sorted ONCE;
-# what changes when a job comes or ends is only how far down that order the GPUs reach (`cut`). Ends move it
-# down, arrivals up, and each move touches the jobs whose pieces it passes, nobody else: O((P + J) log J) a
-# play.
+# Why a fluid. At given values v_j the best use of N GPUs at an instant is max sum_j v_j
+# G_j(k_j), sum_j k_j <= N. With G_j replaced by its least concave majorant, that is:
+# cut every curve into its straight pieces, and hand out GPUs in falling order of v_j x
+# slope until they are used up. The value of the piece that got cut is the price of a
+# GPU. Values stay as they are during a play, so the order of all pieces is sorted ONCE;
+# what changes when a job comes or ends is only how far down that order the GPUs reach
+# (`cut`). Ends move it down, arrivals up, and each move touches the jobs whose pieces
+# it passes, nobody else: O((P + J) log J) a play.
 
 from typing import NamedTuple
 
@@ -42,11 +45,9 @@ from coadapt.policies.castor.fluid.goal import cost_of, mean_s, weigh
 # GPUs and progress below these are rounding (1).
 EPSILON = 1e-9
 FIRST = variable(0)
-DIGIT, LAST_KEY, NUMBER = (
-    (1 << DIGIT_BITS) - 1,
-    (1 << 2 * DIGIT_BITS) - 1,
-    (1 << NUMBER_BITS) - 1,
-)
+DIGIT = (1 << DIGIT_BITS) - 1
+LAST_KEY = (1 << 2 * DIGIT_BITS) - 1
+NUMBER = (1 << NUMBER_BITS) - 1
 
 
 @lean_part
@@ -74,7 +75,8 @@ def _expect(flow: Flow, j: int, end: float) -> None:
 @lean_part
 def _next(flow: Flow) -> int:
     """Return who ends next: of those at the same instant, the first."""
-    soonest_X, place = flow.soonest_X, 1
+    soonest_X = flow.soonest_X
+    place = 1
     while 2 * place < len(soonest_X):
         place = 2 * place + (soonest_X[2 * place] != soonest_X[place])
     return place - (len(soonest_X) >> 1)
@@ -84,16 +86,15 @@ def _next(flow: Flow) -> int:
 def _rank(flow: Flow) -> None:
     """Order pieces by falling worth (none below 0); what is alike stays in its order.
 
-    Bits of positive numbers are ordered as the numbers are. So pieces are sorted by two digits of how far
-    their bits are below the highest, the lower digit first, which is several times as fast as comparing; the
-    few that differ only in bits below change places then.
+    Bits of positive numbers are ordered as the numbers are. So pieces are sorted by two
+    digits of how far their bits are below the highest, the lower digit first, which is
+    several times as fast as comparing; the few that differ only in bits below change
+    places then.
     """
-    piece_PX, order_P, sorted_P, begin_XD = (
-        flow.piece_PX,
-        flow.order_P,
-        flow.sorted_P,
-        flow.begin_XD,
-    )
+    piece_PX = flow.piece_PX
+    order_P = flow.order_P
+    sorted_P = flow.sorted_P
+    begin_XD = flow.begin_XD
     bits_PX = piece_PX.view(np.int64)
     num_pieces = len(order_P)
     lowest = highest = max(bits_PX[0, WORTH], 0)
@@ -102,7 +103,8 @@ def _rank(flow: Flow) -> None:
         highest = max(highest, bits)
         if bits > 0 and (bits < lowest or lowest == 0):
             lowest = bits
-    span, shift = highest - lowest, 0
+    span = highest - lowest
+    shift = 0
     while span >> shift > LAST_KEY:
         shift += 1
     for digit in range(DIGIT + 1):
@@ -114,8 +116,10 @@ def _rank(flow: Flow) -> None:
         begin_XD[1, key >> DIGIT_BITS] += 1
     first = second = 0
     for digit in range(DIGIT + 1):
-        count, other = begin_XD[0, digit], begin_XD[1, digit]
-        begin_XD[0, digit], begin_XD[1, digit] = first, second
+        count = begin_XD[0, digit]
+        other = begin_XD[1, digit]
+        begin_XD[0, digit] = first
+        begin_XD[1, digit] = second
         first += count
         second += other
     for p in range(num_pieces):
@@ -128,7 +132,9 @@ def _rank(flow: Flow) -> None:
         begin_XD[1, digit] += 1
     last = order_P[0] >> NUMBER_BITS
     for rank in range(num_pieces):
-        key, p, place = order_P[rank] >> NUMBER_BITS, order_P[rank] & NUMBER, rank
+        key = order_P[rank] >> NUMBER_BITS
+        p = order_P[rank] & NUMBER
+        place = rank
         while (
             key == last
             and place > 0
@@ -146,9 +152,12 @@ def _rank(flow: Flow) -> None:
 
 @lean_part
 def _fill(flow: Flow, cut: int, free: float) -> tuple[int, float]:
-    """Hand out what is free down the order, from `cut` on; return the new cut, and what is free then."""
+    """Hand out what is free down the order, from `cut` on; return the new cut, and what
+    is free then.
+    """
     while free > EPSILON and cut < len(flow.order_P):
-        j, piece_X = flow.whose_R[cut], flow.piece_PX[flow.order_P[cut]]
+        j = flow.whose_R[cut]
+        piece_X = flow.piece_PX[flow.order_P[cut]]
         if flow.state_JX[j, HERE] and piece_X[WORTH] > 0.0:
             more = min(piece_X[WIDTH] - piece_X[TAKEN], free)
             piece_X[TAKEN] += more
@@ -164,7 +173,9 @@ def _fill(flow: Flow, cut: int, free: float) -> tuple[int, float]:
 def _admit(
     curves: Curves, flow: Flow, j: int, now: float, cut: int, free: float
 ) -> tuple[int, float]:
-    """Let job j take its pieces above `cut`; those at the end of the order give way. Return cut and free."""
+    """Let job j take its pieces above `cut`; those at the end of the order give way.
+    Return cut and free.
+    """
     flow.state_JX[j, HERE] = 1
     flow.job_JX[j, SINCE] = now
     _touch(flow, j)
@@ -213,7 +224,9 @@ def _leave(curves: Curves, flow: Flow, j: int, free: float) -> float:
 
 @lean_part
 def _renew(curves: Curves, flow: Flow, j: int, now: float) -> float:
-    """Book what job j did so far, set its new rate, and return when it will end at that."""
+    """Book what job j did so far, set its new rate, and return when it will end at
+    that.
+    """
     job_X = flow.job_JX[j]
     job_X[LEFT] = max(job_X[LEFT] - job_X[RATE] * (now - job_X[SINCE]), 0.0)
     job_X[SINCE] = now
@@ -233,13 +246,14 @@ def _begin(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> Non
         flow.piece_PX[p, TAKEN] = 0.0
     _rank(flow)
     for j in range(len(value_J)):
-        flow.job_JX[j, LEFT], flow.job_JX[j, RATE], flow.job_JX[j, SINCE] = (
-            crowd.left_J[j],
-            0.0,
-            0.0,
-        )
-        flow.state_JX[j, HERE], flow.state_JX[j, TOUCHED] = 0, 0
-        course.start_J[j], course.end_J[j], course.price_JT[j, 0] = np.inf, np.inf, 0.0
+        flow.job_JX[j, LEFT] = crowd.left_J[j]
+        flow.job_JX[j, RATE] = 0.0
+        flow.job_JX[j, SINCE] = 0.0
+        flow.state_JX[j, HERE] = 0
+        flow.state_JX[j, TOUCHED] = 0
+        course.start_J[j] = np.inf
+        course.end_J[j] = np.inf
+        course.price_JT[j, 0] = 0.0
     for place in range(len(flow.soonest_X)):
         flow.soonest_X[place] = np.inf
     flow.count_X[STACKED] = 0
@@ -248,9 +262,12 @@ def _begin(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> Non
 @lean_part
 def _play(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None:
     """Write the course of a crowd at these values."""
-    curves, num_jobs = crowd.curves, len(value_J)
+    curves = crowd.curves
+    num_jobs = len(value_J)
     _begin(crowd, flow, value_J, course)
-    next_coming, cut, free = FIRST, FIRST, crowd.gpus_T[0]
+    next_coming = FIRST
+    cut = FIRST
+    free = crowd.gpus_T[0]
     while True:
         ends = flow.soonest_X[1]
         arrives = (
@@ -263,7 +280,8 @@ def _play(crowd: Crowd, flow: Flow, value_J: FloatArray, course: Course) -> None
             break  # all have ended, or who is left can make no progress
         if ends <= arrives:
             j = _next(flow)
-            course.end_J[j], course.price_JT[j, 0] = now, _price(flow, cut, free)
+            course.end_J[j] = now
+            course.price_JT[j, 0] = _price(flow, cut, free)
             free = _leave(curves, flow, j, free)
             if crowd.next_J[j] >= 0:
                 cut, free = _admit(curves, flow, crowd.next_J[j], now, cut, free)
@@ -298,7 +316,9 @@ def whole_ends(end_J: FloatArray, next_J: IntArray, whole_J: FloatArray) -> None
 
 @lean_part
 def _best(curves: Curves, j: int, weight: float, price_T: FloatArray) -> float:
-    """Return min_k (weight + price k) / goodput(k) of job j, over all types; infinity: it can do nothing."""
+    """Return min_k (weight + price k) / goodput(k) of job j, over all types; infinity:
+    it can do nothing.
+    """
     least = np.inf
     for p in range(curves.first_J[j], curves.first_J[j + 1]):
         if curves.goodput_V[p] > 0.0:
@@ -315,7 +335,8 @@ def own_values(
 ) -> None:
     """Write the value of each at the price of its own end, 0 where there is none.
 
-    A second costs who is followed what it keeps the follower from: max_k (v G(k) - price k).
+    A second costs who is followed what it keeps the follower from: max_k (v G(k) -
+    price k).
     """
     curves = crowd.curves
     for part in range(len(own_J)):
@@ -351,14 +372,17 @@ def _at_price(
 
 
 def at_price(curves: Curves, weight_J: FloatArray, price_T: FloatArray) -> FloatArray:
-    """Return min_k (weight + price k) / goodput(k) per job: the value at which its end is best; 0: none."""
+    """Return min_k (weight + price k) / goodput(k) per job: the value at which its end
+    is best; 0: none.
+    """
     value_J = np.empty(len(weight_J))
     _at_price(curves, weight_J, price_T, value_J)
     return value_J
 
 
 class _Turns(NamedTuple):
-    """What plays find. value_J, best_J, own_J: values by part of a job; weight_J, share_J: of whole jobs.
+    """What plays find. value_J, best_J, own_J: values by part of a job; weight_J,
+    share_J: of whole jobs.
 
     played: the course of parts; whole, best: of whole jobs.
     """
@@ -379,16 +403,16 @@ def _keep(turns: _Turns) -> None:
     for part in range(len(turns.value_J)):
         turns.best_J[part] = turns.value_J[part]
     for j in range(len(turns.whole_J)):
-        turns.best.start_J[j], turns.best.end_J[j] = (
-            turns.played.start_J[j],
-            turns.whole_J[j],
-        )
+        turns.best.start_J[j] = turns.played.start_J[j]
+        turns.best.end_J[j] = turns.whole_J[j]
         turns.best.price_JT[j, 0] = turns.played.price_JT[j, 0]
 
 
 @lean_part
 def _free(course: Course) -> bool:
-    """Return whether GPUs are never short: then no other values lead to another course."""
+    """Return whether GPUs are never short: then no other values lead to another
+    course.
+    """
     short = False
     for j in range(len(course.end_J)):
         short = short or course.price_JT[j, 0] > 0.0 or course.end_J[j] == np.inf
@@ -399,7 +423,10 @@ def _free(course: Course) -> bool:
 def _settle(
     crowd: Crowd, flow: Flow, goal: Goal, turns: _Turns, num_plays: int
 ) -> float:
-    value_J, own_J, played, least = turns.value_J, turns.own_J, turns.played, np.inf
+    value_J = turns.value_J
+    own_J = turns.own_J
+    played = turns.played
+    least = np.inf
     course = Course(played.start_J, turns.whole_J, played.price_JT)
     for turn in range(max(num_plays, 1)):
         _play(crowd, flow, value_J, played)
@@ -430,7 +457,8 @@ def _settle(
         own_values(crowd, played, turns.weight_J, own_J)
         for j in range(len(value_J)):
             if own_J[j] > 0.0 and value_J[j] > 0.0:
-                # Half of the way in logarithms: where it is all of it, the values swing (tried).
+                # Half of the way in logarithms: where it is all of it, the values swing
+                # (tried).
                 value_J[j] = np.sqrt(value_J[j] * own_J[j])
     return least
 
@@ -438,11 +466,15 @@ def _settle(
 def settle(
     crowd: Crowd, value_J: FloatArray, goal: Goal, num_plays: int
 ) -> tuple[FloatArray, Course, float]:
-    """Return the best values found from `value_J` on, the course of whole jobs at them, and its cost."""
-    num_parts, num_jobs = len(value_J), len(goal.weight_J)
+    """Return the best values found from `value_J` on, the course of whole jobs at them,
+    and its cost.
+    """
+    num_parts = len(value_J)
+    num_jobs = len(goal.weight_J)
     best_J, own_J = np.empty((2, num_parts))
     weight_J, share_J, whole_J = np.empty((3, num_jobs))
-    played, best = Course.room(num_parts, 1), Course.room(num_jobs, 1)
+    played = Course.room(num_parts, 1)
+    best = Course.room(num_jobs, 1)
     turns = _Turns(
         value_J.copy(), best_J, own_J, weight_J, share_J, played, whole_J, best
     )
@@ -452,7 +484,9 @@ def settle(
 
 def play(crowd: Crowd, value_J: FloatArray) -> Course:
     """Return the course of a crowd at these values, part by part."""
-    none, nobody, played = np.empty(0), Course.room(0, 1), Course.room(len(value_J), 1)
+    none = np.empty(0)
+    nobody = Course.room(0, 1)
+    played = Course.room(len(value_J), 1)
     goal = Goal(
         none, none, none, none, none, none, makespan_jobs=0.0, tail=0.0, usual_s=1.0
     )

@@ -1,18 +1,21 @@
-"""The round's program: one option per job at most, its GPUs within what each type and tenant has.
+"""The round's program: one option per job at most, its GPUs within what each type and
+tenant has.
 
 Axes: J jobs, O options of a job, R resources (GPU types, then tenants with a quota).
 """
 
-# The choice at the prices that prove most uses about what there is; lawful.py makes it one that can be had.
+# The choice at the prices that prove most uses about what there is; lawful.py makes it
+# one that can be had.
 #
-# With several types that was 2.3 % below the best in the mean of rounds on Sia's cluster, and up to 18 %: a
-# job can take the place of another only once that one has found its place elsewhere. Whoever found none
-# waited, round after round. So the GPUs of two types at a time are given out anew, by dynamic programming,
-# while jobs elsewhere may stay there, until no two types gain (0.01 % below the best); in the end those of
-# all types. No choice that is better than the one at hand has an option that costs more at these prices
-# than it is below their bound (fixing by reduced costs), so few options are left. Where all types at once
-# are few enough steps, nothing is better than what is found; quotas are counted by their prices, then kept
-# as above.
+# With several types that was 2.3 % below the best in the mean of rounds on Sia's
+# cluster, and up to 18 %: a job can take the place of another only once that one has
+# found its place elsewhere. Whoever found none waited, round after round. So the GPUs
+# of two types at a time are given out anew, by dynamic programming, while jobs
+# elsewhere may stay there, until no two types gain (0.01 % below the best); in the end
+# those of all types. No choice that is better than the one at hand has an option that
+# costs more at these prices than it is below their bound (fixing by reduced costs), so
+# few options are left. Where all types at once are few enough steps, nothing is better
+# than what is found; quotas are counted by their prices, then kept as above.
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,12 +36,15 @@ from coadapt.policies.castor.program.prices import (
     spare,
 )
 
-MAX_EXACT_STEPS = 20_000_000  # inner steps of all dynamic programs of a round (measured: about 1 ns each)
+# inner steps of all dynamic programs of a round (measured: about 1 ns each)
+MAX_EXACT_STEPS = 20_000_000
 ROUNDING = 1e-12  # of the bound
 
 
 class Choice(NamedTuple):
-    """option_J: index, or WAIT. value: their sum; bound: no lawful choice has more. price_R: proves it."""
+    """option_J: index, or WAIT. value: their sum; bound: no lawful choice has more.
+    price_R: proves it.
+    """
 
     option_J: IntArray
     value: float
@@ -47,9 +53,11 @@ class Choice(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """What a program anew is of. anew_T: types whose GPUs are given out; stride_T: of them in its states.
+    """What a program anew is of. anew_T: types whose GPUs are given out; stride_T: of
+    them in its states.
 
-    open_JO: that may be taken; rows: jobs that have some there, `_open` says how many. net_O: scratch.
+    open_JO: that may be taken; rows: jobs that have some there, `_open` says how many.
+    net_O: scratch.
     """
 
     anew_T: BoolArray
@@ -63,13 +71,19 @@ class _Open(NamedTuple):
 def _open(
     options: Options, price_R: FloatArray, slack: float, room: _Open
 ) -> tuple[int, int]:
-    """Write the options that may be in a choice whose value is at most `slack` below the bound at `price_R`.
+    """Write the options that may be in a choice whose value is at most `slack` below
+    the bound at `price_R`.
 
-    Returns how many rows there are, and how many options are open in them on types that are given out anew.
+    Returns how many rows there are, and how many options are open in them on types that
+    are given out anew.
     """
-    num_rows, count, net_O = 0, 0, room.net_O
+    num_rows = 0
+    count = 0
+    net_O = room.net_O
     for j in range(len(options.tenant_J)):
-        tenant, most, before = options.tenant_J[j], 0.0, count
+        tenant = options.tenant_J[j]
+        most = 0.0
+        before = count
         extra = price_R[tenant] if tenant >= 0 else 0.0
         for o in range(len(net_O)):
             net_O[o] = -np.inf
@@ -88,7 +102,9 @@ def _open(
 
 
 class _Table(NamedTuple):
-    """Scratch of a program anew: best values by what is used, before a row and after it; choices by row."""
+    """Scratch of a program anew: best values by what is used, before a row and after
+    it; choices by row.
+    """
 
     value_2S: FloatArray
     choice_RS: NDArray[np.int16]
@@ -100,16 +116,21 @@ def _anew(
 ) -> None:
     """Write the best choice where all GPUs of some types are given out anew.
 
-    Each job has an open option there, or what it has elsewhere. Quotas count by their prices.
+    Each job has an open option there, or what it has elsewhere. Quotas count by their
+    prices.
     """
-    anew_T, stride_T, open_JO = room.anew_T, room.stride_T, room.open_JO
+    anew_T = room.anew_T
+    stride_T = room.stride_T
+    open_JO = room.open_JO
     value_2S, choice_RS = table
     num_rows, states = choice_RS.shape
     for j in range(len(found_J)):
         if found_J[j] != WAIT and anew_T[options.type_JO[j, found_J[j]]]:
             found_J[j] = WAIT
     for row in range(num_rows):
-        j, best_S, more_S = room.rows[row], value_2S[row % 2], value_2S[1 - row % 2]
+        j = room.rows[row]
+        best_S = value_2S[row % 2]
+        more_S = value_2S[1 - row % 2]
         price = price_R[options.tenant_J[j]] if options.tenant_J[j] >= 0 else 0.0
         kept = 0.0
         if found_J[j] != WAIT:
@@ -120,7 +141,8 @@ def _anew(
             more_S[s] = best_S[s] + kept
             choice_RS[row, s] = found_J[j]
         for o in range(open_JO.shape[1]):
-            gpus, of_type = options.gpus_JO[j, o], options.type_JO[j, o]
+            gpus = options.gpus_JO[j, o]
+            of_type = options.type_JO[j, o]
             if not (
                 open_JO[j, o]
                 and anew_T[of_type]
@@ -128,10 +150,8 @@ def _anew(
             ):
                 continue
             value = options.value_JO[j, o] - price * gpus
-            step, period = (
-                gpus * stride_T[of_type],
-                (options.capacity_R[of_type] + 1) * stride_T[of_type],
-            )
+            step = gpus * stride_T[of_type]
+            period = (options.capacity_R[of_type] + 1) * stride_T[of_type]
             for begin in range(0, states, period):
                 from_S = best_S[begin : begin + period - step]
                 to_S = more_S[begin + step : begin + period]
@@ -143,7 +163,8 @@ def _anew(
                     choice_S[s] = o if better else choice_S[s]
     left = states - 1
     for row in range(num_rows - 1, -1, -1):
-        j, o = room.rows[row], choice_RS[row, left]
+        j = room.rows[row]
+        o = choice_RS[row, left]
         found_J[j] = o
         if o != WAIT and anew_T[options.type_JO[j, o]]:
             left -= options.gpus_JO[j, o] * stride_T[options.type_JO[j, o]]
@@ -151,7 +172,8 @@ def _anew(
 
 @dataclass(slots=True)
 class _Found:
-    """The best choice so far, and its value. price_R, bound: a proof that none is better than that bound.
+    """The best choice so far, and its value. price_R, bound: a proof that none is
+    better than that bound.
 
     budget: inner steps that may yet be taken.
     """
@@ -164,12 +186,15 @@ class _Found:
     budget: int = MAX_EXACT_STEPS
 
     def try_anew(self, anew_T: BoolArray, *, alike: bool = False) -> bool:
-        """Give the GPUs of these types out anew; return whether that took steps, and few enough.
+        """Give the GPUs of these types out anew; return whether that took steps, and
+        few enough.
 
         What is found is taken if it is better, or (alike) no worse.
         """
-        options, capacity_R = self.options, self.options.capacity_R
-        stride_T, states = np.zeros(options.num_types, np.int64), 1
+        options = self.options
+        capacity_R = self.options.capacity_R
+        stride_T = np.zeros(options.num_types, np.int64)
+        states = 1
         for t in np.flatnonzero(anew_T).tolist():
             stride_T[t] = states
             states *= int(capacity_R[t]) + 1
@@ -193,11 +218,14 @@ class _Found:
         _anew(options, found_J, room, self.price_R, table)
         value = make_lawful(options, found_J, self.price_R)
         if value > self.value or (alike and value == self.value):
-            self.option_J, self.value = found_J, value
+            self.option_J = found_J
+            self.value = value
         return steps > 0
 
     def improve(self) -> bool:
-        """Give out two types at a time anew until none gain, then all; return whether none is better."""
+        """Give out two types at a time anew until none gain, then all; return whether
+        none is better.
+        """
         num_types = self.options.num_types
         before = -np.inf if num_types > 1 else self.value
         while self.value > before:
@@ -213,10 +241,8 @@ class _Found:
 
 def prove(options: Options) -> tuple[float, FloatArray]:
     """Return a bound of what lawful choices are worth, and prices that prove it."""
-    option_J, left_R = (
-        np.empty_like(options.tenant_J),
-        np.empty_like(options.capacity_R),
-    )
+    option_J = np.empty_like(options.tenant_J)
+    left_R = np.empty_like(options.capacity_R)
     free_R = np.zeros(len(left_R))
     bound = at_prices(options, free_R, option_J)
     spare(options, option_J, left_R)
@@ -228,10 +254,8 @@ def prove(options: Options) -> tuple[float, FloatArray]:
 
 def solve(options: Options) -> Choice:
     """Return a choice of nearly the most value, and the bound that proves how near."""
-    option_J, left_R = (
-        np.empty_like(options.tenant_J),
-        np.empty_like(options.capacity_R),
-    )
+    option_J = np.empty_like(options.tenant_J)
+    left_R = np.empty_like(options.capacity_R)
     bound, price_R = prove(options)
     at_prices(options, price_R, option_J)
     value = spare(options, option_J, left_R)

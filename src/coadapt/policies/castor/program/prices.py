@@ -1,15 +1,20 @@
-"""The round's program, and prices of its GPUs: each set of them proves what no choice can be worth more than.
+"""The round's program, and prices of its GPUs: each set of them proves what no choice
+can be worth more than.
 
 Axes: J jobs, O options of a job, R resources (GPU types, then tenants with a quota).
 """
 
-# max sum_j value[j, o_j]  subject to  sum of gpus over type t <= N_t, over tenant q <= Q_q.
+# max sum_j value[j, o_j]  subject to  sum of gpus over type t <= N_t, over tenant q <=
+# Q_q.
 #
-# Lagrangian duality. For prices u_r >= 0,  L(u) = sum_j max(0, max_o value - (u_type + u_tenant) gpus)
-# + sum_r u_r C_r  is at least the value of every lawful choice, whatever u is: a poor search costs tightness,
-# never truth. L is convex, and its slope along u_r is C_r minus what is used of r, so each price is found by
-# halving, in turns. That ends in kinks where several prices would have to move at once; steps down the whole
-# slope go on from there (of 1,024 GPUs of three types it takes the gap from 0.64 to 0.26 %).
+# Lagrangian duality. For prices u_r >= 0,  L(u) = sum_j max(0, max_o value - (u_type +
+# u_tenant) gpus)
+# + sum_r u_r C_r  is at least the value of every lawful choice, whatever u is: a poor
+#   search costs tightness,
+# never truth. L is convex, and its slope along u_r is C_r minus what is used of r, so
+# each price is found by halving, in turns. That ends in kinks where several prices
+# would have to move at once; steps down the whole slope go on from there (of 1,024 GPUs
+# of three types it takes the gap from 0.64 to 0.26 %).
 
 from typing import NamedTuple
 
@@ -19,10 +24,12 @@ from coadapt.goodput.compiled import compiled_lean, lean_part, variable
 from coadapt.policies.castor.arrays import FloatArray, IntArray
 
 TURNS = 3  # over all prices
-NEAR = 1.1  # a price is sought within this factor of what it was a turn before, then farther
+# a price is sought within this factor of what it was a turn before, then farther
+NEAR = 1.1
 HALVINGS = 60  # of the interval in which a price is searched
 FAR = 4.0  # bounds further apart are halved in logarithms (1)
-# Of the highest price: what is less is none. What is owed may make one worth 1e9 times all others (1).
+# Of the highest price: what is less is none. What is owed may make one worth 1e9 times
+# all others (1).
 LEAST = 1e-18
 SLOPE_STEPS = 60  # (tried: 200, no tighter)
 ROUNDING = 1e-12  # of a price, and of a bound: what is less is nothing (1)
@@ -32,8 +39,9 @@ LOW, HIGH, OPEN = range(3)  # of Search.between_XJ
 
 
 class Options(NamedTuple):
-    """value_JO: of each option, below 0 where there is none. gpus_JO, type_JO: what it takes. tenant_J: a
-    resource that the job's options use besides, or -1. capacity_R: GPUs of each resource, the types first.
+    """value_JO: of each option, below 0 where there is none. gpus_JO, type_JO: what it
+    takes. tenant_J: a resource that the job's options use besides, or -1. capacity_R:
+    GPUs of each resource, the types first.
     """
 
     value_JO: FloatArray
@@ -46,7 +54,9 @@ class Options(NamedTuple):
 
 @compiled_lean
 def spare(options: Options, option_J: IntArray, left_R: IntArray) -> float:
-    """Write what a choice leaves of each resource (below 0: short); return what it is worth."""
+    """Write what a choice leaves of each resource (below 0: short); return what it is
+    worth.
+    """
     total = 0.0
     for r in range(len(left_R)):
         left_R[r] = options.capacity_R[r]
@@ -62,21 +72,28 @@ def spare(options: Options, option_J: IntArray, left_R: IntArray) -> float:
 
 @lean_part
 def _best(options: Options, price_R: FloatArray, j: int) -> tuple[int, float]:
-    """Return the option that earns job j most beyond its price, and that; WAIT and 0: none does."""
-    best, most, tenant = WAIT, 0.0, options.tenant_J[j]
+    """Return the option that earns job j most beyond its price, and that; WAIT and 0:
+    none does.
+    """
+    best = WAIT
+    most = 0.0
+    tenant = options.tenant_J[j]
     extra = price_R[tenant] if tenant >= 0 else 0.0
     for o in range(options.value_JO.shape[1]):
         if options.value_JO[j, o] > 0.0:
             price = price_R[options.type_JO[j, o]] + extra
             net = options.value_JO[j, o] - price * options.gpus_JO[j, o]
             if net > most:
-                best, most = o, net
+                best = o
+                most = net
     return best, most
 
 
 @compiled_lean
 def at_prices(options: Options, price_R: FloatArray, option_J: IntArray) -> float:
-    """Write the choice at `price_R` into `option_J`; return the bound that they prove."""
+    """Write the choice at `price_R` into `option_J`; return the bound that they
+    prove.
+    """
     total = 0.0
     for r in range(len(price_R)):
         total += price_R[r] * options.capacity_R[r]
@@ -87,9 +104,11 @@ def at_prices(options: Options, price_R: FloatArray, option_J: IntArray) -> floa
 
 
 class Search(NamedTuple):
-    """A search for prices. best_R: those that proved least; price_R, option_J, left_R: of the last step.
+    """A search for prices. best_R: those that proved least; price_R, option_J, left_R:
+    of the last step.
 
-    between_XJ: of halving: choices at its lower and its higher price, and jobs of which these differ.
+    between_XJ: of halving: choices at its lower and its higher price, and jobs of which
+    these differ.
     """
 
     best_R: FloatArray
@@ -112,7 +131,8 @@ def search_of(options: Options, best_R: FloatArray) -> Search:
 
 @lean_part
 def _prove(options: Options, search: Search, bound: float) -> float:
-    """Write the choice at the present prices and what it leaves; return the bound that they prove.
+    """Write the choice at the present prices and what it leaves; return the bound that
+    they prove.
 
     They are kept if that is below `bound`.
     """
@@ -135,8 +155,11 @@ def _used(options: Options, j: int, o: int, r: int) -> int:
 
 @lean_part
 def _ask(options: Options, search: Search, r: int, price: float, num_open: int) -> int:
-    """Write what the first `num_open` of the open jobs choose if r has that price; return what they use."""
-    used, open_J = 0, search.between_XJ[OPEN]
+    """Write what the first `num_open` of the open jobs choose if r has that price;
+    return what they use.
+    """
+    used = 0
+    open_J = search.between_XJ[OPEN]
     search.price_R[r] = price
     for place in range(num_open):
         search.option_J[place], _ = _best(options, search.price_R, open_J[place])
@@ -155,16 +178,20 @@ def _note(search: Search, bound: int, num_open: int) -> None:
 
 @lean_part
 def _halve_one(options: Options, search: Search, r: int, highest: float) -> None:
-    """Write the least price of r at which no more of it is used than there is, others as they are.
+    """Write the least price of r at which no more of it is used than there is, others
+    as they are.
 
-    Who chooses alike at a lower and at a higher price does so between them, as what options earn beyond
-    their price is linear in it. So few are asked again.
+    Who chooses alike at a lower and at a higher price does so between them, as what
+    options earn beyond their price is linear in it. So few are asked again.
     """
     low_J, high_J, open_J = search.between_XJ
-    capacity, num_open, certain = options.capacity_R[r], len(open_J), 0
+    capacity = options.capacity_R[r]
+    num_open = len(open_J)
+    certain = 0
     for j in range(num_open):
         open_J[j] = j
-    low, high = search.price_R[r] / NEAR, search.price_R[r] * NEAR
+    low = search.price_R[r] / NEAR
+    high = search.price_R[r] * NEAR
     if high <= 0.0 or _ask(options, search, r, high, num_open) > capacity:
         high = highest
         _ask(options, search, r, high, num_open)
@@ -172,13 +199,15 @@ def _halve_one(options: Options, search: Search, r: int, highest: float) -> None
     if _ask(options, search, r, low, num_open) <= capacity:
         if low <= 0.0:
             return
-        low, high = 0.0, low
+        high = low
+        low = 0.0
         _note(search, HIGH, num_open)
         if _ask(options, search, r, low, num_open) <= capacity:
             return
     _note(search, LOW, num_open)
     for _ in range(HALVINGS):
-        before, num_open = num_open, 0
+        before = num_open
+        num_open = 0
         for place in range(before):
             j = open_J[place]
             if low_J[j] == high_J[j]:
@@ -201,8 +230,8 @@ def _halve_one(options: Options, search: Search, r: int, highest: float) -> None
 
 @compiled_lean
 def halve(options: Options, search: Search, bound: float) -> float:
-    """Search prices by halving from 0 on; return the least bound that was met on the way to them, or the one
-    that 0 proves.
+    """Search prices by halving from 0 on; return the least bound that was met on the
+    way to them, or the one that 0 proves.
     """
     highest = 0.0
     for j in range(options.value_JO.shape[0]):
@@ -219,7 +248,8 @@ def halve(options: Options, search: Search, bound: float) -> float:
 
 @compiled_lean
 def descend(options: Options, search: Search, bound: float, value: float) -> float:
-    """Search on by steps down the bound's slope (Polyak; value: of any choice); return a bound no higher.
+    """Search on by steps down the bound's slope (Polyak; value: of any choice); return
+    a bound no higher.
 
     One price was found by halving: nothing is left to do.
     """
