@@ -730,6 +730,7 @@ class Run:
         if (recorder := self._step_loop.trained.recorder) is not None:
             recorder.evidence.kept = lambda: self._saver.items
             recorder.begin(self._rescaler.models)
+        self._step_loop.trained.gathers.watch()
         if session.adaptive and (
             self.rank == 0 or session.config.rescale_dir is not None
         ):

@@ -170,6 +170,8 @@ class Session:
     model_is_sharded: bool = False
     weights: PassWeights = field(default_factory=PassWeights)
     loss_scaled: bool = False  # by mixed precision's loss scaler
+    # torch's own gather of a pass's rows, by its name, once the loop has called it.
+    raw_gather: str = ""
     # `run.gather` was called: a step's samples are to be seen in one pass.
     gathers: bool = False
     needs_two: bool = False

@@ -1,47 +1,48 @@
-"""Refuse torch's own all_gather of a pass whose shares have different sizes.
+"""Refuse torch's own all_gather of a pass whose shares have different sizes."""
 
-torch wants as many rows of every replica. Where a step cannot be shared equally, gloo
-ends the process without a Python error, and NCCL waits or returns wrong rows. So while
-a run trains, a gather of the pass's rows is looked at before it begins: `run.gather`
-takes any shares.
-"""
+# torch wants as many rows of every replica. Where a step cannot be shared equally, gloo
+# ends the process without a Python error, and NCCL waits or returns wrong rows. So
+# while a run trains, a gather of the pass's rows is looked at before it begins:
+# `run.gather` takes any shares. Once a loop has called one, a replica that would make
+# shares unequal does not join (rescale/dry_step.py).
+#
+# What calls it under another name (`from torch.distributed import all_gather`, before
+# the run trains) is not seen.
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from coadapt.model import InputError
-from coadapt.train.samples.order import STAND_IN
+from coadapt.train.group.group import gather_all
 from coadapt.train.session import Session
 
 NAMES = ("all_gather", "all_gather_into_tensor")
 ALLOWED = (
-    "run.gather(tensor), which takes any number of rows of each replica; or a batch that "
-    "the replicas can share equally, with drop_last=True"
+    "run.gather(tensor), which takes any number of rows of each replica; or a batch "
+    "that the replicas can share equally, with drop_last=True"
 )
 
 
-def given(name: str, samples: int, size: int) -> str:
-    """Return what to say of a gather that cannot be."""
-    return (
-        f"torch.distributed.{name} of a pass's rows, in a step of {samples} samples on "
-        f"{size} replicas"
-    )
+def check_shares(name: str, samples: int, size: int) -> None:
+    """Raise InputError where a loop that calls `name` could not gather such a step."""
+    if name and samples % size:
+        given = (
+            f"torch.distributed.{name} of a pass's rows, in a step of {samples} "
+            f"samples on {size} replicas"
+        )
+        raise InputError("loop", given, ALLOWED)
 
 
-@dataclass(slots=True)
 class RawGathers:
-    """Looks at torch's gathers while a run trains. name: of the last one of a pass's
-    rows, empty without.
-    """
+    """Looks at torch's gathers while a run trains."""
 
-    session: Session
-    name: str = ""
-    _originals: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._originals: dict[str, Callable[..., Any]] = {}
 
     def watch(self) -> None:
         """Begin to look."""
@@ -77,23 +78,18 @@ class RawGathers:
         return gather
 
     def _look(self, name: str, tensor: object) -> None:
-        session = self.session
+        session = self._session
         current = session.current
-        size = session.group.size
+        group = session.group
         if current is None or session.figures.validation is not None:
             return
-        rows = current.num_samples or STAND_IN
-        if not (isinstance(tensor, Tensor) and tensor.dim() and len(tensor) == rows):
+        if not (isinstance(tensor, Tensor) and tensor.dim()):
             return
-        self.name = name
-        if current.step_samples % size:
-            raise InputError("loop", given(name, current.step_samples, size), ALLOWED)
-
-
-def check_shares(name: str, samples: int, members: Sequence[str]) -> None:
-    """Raise InputError where a loop that calls `name` could not gather a step of
-    `samples`.
-    """
-    size = len(members)
-    if name and samples % size:
-        raise InputError("loop", given(name, samples, size), ALLOWED)
+        if len(tensor) == current.num_samples and tensor.dim() > 1:
+            session.raw_gather = name
+        # All replicas are in the same call, so they can say how many rows they have.
+        if (
+            current.step_samples % group.size
+            and len(set(gather_all(group, len(tensor)))) > 1
+        ):
+            check_shares(name, current.step_samples, group.size)

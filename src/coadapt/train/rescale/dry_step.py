@@ -40,8 +40,10 @@ import torch
 from torch import Tensor, nn
 
 from coadapt.goodput.batch import split_total
+from coadapt.model import InputError
 from coadapt.model.rescale import RescaleOrder
 from coadapt.train.checkpoint.writer import copy_to_host
+from coadapt.train.group.raw_gather import check_shares
 from coadapt.train.memory_ceiling import is_out_of_memory
 from coadapt.train.nested import map_leaves, tensors_in
 from coadapt.train.rng import restore_rng, rng_state
@@ -117,6 +119,7 @@ class CallNotes:
                 **_call_of(pair.model.module, args, kwargs, self._session.group.device),
                 "num_samples": current.num_samples,
                 "total": self._session.data.batch.total,
+                "raw_gather": self._session.raw_gather,
             }
 
         return note
@@ -224,7 +227,12 @@ class DryStep:
     ) -> list[str]:
         """Return what could not be tried of one model."""
         noted = cast("int", call["num_samples"])
-        own = self._own_samples(cast("int", call["total"]), order)
+        total = cast("int", call["total"])
+        own = self._own_samples(total, order)
+        try:
+            check_shares(str(call.get("raw_gather", "")), total, len(order.members))
+        except InputError as error:
+            raise DryStepError(f"before joining: {error}") from None
         num_samples = min(noted, own)
         error = self._failure(pair, call, num_samples)
         if error is None:

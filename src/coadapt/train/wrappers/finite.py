@@ -47,7 +47,7 @@ class FiniteLook:
         elif self._pending is None:
             at_hand = torch.empty((), dtype=total.dtype, pin_memory=True)
             at_hand.copy_(total, non_blocking=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's own
             event.record()
             self._pending = (step, at_hand, event)
 
@@ -56,7 +56,7 @@ class FiniteLook:
         if self._pending is None:
             return
         step, total, event = self._pending
-        if event.query():
+        if event.query():  # type: ignore[no-untyped-call]  # torch's own
             self._pending = None
             self._judge(step, float(total))
 

@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coadapt.model import BatchRule, InputError
+from coadapt.train.group.raw_gather import RawGathers
 from coadapt.train.noise.noise_scale import GradNorms
 from coadapt.train.noise.norm_layers import LayerRows
 from coadapt.train.noise.norms import NormMeter
@@ -99,6 +100,7 @@ class TrainedPairs:
         self.recorder = None if folder is None else StepRecorder(session, folder)
         self.drift = DriftCheck(session)
         self.beside = BesideCheck(session)
+        self.gathers = RawGathers(session)
         self.unused = UnusedParameters(session)
         self.rule: OwnRule | None = None
         self._session = session
@@ -264,6 +266,7 @@ class TrainedPairs:
     def close(self) -> None:
         """The group is about to end: let go of it, and of what outlives it."""
         self.beside.close()
+        self.gathers.close()
         for pair in self._pairs:
             pair.gradients.check.close()
             pair.model.let_go()
