@@ -229,10 +229,7 @@ class DryStep:
         noted = cast("int", call["num_samples"])
         total = cast("int", call["total"])
         own = self._own_samples(total, order)
-        try:
-            check_shares(str(call.get("raw_gather", "")), total, len(order.members))
-        except InputError as error:
-            raise DryStepError(f"before joining: {error}") from None
+        _check_gathers(str(call.get("raw_gather", "")), total, order)
         num_samples = min(noted, own)
         error = self._failure(pair, call, num_samples)
         if error is None:
@@ -295,6 +292,18 @@ class DryStep:
             buckets.clear()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+
+
+def _check_gathers(name: str, total: int, order: RescaleOrder) -> None:
+    """Raise DryStepError where torch's gather `name` needs shares of equal size."""
+    try:
+        check_shares(
+            name,
+            total if order.batch is None else order.batch.total,
+            len(order.members),
+        )
+    except InputError as error:
+        raise DryStepError(f"before joining: {error}") from None
 
 
 def _sure(what: str, error: Exception) -> str:

@@ -60,7 +60,7 @@ class ElasticModel(nn.Module):
         """
         super().__init__()
         self.module = module
-        self.register_load_state_dict_pre_hook(_as_part)
+        self.register_load_state_dict_pre_hook(_as_part)  # type: ignore[no-untyped-call]  # torch's own
         self._session = session
         self._gradients = gradients
         self.ddp_given = ddp
@@ -228,7 +228,7 @@ class ElasticModel(nn.Module):
         """
         own = self.module.state_dict(keep_vars=True)
         names = {_plain(name): name for name in own}
-        state = {}
+        state: dict[str, object] = {}
         for key, value in state_dict.items():
             name = names.get(_plain(key), key)
             if isinstance(value, Tensor) and name in own:
