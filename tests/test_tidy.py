@@ -90,7 +90,7 @@ SAMPLES: list[tuple[str, str, str, str]] = [
     ),
     ("module-docstring", "sim/a.py", DOC + "# why\n" * 40, "x = 1\n"),
     ("module-docstring", "sim/a.py", '"""1\n2\n3\n4\n5\n"""\n', "x = 1\n"),
-    ("module-docstring", "sim/a.py", "", '"""1\n2\n3\n4\n5\n6\n"""\n'),
+    ("module-docstring", "sim/a.py", "", '"""1\n2\n3\n4\n5\n6\n7\n8\n9\n"""\n'),
     ("pure-floors", "core/a.py", "import math", "import time"),
     ("pure-floors", "model/a.py", "from typing import Any", "from os.path import join"),
     ("pure-floors", "policies/a.py", "import importlib.metadata", "def f():\n    import concurrent.futures"),

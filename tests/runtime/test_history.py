@@ -251,7 +251,12 @@ def test_points_carry_batch_and_efficiency(books: Books) -> None:
         at=30.0, total_batch=None, efficiency=None, progress=50.0, step_time_s=None
     )
     second = Point(
-        at=60.0, total_batch=400, efficiency=0.5, progress=50.0, step_time_s=0.25
+        at=60.0,
+        total_batch=400,
+        efficiency=0.5,
+        progress=50.0,
+        step_time_s=0.25,
+        noise_scale=200.0,
     )
     assert books.job.points == [first, second]
 

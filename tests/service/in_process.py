@@ -30,6 +30,7 @@ from coadapt.service.auth import Credentials
 from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
+from coadapt.service.page.decisions import DecisionLog
 
 TOKEN = "open-sesame"
 NODE = Node(id="here", num_gpus=4, gpu_type="cpu")
@@ -87,6 +88,7 @@ class InProcess:
         self.executor = ObedientExecutor(self.clock.now)
         self.index = JobIndex(folder / "jobs.sqlite")
         self.tally = Tally()
+        self.decisions = DecisionLog()
         self.latencies = Latencies(self.tally.registry)
         self.latencies.watch_journal(folder / "journal.sqlite")
         writer = IndexWriter(self.index, self.store.numbered_events, SchedulerConfig())
@@ -107,6 +109,7 @@ class InProcess:
             observers=(
                 writer,
                 self.tally,
+                self.decisions,
                 lambda *_: self.handled_on.append(threading.get_ident()),
             ),
         )
@@ -140,6 +143,7 @@ class InProcess:
             latencies=self.latencies,
             credentials=self.credentials,
             to_come=partial(tuple, self.to_come),
+            decisions=self.decisions,
         )
 
     @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coadapt.core.accounting import may_train, num_gpus_held
-from coadapt.core.commands import Command, SetAlarm, Solve
+from coadapt.core.commands import Command, JobCommand
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -27,7 +27,7 @@ from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, Order, SchedulerState, Status
 from coadapt.model import Grant, JobId, JobSpec, Measured, Usage
 from coadapt.model.quick_init import quick_init
-from coadapt.runtime.snapshot import job_efficiency
+from coadapt.runtime.snapshot import job_efficiency, noise_scale, own_metrics
 from coadapt.runtime.story import replicas_of_change, told_in_place, why_now
 
 # Points kept per job: when full, every other one goes, so that a month of reports fits
@@ -63,6 +63,10 @@ class Span:
 class Point:
     """One training report. efficiency: Pollux eq. 7 at the total batch; None before the
     noise is known.
+
+    noise_scale: in samples, None before it is known, or where it has no bound.
+    metrics: the user's figures. Both are missing from a history that an earlier version
+    wrote.
     """
 
     at: float
@@ -70,6 +74,8 @@ class Point:
     efficiency: float | None
     progress: float
     step_time_s: float | None
+    noise_scale: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +221,7 @@ class Recorder:
         # Reports are most of all events: they and the other events of one job must not
         # cost a scan of all.
         named = (
-            {c.job for c in commands if not isinstance(c, Solve | SetAlarm)}
+            {c.job for c in commands if isinstance(c, JobCommand)}
             if commands
             else set()
         )
@@ -298,6 +304,8 @@ class Recorder:
                 efficiency=job_efficiency(record),
                 progress=record.measured.progress,
                 step_time_s=event.report.step_time_s,
+                noise_scale=noise_scale(record),
+                metrics=own_metrics(record),
             )
         )
         if len(job.points) > NUM_POINTS_MAX:

@@ -85,6 +85,23 @@ def latest_spans(index: JobIndex, job: JobId, until: float, number: int) -> list
     return _spans(index.rows(job, SPAN, latest=number), until)
 
 
+def spans_of(index: JobIndex, job: JobId, until: float) -> list[Span]:
+    """Return all stretches in which a job's state and what it held did not change, up
+    to `until` (s).
+    """
+    return _spans(index.rows(job, SPAN), until)
+
+
+def points_of(index: JobIndex, job: JobId) -> list[Point]:
+    """Return what a job reported, in order."""
+    return [_point(row) for row in index.rows(job, POINT)]
+
+
+def rescales_of(index: JobIndex, job: JobId) -> list[MeasuredRescale]:
+    """Return what a job's starts and changes of replicas cost, in order."""
+    return [rescale_of(row)[0] for row in index.rows(job, RESCALE)]
+
+
 def whole_history(index: JobIndex, state: SchedulerState) -> History:
     """Return all that the index knows; live jobs have the figures of `state`, which is
     of the same event.
@@ -216,8 +233,13 @@ def _spans(rows: list[Row], until: float) -> list[Span]:
 
 
 def _point(row: Row) -> Point:
+    payload = cast("list[Json]", row.payload)
     total, efficiency, progress, step_time_s = cast(
-        "tuple[int | None, float | None, float, float | None]", row.payload
+        "tuple[int | None, float | None, float, float | None]", payload[:4]
+    )
+    # Rows of earlier versions end here.
+    noise_scale, metrics = cast(
+        "tuple[float | None, dict[str, float]]", payload[4:] or (None, {})
     )
     return Point(
         at=row.at,
@@ -225,6 +247,8 @@ def _point(row: Row) -> Point:
         efficiency=efficiency,
         progress=progress,
         step_time_s=step_time_s,
+        noise_scale=noise_scale,
+        metrics=metrics,
     )
 
 

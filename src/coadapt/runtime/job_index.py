@@ -298,6 +298,20 @@ class JobIndex:
         """Return the jobs that ended before `at` (s), the oldest first."""
         return self._ended_where("ended_at < ?", [at], "ended_at, id", -1)
 
+    def ended_use(self, since: float) -> list[tuple[str, int, float]]:
+        """Return of each tenant how many jobs ended since `since` (s), and their
+        GPU-seconds.
+        """
+        query = (
+            "SELECT tenant, COUNT(*), "
+            "SUM(json_extract(payload, '$.picture.attained_service_gpu_s')) "
+            "FROM ended WHERE ended_at >= ? GROUP BY tenant ORDER BY tenant"
+        )
+        with self._lock:
+            self._write_ended()
+            found = self._database.execute(query, (since,)).fetchall()
+        return [(tenant, number, gpu_s or 0.0) for tenant, number, gpu_s in found]
+
     def ids_beginning(self, text: str, limit: int) -> list[JobId]:
         """Return ids of ended jobs that begin so, in order."""
         with self._lock:

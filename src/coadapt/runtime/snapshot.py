@@ -2,6 +2,7 @@
 page and a simulation.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import fields
 from itertools import islice
@@ -13,6 +14,13 @@ from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.goodput.efficiency import efficiency
 from coadapt.model import Measured, NodeId, Usage
+from coadapt.model.measured import (
+    NOT_FINITE,
+    PERCENT_DONE,
+    RANK,
+    RATIO,
+    REMAINING_S,
+)
 from coadapt.model.wire import Json, to_json
 from coadapt.runtime.story import why_now
 
@@ -25,6 +33,11 @@ _SHOWN = {
     kind: tuple(each.name for each in fields(kind) if each.name not in _NOT_SHOWN)
     for kind in (Measured, Usage)
 }
+
+# Of the user's own figures so many are kept over time, per job.
+METRICS_KEPT = 4
+# Metrics by which the trainer speaks to the scheduler.
+_SCHEDULER_METRICS = frozenset({RANK, RATIO, NOT_FINITE, PERCENT_DONE, REMAINING_S})
 
 _PLACE = attrgetter("submitted_at", "id")
 
@@ -182,6 +195,31 @@ def _silent_s(job: JobRecord, at: float) -> float | None:
     """
     last_at = job.running.reported_at
     return None if last_at is None or not job.trains_on else max(at - last_at, 0.0)
+
+
+def noise_scale(job: JobRecord) -> float | None:
+    """Return the gradient noise scale in samples, None while it is not known or has no
+    bound.
+    """
+    grad = job.measured.grad
+    if grad is None:
+        return None
+    scale = grad.noise_scale(job.spec.batch.initial)
+    return scale if math.isfinite(scale) else None
+
+
+def own_metrics(job: JobRecord) -> dict[str, float]:
+    """Return what the job's script reports of itself, such as its loss: at most
+    METRICS_KEPT finite figures.
+    """
+    named = [
+        (name, value)
+        for name, value in job.measured.metrics.items()
+        if name not in _SCHEDULER_METRICS and math.isfinite(value)
+    ]
+    # The loss first, then by name: the same ones in each report.
+    named.sort(key=lambda item: (item[0] != "loss", item[0]))
+    return dict(named[:METRICS_KEPT])
 
 
 def job_efficiency(job: JobRecord) -> float | None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, TypeVar, cast
 
@@ -76,6 +76,10 @@ from coadapt.service.listing import (
 )
 from coadapt.service.live_loop import LiveLoop, commit
 from coadapt.service.logs import stream_logs
+from coadapt.service.page import routes as page_routes
+from coadapt.service.page import shell
+from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.live import LiveSource
 from coadapt.service.reports.answer import answer
 from coadapt.service.reports.budget import ReportBudget
 from coadapt.service.reports.groups import ReportGroups
@@ -124,6 +128,7 @@ class Service:
     shares_disk: bool = True
     engine_trouble: Callable[[], str] = str
     nodes: KeepsNodes | None = None
+    decisions: DecisionLog = field(default_factory=DecisionLog)
 
 
 class ListQuery(BaseModel):
@@ -197,7 +202,16 @@ def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
     app.state.service = service
     app.state.reports = groups
     app.state.throttle = Throttle()
-    for part in (router, tenants.router, nodes.router, pruning.router):
+    page_routes.install(app, _page_source(service))
+    app.include_router(shell.router)
+    parts = (
+        router,
+        tenants.router,
+        nodes.router,
+        pruning.router,
+        page_routes.router,
+    )
+    for part in parts:
         app.include_router(
             part, responses=errors.RESPONSES, dependencies=[Depends(BEARER)]
         )
@@ -445,6 +459,18 @@ async def notices(request: Request) -> dict[str, JsonValue]:
     service = _service(request)
     found = await asyncio.to_thread(service.loop.notices)
     return {"notices": [*filter(None, (*found, service.engine_trouble()))]}
+
+
+def _page_source(service: Service) -> LiveSource:
+    return LiveSource(
+        loop=service.loop,
+        index=service.index,
+        policy=service.policy,
+        log=service.read_log,
+        engine_trouble=service.engine_trouble,
+        nodes=service.nodes,
+        decisions=service.decisions,
+    )
 
 
 def _submission(job: Mapping[str, Json]) -> tuple[float, str]:

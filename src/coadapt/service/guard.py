@@ -12,6 +12,7 @@ from coadapt.model import JobId
 from coadapt.model.contract_env import STATUS_ROUTE
 from coadapt.service.auth import Caller, Credentials
 from coadapt.service.limits import JOB_FILE_BYTES_MAX
+from coadapt.service.page.shell import is_open
 
 # A training report is below 10 kB, a job file with a long script below 100 kB.
 BODY_BYTES_MAX = JOB_FILE_BYTES_MAX
@@ -30,8 +31,10 @@ JOB_MAY = frozenset(
 
 
 class Guard:
-    """Answers 401 without a token (`/v1/healthz` is open), 403 to a job's where it is
-    not good, 413 to bodies that are too large.
+    """Answers 401 without a token, 403 to a job's token where it is not good, 413 to
+    bodies that are too large.
+
+    `/v1/healthz` and the files of the page are open.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Guard:
         await self._answer(scope, receive, send_timed)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] not in OPEN_PATHS:
+        if scope["path"] not in OPEN_PATHS and not is_open(scope["path"]):
             caller = caller_of(scope, self._credentials)
             if caller is None:
                 await _refuse(

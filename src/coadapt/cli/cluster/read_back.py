@@ -12,6 +12,7 @@ from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_history import whole_history
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
+from coadapt.runtime.runtime import Observer
 
 
 def read_back(
@@ -24,6 +25,22 @@ def read_back(
     index does not have yet is added to a copy in memory.
     """
     index = JobIndex(":memory:")
+    scheduler, _ = read_back_into(index, journal_path, index_path, config)
+    return scheduler, whole_history(index, scheduler.state)
+
+
+def read_back_into(
+    index: JobIndex,
+    journal_path: Path,
+    index_path: Path,
+    config: SchedulerConfig,
+    observer: Observer = lambda *_: None,
+) -> tuple[Scheduler, int]:
+    """Fill an empty index; return the scheduler as the journal leaves it, and the last
+    event's number.
+
+    `observer` sees the events after the journal's latest snapshot.
+    """
     if index_path.exists():
         with sqlite3.connect(f"file:{index_path}?mode=ro", uri=True) as source:
             index.copy_from(source)
@@ -34,7 +51,9 @@ def read_back(
         writer = IndexWriter(index, journal.whole, config)
         writer.restored(scheduler.state, upto)
         for number, event in journal.numbered_events(after=upto):
-            writer.observe(number, event, scheduler.handle(event), scheduler.state)
+            commands = scheduler.handle(event)
+            writer.observe(number, event, commands, scheduler.state)
+            observer(event, commands, scheduler.state)
+        return scheduler, journal.last_number
     finally:
         journal.close()
-    return scheduler, whole_history(index, scheduler.state)

@@ -19,13 +19,10 @@ from coadapt.executors.processes.cluster import LOOPBACK, Cluster, TellsWhy, nod
 from coadapt.executors.processes.launching import Launching
 from coadapt.executors.processes.order_book import OrderBook
 from coadapt.executors.processes.records.generation_dir import (
-    GenerationDir,
-    JobDir,
     LaunchSettings,
 )
-from coadapt.executors.processes.records.replica_log import read_log
+from coadapt.executors.processes.records.job_log import read_job_log
 from coadapt.model import JobId, Node, NodeId
-from coadapt.model.rescale import member_name
 from coadapt.runtime.ports import LogPart, Post
 
 POLL_S = 0.05
@@ -139,15 +136,7 @@ class ProcessExecutor:
         self._closed.set()
 
     def log(self, job: JobId, rank: int, offset: int) -> LogPart:
-        directory = JobDir.of(self._host.state_dir, job)
-        there = directory.generations()
-        before = directory.logged_before(there[0].number, rank) if there else []
-        names = dict.fromkeys(
-            [*before, *(_name(generation, rank) for generation in there)]
-        )
-        return read_log(
-            [directory.log("setup"), *(directory.log(name) for name in names)], offset
-        )
+        return read_job_log(self._host.state_dir, job, rank, offset)
 
     def _next_orders(self) -> Iterator[tuple[JobCommand, Post]]:
         try:
@@ -198,12 +187,3 @@ class ProcessExecutor:
                 ", ".join(far),
                 self._host.url,
             )
-
-
-def _name(generation: GenerationDir, rank: int) -> str:
-    """Return the name of the replica that has `rank` in a generation."""
-    order = generation.order()
-    members = () if order is None else order.rescale.members
-    return (
-        members[rank] if rank < len(members) else member_name(generation.number, rank)
-    )
