@@ -1,10 +1,11 @@
 """Step time of a new group under `coadapt.train` over that of plain
 DistributedDataParallel.
 
-`python -m benchmarks.overhead_begin`: two new replicas on the CPU (gloo) per round.
-Both ways train fresh models in the same processes and take turns of ten steps, so each
-turn has the same neighbours. For each window of steps since the group began: the median
-over rounds of the ratio of times. Results go to benchmarks/results/overhead_begin.json.
+`python -m benchmarks.trainer.overhead_begin`: two new replicas on the CPU (gloo) per
+round. Both ways train fresh models in the same processes and take turns of ten steps,
+so each turn has the same neighbours. For each window of steps since the group began:
+the median over rounds of the ratio of times. Results go to
+benchmarks/results/overhead_begin.json.
 """
 
 import argparse
@@ -19,11 +20,12 @@ import torch
 from torch import nn
 
 import coadapt.train as ct
-from benchmarks._replicas import on_two_replicas
-from benchmarks.models import GPT, GPT_SMALL, ConvNet
-from benchmarks.overhead import Case, ways_of
+from benchmarks.stored import store_results
+from benchmarks.trainer._replicas import on_two_replicas
+from benchmarks.trainer.models import GPT, GPT_SMALL, ConvNet
+from benchmarks.trainer.overhead import Case, ways_of
 
-RESULTS = Path(__file__).parent / "results" / "overhead_begin.json"
+RESULTS = Path(__file__).parents[1] / "results" / "overhead_begin.json"
 WINDOW_STEPS = 10
 WINDOWS = 9
 WAYS = ("plain", "coadapt")
@@ -145,10 +147,9 @@ def main(argv: list[str] | None = None) -> None:
             if options.case in (None, case.name)
         },
     }
-    text = json.dumps(result, indent=1) + "\n"
     if not options.no_store and options.case is None:
-        RESULTS.write_text(text, encoding="utf-8")
-    print(text)
+        store_results(RESULTS, result)
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":
