@@ -7,6 +7,7 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.ready-demo
 TEST_PROCESSES ?= 2
 # Tests of `make quick` often wait.
 QUICK_PROCESSES ?= 3
@@ -20,7 +21,7 @@ RELEASE_ARGS ?=
 help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(READY) ## run four real training jobs on this machine under the scheduler (< 3 minutes)
+demo: $(DEMO_READY) ## run four real training jobs on this machine under the scheduler
 	$(BIN)/python -m demo $(DEMO_ARGS)
 
 quick: $(READY) ## ruff, and the tests that start no process (a minute on 2 quiet cores)
@@ -68,7 +69,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The stamp is written last, so a set-up that broke off is done again, and repairs what it finds.
 $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
-	@tools/setup_venv.sh $(VENV) $(PYTHON)
+	@tools/setup_venv.sh $(VENV) dev $(PYTHON)
+	@touch $@ $(DEMO_READY)
+
+# The demo needs a third of that, and no compiled kernels.
+$(DEMO_READY): pyproject.toml constraints.txt tools/setup_venv.sh
+	@tools/setup_venv.sh $(VENV) demo $(PYTHON)
 	@touch $@
 
 .PHONY: help demo quick test test-all check engines-test bench sim golden release setup clean
