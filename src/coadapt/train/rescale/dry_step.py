@@ -43,11 +43,11 @@ from coadapt.goodput.batch import split_total
 from coadapt.model import InputError
 from coadapt.model.rescale import RescaleOrder
 from coadapt.train.checkpoint.writer import copy_to_host
-from coadapt.train.group.raw_gather import check_shares
 from coadapt.train.memory_ceiling import is_out_of_memory
 from coadapt.train.nested import map_leaves, tensors_in
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Session
+from coadapt.train.wrappers.raw_gather import check_shares
 from coadapt.train.wrappers.trained import TrainedPair
 
 logger = logging.getLogger(__name__)

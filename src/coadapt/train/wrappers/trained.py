@@ -20,7 +20,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coadapt.model import BatchRule, InputError
-from coadapt.train.group.raw_gather import RawGathers
 from coadapt.train.noise.noise_scale import GradNorms
 from coadapt.train.noise.norm_layers import LayerRows
 from coadapt.train.noise.norms import NormMeter
@@ -33,6 +32,7 @@ from coadapt.train.wrappers.hidden_state import WholeState
 from coadapt.train.wrappers.model import ElasticModel
 from coadapt.train.wrappers.optimizer import ElasticOptimizer, check_optimizer
 from coadapt.train.wrappers.own_rule import OwnRule
+from coadapt.train.wrappers.raw_gather import RawGathers
 from coadapt.train.wrappers.recorder import StepRecorder
 from coadapt.train.wrappers.script_check import BesideCheck
 from coadapt.train.wrappers.timing import Timer

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model import InputError
-from coadapt.train.group.raw_gather import check_shares
+from coadapt.train.wrappers.raw_gather import check_shares
 from tests.train.replicas import run_replicas
 
 pytestmark = pytest.mark.train
