@@ -16,9 +16,8 @@ class PolicyCard:
     """What `coadapt policies` prints about a policy; the class attribute `card`.
 
     paper: authors, system, venue and year. decides: what it chooses in a round. oracle:
-    the input that nobody knows beforehand (the truth in simulation, the job's own
-    estimate live); empty: none.
-    needs_scipy: whether it solves its programmes with scipy, which is an extra.
+    the input that is exact in a simulation and the job's own estimate live; empty:
+    none. needs_scipy: whether it solves its programs with scipy, which is an extra.
     """
 
     paper: str
@@ -35,8 +34,8 @@ class Policy(Protocol):
     the policy draws. A policy may keep state between calls (queues, a population);
     losing that state must only cost quality.
 
-    Optional hooks are the members of `SupportsReaction`, `SupportsPredictions` and
-    `SupportsWarmUp`; the class attribute `card` is a PolicyCard.
+    Optional hooks are the members of `SupportsReaction` and `SupportsPredictions`; the
+    class attribute `card` is a PolicyCard.
     """
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -73,19 +72,6 @@ class SupportsPredictions(Protocol):
     @property
     def predictions(self) -> Mapping[JobId, Prediction]:
         """The predictions of the last round."""
-
-
-@runtime_checkable
-class SupportsWarmUp(Protocol):
-    """A policy whose first round compiles kernels that can be compiled in parallel.
-
-    `coadapt simulate` calls `warm_up` in a process beside the one that compiles the
-    rest (sim/warm_up.py).
-    """
-
-    def warm_up(self) -> None:
-        """Compile the kernels that the first round calls last, by calling them."""
-        ...
 
 
 def reaction_of(policy: Policy) -> float | None:
