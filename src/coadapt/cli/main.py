@@ -22,6 +22,8 @@ from coadapt.cli.cluster.tenant import tenant
 from coadapt.cli.cluster.top import top
 from coadapt.cli.cluster.up import up
 from coadapt.cli.exit_codes import EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED
+from coadapt.cli.forecast.explain import explain
+from coadapt.cli.forecast.what_if import what_if
 from coadapt.cli.jobs.cancel import cancel
 from coadapt.cli.jobs.check import check
 from coadapt.cli.jobs.describe import describe
@@ -60,6 +62,7 @@ for verb in (
     submit,
     ls,
     describe,
+    explain,
     logs,
     wait,
     cancel,
@@ -81,6 +84,7 @@ app.command(
 app.add_typer(tenant, name="tenant")
 app.add_typer(nodes, name="nodes")
 app.add_typer(trace, name="trace")
+app.command("what-if")(what_if)
 app.command()(doctor)
 app.command()(prune)
 app.command()(backup)
