@@ -7,6 +7,7 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.ready-demo
 TEST_PROCESSES ?= 2
 # Tests of `make quick` often wait.
 QUICK_PROCESSES ?= 3
@@ -15,11 +16,12 @@ PYTEST_ARGS ?=
 DURATIONS := --durations=20 --durations-min=3
 DEMO_ARGS ?=
 SIM_ARGS ?=
+RELEASE_ARGS ?=
 
 help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(READY) ## run four real training jobs on this machine under the scheduler (< 3 minutes)
+demo: $(DEMO_READY) ## run four real training jobs on this machine under the scheduler
 	$(BIN)/python -m demo $(DEMO_ARGS)
 
 quick: $(READY) ## ruff, and the tests that start no process (a minute on 2 quiet cores)
@@ -44,8 +46,8 @@ engines-test: $(READY) ## install what the engines' tests need (as root; a build
 	COADAPT_ENGINES=$(ENGINES) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m engine \
 		$(DURATIONS) tests/demo tests/executors tests/cli/test_sbatch.py $(PYTEST_ARGS)
 
-bench: $(READY) ## run the benchmarks and write benchmarks/results/
-	$(BIN)/python -m benchmarks
+bench: $(READY) ## run the benchmarks, of one folder with ARGS=castor, and write benchmarks/results/
+	$(BIN)/python -m benchmarks $(ARGS)
 
 sim: $(READY) ## simulate all policies on the built-in workload (no download)
 	$(BIN)/coadapt simulate builtin --cluster 16x4 --policy fifo,srtf,tiresias,optimus,pollux $(SIM_ARGS)
@@ -53,6 +55,9 @@ sim: $(READY) ## simulate all policies on the built-in workload (no download)
 golden: $(READY) ## rewrite the golden list of public names and the state diagram
 	$(BIN)/python -m tools.public_surface --write
 	$(BIN)/python -m tools.state_diagram --write
+
+release: $(READY) ## VERSION=X.Y.Z: changelog, version, build, checks, commit, tag; RELEASE_ARGS=--dry-run
+	$(BIN)/python -m tools.release $(VERSION) $(RELEASE_ARGS)
 
 setup: $(READY) ## only make .venv
 
@@ -64,7 +69,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The stamp is written last, so a set-up that broke off is done again, and repairs what it finds.
 $(READY): pyproject.toml constraints.txt tools/setup_venv.sh
-	@tools/setup_venv.sh $(VENV) $(PYTHON)
+	@tools/setup_venv.sh $(VENV) dev $(PYTHON)
+	@touch $@ $(DEMO_READY)
+
+# The demo needs a third of that, and no compiled kernels.
+$(DEMO_READY): pyproject.toml constraints.txt tools/setup_venv.sh
+	@tools/setup_venv.sh $(VENV) demo $(PYTHON)
 	@touch $@
 
-.PHONY: help demo quick test test-all check engines-test bench sim golden setup clean
+.PHONY: help demo quick test test-all check engines-test bench sim golden release setup clean

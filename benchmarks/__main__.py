@@ -1,22 +1,33 @@
-"""`make bench`: every benchmark of this folder in turn. Some need the public traces
-(COADAPT_TRACES).
+"""`make bench`: every benchmark in turn, folder by folder.
+
+`make bench ARGS=castor` runs one folder. Some need the public traces (COADAPT_TRACES).
 """
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+ROOT = Path(__file__).parent
+
+
+def modules(folders: Sequence[str] = ()) -> list[str]:
+    """Return the benchmarks in these folders, of all where none is named."""
+    return [
+        ".".join(("benchmarks", *path.relative_to(ROOT).with_suffix("").parts))
+        for path in sorted(ROOT.glob("*/[!_]*.py"))
+        if not folders or path.parent.name in folders
+        if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+    ]
 
 
 def main() -> int:
-    """Run each module that has a main part; return 1 if one of them failed."""
+    """Run them; return 1 if one failed."""
     failed = []
-    for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
-        if '__name__ == "__main__"' in path.read_text(encoding="utf-8"):
-            print(f"==> {path.stem}", flush=True)
-            if subprocess.run(
-                [sys.executable, "-m", f"benchmarks.{path.stem}"], check=False
-            ).returncode:
-                failed.append(path.stem)
+    for name in modules(sys.argv[1:]):
+        print(f"==> {name}", flush=True)
+        if subprocess.run([sys.executable, "-m", name], check=False).returncode:
+            failed.append(name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -293,6 +293,8 @@ def policy_blindness(module: Module) -> Found:
             and len(node.args) == 2
         ):
             subject, kind = (ast.unparse(argument) for argument in node.args)
+            if kind.startswith("Supports"):
+                continue  # an optional hook, not a class of policies
             if re.search(r"\bpolicy\b", subject) or re.search(r"Policy\b", kind):
                 yield node.lineno, f"isinstance({subject}, {kind})"
         elif isinstance(node, ast.Compare):

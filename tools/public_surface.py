@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 from coadapt import model
 from coadapt.cli import state_dir
 from coadapt.cli.main import app
+from coadapt.cli.verbs import VERBS, LazyGroup, load
 from coadapt.core import commands, events
 from coadapt.executors import EXECUTORS
 from coadapt.model import contract_env
@@ -38,7 +39,7 @@ def lines() -> list[str]:
         _cli_flags,
         _http_routes,
         _job_file_keys,
-        _metric_names,
+        _metrics,
     )
     return [line for kind in kinds for line in sorted(set(kind()))]
 
@@ -100,9 +101,17 @@ def _flags_of(command: Any, path: str) -> Iterator[str]:
             f"cli {path} "
             f"{shown if parameter.param_type_name == 'option' else parameter.name.upper()}"
         )
-    for name, sub in getattr(command, "commands", {}).items():
+    for name, sub in _subcommands(command):
         yield f"cli {path} {name}"
         yield from _flags_of(sub, f"{path} {name}")
+
+
+def _subcommands(command: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(command, LazyGroup):
+        for name, verb in VERBS.items():
+            yield name, load(name, verb)
+    else:
+        yield from getattr(command, "commands", {}).items()
 
 
 def _http_routes() -> Iterator[str]:
@@ -122,13 +131,16 @@ def _job_file_keys() -> Iterator[str]:
         yield from (f"job-file {prefix}{name}" for name in section.model_fields)
 
 
-def _metric_names() -> Iterator[str]:
-    """Prometheus metrics, wherever they are declared."""
+def metric_names() -> Iterator[str]:
+    """Yield the Prometheus metrics, wherever the package declares them."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for name in re.findall(
+        yield from re.findall(
             r"\"(coadapt_[a-z0-9_]+)\"", path.read_text(encoding="utf-8")
-        ):
-            yield f"metric {name}"
+        )
+
+
+def _metrics() -> Iterator[str]:
+    return (f"metric {name}" for name in metric_names())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Make, or repair, the virtual environment VENV with Coadapt (editable) and all that its tests and demo need.
-# Usage: tools/setup_venv.sh VENV [PYTHON]
+# Make, or repair, the virtual environment VENV with Coadapt (editable).
+# Usage: tools/setup_venv.sh VENV WHAT [PYTHON]
+# WHAT: `dev` (all that tests need, with compiled kernels) or `demo` (what the demo runs).
 set -euo pipefail
 
 venv=$1
-candidates=(${2:+"$2"})
+what=$2
+candidates=(${3:+"$3"})
 [ ${#candidates[@]} -gt 0 ] || candidates=(python3.11 python3 python3.12 python3.13)
 
 recent_enough() { "$1" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
@@ -24,12 +26,19 @@ if ! recent_enough "$venv/bin/python"; then
 fi
 
 if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
-    echo "==> $venv has no working pip, making it anew"
+    echo "==> $venv has no working pip: installing it"
     "$venv/bin/python" -m ensurepip --upgrade >/dev/null
 fi
 
-echo "==> Installing Coadapt and its pinned dependencies into $venv (the first time: a minute or more, about 2 GB)"
-"$venv/bin/python" -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
-echo "==> Compiling the numerical kernels (half a minute)"
-"$venv/bin/python" -m tools.compile_kernels
+case $what in
+    demo) extras=train,service,report ;;
+    dev) extras=dev ;;
+    *) echo "error: WHAT: got $what; allowed: demo, dev" >&2; exit 2 ;;
+esac
+echo "==> Installing Coadapt with [$extras] and its pinned dependencies into $venv"
+"$venv/bin/python" -m pip install --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+if [ "$what" = dev ]; then
+    echo "==> Compiling the numerical kernels (about two minutes of CPU time)"
+    "$venv/bin/python" -m tools.compile_kernels
+fi
 echo "==> $venv is ready"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from coadapt.cli.cluster.backup import backup, restore
-from coadapt.cli.cluster.restoring import state_of
 from coadapt.cli.state_dir import StateDir
+from coadapt.cli.upkeep.backup import backup, restore
+from coadapt.cli.upkeep.restoring import state_of
 from coadapt.core.events import CancelRequested, Event, JobSubmitted, Outcome
 from coadapt.executors.processes.records.generation_dir import ExitRecord, JobDir
 from coadapt.model import BatchLimits, InputError, JobSpec

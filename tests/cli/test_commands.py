@@ -12,26 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from coadapt.cli.verbs import VERBS, load
 from tests.cli.live_cluster import COMMAND, LiveCluster, call_cli, run_cli, until
 
 JOB = (
     "name: hello\nrun: 'echo hello from $RANK; sleep 600'\nresources: {gpus: "
     "1..2}\nbatch: {initial: 8}\n"
 )
-VERBS = [
-    "up",
-    "submit",
-    "ls",
-    "describe",
-    "logs",
-    "wait",
-    "cancel",
-    "top",
-    "story",
-    "report",
-    "policies",
-]
-VERBS += ["simulate"]
 # What verbs are written with, and what that brings along. Whatever else they load makes
 # them slow.
 LIGHT = {
@@ -68,6 +55,37 @@ def test_help_names_every_verb() -> None:
     for verb in VERBS:
         assert re.search(rf"^  {verb}\b", done.stdout, re.M), verb
     assert run_cli().stdout == done.stdout
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_is_where_the_table_says(name: str) -> None:
+    command = load(name, VERBS[name])
+    assert command.name == name
+    assert command.help, name
+    assert VERBS[name].help.endswith(".")
+
+
+def test_the_list_of_verbs_imports_none_of_them() -> None:
+    code = """if True:
+        import sys
+        import coadapt.cli.main
+        sys.argv = ["coadapt", "--help"]
+        try:
+            coadapt.cli.main.main()
+        except SystemExit:
+            print(*(name for name in sys.modules if name.startswith("coadapt")))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert loaded == {
+        "coadapt",
+        "coadapt.cli",
+        "coadapt.cli.exit_codes",
+        "coadapt.cli.main",
+        "coadapt.cli.verbs",
+    }
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from benchmarks.fit_reference import (
+from benchmarks.policies.fit_reference import (
     PolluxLoss,
     fit_with_scipy,
     measured_profiles,

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from coadapt.cli.cluster.live import listening
+from coadapt.cli.up.live import listening
 from coadapt.service.server import http_server
 from tests.service.in_process import TOKEN, InProcess, until
 

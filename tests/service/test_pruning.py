@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.cli.cluster.housekeeping import Housekeeping
+from coadapt.cli.up.housekeeping import Housekeeping
 from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.runtime.retention import Step
 from coadapt.service import pruning

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coadapt.cli.cluster.live import listening
+from coadapt.cli.up.live import listening
 from coadapt.core.events import TrainingReported
 from coadapt.runtime.memory_store import MemoryStore
 from coadapt.service import bounded_http

@@ -60,7 +60,7 @@ compiled.compiled = compiled.compiled_lean = recorded
 from coadapt.policies import create_policy
 from coadapt.runtime.rehearsal import rehearse
 castor = create_policy("castor")
-castor.rehearse_beside()
+castor.warm_up()
 beside = {name: set(calls) for name, calls in seen.items() if calls}
 rehearse(castor)
 assert beside.keys() == {name for name in seen if ".program." in name}, beside

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from benchmarks.gallery import checked, distance_alone, lines_changed, names
+from benchmarks.trainer.gallery import checked, distance_alone, lines_changed, names
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
@@ -25,7 +25,7 @@ def first_of(*names: str) -> list[object]:
 
 
 # All of them, and three changes of up to three replicas: `python -m
-# benchmarks.gallery`.
+# benchmarks.trainer.gallery`.
 @pytest.mark.parametrize("name", first_of("ema", "fixmatch", "reinforce", *LIBRARIES))
 def test_alone_it_is_the_plain_script(name: str) -> None:
     need(name)

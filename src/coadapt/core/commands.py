@@ -23,9 +23,11 @@
 # trusted: it runs wherever the host likes, and its answer comes back as an event, in
 # the journal like any other.
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coadapt.model import Allocation, BatchConfig, ClusterView, JobId, JobSpec
+from coadapt.model import Allocation, BatchConfig, ClusterView, JobId, JobSpec, NodeId
+from coadapt.model.offer import OfferId, SizingView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,5 +92,44 @@ class SetAlarm:
     at: float
 
 
-Command = Solve | Start | Rescale | RetractRescale | Stop | SetAlarm
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Run the sizer on `view`; answer SizingReady or SizingFailed with the
+    same number.
+    """
+
+    number: int
+    view: SizingView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuyNodes:
+    """Have so many nodes of each offer in all, live and ordered ones together.
+
+    Where there are more, orders are taken back; live nodes are given back by GiveBack
+    alone. `number` is that of the Size which was answered.
+    """
+
+    number: int
+    nodes: Mapping[OfferId, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveBack:
+    """Give a node back, on which no job is; it ends with NodeLost."""
+
+    node: NodeId
+
+
+Command = (
+    Solve
+    | Start
+    | Rescale
+    | RetractRescale
+    | Stop
+    | SetAlarm
+    | Size
+    | BuyNodes
+    | GiveBack
+)
 JobCommand = Start | Rescale | RetractRescale | Stop

@@ -20,6 +20,7 @@ from coadapt.model import (
     Tenant,
     TrainingReport,
 )
+from coadapt.model.offer import Offer, Sizing
 from coadapt.model.quick_init import quick_init
 
 
@@ -196,6 +197,48 @@ class TenantConfigured(_Fact):
     tenant: Tenant
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffersConfigured(_Fact):
+    """The operator said which nodes can be bought; they count from here on.
+
+    sizing_s: decisions about the size of the cluster are at whole multiples of it, s.
+    """
+
+    offers: tuple[Offer, ...]
+    sizing_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferChanged(_Fact):
+    """One offer has another price, or other limits, from here on."""
+
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingReady(_Fact):
+    """The sizer answered the Size of this number."""
+
+    number: int
+    sizing: Sizing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingFailed(_Fact):
+    """The sizer did not answer the Size of this number: its error."""
+
+    number: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNoticed(_Fact):
+    """The owner of a node takes it away at `gone_at`, s."""
+
+    node: NodeId
+    gone_at: float
+
+
 Event = (
     JobSubmitted
     | CancelRequested
@@ -214,4 +257,9 @@ Event = (
     | SchedulerRestarted
     | SchedulerConfigured
     | TenantConfigured
+    | OffersConfigured
+    | OfferChanged
+    | SizingReady
+    | SizingFailed
+    | NodeNoticed
 )

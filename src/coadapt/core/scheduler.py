@@ -12,7 +12,14 @@ from bisect import bisect_left, insort
 from typing import assert_never
 
 from coadapt.core.accounting import held, hold, job_view, may_train
-from coadapt.core.commands import Command, SetAlarm, Solve
+from coadapt.core.commands import (
+    BuyNodes,
+    Command,
+    GiveBack,
+    SetAlarm,
+    Size,
+    Solve,
+)
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.converge import (
     RESCALES_FAILED_MAX,
@@ -28,6 +35,9 @@ from coadapt.core.events import (
     JobSubmitted,
     NodeJoined,
     NodeLost,
+    NodeNoticed,
+    OfferChanged,
+    OffersConfigured,
     Outcome,
     PlanFailed,
     PlanReady,
@@ -37,6 +47,8 @@ from coadapt.core.events import (
     SchedulerConfigured,
     SchedulerRestarted,
     SetupStarted,
+    SizingFailed,
+    SizingReady,
     TenantConfigured,
     TimerFired,
     TrainerSeen,
@@ -56,6 +68,7 @@ from coadapt.core.growth import (
 )
 from coadapt.core.instants import next_multiple
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
+from coadapt.core.node_buying import Buying
 from coadapt.core.reasons import (
     RETRY_MOST_S,
     blocked_reason,
@@ -89,11 +102,13 @@ from coadapt.model import (
     NodeId,
     Plan,
     PlanError,
+    RescaleContract,
     Tenant,
     Usage,
     check_plan,
     holding,
 )
+from coadapt.model.offer import SizingError, SizingView, check_sizing
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 
@@ -135,6 +150,12 @@ class Scheduler:
 
     def handle(self, event: Event) -> list[Command]:
         """Book what happened and return the orders that follow from it."""
+        commands = self._handle(event)
+        if self.state.buying is None:
+            return commands
+        return self._see_to_nodes(event, commands, self.state.buying)
+
+    def _handle(self, event: Event) -> list[Command]:
         if self._departed:
             self._forget_departed()
         self.state.changed = set()
@@ -179,6 +200,19 @@ class Scheduler:
                 return self._configured(event.config)
             case TenantConfigured():
                 return self._tenant_configured(event.tenant)
+            case OffersConfigured():
+                return self._offers_configured(event)
+            case OfferChanged():
+                if self.state.buying is not None:
+                    self.state.buying.change(event.offer, self.state.at)
+                return []
+            case SizingReady():
+                return self._sizing_ready(event)
+            case SizingFailed():
+                self._sizing_failed(event.number, event.error)
+                return []
+            case NodeNoticed():
+                return self._node_noticed(event.node)
             case _:
                 assert_never(event)
 
@@ -254,6 +288,8 @@ class Scheduler:
         )
         commands = self._node_lost(node.id) if known and not keeps else []
         self.state.nodes[node.id] = node
+        if self.state.buying is not None:
+            self.state.buying.joined(node, self.state.at)
         self._go_on_with_nodes(node.id)
         return commands + self._wake()
 
@@ -261,6 +297,8 @@ class Scheduler:
         if self.state.nodes.pop(node, None) is None:
             return []
         self.state.last_lost = f"node {node} {what}"
+        if self.state.buying is not None:
+            self.state.buying.gone(node, self.state.at)
         self._go_on_with_nodes(node)
         there = [self.state.jobs[job_id] for job_id in self._work.holdings.on(node)]
         for job in there:
@@ -285,7 +323,139 @@ class Scheduler:
         nodes = self._nodes()
         there = self._work.holdings.on(changed)
         self._work.holdings.renew(nodes, changed)
-        self._views.renew(nodes, there)
+        self._views.renew(self._nodes_to_use(), there)
+
+    # -- nodes that are bought ---------------------------------------------------------
+
+    def _offers_configured(self, event: OffersConfigured) -> list[Command]:
+        if self.state.buying is None:
+            self.state.buying = Buying(booked_at=self.state.at)
+        self.state.buying.configure(event.offers, event.sizing_s, self.state.at)
+        for node in self._nodes():
+            self.state.buying.joined(node, self.state.at)
+        return []
+
+    def _sizing_ready(self, event: SizingReady) -> list[Command]:
+        buying = self.state.buying
+        if buying is None or event.number != buying.number or buying.asked_at is None:
+            return []
+        buying.asked_at = None
+        buying.book(self.state.at)
+        try:
+            check_sizing(self._sizing_view(buying), event.sizing)
+        except SizingError as error:
+            buying.error = str(error)
+            return []
+        buying.error = ""
+        buying.reason = event.sizing.reason
+        before = set(buying.leaving)
+        total = buying.take(
+            event.sizing.nodes, self._gpus_held(), self._frozen_on(), self.state.at
+        )
+        commands = self._keep_off(before, set(buying.leaving))
+        return [*commands, BuyNodes(number=event.number, nodes=total)]
+
+    def _sizing_failed(self, number: int, error: str) -> None:
+        buying = self.state.buying
+        if buying is not None and number == buying.number:
+            buying.asked_at = None
+            buying.error = error
+
+    def _node_noticed(self, node: NodeId) -> list[Command]:
+        buying = self.state.buying
+        if buying is None:
+            return []
+        before = set(buying.leaving)
+        if not buying.notice(node):
+            return []
+        return self._keep_off(before, set(buying.leaving))
+
+    def _keep_off(self, before: set[NodeId], now: set[NodeId]) -> list[Command]:
+        """Have policies see the nodes as they are after some began or
+        ceased to leave.
+        """
+        if before == now:
+            return []
+        self.state.solve_at = None
+        self._plan = None
+        self._look_again()
+        there: set[JobId] = set()
+        for node in before ^ now:
+            there.update(self._work.holdings.on(node))
+        self._views.renew(self._nodes_to_use(), sorted(there))
+        waiting = [
+            job
+            for job in self._work.unlike_plan
+            if any(job.target.allocation.on(node) for node in now)
+        ]
+        for job in waiting:
+            job.target = NO_GRANT if job.state is JobState.PENDING else job.target
+            self.state.changed.add(job.id)
+        # A node whose notice runs must not wait for the next round.
+        alarm = self._set_alarm(self.state.at) if self.state.active else []
+        return self._converge(*waiting) + alarm
+
+    def _gpus_held(self) -> dict[NodeId, float]:
+        """Return the GPUs that jobs hold on each node."""
+        gpus: dict[NodeId, float] = {}
+        for job in self.state.active:
+            for node, count in held(job).by_node.items():
+                gpus[node] = gpus.get(node, 0.0) + count
+        return gpus
+
+    def _frozen_on(self) -> set[NodeId]:
+        """Return the nodes of jobs that nobody may rescale."""
+        return {
+            node
+            for job in self.state.active
+            if job.spec.contract is RescaleContract.FROZEN
+            for node in held(job).by_node
+        }
+
+    def _sizing_view(self, buying: Buying) -> SizingView:
+        pools = buying.pools(lambda node: not self._work.holdings.on(node))
+        return SizingView(cluster=self.view(), pools=pools, spent=buying.spent)
+
+    def _see_to_nodes(
+        self, event: Event, commands: list[Command], buying: Buying
+    ) -> list[Command]:
+        """Ask the sizer if it is time, give empty nodes back, and set one alarm for
+        all.
+        """
+        at = self.state.at
+        if isinstance(event, SchedulerRestarted):
+            buying.asked_at = None
+            buying.alarm_at = None
+            buying.wake(at, at_once=True)
+        elif isinstance(event, TimerFired):
+            buying.alarm_at = None
+        elif isinstance(event, JobSubmitted | NodeLost):
+            buying.wake(at, at_once=not self.state.nodes)
+        if buying.is_due(at):
+            buying.book(at)
+            buying.number += 1
+            buying.asked_at = at
+            commands.append(Size(number=buying.number, view=self._sizing_view(buying)))
+            buying.ask_next(at, is_active=bool(self.state.active))
+        commands += [
+            GiveBack(node=node)
+            for node in sorted(buying.leaving)
+            if not buying.nodes[node].noticed and not self._work.holdings.on(node)
+        ]
+        alarms = [
+            when
+            for when in (self.state.round_due_at, buying.due_at)
+            if when is not None
+        ]
+        if not alarms:
+            return commands
+        asked = any(isinstance(each, SetAlarm) for each in commands)
+        wanted = min(alarms)
+        if asked or buying.alarm_at is None or wanted < buying.alarm_at:
+            commands = [each for each in commands if not isinstance(each, SetAlarm)]
+            commands.append(SetAlarm(at=wanted))
+            buying.alarm_at = wanted
+        return commands
 
     # -- replicas
     # ----------------------------------------------------------------------------------
@@ -847,10 +1017,18 @@ class Scheduler:
         """Count anew what the live nodes have, and what jobs hold of it."""
         nodes = self._nodes()
         self._work = Worklist(nodes, self.state.active, self.config.silence_s)
-        self._views = JobViews(nodes)
+        self._views = JobViews(self._nodes_to_use())
 
     def _nodes(self) -> tuple[Node, ...]:
         return tuple(self.state.nodes[node] for node in sorted(self.state.nodes))
+
+    def _nodes_to_use(self) -> tuple[Node, ...]:
+        """Return the nodes that policies see: all but those that are leaving."""
+        nodes = self._nodes()
+        buying = self.state.buying
+        if buying is None or not buying.leaving:
+            return nodes
+        return tuple(node for node in nodes if node.id not in buying.leaving)
 
     def _converge(self, *changed: JobRecord) -> list[Command]:
         self._picture = None

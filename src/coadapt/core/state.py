@@ -52,6 +52,7 @@ from enum import StrEnum
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.growth import NO_GROWTH, Growth
 from coadapt.core.lifecycle import JobState, Reason, Trigger, advance
+from coadapt.core.node_buying import Buying
 from coadapt.model import (
     NO_GRANT,
     Allocation,
@@ -293,3 +294,5 @@ class SchedulerState(_Followed):
     """Why the last plan was refused or failed, "" if it was taken."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     """Figures of the last plan that was taken."""
+    buying: Buying | None = None
+    """Nodes that are bought; None where no offers were configured."""

@@ -30,8 +30,8 @@ RATIO_WEIGHT = 1e-2  # of (beta / alpha)^2 of each link in the loss (Pollux)
 # keeps the curvature 1 / RMSE finite where the model meets the measurements exactly
 RMSE_MIN = 1e-12
 
-# The search was tuned on 6,000 profiles, half of them measured ones; benchmarks/fit.py
-# shows what it reaches.
+# The search was tuned on 6,000 profiles, half of them measured ones;
+# benchmarks/policies/fit.py shows what it reaches.
 START_GAMMAS = (
     1.001,
     3.0,

@@ -26,14 +26,16 @@ SHARE_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine: its GPUs are alike, and it belongs to one rack ("" = the only
-    rack).
+    """One machine: its GPUs are alike, and it belongs to one rack ("" = the only rack).
+
+    offer: the offer that it was bought by (model/offer.py); "": it was not bought.
     """
 
     id: NodeId
     num_gpus: int
     gpu_type: str = DEFAULT_GPU_TYPE
     rack: str = ""
+    offer: str = ""
 
     def __post_init__(self) -> None:
         if not self.id:

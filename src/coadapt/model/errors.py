@@ -3,6 +3,7 @@ allowed.
 """
 
 import reprlib
+from importlib.util import find_spec
 
 SHOWN_MAX = 120  # characters of a value in an error's line
 WRITTEN_OUT = (
@@ -58,6 +59,30 @@ def shown(value: object, limit: int = SHOWN_MAX) -> str:
     """
     text = repr(value[: limit + 1]) if isinstance(value, str) else _BRIEF.repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class MissingExtraError(ModuleNotFoundError):
+    """A feature needs a package that comes with one of Coadapt's extras.
+
+    feature: what the user asked for, as `policy gavel`. module: the package's import
+    name. extra: the extra that brings it. Prints as one line; commands exit with 1.
+    """
+
+    def __init__(self, feature: str, module: str, extra: str) -> None:
+        self.feature = feature
+        self.extra = extra
+        text = f"{feature} needs {module}: pip install 'coadapt[{extra}]'"
+        super().__init__(text, name=module)
+
+    def __reduce__(self) -> tuple[type["MissingExtraError"], tuple[str, str, str]]:
+        # Exceptions pickle by their text; this one comes back whole from a process.
+        return MissingExtraError, (self.feature, self.name or "", self.extra)
+
+
+def require(feature: str, module: str, extra: str) -> None:
+    """Raise MissingExtraError where `module`, which `extra` brings, is missing."""
+    if find_spec(module) is None:
+        raise MissingExtraError(feature, module, extra)
 
 
 class StoreError(RuntimeError):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from coadapt.model import InputError
+from coadapt.model.errors import require
 from coadapt.policies.base import Policy, PolicyCard
 from coadapt.policies.choice import fit_options, parse_choice
 from coadapt.policies.option_texts import option_texts
@@ -62,6 +63,7 @@ __all__ = [
     "policy_names",
     "policy_option_texts",
     "policy_options",
+    "require_packages",
 ]
 
 
@@ -120,15 +122,26 @@ def policy_option_texts(name: str) -> dict[str, str]:
     return option_texts(_find(parse_choice(name)[0]), policy_options(name))
 
 
+def require_packages(name: str) -> None:
+    """Raise MissingExtraError where policy `name` needs a package that is missing.
+
+    Raises InputError as create_policy.
+    """
+    name = parse_choice(name)[0]
+    if policy_card(name).needs_scipy:
+        require(f"policy {name}", "scipy", "solvers")
+
+
 def create_policy(name: str, **options: object) -> Policy:
     """Return a new policy. `name`: a registered name or a reference `module:Class`, and
     in brackets options, `gavel(objective=ftf)`, which yield to `options`.
 
     Raises InputError where the name, an option's name or an option's value is not
-    allowed.
+    allowed, MissingExtraError where the policy needs a package that is not installed.
     """
     name, named = parse_choice(name)
     factory = _find(name)
+    require_packages(name)
     options = fit_options(name, {**named, **options}, policy_options(name))
     try:
         return factory(**options)

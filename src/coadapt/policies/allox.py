@@ -30,6 +30,7 @@ class Allox:
         paper="Le et al., AlloX, EuroSys 2020",
         decides="order and GPU type",
         oracle="time left on each type",
+        needs_scipy=True,
     )
 
     def __init__(

@@ -1,69 +1,101 @@
-"""What a policy is. A policy is outside the core: its plans are checked, its errors are
-caught.
+"""The interface of policies and its optional hooks.
+
+A policy runs outside the core: the core checks its plans and catches its errors.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from coadapt.model import ClusterView, InputError, JobId, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyCard:
-    """What `coadapt policies` tells of a policy that has it as its class attribute
-    `card`.
+    """What `coadapt policies` prints about a policy; the class attribute `card`.
 
     paper: authors, system, venue and year. decides: what it chooses in a round. oracle:
-    what it must be told that nobody knows beforehand: true in simulation, the job's own
-    estimate live; empty: nothing.
+    the input that nobody knows beforehand (the truth in simulation, the job's own
+    estimate live); empty: none.
+    needs_scipy: whether it solves its programmes with scipy, which is an extra.
     """
 
     paper: str
     decides: str
     oracle: str = ""
+    needs_scipy: bool = False
 
 
 class Policy(Protocol):
-    """A pure function of the view, deterministic given its constructor and the sequence
-    of views so far.
+    """A pure function of the view, deterministic given its constructor and the views so
+    far.
 
     Constructors take keyword arguments with defaults, among them `seed: int = 0` where
-    the policy draws.
-    A policy may keep state between calls (queues, a population); losing it must only
-    cost quality. One whose kernels take long to compile may have a method
-    `rehearse_beside()` that calls those which its first round calls last: `coadapt
-    simulate` compiles them beside the others (sim/warm_up.py). One that foretells when
-    jobs end has that as `predictions`, a Prediction by job (foretold_by); one that is
-    to be asked at arrivals and exits, too, says as `reaction_s` how long after
-    (reaction_of).
+    the policy draws. A policy may keep state between calls (queues, a population);
+    losing that state must only cost quality.
+
+    Optional hooks are the members of `SupportsReaction`, `SupportsPredictions` and
+    `SupportsWarmUp`; the class attribute `card` is a PolicyCard.
     """
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return what each job of `view` gets now. Must not modify or keep references
-        into `view`.
+        """Return what each job of `view` gets now.
+
+        Must not modify `view` or keep references into it.
         """
         ...
 
 
+@runtime_checkable
+class SupportsReaction(Protocol):
+    """A policy that wants extra rounds after arrivals and exits."""
+
+    @property
+    def reaction_s(self) -> float | None:
+        """Seconds from an arrival or exit to the extra round; None: periodic rounds
+        only.
+        """
+
+
 class Prediction(NamedTuple):
-    """Instants, s: when a job will have ended, and the interval of that which holds
-    nine times of ten.
-    """
+    """The predicted end of a job: instants in s. low_at, high_at: the 90 % interval."""
 
     end_at: float
     low_at: float
     high_at: float
 
 
-def reaction_of(policy: Policy) -> float | None:
-    """Return how long after an arrival or an exit a policy wants a round, s; None: it
-    wants periodic ones.
+@runtime_checkable
+class SupportsPredictions(Protocol):
+    """A policy that predicts when jobs end."""
 
-    Raises InputError for what is no such time.
+    @property
+    def predictions(self) -> Mapping[JobId, Prediction]:
+        """The predictions of the last round."""
+
+
+@runtime_checkable
+class SupportsWarmUp(Protocol):
+    """A policy whose first round compiles kernels that can be compiled in parallel.
+
+    `coadapt simulate` calls `warm_up` in a process beside the one that compiles the
+    rest (sim/warm_up.py).
     """
-    reaction_s = getattr(policy, "reaction_s", None)
+
+    def warm_up(self) -> None:
+        """Compile the kernels that the first round calls last, by calling them."""
+        ...
+
+
+def reaction_of(policy: Policy) -> float | None:
+    """Return the policy's `reaction_s`, None without that hook.
+
+    Raises InputError for a value that is negative, not finite or no number.
+    """
+    if not isinstance(policy, SupportsReaction):
+        return None
+    reaction_s: object = policy.reaction_s  # third parties may not be type-checked
     if reaction_s is None:
         return None
     if not isinstance(reaction_s, int | float) or not 0.0 <= reaction_s < math.inf:
@@ -75,9 +107,6 @@ def reaction_of(policy: Policy) -> float | None:
     return float(reaction_s)
 
 
-def foretold_by(policy: Policy) -> Mapping[JobId, Prediction]:
-    """Return what a policy said in the last round of when jobs end; nothing of one that
-    does not foretell.
-    """
-    predictions: Mapping[JobId, Prediction] = getattr(policy, "predictions", {})
-    return predictions
+def predictions_of(policy: Policy) -> Mapping[JobId, Prediction]:
+    """Return the policy's predictions of the last round, none without that hook."""
+    return policy.predictions if isinstance(policy, SupportsPredictions) else {}

@@ -48,6 +48,7 @@ class Gavel:
         paper="Narayanan et al., Gavel, OSDI 2020",
         decides="part of the time on each GPU type",
         oracle="time left, for the objectives ftf and makespan",
+        needs_scipy=True,
     )
 
     objective: str = Objective.MAX_MIN

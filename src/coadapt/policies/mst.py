@@ -27,6 +27,7 @@ class Mst:
     card: ClassVar[PolicyCard] = PolicyCard(
         paper="largest sum of throughputs, a baseline of Gavel, OSDI 2020",
         decides="part of the time on each GPU type",
+        needs_scipy=True,
     )
 
     def __init__(

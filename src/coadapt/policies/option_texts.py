@@ -11,7 +11,7 @@ from enum import Enum
 # `power, queue_cost: text`, at the start of a sentence or of its half; `options as in
 # PolluxOptions` and `see RoundOptions` name the class that explains them.
 _HEAD = re.compile(r"(?:^|(?<=[.;] ))((?:[a-z]\w*, )*[a-z]\w*): ")
-_ELSEWHERE = re.compile(r"\b(?:as in|see) (\w*Options)\b")
+_ELSEWHERE = re.compile(r"\b(?:as\s+in|see)\s+(\w*Options)\b")
 SEED = "of what it draws at random"
 
 

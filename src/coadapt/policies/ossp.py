@@ -31,6 +31,7 @@ class Ossp:
         paper="least makespan, a baseline of Gavel, OSDI 2020, and Shockwave, NSDI 2023",
         decides="part of the time on each GPU type",
         oracle="time left",
+        needs_scipy=True,
     )
 
     def __init__(

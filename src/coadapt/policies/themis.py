@@ -25,6 +25,7 @@ class Themis:
         paper="Mahajan et al., Themis, NSDI 2020",
         decides="part of the time on each GPU type",
         oracle="time left",
+        needs_scipy=True,
     )
 
     def __init__(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coadapt.core.accounting import may_train, num_gpus_held
-from coadapt.core.commands import Command, SetAlarm, Solve
+from coadapt.core.commands import Command, JobCommand
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -221,7 +221,7 @@ class Recorder:
         # Reports are most of all events: they and the other events of one job must not
         # cost a scan of all.
         named = (
-            {c.job for c in commands if not isinstance(c, Solve | SetAlarm)}
+            {c.job for c in commands if isinstance(c, JobCommand)}
             if commands
             else set()
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from coadapt.core.accounting import may_train, num_gpus_held
-from coadapt.core.commands import Command, SetAlarm, Solve
+from coadapt.core.commands import Command, JobCommand
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     Event,
@@ -341,9 +341,7 @@ def touched_jobs(
             event.job
         )  # at once, because nearly all events are this
         return () if job_of_report is None else (job_of_report,)
-    names = {
-        command.job for command in commands if not isinstance(command, Solve | SetAlarm)
-    }
+    names = {command.job for command in commands if isinstance(command, JobCommand)}
     names |= state.changed
     if (job := getattr(event, "job", None)) is not None:
         names.add(job)

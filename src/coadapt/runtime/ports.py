@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from coadapt.core.commands import JobCommand, Solve
+from coadapt.core.commands import BuyNodes, GiveBack, JobCommand, Size, Solve
 from coadapt.core.events import Event
 from coadapt.core.state import SchedulerState
 from coadapt.model import JobId, Node, NodeId
@@ -169,3 +169,19 @@ class Store(Protocol):
 
 
 Solver = Callable[[Solve, Post], None]
+SizeSolver = Callable[[Size, Post], None]
+
+
+class NodeProvider(Protocol):
+    """Brings nodes that are bought and takes them back; answers are posted as events.
+
+    Both orders may be repeated: they say what is to be, not what is to change.
+    """
+
+    def buy(self, command: BuyNodes, post: Post) -> None:
+        """Have as many nodes of each offer in all as the command says."""
+        ...
+
+    def give_back(self, command: GiveBack, post: Post) -> None:
+        """Take one node back; post NodeLost when it is gone."""
+        ...

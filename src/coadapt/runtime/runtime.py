@@ -17,10 +17,13 @@ from dataclasses import replace
 from typing import Protocol, assert_never
 
 from coadapt.core.commands import (
+    BuyNodes,
     Command,
+    GiveBack,
     Rescale,
     RetractRescale,
     SetAlarm,
+    Size,
     Solve,
     Start,
     Stop,
@@ -31,13 +34,22 @@ from coadapt.core.events import (
     PlanReady,
     SchedulerConfigured,
     SchedulerRestarted,
+    SizingFailed,
     TimerFired,
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import JobId, KinTimes
 from coadapt.runtime.journaled_scheduler import JournaledScheduler, OnRestored
-from coadapt.runtime.ports import Cancel, Clock, Executor, Solver, Store
+from coadapt.runtime.ports import (
+    Cancel,
+    Clock,
+    Executor,
+    NodeProvider,
+    SizeSolver,
+    Solver,
+    Store,
+)
 
 Observer = Callable[[Event, Sequence[Command], SchedulerState], None]
 
@@ -91,6 +103,8 @@ class Runtime:
         self.clock = clock
         self.executor = executor
         self.solver = solver
+        self._sizer: SizeSolver | None = None
+        self._provider: NodeProvider | None = None
         self.observers = list(observers)
         self._mishaps = mishaps
         self._restored = restored
@@ -109,6 +123,14 @@ class Runtime:
         just now.
         """
         return self.journaled.num_events
+
+    def buy_nodes(self, sizer: SizeSolver, provider: NodeProvider) -> None:
+        """Have `sizer` decide how many nodes there are, and `provider` bring them.
+
+        To be called before the first event that configures offers.
+        """
+        self._sizer = sizer
+        self._provider = provider
 
     def recover(self) -> None:
         """Bring the scheduler to the state that the journal tells, then let it repeat
@@ -227,10 +249,25 @@ class Runtime:
                 self._cancel_alarm = self.clock.call_at(
                     command.at, self._ring, last=True
                 )
+            case Size():
+                self._size(command)
+            case BuyNodes():
+                if self._provider is not None:
+                    self._provider.buy(command, self.post)
+            case GiveBack():
+                if self._provider is not None:
+                    self._provider.give_back(command, self.post)
             case Start() | Rescale() | RetractRescale() | Stop():
                 self.executor.execute(command, self.post)
             case _:
                 assert_never(command)
+
+    def _size(self, command: Size) -> None:
+        if self._sizer is not None:
+            self._sizer(command, self.post)
+            return
+        error = "no sizer is chosen, so that the number of nodes stays as it is"
+        self.post(SizingFailed(at=self.clock.now(), number=command.number, error=error))
 
     def _ring(self) -> None:
         self._cancel_alarm = None

@@ -20,14 +20,20 @@ from coadapt.core.state import JobRecord
 from coadapt.model import Node
 from coadapt.policies import create_policy, policy_draws
 from coadapt.policies.base import Policy, reaction_of
+from coadapt.policies.sizers import create_sizer
 from coadapt.runtime.history import History, Recorder
 from coadapt.runtime.memory_store import NullStore
+from coadapt.runtime.ports import Store
 from coadapt.runtime.runtime import Runtime
+from coadapt.runtime.sizing import InlineSizer
 from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.agent import Oracle
 from coadapt.sim.applications import Application
 from coadapt.sim.clock import ClockStandsError, VirtualClock
 from coadapt.sim.foresight import Foresight, Foretold
+from coadapt.sim.market.costs import Costs, costs_of, with_costs
+from coadapt.sim.market.provider import Provider
+from coadapt.sim.market.terms import MarketTerms
 from coadapt.sim.metrics import (
     JobOutcome,
     Metrics,
@@ -47,6 +53,8 @@ from coadapt.sim.world_config import WorldConfig
 # How often, in virtual time, a run looks whether it is still worth going on, and tells
 # how far it came.
 CHECK_PERIOD_S = 3600.0
+# How often a run with nodes for sale looks whether its last job has ended, s.
+LOOK_PERIOD_S = 60.0
 # A hundred times as long as a published workload takes.
 HORIZON_S = 100 * 86_400.0
 # A day without a running job while some wait: the policy will never start them.
@@ -74,6 +82,8 @@ class ExperimentConfig:
     horizon_s: virtual time after which a run that has not ended is an error.
     figures_only: the history keeps no points and sentences of jobs, which grow with
     every report and every round.
+    market: nodes for sale; the cluster is then the largest that can be bought, and
+    begins with the offers' least. None: the cluster is there from the beginning.
     """
 
     round_s: float = 60.0
@@ -84,6 +94,7 @@ class ExperimentConfig:
     report_s: float | None = None
     horizon_s: float = HORIZON_S
     figures_only: bool = False
+    market: MarketTerms | None = None
 
     @property
     def scheduler(self) -> SchedulerConfig:
@@ -117,7 +128,8 @@ class RunResult:
     peak_rss_mb: highest resident memory of the process during the run, in MiB, with all
     that it held before. foretold: what the policy said of the ends of jobs, if it does;
     nothing where figures alone were wanted. reaction_s: after which an arrival or an
-    exit was followed by a round; None: by the periodic ones only.
+    exit was followed by a round; None: by the periodic ones only. costs: what nodes
+    cost where they were bought, and sizer: the sizer that decided.
     """
 
     trace: str
@@ -133,6 +145,8 @@ class RunResult:
     foretold: tuple[Foretold, ...] = ()
     rounds: tuple[RoundOutcome, ...] = ()
     reaction_s: float | None = None
+    costs: Costs | None = None
+    sizer: str = ""
 
 
 @dataclass(slots=True)
@@ -147,15 +161,16 @@ class Simulation:
     solver: InlineSolver
     foresight: Foresight
     config: ExperimentConfig = field(default_factory=ExperimentConfig)
+    provider: Provider | None = None
 
     def run(self, on_progress: OnProgress | None = None) -> None:
         """Play until every job has ended. Raises SimulationError if that will never
         be.
         """
         busy_at = self.clock.now()
-        while not self.clock.idle:
+        while not self.clock.idle and not self._ended():
             try:
-                self.clock.run(until=self.clock.now() + CHECK_PERIOD_S)
+                self._play(self.clock.now() + CHECK_PERIOD_S)
             except ClockStandsError as error:
                 raise SimulationError(f"{self.workload.name}: {error}") from error
             now = self.clock.now()
@@ -168,6 +183,21 @@ class Simulation:
                 raise self._endless(now)
         if self._live():
             raise self._endless(self.clock.now())
+
+    def _play(self, until: float) -> None:
+        """Go on up to an instant; where nodes are bought, not beyond the last end."""
+        if self.provider is None:
+            self.clock.run(until=until)
+            return
+        while self.clock.now() < until and not self._ended():
+            self.clock.run(until=min(self.clock.now() + LOOK_PERIOD_S, until))
+
+    def _ended(self) -> bool:
+        """Whether every job has ended, so that nodes are of no use any more."""
+        if self.provider is None:
+            return False
+        known = len(self.recorder.history.jobs)
+        return known == len(self.workload.jobs) and not self._live()
 
     def _live(self) -> list[JobRecord]:
         jobs = self.runtime.scheduler.state.jobs.values()
@@ -189,8 +219,13 @@ def compose(
     cluster: tuple[Node, ...],
     policy: Policy,
     config: ExperimentConfig | None = None,
+    *,
+    store: Store | None = None,
 ) -> Simulation:
-    """Return a simulation that is ready to run: nodes and arrivals are on its clock."""
+    """Return a simulation that is ready to run: nodes and arrivals are on its clock.
+
+    store: where the journal is kept; None: nowhere.
+    """
     config = config or ExperimentConfig()
     if config.reaction_s is None:
         config = replace(config, reaction_s=reaction_of(policy))
@@ -211,13 +246,19 @@ def compose(
         Scheduler(config.scheduler),
         clock=clock,
         executor=world,
-        store=NullStore(),
+        store=NullStore() if store is None else store,
         solver=solver,
         observers=(recorder,),
     )
     world.kin_times_of = runtime.kin_times_of
-    for node in cluster:
-        clock.call_at(0.0, partial(world.restore_node, node, runtime.post))
+    provider = None
+    if config.market is None:
+        for node in cluster:
+            clock.call_at(0.0, partial(world.restore_node, node, runtime.post))
+    else:
+        provider = Provider(clock, config.market, world.restore_node, world.lose_node)
+        runtime.buy_nodes(InlineSizer(create_sizer(config.market.sizer)), provider)
+        clock.call_at(0.0, partial(provider.open, runtime.post))
     for tenant in workload.tenants:
         configured = TenantConfigured(at=0.0, tenant=tenant)
         clock.call_at(0.0, partial(runtime.post, configured))
@@ -230,7 +271,15 @@ def compose(
         )
         clock.call_at(job.at, partial(runtime.post, submitted))
     return Simulation(
-        workload, clock, world, runtime, recorder, solver, foresight, config
+        workload,
+        clock,
+        world,
+        runtime,
+        recorder,
+        solver,
+        foresight,
+        config,
+        provider,
     )
 
 
@@ -295,6 +344,13 @@ def simulate_policy(
         jobs = job_outcomes(history, facts)
         decision_s = simulation.solver.decision_s
         metrics = measure(history, jobs, decision_s, facts)
+        costs = None
+        if simulation.provider is not None:
+            ended_at = max(job.ended_at or 0.0 for job in history.jobs.values())
+            lives = simulation.provider.close(max(ended_at, simulation.clock.now()))
+            costs = costs_of(history, lives)
+            jobs = tuple(replace(job, cost=costs.jobs[job.id]) for job in jobs)
+            metrics = with_costs(metrics, costs)
         rounds = round_outcomes(history, decision_s, facts)
     errors = [each.error for each in history.rounds if each.error]
     return RunResult(
@@ -311,6 +367,10 @@ def simulate_policy(
         foretold=simulation.foresight.fell_due(history.jobs),
         rounds=rounds,
         reaction_s=simulation.config.scheduler.reaction_s,
+        costs=costs,
+        sizer=""
+        if simulation.config.market is None
+        else simulation.config.market.sizer,
     )
 
 

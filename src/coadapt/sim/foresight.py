@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coadapt.model import ClusterView, JobId
-from coadapt.policies.base import Policy, Prediction, foretold_by
+from coadapt.policies.base import Policy, Prediction, predictions_of
 from coadapt.runtime.history import JobHistory
 
 SEEN_EVERY_S = 60.0  # within it nothing is said anew (1)
@@ -40,7 +40,7 @@ class Foresight:
 
     def note(self, policy: Policy, view: ClusterView) -> None:
         """Take in what `policy` foretells after its decision on `view`, if it does."""
-        for job, word in foretold_by(policy).items():
+        for job, word in predictions_of(policy).items():
             words = self.said.setdefault(job, [])
             if words:
                 at, last = words[-1]

@@ -92,7 +92,8 @@ class Metrics:
     efficiency: progress per sample, mean over jobs. decision_ms_*: CPU time of the
     policy. rho_isolated_max, unfair_isolated_share: of ρ by time alone, see
     `static_fairness`. num_deadlines: jobs that have one, num_deadlines_met: those of
-    them that ended by then.
+    them that ended by then. cost, node_hours, idle_node_hours, num_nodes_lost: of nodes
+    that were bought, 0 where none were; see sim/market/costs.py.
     """
 
     num_jobs: int
@@ -116,6 +117,10 @@ class Metrics:
     unfair_isolated_share: float
     num_deadlines: int
     num_deadlines_met: int
+    cost: float = 0.0
+    node_hours: float = 0.0
+    idle_node_hours: float = 0.0
+    num_nodes_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +131,7 @@ class JobOutcome:
     num_gpus: requested. first_wait_s: from arrival to the first start. wait_s: all time
     without GPUs. gpu_s: GPU-seconds held. num_rescales: changes of allocation after the
     first start. rho: `finish_time_fairness`; rho_isolated: `static_fairness`.
-    deadline_s: None for a job without one.
+    deadline_s: None for a job without one. cost: its part of nodes that were bought.
     """
 
     id: JobId
@@ -144,6 +149,7 @@ class JobOutcome:
     num_rescales: int
     rho_isolated: float
     deadline_s: float | None
+    cost: float = 0.0
 
 
 def job_outcomes(history: History, facts: RunFacts) -> tuple[JobOutcome, ...]:

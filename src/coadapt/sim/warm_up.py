@@ -18,13 +18,15 @@ from typing import Any, NoReturn
 
 from coadapt.model import Plan
 from coadapt.policies import create_policy
+from coadapt.policies.base import SupportsWarmUp
 from coadapt.runtime.rehearsal import rehearse, rehearse_fit
 
 Tell = Callable[[str], None]
 
 COMPILES = "compiling kernels: once after an installation, then they are kept on disk"
 NO_COMPILER = (
-    "numba cannot be imported: without compiled kernels decisions take far longer"
+    "note: numba is not installed, so decisions take several times as long: "
+    "pip install 'coadapt[speed]'"
 )
 
 
@@ -75,7 +77,7 @@ def _cold_parts(name: str) -> list[str]:
     Those that are on disk are loaded by this.
     """
     create_policy(name)
-    if "numba" not in sys.modules:
+    if sys.modules.get("numba") is None:
         return []
     with suppress(_ColdError), _no_compiling():
         plan = _rehearse(name)
@@ -111,8 +113,9 @@ def _compile(part: str, beside: Sequence[str] = ()) -> None:
         config.LOOP_VECTORIZE = 0
     for name in beside:
         with suppress(Exception):
-            if some := getattr(create_policy(name), "rehearse_beside", None):
-                some()
+            policy = create_policy(name)
+            if isinstance(policy, SupportsWarmUp):
+                policy.warm_up()
     _rehearse(part)
 
 

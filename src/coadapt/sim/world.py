@@ -200,9 +200,11 @@ class World:
         if job.replicas.cancel_change is not None:
             self._fail_to_join(job, job.replicas.post)
 
-    def lose_node(self, node_id: NodeId, post: Post) -> None:
-        """Take a node away, and every job that trains on it down with it, and changes
-        that need it.
+    def lose_node(
+        self, node_id: NodeId, post: Post, why_lost: str = "was lost"
+    ) -> None:
+        """Take a node away, with every job that trains on it and changes that need
+        it.
         """
         why = f"node {node_id} went away"
         touched = [
@@ -217,7 +219,7 @@ class World:
             else:
                 self._keep(job, why)
         self.ledger.remove(node_id)
-        post(NodeLost(at=self._clock.now(), node=node_id))
+        post(NodeLost(at=self._clock.now(), node=node_id, why=why_lost))
         for job, job_post in zip(touched, posts, strict=True):
             self._answer(job, job_post)
 

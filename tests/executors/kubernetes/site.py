@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from coadapt.cli.cluster.live import DEFAULT_PORT
+from coadapt.cli.up.live import DEFAULT_PORT
 from coadapt.core.events import Event
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host

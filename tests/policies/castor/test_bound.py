@@ -9,12 +9,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import castor_bound, castor_ends, job_at_prices
-from benchmarks.castor_bound import ROUNDING_S, Dual, alike, bounded, jobs_of, search
-from benchmarks.castor_ends import WIDTH_S as ENDS_WIDTH_S
-from benchmarks.castor_ends import Options, bound_of, needed, options_of
-from benchmarks.epochs import Setting, epochs_of
-from benchmarks.job_at_prices import Phase, from_starts, job_of, price_out, room_of
+from benchmarks.castor import bound as castor_bound
+from benchmarks.castor import ends as castor_ends
+from benchmarks.castor import job_at_prices
+from benchmarks.castor.bound import ROUNDING_S, Dual, alike, bounded, jobs_of, search
+from benchmarks.castor.ends import WIDTH_S as ENDS_WIDTH_S
+from benchmarks.castor.ends import Options, bound_of, needed, options_of
+from benchmarks.castor.epochs import Setting, epochs_of
+from benchmarks.castor.job_at_prices import (
+    Phase,
+    from_starts,
+    job_of,
+    price_out,
+    room_of,
+)
 from coadapt.model import Node, RescaleContract
 from coadapt.policies.castor.arrays import FloatArray
 from coadapt.sim.experiment import ExperimentConfig, simulate

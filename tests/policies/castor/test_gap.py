@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.castor_gap import clairvoyant, kinds_of, phases_of
-from benchmarks.castor_ideal import ROUND_S, Job, ideal
+from benchmarks.castor.gap import clairvoyant, kinds_of, phases_of
+from benchmarks.castor.ideal import ROUND_S, Job, ideal
 from coadapt.sim.library.builtin import builtin_workload
 
 MEAN_ALONE = (0.0, 0.0)

@@ -262,7 +262,9 @@ DEVIATIONS = np.linspace(0.2, 1.5, 20)
     ],
 )
 def test_the_stated_interval_covers_the_truth(trials: Trials) -> None:
-    """benchmarks/noise_scale.py does the same with real gradients, and more of them."""
+    """benchmarks/trainer/noise_scale.py does the same with real gradients, and more of
+    them.
+    """
     found = []
     covered = 0
     within_stderr = 0

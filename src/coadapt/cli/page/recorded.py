@@ -13,9 +13,9 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 
-from coadapt.cli.cluster.live import listening
 from coadapt.cli.cluster.read_back import read_back_into
 from coadapt.cli.state_dir import StateDir
+from coadapt.cli.up.live import listening
 from coadapt.core.state import SchedulerState
 from coadapt.executors.processes.records.job_log import read_job_log
 from coadapt.model import InputError, JobId, NodeId

@@ -30,6 +30,7 @@ from coadapt.cli.research.inputs import (
 )
 from coadapt.cli.research.playing import play, stdout_kept
 from coadapt.model import InputError, Node
+from coadapt.model.errors import require
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,6 +120,7 @@ def compare(
     from coadapt.sim.published.terms import terms_of
     from coadapt.sim.traces.tally import ReadOptions
 
+    require("coadapt compare", "scipy", "solvers")
     check_range("--seeds", seeds, 1, 10_000)
     if parallel is None:
         parallel = os.cpu_count() or 1

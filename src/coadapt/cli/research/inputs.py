@@ -191,12 +191,13 @@ def read_policies(text: str) -> list[str]:
     """Return the policies of a list with commas, options included. Raises InputError
     for one unknown.
     """
-    from coadapt.policies import policy_options
+    from coadapt.policies import policy_options, require_packages
     from coadapt.policies.choice import split_choices
 
     choices = split_choices(text)
     for choice in choices:
         policy_options(choice)
+        require_packages(choice)
     return choices
 
 

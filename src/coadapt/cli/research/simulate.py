@@ -40,6 +40,14 @@ if TYPE_CHECKING:
 # The report page shows one run of each trace and policy, that of this seed.
 REPORT_SEED = 0
 
+# Simulated where no policy is named: well-known ones that decide in a millisecond
+# without compiled loops, so that an installation's first command answers in seconds.
+QUICK_POLICIES = ("fifo", "srtf", "tiresias")
+QUICK_NOTE = (
+    "note: no --policy was named; castor, the default of `coadapt up`, is simulated by "
+    "--policy castor"
+)
+
 # The figures of one entry of `--json`, besides trace, policy and seed: public, names
 # and order stay.
 FIGURES = (
@@ -74,7 +82,13 @@ def simulate(
     ],
     profiles: ProfilesOption = None,
     cluster: Annotated[str, typer.Option(help="NODESxGPUS[:TYPE][@RACK],...")] = "16x4",
-    policy: Annotated[str, typer.Option(help="Names, separated by commas.")] = "castor",
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Names, separated by commas.",
+            show_default=",".join(QUICK_POLICIES),
+        ),
+    ] = None,
     seeds: Annotated[
         int, typer.Option(help="Run each policy with seeds 0 to SEEDS - 1.")
     ] = 1,
@@ -108,6 +122,9 @@ def simulate(
     # The matrices here are small: BLAS threads would only spin, and runs in parallel
     # would fight for cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if policy is None:
+        policy = ",".join(QUICK_POLICIES)
+        typer.echo(QUICK_NOTE, err=True)
     check_range("--seeds", seeds, 1, 10_000)
     check_range("--parallel", parallel, 1, 1024)
     config = read_config(

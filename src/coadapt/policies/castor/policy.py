@@ -253,7 +253,7 @@ class Castor(CastorOptions):
         start_J[[row_of[job] for job in placed]] = np.inf
         starts.predict(at, now.job_rows, start_J)
 
-    def rehearse_beside(self) -> None:
+    def warm_up(self) -> None:
         """Call the kernels of the round's program, which `allocate` calls last."""
         rehearse_program()
 

@@ -35,6 +35,7 @@ class Sia(SiaOptions):
     card: ClassVar = PolicyCard(
         paper="Jayaram Subramanya et al., Sia, SOSP 2023",
         decides="GPU types and counts",
+        needs_scipy=True,
     )
 
     def allocate(self, view: ClusterView) -> Plan:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import t as student_t
 
 from coadapt.sim.metrics import JobOutcome
 
@@ -133,6 +132,8 @@ def _kind(draws: Iterable[str]) -> str:
 
 
 def _half_width(values: Sequence[float]) -> float:
+    from scipy.stats import t as student_t  # an extra, and slow to import
+
     spread = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return float(student_t.ppf((1.0 + CONFIDENCE) / 2.0, len(values) - 1)) * spread
 

@@ -12,10 +12,13 @@ from operator import attrgetter
 
 from coadapt.core.accounting import held as held_by
 from coadapt.core.commands import (
+    BuyNodes,
     Command,
+    GiveBack,
     Rescale,
     RetractRescale,
     SetAlarm,
+    Size,
     Solve,
     Start,
     Stop,
@@ -26,6 +29,9 @@ from coadapt.core.events import (
     JobSubmitted,
     NodeJoined,
     NodeLost,
+    NodeNoticed,
+    OfferChanged,
+    OffersConfigured,
     Outcome,
     PlanFailed,
     PlanReady,
@@ -35,6 +41,8 @@ from coadapt.core.events import (
     SchedulerConfigured,
     SchedulerRestarted,
     SetupStarted,
+    SizingFailed,
+    SizingReady,
     TenantConfigured,
     TimerFired,
     TrainerSeen,
@@ -150,7 +158,12 @@ class BookChecker:
                 return before.round_due_at is None or event.at < before.round_due_at
             case TenantConfigured():
                 return before.tenants.get(event.tenant.id) == event.tenant
-            case SchedulerRestarted() | SchedulerConfigured():
+            case SizingReady() | SizingFailed():
+                buying = before.buying
+                return buying is None or event.number != buying.number
+            case OfferChanged() | NodeNoticed():
+                return before.buying is None
+            case SchedulerRestarted() | SchedulerConfigured() | OffersConfigured():
                 return False
 
     def _wrong_failures(self, event: Event, state: SchedulerState) -> Iterator[str]:
@@ -196,6 +209,16 @@ class BookChecker:
                 case SetAlarm():
                     if command.at < state.at:
                         yield f"the alarm is set to {command.at}, which has passed"
+                case GiveBack():
+                    if any(
+                        command.node in held_by(job).by_node
+                        for job in state.jobs.values()
+                        if job.state not in ENDED
+                    ):
+                        yield f"node {command.node} is given back while jobs hold it"
+                case Size() | BuyNodes():
+                    if state.buying is None:
+                        yield f"{command} without offers"
                 case Start() | Rescale() | RetractRescale() | Stop():
                     if command.job in ordered:
                         yield f"job {command.job} got two orders at once"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coadapt.model import GradStats, InputError
+from coadapt.model.errors import require
 from coadapt.sim.applications import UnmeasuredError
 from coadapt.sim.traces.table import Row, read_rows
 
@@ -36,6 +37,7 @@ class StepTimes:
     def __init__(
         self, name: str, placements: Path, scalability: Path, num_nodes_max: int
     ) -> None:
+        require("interpolating measured step times", "scipy", "solvers")
         self._name = name
         self._num_nodes_max = num_nodes_max
         self._measured = _read_placements(placements)

@@ -1,0 +1,1 @@
+"""`coadapt up`: settings, and the parts that the live scheduler is made of."""

@@ -1,0 +1,484 @@
+"""The composition root of the live scheduler: its parts are wired here, and live in one
+thread each.
+"""
+
+import gc
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+
+import typer
+
+from coadapt import __version__
+from coadapt.cli.exit_codes import EXIT_BROKEN
+from coadapt.cli.local_socket import listening_here
+from coadapt.cli.state_dir import StateDir
+from coadapt.cli.up.demand import Demand
+from coadapt.cli.up.housekeeping import Housekeeping
+from coadapt.core.commands import Stop
+from coadapt.core.config import SchedulerConfig
+from coadapt.core.lifecycle import ENDED, HOLDING
+from coadapt.core.scheduler import Scheduler
+from coadapt.core.state import SchedulerState
+from coadapt.executors import Connect, Host, prepare_executor
+from coadapt.executors.options import OptionText
+from coadapt.executors.processes.records.job_files import StateDirFiles
+from coadapt.model import InputError
+from coadapt.model.bounds import printable
+from coadapt.model.errors import StoreError
+from coadapt.policies import create_policy, policy_options, require_packages
+from coadapt.runtime.background_snapshots import BackgroundSnapshots
+from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
+from coadapt.runtime.index_writer import IndexWriter
+from coadapt.runtime.job_index import JobIndex
+from coadapt.runtime.journal import Journal
+from coadapt.runtime.ports import LiveExecutor
+from coadapt.runtime.process_solver import ProcessSolver
+from coadapt.runtime.retention import Keep, Retention
+from coadapt.runtime.upkeep.journal_retry import JournalRetry
+from coadapt.runtime.upkeep.journal_upgrade import upgrade
+from coadapt.runtime.wall_clock import WallClock
+from coadapt.service.app import Service
+from coadapt.service.auth import Credentials
+from coadapt.service.change_log import ChangeLog
+from coadapt.service.figures.latencies import Latencies
+from coadapt.service.figures.tally import Tally
+from coadapt.service.live_loop import LiveLoop
+from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.server import http_server
+
+DEFAULT_PORT = 8471
+OTHER_PORT = (
+    "--port 0 takes a free one, of which jobs that run hear when they start again"
+)
+LISTEN_BACKLOG = 128
+JOBS_NAMED = 5  # in an error's line
+TURN_S = 0.001  # of a thread while others wait; Python's own is 0.005
+
+# Signals that end the scheduler in order, and what each is in words.
+ENDS_BY = {
+    signal.SIGINT: "Ctrl-C (SIGINT)",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "its terminal was closed (SIGHUP)",
+}
+
+logger = logging.getLogger("coadapt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSettings:
+    """What `coadapt up` was told; port None: the last run's on this state directory,
+    else the default.
+    """
+
+    state_dir: StateDir
+    executor: str
+    executor_options: Mapping[str, OptionText]
+    policy: str
+    config: SchedulerConfig
+    stop_grace_s: float
+    host: str
+    port: int | None
+    keep: Keep
+
+
+def serve(settings: LiveSettings) -> None:
+    """Run until SIGINT or SIGTERM; exit with EXIT_BROKEN if a part of the scheduler
+    breaks.
+
+    Raises InputError before anything is changed.
+    """
+    policy_options(settings.policy)
+    require_packages(settings.policy)
+    connect = prepare_executor(settings.executor, settings.executor_options)
+    state_dir = settings.state_dir
+    state_dir.prepare()
+    with state_dir.locked():
+        credentials = Credentials.load(state_dir.token, state_dir.job_key)
+        state_dir.old_reserve.unlink(missing_ok=True)
+        tcp_socket = listening(settings.host, _ports(settings))
+        with (
+            tcp_socket as tcp,
+            listening_here(state_dir.socket) as here,
+            _disk_has_room(state_dir),
+        ):
+            _log_to_terminal()
+            broken = _live(settings, connect, credentials, [tcp, here])
+    if broken:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+def _live(
+    settings: LiveSettings,
+    connect: Connect,
+    credentials: Credentials,
+    sockets: list[socket.socket],
+) -> bool:
+    """Wire the parts, run them until told to stop; return whether one broke. Replicas
+    report to socket 0.
+    """
+    state_dir = settings.state_dir
+    url = _url(sockets[0])
+    clock = WallClock()
+    demand = Demand()
+    executor = connect(_host(settings, credentials, url, clock, demand))
+    solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
+    if (kept := upgrade(state_dir.journal)) is not None:
+        logger.warning(
+            "the journal was brought over from an earlier version; the file as it "
+            "was is kept in %s",
+            kept,
+        )
+    retry = JournalRetry()
+    journal = Journal.at_path(state_dir.journal, retry)
+    _check_not_lost(journal, executor)
+    index = _open_index(state_dir, journal)
+    first_config = state_dir.first_config()
+    writer = IndexWriter(index, journal.whole, first_config)
+    change_log = ChangeLog()
+    tally = Tally()
+    decisions = DecisionLog()
+    latencies = Latencies(tally.registry)
+    latencies.watch_journal(state_dir.journal)
+    latencies.watch_trouble(retry.seconds)
+    store = BackgroundSnapshots(journal, latencies.commit)
+    reserve = DiskReserve(state_dir.files_with_room())
+    reserve.look()
+    loop = LiveLoop(
+        Scheduler(first_config),
+        clock=clock,
+        executor=executor,
+        store=store,
+        solver=solver,
+        observers=(writer, change_log, tally, decisions),
+        restored=writer.restored,
+        waited=latencies.lag,
+    )
+    loop.watch_trouble(retry.trouble)
+    demand.loop = loop
+    writer.number = loop.num_events
+    spare_readers()
+    loop.recover(settings.config, executor.announce)
+    spare_readers()
+    _stop_strangers(executor, loop)
+    retention = Retention(index, journal, StateDirFiles(state_dir.path))
+    housekeeping = Housekeeping(partial(retention.steps, settings.keep), clock.now)
+    service = Service(
+        loop=loop,
+        index=index,
+        read_log=executor.log,
+        policy=settings.policy,
+        retention=retention,
+        tally=tally,
+        latencies=latencies,
+        credentials=credentials,
+        to_come=lambda: executor.to_come,
+        shares_disk=executor.shares_disk,
+        engine_trouble=lambda: executor.trouble,
+        nodes=executor,
+        decisions=decisions,
+    )
+    server = http_server(service)
+    _come_up(settings, url, loop)
+    change_log.speak()
+    loop.read(tally.begin)
+    parts: dict[str, Callable[[], None]] = {
+        "loop": loop.run,
+        "executor": partial(executor.run, loop.post),
+        "solver": solver.run,
+        "disk": reserve.run,
+        "housekeeping": housekeeping.run,
+        "http": partial(server.run, sockets=sockets),
+    }
+
+    def close() -> None:
+        server.should_exit = True
+        call_all(
+            [
+                part.close
+                for part in (loop, retry, executor, solver, reserve, housekeeping)
+            ]
+        )
+
+    broken = run_parts(parts, close)
+    closes = [index.close, store.close, journal.close, reserve.release]
+    return close_files(closes) or broken
+
+
+def close_files(closes: Sequence[Callable[[], None]]) -> bool:
+    """Call all of them in order; return whether the disk had no room for what was still
+    to be written.
+    """
+    try:
+        call_all(closes)
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        logger.error(
+            "the disk is full: the history of jobs is made anew from the journal at "
+            "the next start"
+        )
+        return True
+    return False
+
+
+def call_all(closes: Sequence[Callable[[], None]]) -> None:
+    """Call all of them in order, whatever one raises: a part that is not told to end
+    never does.
+    """
+    with ExitStack() as stack:
+        for close in reversed(closes):  # the last one that it is given comes first
+            stack.callback(close)
+
+
+def spare_readers() -> None:
+    """Let Python look for garbage in what comes from now on, and seldom: the books have
+    no cycles. And let its threads take short turns: a request needs a handful, in which
+    a round or a snapshot is under way.
+
+    At 10,000 jobs a look at everything takes 0.1 s, in which nobody is answered. Once
+    before the books are read back, which a dozen such looks made half as long again,
+    and once after it.
+    """
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
+    sys.setswitchinterval(TURN_S)
+
+
+def _host(
+    settings: LiveSettings,
+    credentials: Credentials,
+    url: str,
+    clock: WallClock,
+    demand: Demand,
+) -> Host:
+    return Host(
+        state_dir=settings.state_dir.path,
+        url=url,
+        job_token=credentials.job_token,
+        stop_grace_s=settings.stop_grace_s,
+        now=clock.now,
+        wanted_slots=demand,
+        slot_use=demand.slot_use,
+    )
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Lines that cannot drive the operator's terminal, whatever a job wrote last before
+    it failed.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _log_to_terminal() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        _PrintableFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _open_index(state_dir: StateDir, journal: Journal) -> JobIndex:
+    index = JobIndex(state_dir.index)
+    index.follow_journal(journal.last_number)
+    return index
+
+
+def _come_up(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
+    """Write where the scheduler answers, for the verbs and for the next run; print the
+    banner.
+    """
+    settings.state_dir.write_connection(url, settings.policy)
+    _print_banner(settings, url, loop)
+
+
+def _url(server_socket: socket.socket) -> str:
+    address, port = server_socket.getsockname()[:2]
+    return (
+        f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    )
+
+
+def run_parts(
+    parts: Mapping[str, Callable[[], None]], close: Callable[[], None]
+) -> bool:
+    """Run each part in a thread until a signal comes or one of them ends; return
+    whether one broke.
+
+    A SIGHUP that is ignored already, as under `nohup`, stays so.
+
+    A part that breaks takes the scheduler down: the jobs run on, and a restart finds
+    everything on disk.
+    """
+    over = threading.Event()
+    broken = threading.Event()
+
+    def keep(name: str, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:
+            if is_disk_full(error):
+                logger.error(
+                    "the disk is full, the scheduler ends, its jobs run on: %s", error
+                )
+            elif isinstance(error, StoreError):
+                logger.error("%s; the scheduler ends, its jobs run on", error)
+            else:
+                logger.exception(
+                    "the %s thread broke; the scheduler ends, its jobs run on", name
+                )
+            broken.set()
+        finally:
+            over.set()
+
+    came: list[signal.Signals] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        came.append(signal.Signals(number))
+        over.set()
+
+    for number in ENDS_BY:
+        # `nohup` starts a process that ignores SIGHUP, and means it.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, on_signal)
+    threads = [
+        threading.Thread(target=keep, args=item, name=item[0]) for item in parts.items()
+    ]
+    for thread in threads:
+        thread.start()
+    over.wait()
+    if came:
+        logger.info("%s: the scheduler ends, its jobs run on", ENDS_BY[came[0]])
+    try:
+        close()
+    finally:
+        for thread in threads:
+            thread.join()
+    return broken.is_set()
+
+
+@contextmanager
+def _disk_has_room(state_dir: StateDir) -> Iterator[None]:
+    """Turn what a full disk raises while the scheduler comes up into one line."""
+    try:
+        yield
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        raise InputError(
+            "--state", str(state_dir.path), "a directory on a disk with some room"
+        ) from None
+
+
+def _ports(settings: LiveSettings) -> list[int]:
+    """Return where to listen: where the last run did, since replicas that run on still
+    report there.
+    """
+    last = settings.state_dir.last_run()
+    if settings.port is not None:
+        return [settings.port]
+    return [DEFAULT_PORT, 0] if last is None else [int(last["url"].rpartition(":")[2])]
+
+
+@contextmanager
+def listening(host: str, ports: Sequence[int]) -> Iterator[socket.socket]:
+    """Listen on the first of `ports` that is free; 0 is any. Raises InputError if none
+    is.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio switches Nagle's algorithm off: it cost 40 ms per
+    # answer.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as server_socket:
+        server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for port in ports:
+            try:
+                server_socket.bind((host, port))
+                break
+            except OSError as error:
+                if port == ports[-1]:
+                    asked = f"{host}:{port}"
+                    allowed = f"an address to listen on ({error}); {OTHER_PORT}"
+                    raise InputError("--host, --port", asked, allowed) from None
+        server_socket.listen(LISTEN_BACKLOG)
+        yield server_socket
+
+
+def _check_not_lost(journal: Journal, executor: LiveExecutor) -> None:
+    """Raise StoreError if jobs run here but the journal is empty: a new one would have
+    them all stopped.
+    """
+    running = [job for job, _ in executor.adopted()]
+    if running and journal.last_number == 0:
+        named = ", ".join(running[:JOBS_NAMED]) + (
+            ", …" if len(running) > JOBS_NAMED else ""
+        )
+        journal.close()
+        raise StoreError(
+            f"the journal is empty, but {len(running)} of its jobs run here "
+            f"({named}): bring back the file "
+            "from a backup, or end them with: coadapt doctor --end-jobs"
+        )
+
+
+def _stop_strangers(executor: LiveExecutor, loop: LiveLoop) -> None:
+    """End what runs here although the journal, perhaps a new one, knows nothing of
+    it.
+    """
+
+    def strangers(state: SchedulerState) -> list[Stop]:
+        return [
+            Stop(job=job, generation=generation)
+            for job, generation in executor.adopted()
+            if job not in state.jobs or state.jobs[job].state in ENDED
+        ]
+
+    for order in loop.read(strangers):
+        text = (
+            f"job {order.job} generation {order.generation} runs but is not in the "
+            f"journal: stopped"
+        )
+        logger.warning("%s", text)
+        loop.notice(text)
+        executor.execute(order, lambda _: None)
+
+
+def _print_banner(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
+    config = settings.config
+    nodes = loop.read(
+        lambda state: sorted(state.nodes.values(), key=lambda node: node.id)
+    )
+    states = loop.read(lambda state: [job.state for job in state.jobs.values()])
+    num_active = sum(state not in ENDED for state in states)
+    num_held = sum(state in HOLDING for state in states)
+    reaction = (
+        ""
+        if config.reaction_s is None
+        else f", {config.reaction_s:g} s after an arrival or exit"
+    )
+    kinds = (
+        ", ".join(f"{node.num_gpus} x {node.gpu_type} on {node.id}" for node in nodes)
+        or "none yet"
+    )
+    typer.echo(f"coadapt {__version__}")
+    typer.echo(f"  url      {url}")
+    typer.echo(f"  state    {settings.state_dir.path}")
+    typer.echo(f"  policy   {settings.policy}, every {config.round_s:g} s{reaction}")
+    typer.echo(f"  slots    {kinds}")
+    if states:
+        typer.echo(
+            f"  jobs     {num_active} of {len(states)} not ended, {num_held} of them "
+            f"taken over"
+        )
+    typer.echo(
+        "Ctrl-C stops the scheduler; its jobs run on, and the next `coadapt up` "
+        "takes them over."
+    )

@@ -1,0 +1,119 @@
+"""`coadapt up`: the scheduler in the foreground, over an executor."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coadapt.cli.completion import complete_policy
+from coadapt.cli.state_dir import StateOption, find_state_dir
+from coadapt.core.config import SchedulerConfig
+
+# None stands for "not told": then the settings file counts, and then the default that
+# each help names.
+SLOTS = typer.Option(
+    help="CPU slots that stand for GPUs; without it NVIDIA GPUs are looked for."
+)
+CONFIG = typer.Option(
+    help="YAML file of settings; else coadapt.yaml in the state directory."
+)
+EXECUTOR = typer.Option(
+    help="Where replicas run; see `coadapt executors`. [default: local]"
+)
+EXECUTOR_OPTION = typer.Option(
+    metavar="NAME=VALUE", help="An option of the executor; may be repeated."
+)
+POLICY = typer.Option(
+    help="Scheduling policy; see `coadapt policies`. [default: castor]",
+    autocompletion=complete_policy,
+)
+ROUND = typer.Option("--round", help="Seconds between decisions. [default: 60]")
+REACTION = typer.Option(
+    "--reaction",
+    help="Seconds from an arrival or exit to a decision of its own. [default: 2]",
+)
+SETTLE = typer.Option(
+    "--settle",
+    help="Seconds for which plans leave a job alone that has not taken a step yet. "
+    "[default: 600]",
+)
+IN_PLACE = typer.Option(
+    "--in-place/--no-in-place",
+    help="Whether running jobs that can change their number of replicas without a "
+    "restart do so. [yes]",
+)
+GRACE = typer.Option(
+    "--grace", help="Seconds that replicas get to save their state. [default: 30]"
+)
+HOST = typer.Option(help="Address to listen on. [default: 127.0.0.1]")
+PORT = typer.Option(help="Port; else the last run's, else 8471. 0 takes any free one.")
+KEEP_DAYS = typer.Option(
+    help="Days that ended jobs are kept, but for their checkpoints. [default: 90]"
+)
+LOGS_MIB = typer.Option(
+    help="The most of all logs together, MiB; those of ended jobs go. [default: 20480]"
+)
+EXPOSE = typer.Option("--expose", help="Allow a --host that other machines can reach.")
+
+
+def up(
+    slots: Annotated[int | None, SLOTS] = None,
+    state: StateOption = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    executor: Annotated[str | None, EXECUTOR] = None,
+    executor_option: Annotated[list[str] | None, EXECUTOR_OPTION] = None,
+    policy: Annotated[str | None, POLICY] = None,
+    round_s: Annotated[float | None, ROUND] = None,
+    reaction_s: Annotated[float | None, REACTION] = None,
+    settle_s: Annotated[float | None, SETTLE] = None,
+    in_place: Annotated[bool | None, IN_PLACE] = None,
+    stop_grace_s: Annotated[float | None, GRACE] = None,
+    host: Annotated[str | None, HOST] = None,
+    port: Annotated[int | None, PORT] = None,
+    expose: Annotated[bool | None, EXPOSE] = None,
+    keep_days: Annotated[float | None, KEEP_DAYS] = None,
+    logs_mib: Annotated[int | None, LOGS_MIB] = None,
+) -> None:
+    """Run the scheduler. Ctrl-C stops it; its jobs run on, and the next `coadapt up`
+    takes them over.
+    """
+    from coadapt.cli.up.up_settings import read_settings
+
+    given = {
+        "executor": executor,
+        "policy": policy,
+        "round": round_s,
+        "reaction": reaction_s,
+        "settle": settle_s,
+        "in_place": in_place,
+        "grace": stop_grace_s,
+        "host": host,
+        "port": port,
+        "expose": expose,
+        "keep_days": keep_days,
+        "logs_mib": logs_mib,
+    }
+    options = [*([] if slots is None else [f"slots={slots}"]), *(executor_option or [])]
+    state_dir = find_state_dir(state)
+    settings, executor_options = read_settings(state_dir, config, given, options)
+    from coadapt.cli.up.live import LiveSettings, serve
+    from coadapt.runtime.retention import Keep
+
+    serve(
+        LiveSettings(
+            state_dir=state_dir,
+            executor=settings.executor,
+            executor_options=executor_options,
+            policy=settings.policy,
+            config=SchedulerConfig(
+                round_s=settings.round,
+                reaction_s=settings.reaction,
+                settle_s=settings.settle,
+                rescale_in_place=settings.in_place,
+            ),
+            stop_grace_s=settings.grace,
+            host=settings.host,
+            port=settings.port,
+            keep=Keep(days=settings.keep_days, logs_mib=settings.logs_mib),
+        )
+    )

@@ -1,0 +1,1 @@
+"""Commands that check, back up, repair and tidy a state directory."""

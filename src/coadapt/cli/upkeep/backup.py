@@ -1,0 +1,254 @@
+"""`coadapt backup` and `coadapt restore`: a copy of the journal, and the way back to
+it.
+"""
+
+import json
+import sqlite3
+import time
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+
+from coadapt.cli.exit_codes import EXIT_FAILED
+from coadapt.cli.state_dir import (
+    PRIVATE_FILE,
+    StateDir,
+    StateOption,
+    check_own,
+    find_state_dir,
+)
+from coadapt.durable import beside_of, put_in_place
+from coadapt.model import InputError
+from coadapt.model.errors import StoreError
+
+if TYPE_CHECKING:
+    from coadapt.cli.upkeep.restoring import Differences
+
+BUSY_S = 60.0
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="The new file; none may be there yet.")],
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Copy the journal into a file, with the scheduler running or not, and look whether
+    the copy is sound.
+    """
+    directory = _prepared(state)
+    if file.exists():
+        raise InputError("FILE", str(file), "a file that is not there yet")
+    _copy(directory.journal, file)
+    num_events = _check_sound(file)
+    told = {"file": str(file), "num_events": num_events}
+    typer.echo(json.dumps(told) if as_json else f"{file}: {num_events} events, sound")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `coadapt backup` wrote.")],
+    state: StateOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway", help="Also where the journal there is sound and goes further."
+        ),
+    ] = False,
+    end_jobs: Annotated[
+        bool,
+        typer.Option("--end-jobs", help="End jobs that the backup knows nothing of."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Put a backup in place of the journal, while no scheduler runs, and say what
+    happened since.
+
+    Nothing that ended since the backup is run again, and no job is ended unless
+    --end-jobs says so. The journal that was there is kept beside it.
+    """
+    from coadapt.cli.upkeep.restoring import compare, ends_on_disk, state_of
+    from coadapt.executors.processes.records.taking_over import take_over_layout
+    from coadapt.runtime.upkeep.journal_upgrade import upgrade
+
+    directory = _prepared(state)
+    if not file.is_file():
+        raise InputError("FILE", str(file), "a file that `coadapt backup` wrote")
+    kept: Path | None = None
+    with directory.locked():
+        if not anyway:
+            _check_needed(directory, file)
+        beside = beside_of(directory.journal)
+        try:
+            _copy(file, beside)
+            upgrade(beside)
+            _check_sound(beside)
+            ends = ends_on_disk(directory.journal, directory.index)
+            take_over_layout(directory.path)
+            found = compare(state_of(beside), ends, directory.path)
+            go = not dry_run and (end_jobs or not found.to_end)
+            if go:
+                _end_and_renumber(directory, found)
+                _cancel(beside, found)
+                kept = _replace(directory, beside)
+        finally:
+            for path in directory.path.glob(f"{beside.name}*"):
+                path.unlink()
+    if as_json:
+        typer.echo(json.dumps({"restored": go, "found": found.lines()}))
+    else:
+        for line in found.lines():
+            typer.echo(f"  {line}")
+        typer.echo(_told(found, go=go, dry_run=dry_run))
+        if go and kept is not None:
+            typer.echo(f"what was there is kept in {kept}")
+    if not go and not dry_run:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _prepared(state: Path | None) -> StateDir:
+    directory = find_state_dir(state)
+    if not directory.path.is_dir():
+        allowed = "a directory that `coadapt up` has run on"
+        raise InputError("--state", str(directory.path), allowed)
+    check_own(directory.path, "--state")
+    return directory
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a database, also while it is written. Raises StoreError; then there is no
+    `target`.
+    """
+    beside = beside_of(target)
+    try:
+        beside.touch(mode=PRIVATE_FILE)
+        address = f"file:{quote(str(source))}?mode=rw"
+        with (
+            closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as there,
+            closing(sqlite3.connect(beside)) as copy,
+        ):
+            there.backup(copy)
+        put_in_place(beside, target)
+    except (sqlite3.Error, OSError) as error:
+        for path in beside.parent.glob(f"{beside.name}*"):
+            path.unlink()
+        raise StoreError(f"{source} cannot be copied to {target}: {error}") from None
+
+
+def _check_sound(path: Path) -> int:
+    """Return the number of events at `path`. Raises StoreError where something of it is
+    harmed.
+    """
+    from coadapt.runtime.journal_check import judge, read_all
+    from coadapt.runtime.upkeep.journal_upgrade import schema_of
+    from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
+
+    version = schema_of(path)
+    if version is None or version > SCHEMA_VERSION:
+        raise StoreError(f"{path} is no journal that this Coadapt can read")
+    if version < SCHEMA_VERSION:
+        return _count(path)
+    found = read_all(path)
+    findings = judge(found).findings()
+    if findings:
+        raise StoreError(f"{path} is harmed: {findings[0]}")
+    return max(found.rows, default=found.anchor[0])
+
+
+def _count(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        return int(database.execute("SELECT count(*) FROM events").fetchone()[0])
+
+
+def _check_needed(directory: StateDir, file: Path) -> None:
+    """Raise InputError where the journal there is sound and has all of the backup, and
+    more.
+    """
+    from coadapt.runtime.journal_check import judge, read_all
+    from coadapt.runtime.upkeep.journal_upgrade import schema_of
+    from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
+
+    if {schema_of(directory.journal), schema_of(file)} != {SCHEMA_VERSION}:
+        return
+    there = read_all(directory.journal)
+    given = read_all(file)
+    last = there.rows.get(given.head)
+    if judge(there).findings() or last is None or last.link != given.head_link:
+        return
+    more = there.head - given.head
+    allowed = (
+        f"a backup that is needed: {directory.journal} is sound, and has all of it "
+        f"and {more} events more"
+    )
+    raise InputError("FILE", str(file), f"{allowed} (--anyway takes it all the same)")
+
+
+def _end_and_renumber(directory: StateDir, found: "Differences") -> None:
+    from coadapt.executors.processes.job_processes import (
+        kill_identified,
+        kill_marked,
+        marked_processes,
+    )
+    from coadapt.executors.processes.records.generation_dir import JobDir
+
+    for job in found.to_end:
+        files = JobDir.of(directory.path, job)
+        deadline = time.monotonic() + BUSY_S
+        while marked_processes(files.checkpoints) and time.monotonic() < deadline:
+            kill_marked(files.checkpoints)
+            time.sleep(0.1)
+        kill_identified(each for lead in files.generations() for each in lead.leaders())
+    for job in found.renumber:
+        folder = JobDir.of(directory.path, job).records / "generations"
+        if folder.is_dir():
+            folder.rename(folder.with_name(f"generations.{time.time_ns()}"))
+
+
+def _cancel(journal: Path, found: "Differences") -> None:
+    """Write down that jobs which ended since the backup are not to run again."""
+    from coadapt.core.events import CancelRequested
+    from coadapt.runtime.journal import Journal
+
+    if not found.ended:
+        return
+    opened = Journal.at_path(journal)
+    opened.append([CancelRequested(at=time.time(), job=job) for job in found.ended])
+    opened.close()
+
+
+def _replace(directory: StateDir, beside: Path) -> Path | None:
+    """Put the restored journal in place; return where the one that was there is
+    kept.
+    """
+    from coadapt.runtime.journal_check import FILES
+
+    journal = directory.journal
+    index = directory.index
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    kept = journal.with_name(f"{journal.name}.replaced-{stamp}")
+    had = journal.exists()
+    for suffix in FILES:
+        if (old := journal.with_name(journal.name + suffix)).exists():
+            old.rename(kept.with_name(kept.name + suffix))
+        # The history is of the journal that was there; the next start makes it anew.
+        index.with_name(index.name + suffix).unlink(missing_ok=True)
+    put_in_place(beside, journal)
+    return kept if had else None
+
+
+def _told(found: "Differences", *, go: bool, dry_run: bool) -> str:
+    if dry_run:
+        return "nothing was changed (--dry-run)"
+    if not go:
+        named = ", ".join(sorted(found.to_end))
+        return (
+            f"nothing was changed: jobs run of which the backup knows nothing, or "
+            f"less ({named}); let them "
+            "end first, or end them with --end-jobs"
+        )
+    return "restored; start the scheduler with: coadapt up"

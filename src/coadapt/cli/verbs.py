@@ -1,0 +1,168 @@
+"""The verbs of `coadapt`, each in a module that is imported when the verb is used."""
+
+# Because of this `coadapt --help` and completion answer in 0.2 s: importing the modules
+# of all verbs takes three times as long. A test looks that each is there.
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+# What follows the script's name is the script's.
+SCRIPT_CONTEXT: Mapping[str, Any] = {
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A verb, and the module of `coadapt.cli` that has a function or group of its name.
+
+    help: what the list of verbs says of it. settings: of the command's context.
+    """
+
+    module: str
+    help: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+VERBS: Mapping[str, Verb] = {
+    "up": Verb(module="up.up", help="Run the scheduler."),
+    "submit": Verb(
+        module="jobs.submit",
+        help="Submit the jobs that files describe; print their ids.",
+    ),
+    "ls": Verb(module="jobs.ls", help="List the jobs that have not ended."),
+    "describe": Verb(module="jobs.describe", help="Show all about one job."),
+    "explain": Verb(
+        module="forecast.explain",
+        help="Say when a job starts and ends, and what would help.",
+    ),
+    "logs": Verb(module="jobs.logs", help="Show a job's log."),
+    "wait": Verb(module="jobs.wait", help="Wait until jobs have ended."),
+    "cancel": Verb(module="jobs.cancel", help="Cancel jobs."),
+    "top": Verb(
+        module="cluster.top", help="Watch GPUs, jobs and decisions; Ctrl-C ends it."
+    ),
+    "page": Verb(
+        module="page.page",
+        help="Print the address of the live page, or show a journal.",
+    ),
+    "story": Verb(
+        module="jobs.story",
+        help="Tell a job's life: what happened, what was decided, and why.",
+    ),
+    "report": Verb(
+        module="cluster.report", help="Write what the scheduler did as a page."
+    ),
+    "policies": Verb(
+        module="research.policies",
+        help="List the scheduling policies, installed ones included.",
+    ),
+    "executors": Verb(
+        module="cluster.executors", help="List the executors, with their options."
+    ),
+    "elastic-jobs": Verb(
+        module="cluster.elastic_jobs",
+        help="Submit each ElasticJob of a Kubernetes namespace.",
+    ),
+    "simulate": Verb(
+        module="research.simulate", help="Simulate workloads under scheduling policies."
+    ),
+    "compare": Verb(
+        module="research.compare", help="Compare policies on workloads and clusters."
+    ),
+    "what-if": Verb(
+        module="forecast.what_if",
+        help="Compare futures of the live jobs: as it is, and with a change.",
+    ),
+    "check": Verb(
+        module="jobs.check",
+        help="Run a script alone and under random changes of replicas.",
+        settings=SCRIPT_CONTEXT,
+    ),
+    "doctor": Verb(
+        module="upkeep.doctor",
+        help="Say what is wrong with the state directory or executor.",
+    ),
+    "prune": Verb(
+        module="upkeep.prune", help="Forget jobs that ended long ago, with their logs."
+    ),
+    "backup": Verb(
+        module="upkeep.backup",
+        help="Copy the journal into a file, and check the copy.",
+    ),
+    "restore": Verb(
+        module="upkeep.backup", help="Put a backup in place of the journal."
+    ),
+    "rotate-token": Verb(
+        module="upkeep.rotate_token", help="Make a new token for the API."
+    ),
+    "tenant": Verb(
+        module="cluster.tenant",
+        help="Show and change quotas, weights and priorities of tenants.",
+    ),
+    "nodes": Verb(
+        module="cluster.nodes",
+        help="Show nodes, and take back those that were set aside.",
+    ),
+    "trace": Verb(
+        module="research.trace", help="Look at workloads, and make others of them."
+    ),
+}
+
+
+class HelpFormatter(Protocol):
+    """What writes a page of help: click's formatter, as far as it is used here."""
+
+    def section(self, name: str) -> AbstractContextManager[None]: ...
+
+    def write_dl(self, rows: Sequence[tuple[str, str]]) -> None: ...
+
+
+class LazyGroup(TyperGroup):
+    """The group of VERBS: lists the table, and imports the verb that is used."""
+
+    def list_commands(self, ctx: object) -> list[str]:  # noqa: ARG002 - the parent's
+        return list(VERBS)
+
+    def get_command(
+        self,
+        ctx: object,  # noqa: ARG002 - the parent's
+        cmd_name: str,
+    ) -> TyperCommand | TyperGroup | None:
+        verb = VERBS.get(cmd_name)
+        return None if verb is None else load(cmd_name, verb)
+
+    def format_commands(
+        self,
+        ctx: object,  # noqa: ARG002 - the parent's
+        formatter: HelpFormatter,
+    ) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+
+def load(name: str, verb: Verb) -> TyperCommand | TyperGroup:
+    """Return the command of a verb, or the group of its own verbs."""
+    module = import_module(f"coadapt.cli.{verb.module}")
+    found = getattr(module, name.replace("-", "_"))
+    app = typer.Typer(
+        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+    command: Any
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=name)
+        group: Any = get_command(app)
+        command = group.commands[name]
+    else:
+        app.command(name, context_settings={**verb.settings})(found)
+        command = get_command(app)
+    loaded: TyperCommand | TyperGroup = command
+    return loaded

@@ -1,0 +1,450 @@
+"""castor's sizer: buys a node where the time that it saves is worth more than its
+price.
+"""
+
+# The rule. With nodes for sale no job has to wait for another, so that each job has its
+# own best number of GPUs. Let V be what an hour of its completion is worth, p the price
+# of a GPU for an hour, W the progress that is left and g(k) its goodput on k GPUs. On k
+# GPUs it ends after W / g(k) and costs p k W / g(k), so that
+#
+#     k* = argmin (V + p k) / g(k),
+#
+# which does not depend on W. With V = 0 that is the cheapest progress, mostly one GPU;
+# the larger V, the wider the job. As the noise scale grows, g grows at large k, and k*
+# with it. GPU types compare by the same figure.
+#
+# A deadline asks for at least the fewest GPUs that meet it. Spot GPUs count at the
+# price of an hour that is not lost: p / (1 - hazard x hours lost per loss). GPUs that a
+# deadline needs are bought on demand.
+#
+# A budget per hour, or in total, raises p by a common factor until what is wanted fits
+# it: at that factor each coin buys the same saving for every job, which is the most
+# saving per coin.
+#
+# What is wanted is compared with what is there. A change is made where it pays: nodes
+# come only after they are provisioned, jobs pay a rescale, and a job that ends before
+# is not worth a node. The last node of a type, if jobs would not fill it, is bought
+# where the time that it saves is worth more than the whole node.
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from coadapt.model import JobView
+from coadapt.model.offer import HOUR_S, Pool, Sizing, SizingView
+from coadapt.policies.sizers.base import SizerCard
+from coadapt.policies.sizers.curves import (
+    FloatArray,
+    best_up_to,
+    goodput_curve,
+    is_timed,
+    progress_left,
+)
+from coadapt.policies.sizers.growth import most_for
+from coadapt.policies.sizers.offers import (
+    all_within,
+    cheapest_first,
+    in_words,
+    nodes_for,
+)
+
+# Of a job of unknown length as much is left as it has trained, at least this long.
+LEFT_MIN_S = 600.0
+# Work since the last checkpoint that a loss costs in the mean, besides the restart.
+REDONE_S = 150.0
+# A price is raised at most so far: what is wanted then is the least that jobs may have.
+PRICE_FACTOR_MAX = 1e6
+NUM_BISECTIONS = 40
+# A total budget must pay for what is bought for so long, or it is not bought.
+AHEAD_S = 900.0
+# Part of the time up to a deadline that is kept in hand.
+MARGIN = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """A job on one GPU type: its goodput on 1..K GPUs, and what is left of it.
+
+    price: of a GPU-hour. least_gpus: that it must have. gpus: that it is to have.
+    urgent: whether a deadline asks for more than its value of time does.
+    """
+
+    job: JobView
+    gpu_type: str
+    curve_K: FloatArray
+    price: float
+    left: float
+    least_gpus: int
+    gpus: int
+    urgent: bool = False
+
+    def hours(self, gpus: int) -> float:
+        """Return the hours up to its end on so many GPUs; infinity on none."""
+        if gpus < 1:
+            return math.inf
+        goodput = float(self.curve_K[min(gpus, len(self.curve_K)) - 1])
+        return self.left / goodput / HOUR_S if goodput > 0.0 else math.inf
+
+
+class CastorSizer:
+    """Buys the GPUs whose saving of completion time is worth more than their price.
+
+    value_of_time: what an hour of a job's completion is worth, in the currency of the
+    prices. budget_per_h: the most that nodes may cost in an hour. budget: the most that
+    they may cost in total. deadlines: whether jobs' deadlines are met. spot: whether
+    spot nodes are bought.
+    """
+
+    card: ClassVar[SizerCard] = SizerCard(
+        source="this project",
+        decides="Each job's GPUs minimise (value of time + price x GPUs) / goodput.",
+    )
+
+    def __init__(
+        self,
+        *,
+        value_of_time: float = 1.0,
+        budget_per_h: float | None = None,
+        budget: float | None = None,
+        deadlines: bool = True,
+        spot: bool = True,
+    ) -> None:
+        if not (math.isfinite(value_of_time) and value_of_time >= 0.0):
+            raise ValueError(
+                f"value_of_time must be finite and >= 0, got {value_of_time}"
+            )
+        for name, limit in (("budget_per_h", budget_per_h), ("budget", budget)):
+            if limit is not None and not limit >= 0.0:
+                raise ValueError(f"{name} must be >= 0, got {limit}")
+        self._value = value_of_time
+        self._budget_per_h = budget_per_h
+        self._budget = budget
+        self._deadlines = deadlines
+        self._spot = spot
+
+    def size(self, view: SizingView) -> Sizing:
+        pools = [
+            pool
+            for pool in view.pools
+            if pool.offer.most and (self._spot or not pool.offer.is_spot)
+        ]
+        factor = self._price_factor(view, pools)
+        nodes = self._nodes(view, pools, factor)
+        kept = self._if_it_pays(view, pools, nodes, factor)
+        changed = kept != nodes
+        nodes = self._within_budget(view, kept)
+        choices = self._choices(view, pools, factor)
+        reason = f"{in_words(view.pools, nodes)}: "
+        if not choices:
+            return Sizing(nodes=nodes, reason=reason + "no job needs any")
+        gpus = sum(each.gpus for each in choices)
+        words = f"{len(choices)} jobs are worth {gpus} GPUs at {self._value:g} an hour"
+        if factor > 1.0:
+            words = f"the budget pays for {gpus} GPUs of {len(choices)} jobs"
+        if any(each.urgent for each in choices):
+            words += ", deadlines included"
+        if changed:
+            words += "; a change does not pay yet"
+        return Sizing(nodes=nodes, reason=reason + words)
+
+    # -- GPUs of each job
+
+    def _choices(
+        self, view: SizingView, pools: Sequence[Pool], factor: float
+    ) -> list[_Choice]:
+        found = [self._choice(job, view, pools, factor) for job in view.cluster.jobs]
+        chosen = [each for each in found if each is not None]
+        for gpu_type in sorted({each.gpu_type for each in chosen}):
+            chosen = self._fill_nodes(chosen, gpu_type, pools, factor)
+        return chosen
+
+    def _choice(
+        self, job: JobView, view: SizingView, pools: Sequence[Pool], factor: float
+    ) -> _Choice | None:
+        options: list[tuple[float, _Choice]] = []
+        best_of_type: dict[str, Pool] = {}
+        for pool in cheapest_first(pools, spot_price):
+            best_of_type.setdefault(pool.offer.gpu_type, pool)
+        allowed = {
+            gpu_type: pool
+            for gpu_type, pool in best_of_type.items()
+            if job.spec.replicas.allows_type(gpu_type)
+        }
+        timed = {
+            gpu_type: pool
+            for gpu_type, pool in allowed.items()
+            if is_timed(job, gpu_type)
+        }
+        for gpu_type, pool in (timed or allowed).items():
+            option = self._on_type(job, view, pool, factor, gpu_type)
+            cost = self._value + option.price * factor * option.gpus
+            goodput = float(option.curve_K[option.gpus - 1])
+            options.append((cost / goodput if goodput > 0.0 else math.inf, option))
+            if not timed:
+                break
+        if not options:
+            return None
+        return min(options, key=lambda each: (each[0], each[1].gpu_type))[1]
+
+    def _on_type(
+        self, job: JobView, view: SizingView, pool: Pool, factor: float, gpu_type: str
+    ) -> _Choice:
+        least = job.spec.replicas.min
+        most = most_for(job, pool.offer)
+        curve_K = best_up_to(goodput_curve(job, pool.offer, most))
+        price = spot_price(pool)
+        left = _left(job, view.at, curve_K)
+        if not is_timed(job, gpu_type):
+            return _Choice(
+                job=job,
+                gpu_type=gpu_type,
+                curve_K=curve_K,
+                price=price,
+                left=left,
+                least_gpus=least,
+                gpus=least,
+            )
+        num_gpus_K = np.arange(1, len(curve_K) + 1)
+        rate_K = self._value + price * factor * num_gpus_K
+        runs_K = (curve_K > 0.0) & (num_gpus_K >= least)
+        cost_K = np.where(runs_K, rate_K / np.where(runs_K, curve_K, 1.0), np.inf)
+        gpus = int(cost_K.argmin()) + 1
+        due = self._due_gpus(job, view, pool, curve_K, left)
+        return _Choice(
+            job=job,
+            gpu_type=gpu_type,
+            curve_K=curve_K,
+            price=price,
+            left=left,
+            least_gpus=max(least, due),
+            gpus=max(gpus, least, due),
+            urgent=due > gpus,
+        )
+
+    def _due_gpus(
+        self,
+        job: JobView,
+        view: SizingView,
+        pool: Pool,
+        curve_K: FloatArray,
+        left: float,
+    ) -> int:
+        """Return the fewest GPUs that meet the job's deadline; 0 without one."""
+        if not self._deadlines or job.spec.deadline_at is None:
+            return 0
+        delay_s = job.rescale_s
+        if not job.allocation:
+            delay_s += pool.offer.provision_s
+        time_s = (job.spec.deadline_at - view.at) * (1.0 - MARGIN) - delay_s
+        if time_s <= 0.0:
+            return int(curve_K.argmax()) + 1
+        enough = np.flatnonzero(curve_K >= left / time_s)
+        return int(enough[0]) + 1 if enough.size else int(curve_K.argmax()) + 1
+
+    def _fill_nodes(
+        self,
+        choices: list[_Choice],
+        gpu_type: str,
+        pools: Sequence[Pool],
+        factor: float,
+    ) -> list[_Choice]:
+        """Return the choices without the GPUs of a last node that is not worth its
+        price.
+        """
+        mine = [each for each in choices if each.gpu_type == gpu_type]
+        offers = [pool.offer for pool in pools if pool.offer.gpu_type == gpu_type]
+        per_node = min(offer.num_gpus for offer in offers)
+        over = sum(each.gpus for each in mine) % per_node
+        before = {each.job.id: each.gpus for each in mine}
+        gpus = dict(before)
+        loss = 0.0
+        for _ in range(over):
+            options = [
+                (self._loss(each, gpus[each.job.id]), each.job.id)
+                for each in mine
+                if gpus[each.job.id] > each.least_gpus
+            ]
+            if not options:
+                return choices
+            least, job_id = min(options)
+            loss += least
+            gpus[job_id] -= 1
+        hours = [each.hours(each.gpus) for each in mine]
+        mean_h = sum(hours) / len(hours) if hours else 0.0
+        price = min(each.price for each in mine) * factor * per_node
+        if not over or loss >= price * mean_h:
+            return choices
+        return [
+            replace(each, gpus=gpus.get(each.job.id, each.gpus)) for each in choices
+        ]
+
+    def _loss(self, choice: _Choice, gpus: int) -> float:
+        """Return what it costs in time to have one GPU less."""
+        return self._value * (choice.hours(gpus - 1) - choice.hours(gpus))
+
+    # -- nodes
+
+    def _nodes(
+        self, view: SizingView, pools: Sequence[Pool], factor: float
+    ) -> dict[str, int]:
+        urgent: dict[tuple[str, ...], float] = {}
+        wanted: dict[tuple[str, ...], float] = {}
+        for each in self._choices(view, pools, factor):
+            key = (each.gpu_type,)
+            wanted[key] = wanted.get(key, 0.0) + each.gpus
+            if each.urgent:
+                urgent[key] = urgent.get(key, 0.0) + each.gpus
+        firm = [pool for pool in pools if not pool.offer.is_spot]
+        first = nodes_for(firm, urgent)
+        held = [
+            replace(
+                pool,
+                offer=replace(
+                    pool.offer, least=first.get(pool.offer.id, pool.offer.least)
+                ),
+            )
+            for pool in pools
+        ]
+        return all_within(view.pools, nodes_for(held, wanted, spot_price))
+
+    def _price_factor(self, view: SizingView, pools: Sequence[Pool]) -> float:
+        """Return by how much prices are raised so that what is wanted fits
+        the budgets.
+        """
+        if self._budget_per_h is None and self._budget is None:
+            return 1.0
+        if self._fits(view, pools, 1.0):
+            return 1.0
+        low = 0.0
+        high = math.log(PRICE_FACTOR_MAX)
+        for _ in range(NUM_BISECTIONS):
+            middle = (low + high) / 2.0
+            if self._fits(view, pools, math.exp(middle)):
+                high = middle
+            else:
+                low = middle
+        return math.exp(high)
+
+    def _fits(self, view: SizingView, pools: Sequence[Pool], factor: float) -> bool:
+        if self._budget_per_h is not None:
+            nodes = self._nodes(view, pools, factor)
+            if _cost_per_h(view, nodes) > self._budget_per_h:
+                return False
+        if self._budget is not None:
+            to_come = sum(
+                each.price * each.gpus * each.hours(each.gpus)
+                for each in self._choices(view, pools, factor)
+            )
+            return view.spent + to_come <= self._budget
+        return True
+
+    def _within_budget(self, view: SizingView, nodes: dict[str, int]) -> dict[str, int]:
+        """Return `nodes`, fewer where the budget does not pay for them for a while."""
+        limits = [math.inf]
+        if self._budget_per_h is not None:
+            limits.append(self._budget_per_h)
+        if self._budget is not None:
+            limits.append(max(self._budget - view.spent, 0.0) * HOUR_S / AHEAD_S)
+        limit = min(limits)
+        kept = dict(nodes)
+        for pool in reversed(cheapest_first(view.pools)):
+            offer = pool.offer
+            while kept[offer.id] > offer.least and _cost_per_h(view, kept) > limit:
+                kept[offer.id] -= 1
+        return kept
+
+    def _if_it_pays(
+        self,
+        view: SizingView,
+        pools: Sequence[Pool],
+        nodes: dict[str, int],
+        factor: float,
+    ) -> dict[str, int]:
+        """Return `nodes`, or what is there already where the change costs more than it
+        saves.
+        """
+        there = all_within(
+            view.pools, {pool.offer.id: pool.num_coming for pool in view.pools}
+        )
+        if nodes == there:
+            return nodes
+        grows = any(nodes[name] > there[name] for name in nodes)
+        idle = all(
+            nodes[pool.offer.id] >= pool.num_coming - pool.num_idle
+            for pool in view.pools
+        )
+        if not grows and idle:
+            return nodes
+        choices = self._choices(view, pools, factor)
+        delay_h = 0.0
+        if grows:
+            delay_h = max(
+                pool.offer.provision_s
+                for pool in view.pools
+                if nodes[pool.offer.id] > there[pool.offer.id]
+            )
+            delay_h /= HOUR_S
+        saved = sum(self._saved(each, delay_h, factor) for each in choices)
+        return nodes if saved > 0.0 else there
+
+    def _saved(self, choice: _Choice, delay_h: float, factor: float) -> float:
+        """Return what it saves, in currency, to change from what the job holds to its
+        choice.
+        """
+        held = choice.job.allocation.num_replicas
+        if held == choice.gpus:
+            return 0.0
+        before_h = choice.hours(held)
+        if math.isinf(before_h):
+            return math.inf
+        price = choice.price * factor
+        stay_h = min(delay_h, before_h)
+        part_left = 1.0 - stay_h / before_h if before_h > 0.0 else 0.0
+        if part_left <= 0.0:
+            return -price * choice.gpus * delay_h
+        rescale_h = choice.job.rescale_s / HOUR_S
+        after_h = stay_h + rescale_h + part_left * choice.hours(choice.gpus)
+        cost_before = (self._value + price * held) * before_h
+        cost_after = self._value * after_h + price * held * stay_h
+        cost_after += price * choice.gpus * (after_h - stay_h)
+        return cost_before - cost_after
+
+
+def spot_price(pool: Pool) -> float:
+    """Return the price of a GPU-hour that is not lost: the list price for on demand."""
+    lost_h = (pool.offer.provision_s + REDONE_S) / HOUR_S
+    kept = max(1.0 - pool.hazard_per_h * lost_h, 0.01)
+    return pool.offer.price_per_gpu_h / kept
+
+
+def checkpoint_period_s(save_s: float, hazard_per_h: float) -> float:
+    """Return the seconds of training between checkpoints that lose the least time.
+
+    Young's and Daly's first-order rule (Daly 2006): sqrt(2 x cost of a checkpoint x
+    mean time between losses); infinity where nothing is ever lost.
+    """
+    if hazard_per_h <= 0.0:
+        return math.inf
+    return math.sqrt(2.0 * save_s * HOUR_S / hazard_per_h)
+
+
+def _left(job: JobView, at: float, curve_K: FloatArray) -> float:
+    """Return the progress left; of a job of unknown length, as much as it
+    has trained.
+    """
+    left = progress_left(job)
+    if left is not None:
+        return left
+    started = job.usage.started_at
+    age_s = LEFT_MIN_S if started is None else max(at - started, LEFT_MIN_S)
+    held = max(job.allocation.num_replicas, job.spec.replicas.min)
+    return age_s * float(curve_K[min(held, len(curve_K)) - 1])
+
+
+def _cost_per_h(view: SizingView, nodes: dict[str, int]) -> float:
+    return sum(
+        nodes.get(pool.offer.id, 0) * pool.offer.price_per_h for pool in view.pools
+    )

@@ -1,0 +1,49 @@
+"""What the sizers have in common that look at one job at a time: GPUs per
+job, summed.
+"""
+
+from collections.abc import Callable, Mapping
+
+from coadapt.model import JobId, JobView
+from coadapt.model.offer import Offer, Pool, SizingView
+from coadapt.policies.sizers.curves import FloatArray, is_timed, usable_gpus
+from coadapt.policies.sizers.offers import cheapest_first, types_allowed
+
+# Pollux lets a job grow to twice the GPUs that it was timed on (OSDI'21, §4.1).
+EXPLORE = 2.0
+
+Curve = Callable[[JobView, Offer, int], FloatArray]
+
+
+def offer_for(job: JobView, pools: tuple[Pool, ...]) -> Offer | None:
+    """Return the cheapest offer that the job may run on: one on whose GPUs it was
+    timed.
+
+    None: no offer has a GPU type that it allows.
+    """
+    allowed = [
+        pool.offer
+        for pool in cheapest_first(pools)
+        if job.spec.replicas.allows_type(pool.offer.gpu_type) and pool.offer.most
+    ]
+    timed = [offer for offer in allowed if is_timed(job, offer.gpu_type)]
+    return next(iter([*timed, *allowed]), None)
+
+
+def most_for(job: JobView, offer: Offer) -> int:
+    """Return the GPUs up to which the job's curve is looked at: whole nodes, explored
+    ones.
+    """
+    capped = usable_gpus(job, EXPLORE)
+    return max(min(capped, offer.most * offer.num_gpus), job.spec.replicas.min)
+
+
+def wanted_by_types(
+    view: SizingView, wanted: Mapping[JobId, float]
+) -> dict[tuple[str, ...], float]:
+    """Return the GPUs wanted, summed over jobs that allow the same GPU types."""
+    gpus: dict[tuple[str, ...], float] = {}
+    for job in view.cluster.jobs:
+        types = types_allowed(job)
+        gpus[types] = gpus.get(types, 0.0) + wanted.get(job.id, 0.0)
+    return gpus

@@ -1,0 +1,3 @@
+"""Nodes for sale in a simulated run: offers, prices, availability, losses,
+and costs.
+"""
