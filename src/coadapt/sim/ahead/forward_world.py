@@ -78,17 +78,8 @@ class ForwardWorld:
         """Carry out an order; answer a repeated one with its generation's state."""
         alive = self._alive.get(command.job)
         match command:
-            case Start() if alive is None:
-                delay_s = self._cost_s(command.job)
-                self._run(
-                    command.job, command.generation, command.allocation, delay_s, post
-                )
-                self._answer_started(command.job, command.generation, post)
-                self._resume_later(command.job, command.generation, delay_s, post)
             case Start():
-                self._answer_started(command.job, alive.generation, post)
-            case Rescale() if alive is None:
-                self._exit(command.job, command.generation, Outcome.STOPPED, post)
+                self._start(alive, command, post)
             case Rescale():
                 self._rescale(alive, command, post)
             case RetractRescale():
@@ -100,11 +91,23 @@ class ForwardWorld:
                 self._halt(command.job)
                 self._exit(command.job, command.generation, Outcome.STOPPED, post)
 
+    def _start(self, alive: _Alive | None, command: Start, post: Post) -> None:
+        if alive is not None:
+            self._answer_started(command.job, alive.generation, post)
+            return
+        delay_s = self._cost_s(command.job)
+        self._run(command.job, command.generation, command.allocation, delay_s, post)
+        self._answer_started(command.job, command.generation, post)
+        self._resume_later(command.job, command.generation, delay_s, post)
+
     def _cost_s(self, job: JobId) -> float:
         measured_s = self._remainders[job].view.usage.costs.mean_s
         return START_S if measured_s is None else measured_s
 
-    def _rescale(self, alive: _Alive, command: Rescale, post: Post) -> None:
+    def _rescale(self, alive: _Alive | None, command: Rescale, post: Post) -> None:
+        if alive is None:
+            self._exit(command.job, command.generation, Outcome.STOPPED, post)
+            return
         if alive.generation != command.generation:
             self._halt(command.job)
             delay_s = self._cost_s(command.job)
