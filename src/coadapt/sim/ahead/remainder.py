@@ -98,7 +98,9 @@ class Remainder:
                 gpu_type=key[2],
                 num_racks_C=[key[3]],
             )
-            self._rates[key] = float(table.goodput_JC[0, 0])
+            goodput = float(table.goodput_JC[0, 0])
+            # The limits of the batch rule this size out, but the job trains on it.
+            self._rates[key] = goodput if goodput > 0.0 else float(key[1])
         return self._rates[key] * allocation.gpu_share
 
     @cached_property
