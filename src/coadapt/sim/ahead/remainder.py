@@ -99,9 +99,17 @@ class Remainder:
                 num_racks_C=[key[3]],
             )
             goodput = float(table.goodput_JC[0, 0])
-            # The limits of the batch rule this size out, but the job trains on it.
-            self._rates[key] = goodput if goodput > 0.0 else float(key[1])
+            # The limits of the batch may rule this size out: the job trains on it all
+            # the same, at its mean speed so far.
+            self._rates[key] = goodput or key[1] * self._mean_rate
         return self._rates[key] * allocation.gpu_share
+
+    @property
+    def _mean_rate(self) -> float:
+        """Return units per second and GPU so far, 1 before the job has trained."""
+        used = self.view.usage.attained_service_gpu_s
+        progress = self.view.measured.progress
+        return progress / used if progress > 0.0 and used > 0.0 else 1.0
 
     @cached_property
     def _rates(self) -> dict[tuple[int, int, str, int], float]:
