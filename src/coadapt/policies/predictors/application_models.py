@@ -1,0 +1,498 @@
+"""Kin: what jobs of one application showed, lent to the next of them while it knows
+less of itself.
+"""
+
+# A job that comes has timed nothing, and its first fit rests on one batch at one size:
+# it may be wrong by ten times, and the first rescale that follows from it is one for
+# nothing. Jobs of the same application (by name, with the same bounds of the batch)
+# were there before. What is kept of them, per application:
+#
+#   - per GPU type the step-time model of the job that trained there in most settings,
+#     and what steps of all of them took over what it says (`times`). It is lent to jobs
+#     that have trained there in no more, if it agrees with what the borrower itself
+#     timed last within KIN_FACTOR; times are then those of kin x that ratio. (Who was
+#     timed there on one GPU when it came, and has not trained there since, knows its
+#     passes alone: these must agree.)
+#   - the gradient statistics at the beginning, for jobs that have not reported any;
+#   - the noise scale over progress, in eighths of an octave of it. `noise` takes its
+#     growth ahead from there.
+#
+# Nothing is lent where the user named no application, nor where the name proved to say
+# little: where the step times of jobs of one name differ by more than UNLIKE in the
+# mean, each job is taken for itself.
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from coadapt.goodput.compiled import compiled_lean
+from coadapt.model import GradStats, JobId, JobView, KinTimes, Measured, TypeProfile
+from coadapt.model.quick_init import replace
+from coadapt.policies.predictors.best_goodputs import Configs
+from coadapt.policies.predictors.measured_step_times import (
+    AS_SAID,
+    Setting,
+    Shape,
+    Slower,
+    StepTimes,
+)
+from coadapt.policies.predictors.noise_growth import BINS_PER_OCTAVE, NUM_BINS
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
+
+APPLICATIONS_MAX = 256  # the longest unseen are forgotten
+KIN_FACTOR = (
+    2.0  # beyond that ratio of step times it is another training under the same name
+)
+# Step times of jobs alike differ by a few per cent, of jobs that share a name alone by
+# more.
+UNLIKE = 1.1  # (measured: 1.00 to 1.01 for jobs alike, 1.2 to 1.7 for others)
+COMPARED_MIN = 3  # of a name; with fewer it is as true as all names are
+COMPARED_MAX = 50
+ONE_GPU = Shape(1, 1, 1)
+OCTAVES_MIN = 1.5  # of progress: noise scales over less tell no growth
+NEWEST = 0.2  # what a new noise scale weighs in the mean of its bin
+NOISE_EXPONENT = 0.5  # of progress, beyond what was seen
+LOG_2 = math.log(2.0)
+
+Key = tuple[str, int, int, bool]
+Held = tuple[str, Shape]  # GPU type, and the placement there
+WhatHeld = Callable[[JobView], Held | None]
+
+
+@dataclass(slots=True, eq=False)
+class _Kin:
+    """initial: the batch that all of them begin with. profiles, times: by GPU type:
+    (settings its owner trained in there, model, owner), step times measured.
+
+    bins: mean logarithms of noise scales; curve_B: of all bins, None once one has
+    changed. edition: of what is lent. compared: of the latest jobs, by how much their
+    step times differ from those of the others, in logarithms. alike: whether that is
+    little.
+    """
+
+    initial: int
+    profiles: dict[str, tuple[int, TypeProfile, JobId]] = field(default_factory=dict)
+    times: dict[str, StepTimes] = field(default_factory=dict)
+    edition: int = 0
+    first: GradStats | None = None
+    first_progress: float = math.inf
+    bins: dict[int, float] = field(default_factory=dict)
+    curve_B: FloatArray | None = None
+    compared: dict[JobId, float] = field(default_factory=dict)
+    alike: bool = True
+
+    def compare(self, job: JobId, log_ratio: float) -> None:
+        """Take in by how much the step times of a job differ when it is first seen."""
+        self.compared.setdefault(job, abs(log_ratio))
+        if len(self.compared) > COMPARED_MAX:
+            del self.compared[next(iter(self.compared))]
+
+    def curve(self) -> FloatArray | None:
+        """Return the logarithm of the noise scale at each bin of progress; None: too
+        little was seen.
+        """
+        if self.curve_B is None:
+            known = sorted(self.bins)
+            if not known or known[-1] - known[0] < OCTAVES_MIN * BINS_PER_OCTAVE:
+                return None
+            log_noise_S = np.array([self.bins[each] for each in known])
+            self.curve_B = np.empty(NUM_BINS)
+            _draw(np.array(known), log_noise_S, self.curve_B)
+        return self.curve_B
+
+
+@compiled_lean
+def _draw(seen_S: IntArray, log_noise_S: FloatArray, curve_B: FloatArray) -> None:
+    """Write the logarithm of the noise scale at each bin: between those seen, on from
+    the last, the first.
+    """
+    low = 0
+    last = len(seen_S) - 1
+    for b in range(len(curve_B)):
+        while low < last and seen_S[low + 1] <= b:
+            low += 1
+        curve_B[b] = log_noise_S[low]
+        if low == last:
+            curve_B[b] += NOISE_EXPONENT * (
+                max(b - seen_S[last], 0) / BINS_PER_OCTAVE * LOG_2
+            )
+        elif b > seen_S[low]:
+            slope = (log_noise_S[low + 1] - log_noise_S[low]) / (
+                seen_S[low + 1] - seen_S[low]
+            )
+            curve_B[b] = slope * (b - seen_S[low]) + log_noise_S[low]
+
+
+class _Lent(NamedTuple):
+    """What a job is taken for, and on which GPU types that is what its kin are; what
+    that follows from.
+    """
+
+    measured: Measured
+    kin: _Kin
+    edition: int
+    taken_for: Measured
+    types: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Member:
+    """A job of an application. told: what it told last. lent: what it was last taken
+    for.
+
+    By GPU type: settings: shapes and total batches that it trained in; log_ratio: of
+    its latest step time over that of its kin.
+    """
+
+    kin: _Kin
+    job: JobId
+    told: Measured | None = None
+    settings: dict[str, set[tuple[Shape, int]]] = field(default_factory=dict)
+    log_ratio: dict[str, float] = field(default_factory=dict)
+    lent: _Lent | None = None
+
+
+class _Report(NamedTuple):
+    """A step time that a job reported, in seconds, and of which setting."""
+
+    member: _Member
+    setting: Setting
+    step_s: float
+
+
+@dataclass(slots=True)
+class Applications:
+    """What is known per application, and of the jobs of the last round that have
+    one.
+    """
+
+    kin: "OrderedDict[Key, _Kin]" = field(default_factory=OrderedDict)
+    members: dict[JobId, _Member] = field(default_factory=dict)
+
+    def observe(self, jobs: Sequence[JobView], what_held: WhatHeld) -> None:
+        """Take in what jobs have reported of themselves. what_held: None where that is
+        no one placement.
+        """
+        here = {}
+        reports: dict[tuple[int, str], list[_Report]] = {}
+        for job in jobs:
+            key = key_of(job)
+            if key is None:
+                continue
+            kin = self._kin(key)
+            member = here[job.id] = self.members.get(job.id) or _Member(kin, job.id)
+            member.kin = kin
+            if member.told is job.measured or not job.measured.by_type:
+                continue
+            member.told = job.measured
+            held = what_held(job)
+            _learn(member, job, held)
+            report = None if held is None else _report(member, held[1])
+            if held is not None and report is not None:
+                reports.setdefault((id(kin), held[0]), []).append(report)
+        for (_, gpu_type), told in reports.items():
+            _time(told[0].member.kin, gpu_type, told)
+        if reports:
+            self._judge()
+        self.members = here
+
+    def _kin(self, key: Key) -> _Kin:
+        kin = self.kin.get(key)
+        if kin is None:
+            _, initial, *_ = key
+            kin = self.kin[key] = _Kin(initial)
+        self.kin.move_to_end(key)
+        if len(self.kin) > APPLICATIONS_MAX:
+            self.kin.popitem(last=False)
+        return kin
+
+    def _judge(self) -> None:
+        """Write of which names jobs proved alike, for all that is known.
+
+        A name with too few jobs is as true as all names together.
+        """
+        every = [each for kin in self.kin.values() for each in kin.compared.values()]
+        for kin in self.kin.values():
+            compared = list(kin.compared.values())
+            if len(compared) < COMPARED_MIN:
+                compared = every
+            few = len(compared) < COMPARED_MIN
+            kin.alike = few or fmean(compared) <= math.log(UNLIKE)
+
+    def _believed(self, job: JobView) -> _Member | None:
+        """Return a job of an application whose jobs proved alike, else None."""
+        member = self.members.get(job.id)
+        return member if member is not None and member.kin.alike else None
+
+    def lend(self, job: JobView) -> JobView:
+        """Return `job` as if it knew of itself what its kin know, and its steps took as
+        long as theirs.
+        """
+        member = self._believed(job)
+        if member is None:
+            return job
+        kin = member.kin
+        lent = member.lent
+        if (
+            lent is None
+            or lent.measured is not job.measured
+            or lent.kin is not kin
+            or lent.edition != kin.edition
+        ):
+            lent = member.lent = _lent(member, job.measured)
+        return (
+            job
+            if lent.taken_for is job.measured
+            else replace(job, measured=lent.taken_for)
+        )
+
+    def slower(
+        self,
+        jobs: Sequence[JobView],
+        gpu_types: Sequence[str],
+        configs: Configs,
+        held_JX: IntArray,
+    ) -> Slower:
+        """Return what steps take over what the model that was lent says, of jobs that
+        have one, else 1.
+
+        On all configurations, then on what each holds.
+        """
+        shape = len(jobs), len(configs.gpus_C) + 1
+        curve_JX = np.zeros(shape, dtype=np.int64)
+        ratio_JX = np.ones(shape)
+        curves = [AS_SAID]
+        num_curves = 1
+        held = held_JX.tolist() if self.members else []
+        for number, gpu_type in enumerate(gpu_types if self.members else ()):
+            begin, end = np.searchsorted(configs.type_C, (number, number + 1)).tolist()
+            first_J = np.zeros(len(jobs), dtype=np.int64)
+            ratio_J = np.ones(len(jobs))
+            known: dict[
+                int, dict[Shape | None, int]
+            ] = {}  # by kin; None: of all configurations
+            for row, job in enumerate(jobs):
+                member = self._believed(job)
+                if (
+                    member is None
+                    or member.lent is None
+                    or gpu_type not in member.lent.types
+                ):
+                    continue
+                kin = member.kin
+                times = member.kin.times.get(gpu_type)
+                if times is None:
+                    continue
+                params = kin.profiles[gpu_type][1].params
+                numbers = known.get(id(kin))
+                if numbers is None:
+                    numbers = known[id(kin)] = {None: num_curves}
+                    curves.append(times.packed(params, configs.gpus_C[begin:end]))
+                    num_curves += end - begin
+                first_J[row] = numbers[None]
+                ratio_J[row] = ratio = math.exp(member.log_ratio.get(gpu_type, 0.0))
+                of_type, nodes, racks, gpus = held[row]
+                if of_type == number:
+                    on = Shape(nodes, racks, gpus) if gpus else ONE_GPU
+                    if on not in numbers:
+                        numbers[on] = num_curves
+                        curves.append(times.on(params, on))
+                        num_curves += 1
+                    curve_JX[row, -1] = numbers[on]
+                    ratio_JX[row, -1] = ratio
+            every_C = np.arange(end - begin)
+            curve_JX[:, begin:end] = np.where(
+                first_J[:, None] > 0, first_J[:, None] + every_C, 0
+            )
+            ratio_JX[:, begin:end] = ratio_J[:, None]
+        return Slower(np.concatenate(curves), curve_JX, ratio_JX)
+
+    def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:
+        """Return what jobs of the application timed on this shape, for the job to
+        choose its batch by.
+        """
+        member = self._believed(job)
+        if member is None or member.lent is None or not job.spec.adaptive:
+            return None
+        times = member.kin.times.get(gpu_type)
+        if times is None or gpu_type not in member.lent.types:
+            return None
+        return times.tell(gpu_type, member.kin.profiles[gpu_type][1].params, shape)
+
+    def curves(self, jobs: Sequence[JobView]) -> tuple[FloatArray, IntArray]:
+        """Return logarithms of noise scales over progress (applications, bins), and
+        each job's row or -1.
+        """
+        rows: dict[int, int] = {}
+        curves: list[FloatArray] = []
+        row_J = np.full(len(jobs), -1, dtype=np.int64)
+        for number, job in enumerate(jobs if self.members else ()):
+            member = self._believed(job)
+            if member is None:
+                continue
+            if id(member.kin) not in rows:
+                curve = member.kin.curve()
+                rows[id(member.kin)] = -1 if curve is None else len(curves)
+                curves += [] if curve is None else [curve]
+            row_J[number] = rows[id(member.kin)]
+        return np.array(curves).reshape(-1, NUM_BINS), row_J
+
+
+def _learn(member: _Member, job: JobView, held: Held | None) -> None:
+    """Take in what `job` told of itself, but for its step time."""
+    kin = member.kin
+    told = job.measured
+    if held is not None and told.batch is not None and told.step_time_s:
+        gpu_type, shape = held
+        member.settings.setdefault(gpu_type, set()).add((shape, told.batch.total))
+    for gpu_type, profile in told.by_type.items():
+        num_settings = len(member.settings.get(gpu_type, ()))
+        known, lent, lender = kin.profiles.get(gpu_type, (-1, None, ""))
+        if num_settings > known or (num_settings == known and lender == job.id):
+            kin.profiles[gpu_type] = (num_settings, profile, job.id)
+            kin.edition += profile is not lent
+    grad = told.grad
+    progress = told.progress
+    if grad is None or progress <= 0.0:
+        return
+    if progress < kin.first_progress:
+        kin.edition += 1
+        kin.first = grad
+        kin.first_progress = progress
+    noise = grad.noise_scale(job.spec.batch.initial)
+    if 0.0 < noise < math.inf:
+        at = _bin(progress)
+        before = kin.bins.get(at, math.log(noise))
+        kin.bins[at] = (1.0 - NEWEST) * before + NEWEST * math.log(noise)
+        kin.curve_B = None
+
+
+def _report(member: _Member, shape: Shape) -> _Report | None:
+    """Return what was told of steps on this shape; None: nothing, or it is of what the
+    job held before.
+    """
+    told = member.told
+    if told is None or told.batch is None or not told.step_time_s:
+        return None
+    batch = told.batch
+    if -(-batch.total // (batch.atomic * (batch.accumulation + 1))) != shape.gpus:
+        return None
+    return _Report(member, (shape, batch.atomic, batch.accumulation), told.step_time_s)
+
+
+def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
+    """Take in step times from one GPU type, and how they compare with those of kin.
+
+    A model of who trained on one GPU only takes synchronisation for free (facts._params
+    has another type's in its stead): what it says of more GPUs is nothing to compare
+    with.
+    """
+    if gpu_type not in kin.profiles:
+        return
+    times = kin.times.setdefault(gpu_type, StepTimes())
+    profile = kin.profiles[gpu_type][1]
+    if profile.num_replicas_profiled <= 1:
+        reports = [each for each in reports if each.setting[0].gpus <= 1]
+    params = profile.params
+    said = times.say(params, [report.setting for report in reports])
+    for member, setting, step_s in reports:
+        shape = setting[0]
+        log_s = math.log(step_s)
+        over = log_s - said[setting]
+        ratio = member.log_ratio.get(gpu_type)
+        if ratio is None and shape in times.taken:
+            ratio = over - times.error(params, setting)
+        if ratio is None or _agrees(ratio):
+            times.note(setting, log_s)
+        member.log_ratio[gpu_type] = over - times.error(params, setting)
+        if ratio is not None:
+            kin.compare(member.job, ratio)
+
+
+def _lent(member: _Member, measured: Measured) -> _Lent:
+    """Return what a job that measured this of itself is taken for."""
+    kin = member.kin
+    own = measured.by_type
+    before = member.lent
+    types = tuple(
+        [gpu_type for gpu_type in kin.profiles if _believes(member, gpu_type, own)]
+    )
+    if not types:
+        by_type = own
+    elif (
+        before is not None
+        and before.measured.by_type is own
+        and (before.kin, before.edition, before.types) == (kin, kin.edition, types)
+    ):
+        by_type = before.taken_for.by_type
+    else:
+        lent = {
+            name: _as_theirs(kin.profiles[name][1], own.get(name)) for name in types
+        }
+        by_type = {**own, **lent}
+    grad = measured.grad or kin.first
+    taken_for = measured
+    if types or grad is not measured.grad:
+        taken_for = replace(measured, by_type=by_type, grad=grad)
+    return _Lent(measured, kin, kin.edition, taken_for, types)
+
+
+def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) -> bool:
+    """Tell whether a job that timed `own` is as its kin are on a GPU type, for all that
+    it knows.
+    """
+    if gpu_type not in own:
+        return True
+    ratio = member.log_ratio.get(gpu_type)
+    settings = len(member.settings.get(gpu_type, ()))
+    known, lent, _ = member.kin.profiles[gpu_type]
+    if not settings and own[gpu_type].num_replicas_profiled <= 1:
+        passes_s = [_pass_s(each, member.kin.initial) for each in (own[gpu_type], lent)]
+        return (
+            known > 0
+            and min(passes_s) > 0.0
+            and _agrees(math.log(passes_s[0] / passes_s[1]))
+        )
+    return ratio is not None and _agrees(ratio) and known >= settings
+
+
+def _pass_s(profile: TypeProfile, atomic: int) -> float:
+    """Return the seconds of a pass of so many samples."""
+    return profile.params.alpha_c + profile.params.beta_c * atomic
+
+
+def key_of(job: JobView) -> Key | None:
+    """Return what jobs of one application have in common; None: the user named none."""
+    spec = job.spec
+    if not spec.application:
+        return None
+    return spec.application, spec.batch.initial, spec.batch.max_total, spec.adaptive
+
+
+def _bin(progress: float) -> int:
+    return int(
+        min(
+            max(round(BINS_PER_OCTAVE * math.log2(max(progress, 1.0))), 0), NUM_BINS - 1
+        )
+    )
+
+
+def _agrees(log_ratio: float) -> bool:
+    return abs(log_ratio) <= math.log(KIN_FACTOR)
+
+
+def _as_theirs(lent: TypeProfile, own: TypeProfile | None) -> TypeProfile:
+    """Return what a job of kin knows on a GPU type, where it timed more itself and
+    filled its own memory.
+    """
+    if own is None:
+        return lent
+    timed = max(lent.num_replicas_profiled, own.num_replicas_profiled)
+    return TypeProfile(
+        params=lent.params, num_replicas_profiled=timed, max_atomic=own.max_atomic
+    )
