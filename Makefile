@@ -56,13 +56,17 @@ golden: $(READY) ## rewrite the golden list of public names and the state diagra
 	$(BIN)/python -m tools.public_surface --write
 	$(BIN)/python -m tools.state_diagram --write
 
+docs: $(READY) ## build the documentation site into build/site, and check its links
+	$(BIN)/python -c "import zensical" 2>/dev/null || $(BIN)/pip install --quiet -c constraints.txt zensical
+	$(BIN)/python -m tools.docs.site
+
 release: $(READY) ## VERSION=X.Y.Z: changelog, version, build, checks, commit, tag; RELEASE_ARGS=--dry-run
 	$(BIN)/python -m tools.release $(VERSION) $(RELEASE_ARGS)
 
 setup: $(READY) ## only make .venv
 
 clean: ## remove .venv, caches and the demo's state
-	rm -rf $(VENV) demo-run dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo-run dist build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # Containers often set this. Hundreds of Pythons would compile anew, each time, what they import.
 unexport PYTHONDONTWRITEBYTECODE
@@ -77,4 +81,4 @@ $(DEMO_READY): pyproject.toml constraints.txt tools/setup_venv.sh
 	@tools/setup_venv.sh $(VENV) demo $(PYTHON)
 	@touch $@
 
-.PHONY: help demo quick test test-all check engines-test bench sim golden release setup clean
+.PHONY: help demo quick test test-all check engines-test bench sim golden docs release setup clean

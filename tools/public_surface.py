@@ -101,12 +101,13 @@ def _flags_of(command: Any, path: str) -> Iterator[str]:
             f"cli {path} "
             f"{shown if parameter.param_type_name == 'option' else parameter.name.upper()}"
         )
-    for name, sub in _subcommands(command):
+    for name, sub in subcommands_of(command):
         yield f"cli {path} {name}"
         yield from _flags_of(sub, f"{path} {name}")
 
 
-def _subcommands(command: Any) -> Iterator[tuple[str, Any]]:
+def subcommands_of(command: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the command of each verb below `command`."""
     if isinstance(command, LazyGroup):
         for name, verb in VERBS.items():
             yield name, load(name, verb)

@@ -37,10 +37,13 @@ VERBS: Mapping[str, Verb] = {
     "up": Verb(module="up.up", help="Run the scheduler."),
     "submit": Verb(
         module="jobs.submit",
-        help="Submit the jobs that files describe; print their ids.",
+        help="Submit jobs and print their ids.",
     ),
     "ls": Verb(module="jobs.ls", help="List the jobs that have not ended."),
-    "describe": Verb(module="jobs.describe", help="Show all about one job."),
+    "describe": Verb(
+        module="jobs.describe",
+        help="Show one job: state, reason, GPUs, batch, progress.",
+    ),
     "logs": Verb(module="jobs.logs", help="Show a job's log."),
     "wait": Verb(module="jobs.wait", help="Wait until jobs have ended."),
     "cancel": Verb(module="jobs.cancel", help="Cancel jobs."),
@@ -53,21 +56,22 @@ VERBS: Mapping[str, Verb] = {
     ),
     "story": Verb(
         module="jobs.story",
-        help="Tell a job's life: what happened, what was decided, and why.",
+        help="Show a job's history: what happened, what was decided, and why.",
     ),
     "report": Verb(
-        module="cluster.report", help="Write what the scheduler did as a page."
+        module="cluster.report", help="Write what the scheduler did as an HTML page."
     ),
     "policies": Verb(
         module="research.policies",
-        help="List the scheduling policies, installed ones included.",
+        help="List the scheduling policies, including installed ones.",
     ),
     "executors": Verb(
-        module="cluster.executors", help="List the executors, with their options."
+        module="cluster.executors",
+        help="List the engines (executors), with their options.",
     ),
     "elastic-jobs": Verb(
         module="cluster.elastic_jobs",
-        help="Submit each ElasticJob of a Kubernetes namespace.",
+        help="Run the controller of ElasticJobs on Kubernetes.",
     ),
     "simulate": Verb(
         module="research.simulate", help="Simulate workloads under scheduling policies."
@@ -82,21 +86,17 @@ VERBS: Mapping[str, Verb] = {
     ),
     "doctor": Verb(
         module="upkeep.doctor",
-        help="Say what is wrong with the state directory or executor.",
+        help="Check the state directory and the engine.",
     ),
     "prune": Verb(
-        module="upkeep.prune", help="Forget jobs that ended long ago, with their logs."
+        module="upkeep.prune", help="Delete jobs that ended long ago, with their logs."
     ),
     "backup": Verb(
         module="upkeep.backup",
         help="Copy the journal into a file, and check the copy.",
     ),
-    "restore": Verb(
-        module="upkeep.backup", help="Put a backup in place of the journal."
-    ),
-    "rotate-token": Verb(
-        module="upkeep.rotate_token", help="Make a new token for the API."
-    ),
+    "restore": Verb(module="upkeep.backup", help="Replace the journal by a backup."),
+    "rotate-token": Verb(module="upkeep.rotate_token", help="Create a new API token."),
     "tenant": Verb(
         module="cluster.tenant",
         help="Show and change quotas, weights and priorities of tenants.",
@@ -106,7 +106,8 @@ VERBS: Mapping[str, Verb] = {
         help="Show nodes, and take back those that were set aside.",
     ),
     "trace": Verb(
-        module="research.trace", help="Look at workloads, and make others of them."
+        module="research.trace",
+        help="Describe, convert, sample, scale and plot workloads.",
     ),
 }
 

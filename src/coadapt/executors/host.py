@@ -67,7 +67,7 @@ class Host:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody but this machine reaches the API."""
+        """Whether only this machine can reach the API."""
         return (urlsplit(self.url).hostname or "").startswith(
             ("127.", "::1", "localhost")
         )

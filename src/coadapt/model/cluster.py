@@ -159,8 +159,8 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
         return self.num_replicas / self.num_sharers
 
     def shared_gpus(self) -> Iterator[tuple[NodeId, int]]:
-        """Yield node and label of the GPU of each replica, in rank order; nothing where
-        it is exclusive.
+        """Yield node and label of each replica's shared GPU, in rank order; nothing for
+        whole GPUs.
         """
         labels = iter(self.shared)
         for node, count in self.slots:

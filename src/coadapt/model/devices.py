@@ -117,9 +117,9 @@ NOTHING = Holding()
 class FreeGpus:
     """What is left of the GPUs of some nodes, while holdings are taken out.
 
-    whole: GPUs per node that nobody holds any part of. parts: parts taken, per shared
-    GPU. Both are public to be read; `take` may bring them below 0 and above PARTS,
-    which `overfull` then tells.
+    whole: GPUs per node of which no job holds a share. parts: shares in use, per shared
+    GPU. Both may be read; `take` may bring them below 0 and above PARTS, and `overfull`
+    then names the node.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:

@@ -37,8 +37,8 @@ class InputError(ValueError):
     """Bad input from a user: a file, a flag, a request. Prints as one line; commands
     exit with 2.
 
-    field: where it stands (`resources.gpus`, `workload.csv line 7, time`, `--policy`).
-    value: what was given. allowed: what would be accepted.
+    field: its place (`resources.gpus`, `workload.csv line 7, time`, `--policy`). value:
+    the given value. allowed: what would be accepted.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:

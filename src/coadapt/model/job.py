@@ -307,7 +307,5 @@ class JobSpec:
 
     @property
     def batch_is_own(self) -> bool:
-        """Whether the job's batch follows from the job alone, so that nobody may
-        dictate one.
-        """
+        """Whether only the job decides its batch, so that no policy may dictate one."""
         return self.contract in OWNS_BATCH

@@ -41,8 +41,8 @@ EFFICIENCY_POINTS_MAX = 1_000
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a job's reports have told so far. What one leaves open stays known; progress
-    never goes back.
+    """What a job has reported so far. A report without a value keeps the previous one;
+    progress never decreases.
     """
 
     progress: float = 0.0
@@ -150,7 +150,7 @@ _new_measured = maker(Measured)
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleCosts:
-    """What starts and rescales cost a job in training time, as far as it told."""
+    """The training time that starts and rescales cost a job, as reported."""
 
     num_measured: int = 0
     """How many were told, one per generation at most."""

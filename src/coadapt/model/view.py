@@ -103,9 +103,7 @@ class ClusterView:
         return usage.attained_service_gpu_s + job.num_gpus_held * held_s
 
     def tenant(self, tenant: TenantId) -> Tenant:
-        """Return what is granted to `tenant`: weight 1 and no quota where nobody said
-        anything else.
-        """
+        """Return the settings of `tenant`; the default is weight 1 and no quota."""
         return self.tenants.get(tenant) or unconfigured(tenant)
 
     def quotas(self) -> dict[TenantId, int]:

@@ -16,9 +16,8 @@ class PolicyCard:
     """What `coadapt policies` prints about a policy; the class attribute `card`.
 
     paper: authors, system, venue and year. decides: what it chooses in a round. oracle:
-    the input that nobody knows beforehand (the truth in simulation, the job's own
-    estimate live); empty: none.
-    needs_scipy: whether it solves its programmes with scipy, which is an extra.
+    the input that is exact in a simulation and the job's own estimate live; empty:
+    none. needs_scipy: whether it solves its programs with scipy, which is an extra.
     """
 
     paper: str

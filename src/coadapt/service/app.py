@@ -243,10 +243,9 @@ def healthz() -> dict[str, str]:
 async def report(
     request: Request, job: JobId, body: ReportBody
 ) -> dict[str, JsonValue]:
-    """Take in a training report; one of an old generation changes nothing. The answer
-    may have `kin_times`, a KinTimes in wire form: what jobs of the same application
-    timed where this one trains.
-    """
+    "Accept a training report; one of an old generation changes nothing. The"
+    "response may have `kin_times`, a KinTimes in wire form: step times of other "
+    "jobs of the same application at this placement."
     record = _service(request).loop.peek(job)
     if record is None:
         # Its last words, after its end: lawful, and of no use.
@@ -286,9 +285,8 @@ async def submit(
     job: JobFile,
     idempotency_key: Annotated[str, Header(max_length=200)] = "",
 ) -> dict[str, JsonValue]:
-    """Take a job in. A repeat under the same Idempotency-Key answers with the same
-    job.
-    """
+    "Submit a job. A repeated request with the same Idempotency-Key returns the"
+    "same job."
     new_id = job_id(job.name, idempotency_key or secrets.token_hex())
     known = await _submitted(request, new_id)
     at = _service(request).loop.now() if known is None else known[1]

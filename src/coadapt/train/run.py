@@ -70,8 +70,8 @@ logger = logging.getLogger(__name__)
 
 
 def init(**options: Unpack[Options]) -> "Run":
-    """Join the other replicas, if there are any, and return the run. See `Options` for
-    the arguments.
+    """Connect to the other replicas, if there are any, and return the run. `Options`
+    has the arguments.
 
     Works alone (a script, a notebook), under torchrun, and under the scheduler. Raises
     InputError for a setting that is out of its range.
@@ -145,16 +145,15 @@ class Run:
         """Return whether this pass is the last of its optimiser step, as Accelerate
         calls it.
 
-        What is to happen once per step (a moving average of weights, a counter, a log)
-        belongs under it:
-        where gradients accumulate, the loop's body runs once per pass. Outside of the
-        loader's loop: True.
+        Use it for what must happen once per step (a moving average of weights, a
+        counter, a log), because the loop's body runs once per pass. Outside of the
+        loader's loop it is True.
         """
         return self._session.synchronising
 
     @property
     def progress(self) -> Progress:
-        """Return where training stands."""
+        """Return how far training is."""
         return self._session.progress
 
     @property
@@ -168,17 +167,16 @@ class Run:
 
     @property
     def last_pause(self) -> Pause | None:
-        """Return how long the last change in place kept training waiting; None if there
-        was none.
+        """Return how long the last change in place paused training; None if there was
+        none.
         """
         return self._rescaler.pause
 
     @property
     def grad_stats(self) -> GradStats | None:
-        """Return what is known of the gradient's noise, None before the first estimate.
+        """Return the measured gradient noise, None before the first estimate.
 
-        Where nobody else uses it, it is measured from the first time on that this is
-        asked for.
+        If nothing else uses it, measurements begin with the first call.
         """
         self._session.noise_asked = True
         return None if self._session.sampling is None else self._session.grad_stats()
@@ -188,7 +186,7 @@ class Run:
         """Return the 90 % interval of the gradient noise scale in samples, None before
         a few estimates.
 
-        Measured from the first time on that it is asked for, as `grad_stats`.
+        Measurements begin with the first call, as for `grad_stats`.
         """
         self._session.noise_asked = True
         return (
@@ -199,8 +197,8 @@ class Run:
 
     @property
     def noise_calibration(self) -> float | None:
-        """Return the gradient noise scale over that of the normalisation layers, as it
-        was found so far.
+        """Return the measured ratio of the gradient noise scale to that of the
+        normalisation layers.
 
         None as long as `grad_stats` is not calculated from those layers: see
         `prepare(noise=...)`.
@@ -215,13 +213,13 @@ class Run:
         name: str = "",
         **how: Unpack[Preparation],
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Return model and optimiser to use in their place; the model is on `device`
-        from now on.
+        """Return the model and the optimiser to use from now on; the model is on
+        `device`.
 
-        See `Preparation` for the arguments. name: where there are several pairs, of
-        this one; each has its own scaling rule and noise scale, and the first one's
-        leads the choice of the batch. Raises InputError for another value, or a name
-        that is missing or taken.
+        `Preparation` has the other arguments. name: the name of this pair, if there are
+        several. Each pair has its own scaling rule and noise scale; the first pair's
+        noise scale decides the batch. Raises InputError for a value that is not
+        allowed, or a name that is missing or taken.
         """
         trained = self._step_loop.trained
         trained.check_next(name, how.get("shard", False))
@@ -249,8 +247,8 @@ class Run:
     def prepare_scheduler(
         self, scheduler: LRScheduler, *, name: str = ""
     ) -> ElasticScheduler:
-        """Return the learning-rate scheduler to use in its place; it is kept in
-        checkpoints as well.
+        """Return the learning-rate scheduler to use from now on. Checkpoints include
+        it.
 
         name: where there are several.
         """
@@ -261,8 +259,8 @@ class Run:
     def prepare_scaler(
         self, scaler: torch.amp.GradScaler, *, name: str = ""
     ) -> ElasticScaler:
-        """Return mixed precision's loss scaler to use in its place; it is kept in
-        checkpoints as well.
+        """Return the loss scaler of mixed precision to use from now on. Checkpoints
+        include it.
 
         name: where there are several. Raises RuntimeError before `prepare`.
         """
@@ -273,19 +271,19 @@ class Run:
         return elastic
 
     def register(self, name: str, item: Stateful) -> None:
-        """Keep `item` in checkpoints too: anything with `state_dict` and
-        `load_state_dict` of plain data.
+        """Include `item` in checkpoints. It needs `state_dict` and `load_state_dict` of
+        plain data.
         """
         self._saver.register(name, item)
 
     def state(self, **values: object) -> LoopState:
-        """Return an object with these attributes: the loop's own variables, as they
-        begin.
+        """Return an object with these attributes: the loop's own variables, with their
+        first values.
 
-        They come back after a stop, and a replica that joins takes them over, as soon
-        as the first epoch begins; plain variables start anew in both. Called again, it
-        adds names to the same object. Raises InputError for a name that is taken, or a
-        value that is not plain data.
+        After a stop, and in a replica that joins, they have their present values as
+        soon as the first epoch begins; plain variables have their first values again. A
+        second call adds names to the same object. Raises InputError for a name that is
+        taken, or a value that is not plain data.
         """
         if self._state is None:
             self._state = LoopState()
@@ -329,8 +327,8 @@ class Run:
         resume: str = "auto",
         **options: object,
     ) -> ElasticLoader:
-        """Return the loader of the training data; further arguments as torch's
-        DataLoader takes them.
+        """Return the loader of the training data. Further arguments go to torch's
+        DataLoader.
 
         batch_size: of one optimiser step, over all replicas. max_batch_size: what an
         adaptive job may grow it to. max_atomic: the most samples that one replica can
@@ -402,14 +400,15 @@ class Run:
         repeat: bool = False,
         **options: object,
     ) -> FurtherLoader:
-        """Return a loader of further training data, to be taken from in the loop over
-        the one that leads.
+        """Return a loader of further training data, for use inside the loop over the
+        leading loader.
 
-        batch_size: of one optimiser step; a multiple of the leading loader's, by which
-        it follows that one where a step is cut or its batch changes. repeat: it goes
-        round through epochs of its own, instead of beginning anew with each of the
-        leading loader's. Its position is kept. `options` go to torch's DataLoader.
-        Raises RuntimeError before `loader`, InputError for what does not go together.
+        batch_size: samples of one optimiser step, a multiple of the leading loader's.
+        When a step is cut into passes or its batch changes, this loader follows in the
+        same ratio. repeat: loop through its own epochs, instead of starting again with
+        each epoch of the leading loader. Its position is in checkpoints. `options` go
+        to torch's DataLoader. Raises RuntimeError before `loader`, InputError for
+        arguments that contradict each other.
         """
         if self._loader is None:
             raise RuntimeError(
@@ -431,14 +430,14 @@ class Run:
         return further
 
     def find_max_atomic(self, trial: Callable[[int], object], *, largest: int) -> int:
-        """Return how many samples a pass may have on every replica's GPU, at most
-        `largest`: see `loader`.
+        """Return the largest number of samples of one pass that fits every replica's
+        GPU, at most `largest`.
 
-        trial: does what the loop's body does, on so many samples of any content. It is
-        called with growing numbers, then to either side of the ceiling; what it changes
-        in the model, the optimiser, registered objects and random generators is undone.
-        What was found is remembered per model and GPU type: later starts do not search.
-        RuntimeError before `prepare`, and if not even one sample fits.
+        trial(n): runs the loop's body on n samples of any content. It is called with
+        growing n, then around the limit. Its changes to the model, the optimiser,
+        registered objects and random generators are undone. The result is remembered
+        per model and GPU type, so later starts do not search. Raises RuntimeError
+        before `prepare`, and if not even one sample fits.
         """
         if self._memory is None:
             raise RuntimeError("call run.prepare(...) before run.find_max_atomic(...)")
@@ -456,8 +455,8 @@ class Run:
         batch_size: int,
         **options: object,
     ) -> ValidationLoader:
-        """Return a loader of which each replica gets its own part: each sample once,
-        none twice.
+        """Return a loader that distributes the samples over the replicas, each sample
+        once.
 
         batch_size: samples of one pass on one replica. `options` go to torch's
         DataLoader. Any number of loaders may be made, and iterated over anywhere.
@@ -492,12 +491,12 @@ class Run:
         self._step_loop.branches.tolerance = tolerance
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """Yield the number of each epoch that is still to be trained, until
-        `num_epochs` are done.
+        """Yield the number of each epoch that is not done yet, up to `num_epochs`
+        epochs.
 
-        State comes back from the last checkpoint when the first one begins. Called
-        again, it goes on where training was interrupted, in the middle of an epoch
-        perhaps, or to a larger number of epochs.
+        The last checkpoint is loaded when the first epoch begins. A second call
+        continues where training was interrupted, also in the middle of an epoch, or up
+        to a larger number of epochs.
         """
         if self._training is None:
             self._begin(num_epochs)
@@ -533,14 +532,13 @@ class Run:
     def steps(
         self, num_steps: int, *, batch_size: int, max_atomic: int | None = None
     ) -> Iterator[list[int]]:
-        """Yield, for each pass of `num_steps` optimiser steps, a seed for each sample
-        that it is to make.
+        """Yield, for each pass of `num_steps` optimiser steps, one seed per sample.
 
-        For training without a data set: the loop's body draws its samples (episodes,
+        For training without a data set: the loop's body makes its samples (episodes,
         simulations) from the seeds, and its loss is their mean. A sample has the same
-        seed at any number of replicas. Under contract `adaptive` it goes on for
-        `num_steps` x `batch_size` samples. In place of `loader` and `epochs`, whose
-        errors it raises.
+        seed at any number of replicas. Under contract `adaptive` it continues up to
+        `num_steps` x `batch_size` samples. It replaces `loader` and `epochs`, and
+        raises their errors.
         """
         data = SeedSamples(num_steps, batch_size, self._session.config.seed)
         loader = self.loader(
@@ -549,8 +547,8 @@ class Run:
         return (cast("list[int]", seeds) for _ in self.epochs(1) for seeds in loader)
 
     def weight(self, amount: float | Tensor) -> None:
-        """Say how many items (tokens, boxes, pairs) this pass's loss is a mean of,
-        where it is no mean over samples.
+        """Give the number of items (tokens, boxes, pairs) over which this pass's loss
+        is a mean.
 
         Called once in each pass, on every replica, before `loss.backward()` and
         `run.mean`. The step's gradient is then that of the mean over all items of the
@@ -608,8 +606,8 @@ class Run:
         return self._gather_start
 
     def log(self, **metrics: float | Tensor) -> None:
-        """Note figures of the user's own (loss, accuracy); the newest of each name goes
-        into reports.
+        """Record figures such as a loss or an accuracy; reports have the newest of each
+        name.
         """
         for name, value in metrics.items():
             figure = value.detach() if isinstance(value, Tensor) else value
@@ -635,10 +633,10 @@ class Run:
         self._add(figures, mean=True)
 
     def totals(self) -> dict[str, float]:
-        """Return this epoch's sums and means so far, over all replicas, even if they
-        changed on the way.
+        """Return this epoch's sums and means so far over all replicas, also after a
+        rescale.
 
-        All replicas must call it alike. The next epoch begins anew.
+        All replicas must call it. The next epoch starts from zero.
         """
         return whole_values(self._session.figures.totals, self._session.group)
 

@@ -38,7 +38,7 @@ SAME_BATCH = BatchScale(scale=1.0, gain=1.0)
 
 @dataclass(slots=True)
 class Progress:
-    """Where training stands. index: samples of this epoch already used. progress:
+    """How far training is. index: samples of this epoch that were used. progress:
     samples x efficiency.
     """
 

@@ -33,17 +33,21 @@ CLIENT_ERRORS = range(400, SERVER_ERRORS)
 def elastic_jobs(
     state: StateOption = None,
     kubeconfig: Annotated[
-        str, typer.Option(help="Where the cluster is; in a pod: its own.")
+        str,
+        typer.Option(help="kubeconfig file. [default: in a pod, the pod's cluster]"),
     ] = "",
     namespace: Annotated[
-        str, typer.Option(help="Of the ElasticJobs; else that of the kubeconfig.")
+        str,
+        typer.Option(
+            help="Namespace of the ElasticJobs. [default: that of the kubeconfig]"
+        ),
     ] = "",
     every_s: Annotated[
-        float, typer.Option("--every", min=0.1, help="Seconds between two looks.")
+        float, typer.Option("--every", min=0.1, help="Seconds between two checks.")
     ] = 2.0,
 ) -> None:
-    """Submit each ElasticJob of a namespace, keep its status up to date, cancel it
-    where it is deleted.
+    """Run the controller of ElasticJobs: submit each, update its status, and cancel its
+    job when it is deleted.
     """
     try:
         from coadapt.executors.kubernetes.api import ApiError, KubeApi, NoClusterError

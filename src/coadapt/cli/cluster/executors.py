@@ -4,7 +4,7 @@ import typer
 
 
 def executors() -> None:
-    """List the executors, installed ones included, each with its options."""
+    """List the engines (executors), including installed ones, with their options."""
     from coadapt.executors import executor_names, executor_options, summary
 
     for name in executor_names():

@@ -11,8 +11,8 @@ from coadapt.cli.state_dir import StateOption
 from coadapt.model import InputError
 
 nodes = typer.Typer(
-    help="Show nodes, and take back those that were set aside since jobs failed there "
-    "again and again.",
+    help="Show nodes, and allow jobs again on nodes that were set aside after "
+    "repeated failures.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -23,7 +23,7 @@ def list_nodes(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List nodes: their GPUs, how many jobs hold, and why a node is set aside."""
+    """List nodes: their GPUs, how many are in use, and why a node is set aside."""
     answer = find_client(state).get("/v1/nodes")
     if as_json:
         typer.echo(json.dumps(answer))
@@ -40,7 +40,7 @@ def take_back(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Let jobs on a node again that was set aside."""
+    """Allow jobs again on a node that was set aside."""
     if not name.strip():
         raise InputError("node", name, "a name")
     answer = find_client(state).post(f"/v1/nodes/{quote(name, safe='')}/take-back", {})

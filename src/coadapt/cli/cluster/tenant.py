@@ -11,7 +11,7 @@ from coadapt.cli.state_dir import StateOption
 from coadapt.model import InputError
 
 tenant = typer.Typer(
-    help="Show and change what tenants may have: quotas, weights, priorities.",
+    help="Show and change tenants' quotas, weights and priorities.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -36,8 +36,8 @@ def set_tenant(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Change what a tenant may have; what is not named stays. It counts from the next
-    round on.
+    """Change a tenant's limits from the next decision on. Limits without an option stay
+    unchanged.
     """
     if not name.strip():
         raise InputError("tenant", name, "a name")
@@ -64,9 +64,7 @@ def list_tenants(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List tenants: those that were configured, and those that own jobs which have not
-    ended.
-    """
+    """List tenants that have limits, or jobs that have not ended."""
     answer = find_client(state).get("/v1/tenants")
     if as_json:
         typer.echo(json.dumps(answer))

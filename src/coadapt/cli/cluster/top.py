@@ -20,10 +20,14 @@ def top(
     state: StateOption = None,
     once: Annotated[
         bool,
-        typer.Option("--once", help="Print one picture and end, as always in a pipe."),
+        typer.Option(
+            "--once",
+            help="Print the present state once and exit; the "
+            "default if stdout is no terminal.",
+        ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one picture as JSON.")
+        bool, typer.Option("--json", help="Print the present state once, as JSON.")
     ] = False,
 ) -> None:
     """Watch GPUs, jobs and decisions; Ctrl-C ends it."""

@@ -16,7 +16,7 @@ def cancel(
         list[str],
         typer.Argument(
             metavar="JOB",
-            help="Ids or their beginnings.",
+            help="Ids of jobs, or the beginnings of them.",
             autocompletion=complete_job,
         ),
     ],
@@ -25,7 +25,7 @@ def cancel(
         bool, typer.Option("--json", help="Print the answers as JSON.")
     ] = False,
 ) -> None:
-    """Cancel jobs. Their replicas are stopped, their checkpoints and logs stay."""
+    """Cancel jobs. Their replicas are stopped; their checkpoints and logs are kept."""
     client = find_client(state)
     paths = [client.job_path(job) for job in jobs]
     answers: list[JsonObject] = []

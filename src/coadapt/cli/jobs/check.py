@@ -11,26 +11,31 @@ import typer
 
 def check(
     context: typer.Context,
-    replicas: Annotated[int, typer.Option(min=2, help="The most at a time.")] = 3,
-    changes: Annotated[int, typer.Option(min=1, help="How often replicas change.")] = 4,
+    replicas: Annotated[
+        int, typer.Option(min=2, help="The largest number of replicas.")
+    ] = 3,
+    changes: Annotated[
+        int, typer.Option(min=1, help="Number of changes of replicas.")
+    ] = 4,
     steps: Annotated[
-        int, typer.Option(min=1, help="Optimiser steps after which each run stops.")
+        int, typer.Option(min=1, help="Stop each run after this many optimiser steps.")
     ] = 100,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of the schedule and of random generators.")
+        int, typer.Option(min=0, help="Seed of the changes and of random generators.")
     ] = 0,
     timeout: Annotated[
-        float, typer.Option(min=1.0, help="Seconds for all runs together.")
+        float,
+        typer.Option(min=1.0, help="Time limit for all runs together, in seconds."),
     ] = 600.0,
     json: Annotated[
-        bool, typer.Option("--json", help="Print the outcome as JSON.")
+        bool, typer.Option("--json", help="Print the result as JSON.")
     ] = False,
 ) -> None:
-    """Run SCRIPT [ARGUMENTS] on this machine alone and under random changes of
-    replicas, and compare.
+    """Run SCRIPT [ARGUMENTS] alone and under random changes of replicas, and compare
+    the trainings.
 
-    Exit code 0: the same training; 1: not, with what differs and why; 2: it could not
-    be checked.
+    Exit code 0: the trainings are the same; 1: they differ, and the output says where
+    and why; 2: the script could not be checked.
     """
     options = [
         "--replicas",

@@ -17,15 +17,13 @@ def describe(
     job: Annotated[
         str,
         typer.Argument(
-            help="Id of the job, or its beginning.", autocompletion=complete_job
+            help="Id of the job, or the beginning of it.", autocompletion=complete_job
         ),
     ],
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show all about one job. State and reason, what it holds, how far it is, the
-    latest decisions.
-    """
+    """Show one job: its state and reason, GPUs, batch, progress and decisions."""
     client = find_client(state)
     found = client.get(client.job_path(job))
     if as_json:

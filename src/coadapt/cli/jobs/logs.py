@@ -19,17 +19,19 @@ def logs(
     job: Annotated[
         str,
         typer.Argument(
-            help="Id of the job, or its beginning.", autocompletion=complete_job
+            help="Id of the job, or the beginning of it.", autocompletion=complete_job
         ),
     ],
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job ends.")
+        bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")
     ] = False,
-    rank: Annotated[int, typer.Option(min=0, help="Replica whose log to show.")] = 0,
-    offset: Annotated[int, typer.Option(min=0, help="Bytes to leave out.")] = 0,
+    rank: Annotated[
+        int, typer.Option(min=0, help="Rank of the replica whose log is shown.")
+    ] = 0,
+    offset: Annotated[int, typer.Option(min=0, help="Skip this many bytes.")] = 0,
     state: StateOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print an object per line of the log.")
+        bool, typer.Option("--json", help="Print one JSON object per line of the log.")
     ] = False,
 ) -> None:
     """Show a job's log."""

@@ -17,7 +17,7 @@ DEFAULT_ROWS = 200
 def ls(
     state: StateOption = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Ended jobs too.")
+        bool, typer.Option("--all", "-a", help="Also show ended jobs.")
     ] = False,
     in_states: Annotated[
         str,
@@ -25,17 +25,18 @@ def ls(
             "--in",
             "-s",
             metavar="STATES",
-            help="Jobs in these states only, with commas between: running,pending.",
+            help="Only jobs in these states, separated by commas: running,pending.",
             autocompletion=complete_states,
         ),
     ] = "",
     tenant: Annotated[
-        str, typer.Option("--tenant", "-t", help="Jobs of this tenant only.")
+        str, typer.Option("--tenant", "-t", help="Only jobs of this tenant.")
     ] = "",
     name: Annotated[
         str,
         typer.Option(
-            "--name", help="Jobs with this in their name or id; * and ? are wildcards."
+            "--name",
+            help="Only jobs with this text in their name or id; * and ? are wildcards.",
         ),
     ] = "",
     rows: Annotated[
@@ -45,7 +46,7 @@ def ls(
             "-n",
             min=0,
             metavar="N",
-            help="The latest so many jobs; 0 for all.",
+            help="Show at most N jobs, the newest; 0: all.",
         ),
     ] = DEFAULT_ROWS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -15,13 +15,13 @@ def story(
     job: Annotated[
         str,
         typer.Argument(
-            help="Id of the job, or its beginning.", autocompletion=complete_job
+            help="Id of the job, or the beginning of it.", autocompletion=complete_job
         ),
     ],
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell a job's life: what happened, what was decided, and why."""
+    """Show a job's history: what happened, what was decided, and why."""
     client = find_client(state)
     told = client.get(f"{client.job_path(job)}/story")
     if as_json:

@@ -20,7 +20,7 @@ def submit(
         list[Path],
         typer.Argument(
             metavar="FILE",
-            help="YAML files, see docs/job-file.md; - is stdin.",
+            help="Job files (YAML); - reads stdin. The keys: docs/job-file.md.",
             show_default=False,
         ),
     ],
@@ -29,42 +29,45 @@ def submit(
         bool,
         typer.Option(
             "--wait",
-            help="Come back once it has ended, with exit code 3 unless it succeeded.",
+            help="Return when the job has ended; exit code 3 if it failed.",
         ),
     ] = False,
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", "-f", help="Show its log until it ends; else like --wait."
+            "--follow",
+            "-f",
+            help="Show the job's log until it ends; otherwise like --wait.",
         ),
     ] = False,
     elsewhere: Annotated[
         bool,
         typer.Option(
             "--elsewhere",
-            help="Workdir and script are on the scheduler's machine, not on this one.",
+            help="The workdir and the script are on the scheduler's machine, not "
+            "on this one.",
         ),
     ] = False,
     sbatch: Annotated[
         bool,
         typer.Option(
             "--sbatch",
-            help="Run one job in a Slurm allocation of its own, without a scheduler.",
+            help="Submit the job to Slurm, in an allocation of its own, without a"
+            " scheduler.",
         ),
     ] = False,
     sbatch_option: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="OPTION", help="Of sbatch, as --gpus-per-node=4; may be repeated."
+            metavar="OPTION",
+            help="Option for sbatch, for example --gpus-per-node=4; may be repeated.",
         ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the answers as JSON.")
     ] = False,
 ) -> None:
-    """Submit the jobs that files describe; print their ids. If one file is wrong, none
-    is submitted.
-    """
+    """Submit jobs and print their ids. If one file has an error, none is submitted."""
     if follow and len(job_files) > 1:
         raise InputError(
             "--follow", f"{len(job_files)} files", "one file, whose log is shown"

@@ -35,7 +35,7 @@ def wait(
         list[str],
         typer.Argument(
             metavar="JOB",
-            help="Ids or their beginnings.",
+            help="Ids of jobs, or the beginnings of them.",
             autocompletion=complete_job,
         ),
     ],
@@ -44,7 +44,7 @@ def wait(
         typer.Option(
             "--timeout",
             min=0.0,
-            help="Seconds after which to give up, with exit code 124.",
+            help="Stop waiting after this many seconds, with exit code 124.",
         ),
     ] = None,
     state: StateOption = None,

@@ -50,20 +50,23 @@ def compare(
         list[str],
         typer.Argument(
             metavar="WORKLOAD",
-            help="As of `coadapt simulate`: files, directories, builtin:busy:320.",
+            help="Workload files, directories, or built-in ones, as for `coadapt "
+            "simulate`.",
             show_default=False,
         ),
     ],
     policy: Annotated[
         str,
         typer.Option(
-            help="Names with commas between; options in brackets: "
+            help="Policies, separated by commas; options in brackets: "
             "fifo,gavel(objective=ftf)."
         ),
     ],
     out: Annotated[
         Path,
-        typer.Option(help="Directory for results, tables and page; made if missing."),
+        typer.Option(
+            help="Directory for results, tables and the page; created if missing."
+        ),
     ],
     cluster: Annotated[
         list[str] | None,
@@ -72,11 +75,13 @@ def compare(
     profiles: ProfilesOption = None,
     baseline: Annotated[
         str | None,
-        typer.Option(help="The policy that ratios are to; by default the first."),
+        typer.Option(
+            help="Policy to which the others are compared. [default: the first]"
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Run each with seeds 0 to SEEDS - 1.")] = 1,
     parallel: Annotated[
-        int | None, typer.Option(help="Processes; by default one per core.")
+        int | None, typer.Option(help="Number of processes. [default: one per core]")
     ] = None,
     round_s: RoundOption = 60.0,
     rescale_s: RescaleOption = 30.0,
@@ -91,8 +96,8 @@ def compare(
         bool,
         typer.Option(
             "--as-published",
-            help="Under the terms of the trace's paper: its rounds, options of "
-            "policies, and own loop.",
+            help="Use the settings of the trace's paper: its rounds, policy "
+            "options and simulation loop.",
         ),
     ] = False,
     table: Annotated[
@@ -100,9 +105,7 @@ def compare(
     ] = "csv",
     fresh: Annotated[
         bool,
-        typer.Option(
-            "--fresh", help="Throw away the results that OUT holds, and begin anew."
-        ),
+        typer.Option("--fresh", help="Delete the results in OUT and start again."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of tables.")
@@ -110,10 +113,10 @@ def compare(
 ) -> None:
     """Compare policies on workloads and clusters.
 
-    Each result is kept in OUT as soon as it is there: the same command goes on where an
-    interruption ended it, and with more policies, seeds or workloads it runs only what
-    is new. OUT then holds runs and jobs as tables, and a page with intervals, ratios to
-    the baseline, completion times, and the jobs won and lost.
+    Each result is saved in OUT when it is ready. The same command continues after an
+    interruption; with more policies, seeds or workloads it runs only the new ones. OUT
+    then has tables of runs and jobs, and a page with confidence intervals, ratios to
+    the baseline and completion times.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from coadapt.sim.comparison.tables import check_writable

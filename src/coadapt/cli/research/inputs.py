@@ -30,53 +30,53 @@ RoundOption = Annotated[
 RescaleOption = Annotated[
     float,
     typer.Option(
-        "--rescale", help="Seconds of training that a start or a rescale costs."
+        "--rescale", help="Training time that a start or rescale costs, in seconds."
     ),
 ]
 ReactionOption = Annotated[
     float | None,
     typer.Option(
         "--reaction",
-        help="Seconds from an arrival or exit to a round; inf: none. [default: as the "
-        "policy wants]",
+        help="Seconds from a job's arrival or end to an extra decision; inf: "
+        "none. [default: the policy's]",
     ),
 ]
 ReportsOption = Annotated[
     float | None,
     typer.Option(
-        "--reports", help="Seconds between a job's reports; by default a round."
+        "--reports", help="Seconds between a job's reports. [default: one round]"
     ),
 ]
 InterferenceOption = Annotated[
     float,
     typer.Option(
-        help="Speed that distributed jobs lose while they share a node, 0 to 1."
+        help="Fraction of speed that distributed jobs lose while they share a "
+        "node, 0 to 1."
     ),
 ]
 FormatOption = Annotated[
     str | None,
-    typer.Option("--format", help="Trace format; by default it is recognised."),
+    typer.Option("--format", help="Trace format. [default: detected]"),
 ]
 
 SkipBadOption = Annotated[
     bool,
     typer.Option(
         "--skip-bad",
-        help="Leave out rows that cannot be read, however many, and say how many they "
-        "are.",
+        help="Skip rows that cannot be read, and show their number.",
     ),
 ]
 WholeGpusOption = Annotated[
     bool,
     typer.Option(
         "--whole-gpus",
-        help="Count the parts of GPUs that jobs of a log asked for as whole ones.",
+        help="Round up fractions of GPUs that jobs of a trace requested.",
     ),
 ]
 SkipTooLargeOption = Annotated[
     bool,
     typer.Option(
-        "--skip-too-large", help="Leave out jobs that can never fit into the cluster."
+        "--skip-too-large", help="Skip jobs that are too large for the cluster."
     ),
 ]
 

@@ -13,14 +13,14 @@ INDENT = " " * 14
 
 def policies(
     name: Annotated[
-        str | None, typer.Argument(help="Tell of this one only, with its options.")
+        str | None, typer.Argument(help="Show only this policy, with its options.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object.")
     ] = False,
 ) -> None:
-    """List the scheduling policies, installed ones included: what each decides, must be
-    told, and its paper.
+    """List the scheduling policies, including installed ones: what each decides, what
+    it needs from a job, and its paper.
 
     All of them run live and in simulation. Options are set in brackets: --policy
     "tiresias(promote_knob=8)".

@@ -85,14 +85,16 @@ def simulate(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Names, separated by commas.",
+            help="Policies, separated by commas.",
             show_default=",".join(QUICK_POLICIES),
         ),
     ] = None,
     seeds: Annotated[
         int, typer.Option(help="Run each policy with seeds 0 to SEEDS - 1.")
     ] = 1,
-    parallel: Annotated[int, typer.Option(help="Processes that share the runs.")] = 1,
+    parallel: Annotated[
+        int, typer.Option(help="Number of processes that run simulations.")
+    ] = 1,
     round_s: RoundOption = 60.0,
     rescale_s: RescaleOption = 30.0,
     reaction_s: ReactionOption = None,
@@ -111,7 +113,7 @@ def simulate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Directory for tables of runs, jobs and rounds; made if missing."
+            help="Directory for tables of runs, jobs and rounds; created if missing."
         ),
     ] = None,
     table: Annotated[

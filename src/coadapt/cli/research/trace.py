@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from coadapt.sim.workload import TraceJob, Workload
 
 trace = typer.Typer(
-    help="Look at workloads, and make others of them.",
+    help="Describe, convert, sample, scale and plot workloads.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -46,13 +46,14 @@ Source = Annotated[
     ),
 ]
 Profiles = Annotated[
-    Path | None, typer.Option(help="Application profiles, where the format needs some.")
+    Path | None,
+    typer.Option(help="Directory of application profiles, if the format needs them."),
 ]
 Format = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="Trace format; by default it is recognised.",
+        help="Trace format. [default: detected]",
         autocompletion=complete_format,
     ),
 ]
@@ -97,9 +98,7 @@ def describe(
     whole_gpus: WholeGpusOption = False,
     as_json: Json = False,
 ) -> None:
-    """Tell how many jobs there are, when they come, what they train and what they ask
-    for.
-    """
+    """Show the number of jobs, their arrivals, applications and requests."""
     loaded, known = _load(workload, profiles, format_name, skip_bad, whole_gpus)
     facts = _facts(loaded, known)
     if as_json:
@@ -127,7 +126,8 @@ def convert(
     to: Annotated[
         str,
         typer.Option(
-            help="plain: a table of one's own; osdi21: drawn from a log by that recipe."
+            help="plain: a table with one row per job; osdi21: jobs drawn from a "
+            "log as in that paper."
         ),
     ] = "plain",
     profiles: Profiles = None,
@@ -135,9 +135,10 @@ def convert(
     skip_bad: SkipBadOption = False,
     whole_gpus: WholeGpusOption = False,
     jobs: Annotated[
-        int, typer.Option(help="Jobs to draw, for osdi21; 160 is load 1.")
+        int,
+        typer.Option(help="Number of jobs to draw, for osdi21; 160 is a load of 1."),
     ] = 160,
-    seed: Annotated[int, typer.Option(help="Draws the jobs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for drawing jobs.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Write a workload in another format."""
@@ -157,17 +158,17 @@ def sample(
     workload: Source,
     out: Out,
     jobs: Annotated[
-        int, typer.Option(help="How many jobs to keep.", show_default=False)
+        int, typer.Option(help="Number of jobs to keep.", show_default=False)
     ],
     profiles: Profiles = None,
     format_name: Format = None,
     skip_bad: SkipBadOption = False,
     whole_gpus: WholeGpusOption = False,
-    seed: Annotated[int, typer.Option(help="Draws the jobs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for drawing jobs.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Keep some jobs, drawn without regard to what they are, and when they came; the
-    first comes at 0 s.
+    """Keep jobs that are drawn at random, with their arrival times; the first arrives
+    at 0 s.
     """
     import random
     from dataclasses import replace
@@ -191,7 +192,7 @@ def scale(
     rate: Annotated[
         float,
         typer.Option(
-            help="2: jobs come twice as fast, 0.5: half as fast.", show_default=False
+            help="2: jobs arrive twice as fast; 0.5: half as fast.", show_default=False
         ),
     ],
     profiles: Profiles = None,
@@ -200,7 +201,7 @@ def scale(
     whole_gpus: WholeGpusOption = False,
     as_json: Json = False,
 ) -> None:
-    """Let the same jobs come faster or slower."""
+    """Make the same jobs arrive faster or slower."""
     from dataclasses import replace
 
     check_range("--rate", rate, 0.001, 1000.0)
@@ -219,7 +220,7 @@ def plot(
     whole_gpus: WholeGpusOption = False,
     as_json: Json = False,
 ) -> None:
-    """Draw when jobs come and what they ask for: one HTML file that works offline."""
+    """Plot arrivals and requests, as one HTML file that works offline."""
     from coadapt.sim.report.workload_page import write_workload_page
 
     _check_out(out, PAGE)

@@ -12,48 +12,57 @@ from coadapt.core.config import SchedulerConfig
 # None stands for "not told": then the settings file counts, and then the default that
 # each help names.
 SLOTS = typer.Option(
-    help="CPU slots that stand for GPUs; without it NVIDIA GPUs are looked for."
+    help="Use this number of CPU slots instead of GPUs. By default NVIDIA GPUs "
+    "are used."
 )
 CONFIG = typer.Option(
-    help="YAML file of settings; else coadapt.yaml in the state directory."
+    help="YAML file with these settings. [default: coadapt.yaml in the state directory]"
 )
 EXECUTOR = typer.Option(
-    help="Where replicas run; see `coadapt executors`. [default: local]"
+    help="Engine that runs replicas; `coadapt executors` lists them. [default: local]"
 )
 EXECUTOR_OPTION = typer.Option(
-    metavar="NAME=VALUE", help="An option of the executor; may be repeated."
+    metavar="NAME=VALUE", help="Option of the engine; may be repeated."
 )
 POLICY = typer.Option(
-    help="Scheduling policy; see `coadapt policies`. [default: castor]",
+    help="Scheduling policy; `coadapt policies` lists them. [default: castor]",
     autocompletion=complete_policy,
 )
 ROUND = typer.Option("--round", help="Seconds between decisions. [default: 60]")
 REACTION = typer.Option(
     "--reaction",
-    help="Seconds from an arrival or exit to a decision of its own. [default: 2]",
+    help="Seconds from a job's arrival or end to an extra decision. [default: 2]",
 )
 SETTLE = typer.Option(
     "--settle",
-    help="Seconds for which plans leave a job alone that has not taken a step yet. "
-    "[default: 600]",
+    help="A started job keeps its GPUs until its first step, for at most this "
+    "many seconds. [default: 600]",
 )
 IN_PLACE = typer.Option(
     "--in-place/--no-in-place",
-    help="Whether running jobs that can change their number of replicas without a "
-    "restart do so. [yes]",
+    help="Change the number of replicas without a restart where the job can. "
+    "[default: yes]",
 )
 GRACE = typer.Option(
-    "--grace", help="Seconds that replicas get to save their state. [default: 30]"
+    "--grace",
+    help="Seconds from SIGTERM to SIGKILL, in which replicas save. [default: 30]",
 )
 HOST = typer.Option(help="Address to listen on. [default: 127.0.0.1]")
-PORT = typer.Option(help="Port; else the last run's, else 8471. 0 takes any free one.")
+PORT = typer.Option(
+    help="Port to listen on; 0: any free port. [default: the port"
+    " of the last run, or 8471]"
+)
 KEEP_DAYS = typer.Option(
-    help="Days that ended jobs are kept, but for their checkpoints. [default: 90]"
+    help="Delete ended jobs after this many days, without their checkpoints. "
+    "[default: 90]"
 )
 LOGS_MIB = typer.Option(
-    help="The most of all logs together, MiB; those of ended jobs go. [default: 20480]"
+    help="Delete logs of ended jobs while all logs exceed this size, MiB. "
+    "[default: 20480]"
 )
-EXPOSE = typer.Option("--expose", help="Allow a --host that other machines can reach.")
+EXPOSE = typer.Option(
+    "--expose", help="Allow a --host address that other machines can reach."
+)
 
 
 def up(
@@ -74,8 +83,8 @@ def up(
     keep_days: Annotated[float | None, KEEP_DAYS] = None,
     logs_mib: Annotated[int | None, LOGS_MIB] = None,
 ) -> None:
-    """Run the scheduler. Ctrl-C stops it; its jobs run on, and the next `coadapt up`
-    takes them over.
+    """Run the scheduler. Ctrl-C stops it; its jobs keep running, and the next `coadapt
+    up` takes them over.
     """
     from coadapt.cli.up.up_settings import read_settings
 

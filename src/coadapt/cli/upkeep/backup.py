@@ -32,13 +32,11 @@ BUSY_S = 60.0
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(help="The new file; none may be there yet.")],
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Copy the journal into a file, with the scheduler running or not, and look whether
-    the copy is sound.
-    """
+    """Copy the journal to a file and check the copy. The scheduler may be running."""
     directory = _prepared(state)
     if file.exists():
         raise InputError("FILE", str(file), "a file that is not there yet")
@@ -52,25 +50,27 @@ def restore(
     file: Annotated[Path, typer.Argument(help="A file that `coadapt backup` wrote.")],
     state: StateOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.")
+        bool,
+        typer.Option("--dry-run", help="Show what would be done, and change nothing."),
     ] = False,
     anyway: Annotated[
         bool,
         typer.Option(
-            "--anyway", help="Also where the journal there is sound and goes further."
+            "--anyway",
+            help="Replace the journal even if it is sound and newer than the backup.",
         ),
     ] = False,
     end_jobs: Annotated[
         bool,
-        typer.Option("--end-jobs", help="End jobs that the backup knows nothing of."),
+        typer.Option("--end-jobs", help="End running jobs that are not in the backup."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Put a backup in place of the journal, while no scheduler runs, and say what
-    happened since.
+    """Replace the journal by a backup, and show what has happened since. The scheduler
+    must be stopped.
 
-    Nothing that ended since the backup is run again, and no job is ended unless
-    --end-jobs says so. The journal that was there is kept beside it.
+    Jobs that ended since the backup do not run again. No job is ended without
+    --end-jobs. The replaced journal is kept.
     """
     from coadapt.cli.upkeep.restoring import compare, ends_on_disk, state_of
     from coadapt.executors.processes.records.taking_over import take_over_layout

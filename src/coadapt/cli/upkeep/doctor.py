@@ -34,36 +34,38 @@ def doctor(
     state: StateOption = None,
     executor: Annotated[
         str | None,
-        typer.Option(help="Look whether this executor has what it needs."),
+        typer.Option(help="Check that this engine has what it needs."),
     ] = None,
     executor_option: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="An option of it, as for `coadapt up`."
+            metavar="NAME=VALUE", help="Option of the engine, as for `coadapt up`."
         ),
     ] = None,
     checkpoints: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Look whether a job could keep its checkpoints there, from here.",
+            help="Check that a job could keep its checkpoints at this URL.",
         ),
     ] = None,
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Repair the journal; a copy of it is kept beside it."
+            "--repair", help="Repair the journal, and keep a copy of the damaged one."
         ),
     ] = False,
     end_jobs: Annotated[
         bool,
         typer.Option(
-            "--end-jobs", help="End the jobs that run here, where the journal is lost."
+            "--end-jobs",
+            help="End the jobs that run on this machine; for use "
+            "after the journal was lost.",
         ),
     ] = False,
 ) -> None:
-    """Say what is wrong with the state directory or missing for the executor; exit with
-    1 if so.
+    """Check the state directory and what the engine needs. The exit code is 1 if
+    something is wrong.
     """
     directory = find_state_dir(state)
     ready = _look_at_executor(directory, executor, executor_option or [])

@@ -21,29 +21,32 @@ def prune(
     keep_days: Annotated[
         float | None,
         typer.Option(
-            help="Days that ended jobs are kept. [default: as `coadapt up` does, 90]"
+            help="Delete ended jobs after this many days. [default: that of "
+            "`coadapt up`, 90]"
         ),
     ] = None,
     logs_mib: Annotated[
         int | None,
         typer.Option(
-            help="The most of all logs together, MiB; those of ended jobs go. "
-            "[likewise, 20480]"
+            help="Delete logs of ended jobs while all logs exceed this size, MiB."
+            " [default: that of `coadapt up`, 20480]"
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Show what would be deleted, and delete nothing."
+        ),
     ] = False,
     state: StateOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was deleted as JSON.")
     ] = False,
 ) -> None:
-    """Forget jobs that ended long ago, with their logs, and what the journal needs no
-    more.
+    """Delete jobs that ended long ago, their logs, and events that the journal no
+    longer needs.
 
-    Checkpoints stay, and living jobs are never touched. The scheduler may run
-    meanwhile.
+    Checkpoints and jobs that have not ended are kept. The scheduler may be running.
     """
     directory = find_state_dir(state)
     if not directory.path.is_dir():

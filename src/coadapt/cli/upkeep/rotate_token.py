@@ -7,8 +7,8 @@ from coadapt.cli.state_dir import StateOption, find_state_dir
 
 
 def rotate_token(state: StateOption = None) -> None:
-    """Make a new token for the API; the old one is worth nothing at once. Jobs keep
-    theirs.
+    """Create a new API token. The old one is invalid at once; the tokens of jobs stay
+    valid.
     """
     from coadapt.service.auth import new_token
 

@@ -19,20 +19,20 @@ class Latencies:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Histogram(
             "coadapt_api_request_seconds",
-            "From a request to the head of its answer",
+            "Time from a request to the head of its response, s",
             ["method", "route", "status"],
             buckets=REQUEST_BUCKETS_S,
             registry=registry,
         )
         self._commits = Histogram(
             "coadapt_journal_commit_seconds",
-            "Time to make a group of events durable",
+            "Time to write a group of events durably, s",
             buckets=COMMIT_BUCKETS_S,
             registry=registry,
         )
         self._lags = Histogram(
             "coadapt_event_lag_seconds",
-            "From an event's arrival until it is durable and handled",
+            "Time from an event's arrival until it is handled, s",
             buckets=LAG_BUCKETS_S,
             registry=registry,
         )
@@ -41,7 +41,7 @@ class Latencies:
         )
         self._away = Gauge(
             "coadapt_journal_away_seconds",
-            "For how long the journal could not be written until now, 0 if it can",
+            "Time for which the journal could not be written; 0 if it can be, s",
             registry=registry,
         )
 

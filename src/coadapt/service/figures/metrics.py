@@ -75,22 +75,28 @@ def metrics_text(
         *seen.counted,
         _gauge(
             "coadapt_jobs_without_series",
-            "Live jobs of which no series of its own is told",
+            "Live jobs without series of their own (the limit is 1,000 jobs)",
             seen.num_untold,
         ),
         _gauge(
             "coadapt_longest_silence_seconds",
-            "Of the training job that last reported first",
+            "Time since the oldest last report of any training job, s",
             silent_s,
         ),
         _gauge("coadapt_gpus", "GPUs of all live nodes", seen.num_gpus),
         CounterMetricFamily(
-            "coadapt_rounds", "Decisions asked for", value=seen.num_rounds
+            "coadapt_rounds",
+            "Decisions that were requested from the policy",
+            value=seen.num_rounds,
         ),
-        _gauge("coadapt_events_waiting", "Events to be written", num_waiting),
+        _gauge(
+            "coadapt_events_waiting",
+            "Events that wait to be written to the journal",
+            num_waiting,
+        ),
         CounterMetricFamily(
             "coadapt_reports_dropped",
-            "Training reports beyond what is taken in of one job",
+            "Training reports that were dropped because a job sent too many",
             value=num_dropped,
         ),
     ]
@@ -98,7 +104,9 @@ def metrics_text(
         age_s = max(at - tally.plan_at, 0.0)
         metrics.append(
             _gauge(
-                "coadapt_last_plan_age_seconds", "Time since a plan was taken", age_s
+                "coadapt_last_plan_age_seconds",
+                "Time since the last valid plan, s",
+                age_s,
             )
         )
     return generate_latest(_Given(metrics)) + _job_text(seen.jobs, at).encode()
@@ -126,7 +134,9 @@ def _cluster_metrics(tally: Tally, ended: Mapping[str, int]) -> list[Metric]:
     for name, number in ended.items():
         jobs.add_metric([name], number)
     pending = GaugeMetricFamily(
-        "coadapt_jobs_pending", "Jobs that wait", labels=["reason", "tenant"]
+        "coadapt_jobs_pending",
+        "Pending jobs by reason and tenant",
+        labels=["reason", "tenant"],
     )
     for labels, number in sorted(tally.sums.waiting.items()):
         pending.add_metric(list(labels), number)
@@ -197,10 +207,10 @@ def _job_text(jobs: Iterable[JobRecord], at: float) -> str:
     )
     pause = series.family(
         "coadapt_job_pause_seconds",
-        "Part of the time that training stood still in the last change in place",
+        "Duration of each part of the last rescale in place, s",
     )
     silent = series.family(
-        "coadapt_job_last_report_age_seconds", "Since a job that trains last reported"
+        "coadapt_job_last_report_age_seconds", "Time since the job's last report, s"
     )
     for job in jobs:
         name = _escaped(job.id)

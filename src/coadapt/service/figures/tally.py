@@ -215,37 +215,40 @@ class _Figures:
             "coadapt_rescales_in_place", "Rescales without a restart"
         )
         self.rescale_s = counter(
-            "coadapt_rescale_seconds", "Training time that starts and rescales cost"
+            "coadapt_rescale_seconds",
+            "Training time that all starts and rescales cost, s",
         )
         self.failures = counter(
-            "coadapt_failures", "Ends of replicas that count against max_failures"
+            "coadapt_failures", "Failures of jobs that count against max_failures"
         )
         self.plan_failures = counter(
-            "coadapt_plan_failures", "Rounds without a plan that could be taken"
+            "coadapt_plan_failures", "Decisions without a valid plan"
         )
         gpu_s = counter(
-            "coadapt_job_gpu_seconds", "GPU time by what it was good for", "state"
+            "coadapt_job_gpu_seconds",
+            "GPU time by use; the sum is GPUs times wall time, s",
+            "state",
         )
         self.gpu_s_of = {use: gpu_s.labels(use) for use in (*Sums().num_gpus, IDLE)}
         self.waits = histogram(
             "coadapt_job_wait_seconds",
-            "From submission to the first start",
+            "Time from a job's submission to its first start, s",
             WAIT_BUCKETS_S,
         )
         self.ended = histogram(
             "coadapt_job_completion_seconds",
-            "From submission to the end",
+            "Time from a job's submission to its end, s",
             COMPLETION_BUCKETS_S,
             "state",
         )
         self.costs = histogram(
             "coadapt_rescale_cost_seconds",
-            "Training time of a start or rescale",
+            "Training time that one start or rescale cost, s",
             PAUSE_BUCKETS_S,
         )
         self.decisions = histogram(
             "coadapt_decision_seconds",
-            "From a question to its plan",
+            "Time from requesting a plan to its arrival, s",
             DECISION_BUCKETS_S,
         )
 

@@ -28,11 +28,11 @@ class ValidationLoader:
     """Iterates over this replica's part, any number of times. Made by
     `Run.validation_loader`.
 
-    The data set is cut into batches in its own order, whatever the replicas; each takes
-    every n-th of them.
-    So replicas may get different numbers of batches: the model must run without the
-    others, as it does in `eval()` mode or under `no_grad`. A sharded one cannot: there,
-    who lacks a batch in the last round gets a stand-in, whose figures do not count.
+    The data set is cut into batches in its own order. Each of n replicas takes every
+    n-th batch, so replicas may have different numbers of batches. The model must run
+    without the other replicas, as it does in `eval()` mode or under `no_grad`. A
+    sharded model cannot; there, a replica without a batch in the last round gets a
+    stand-in, whose figures do not count.
     """
 
     def __init__(

@@ -12,8 +12,8 @@ from coadapt.model import GradStats, InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchScale:
-    """What a rule may look at. scale: step's samples over the initial batch, >= 1.
-    gain: AdaScale's r_t.
+    """The input of a scaling rule. scale: samples of the step over the initial batch,
+    >= 1. gain: AdaScale's r_t.
 
     epochs: passes over the data done so far, fractions included; infinite where only an
     adaptive job counts.

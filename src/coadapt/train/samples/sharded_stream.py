@@ -45,8 +45,8 @@ class Lane(Generic[S]):
 
 
 class ShardedStream(IterableDataset[T], Generic[S, T]):
-    """A stream for `Run.loader`: each replica opens and reads only its own part,
-    whatever their number.
+    """A stream for `Run.loader` of which each replica opens and reads only its own
+    part.
     """
 
     def __init__(

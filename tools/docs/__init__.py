@@ -1,0 +1,1 @@
+"""Build the documentation site: reference pages from the code, pictures, links."""
