@@ -55,7 +55,7 @@ def test_a_report_tells_a_job_that_scales_from_one_that_does_not() -> None:
         for replicas in (1, 2, 4):
             compute_s = 0.48 / replicas
             step_s = compute_s + link_s * (replicas - 1)
-            training.time(replicas, compute_s, step_s, BATCH)
+            training.timed.append((replicas, compute_s, step_s))
         settings = Settings(steps=100, batch=BATCH, sample_s=0.01, link_s=link_s)
         grad = noise_of(np.random.default_rng(0).normal(size=(48, 2)))
         snapshot = Snapshot(
@@ -64,7 +64,7 @@ def test_a_report_tells_a_job_that_scales_from_one_that_does_not() -> None:
             most=4,
             step_s=0.12,
             grad=grad,
-            profile=training.profile.build(),
+            profile=training.profile(BATCH),
         )
         report = report_of(settings, snapshot)
         assert report.forecast is not None
@@ -81,13 +81,13 @@ def test_a_report_tells_a_job_that_scales_from_one_that_does_not() -> None:
 def test_a_checkpoint_holds_the_training_and_its_times(tmp_path: Path) -> None:
     path = tmp_path / "training.npz"
     training = Training(weights=np.arange(32.0), step=7)
-    training.time(2, 0.2, 0.3, BATCH)
+    training.timed.append((2, 0.2, 0.3))
     save(path, training)
-    found = load(path, BATCH)
+    found = load(path)
     assert found.step == 7
     assert found.weights.tolist() == training.weights.tolist()
     assert found.timed == [(2, 0.2, 0.3)]
-    assert len(found.profile.build()) == 1
+    assert len(found.profile(BATCH)) == 1
 
 
 def start_replicas(
@@ -138,7 +138,7 @@ def test_a_job_that_is_stopped_goes_on_with_another_number_of_replicas(
     outputs = [replica.communicate(timeout=60)[0] for replica in replicas]
     assert [each.returncode for each in replicas] == [EXIT_STOPPED] * 2, outputs
     assert {path.read_text() for path in listeners.iterdir()} == {str(EXIT_STOPPED)}
-    stopped = load(tmp_path / "checkpoints" / "training.npz", BATCH)
+    stopped = load(tmp_path / "checkpoints" / "training.npz")
     assert 0 < stopped.step < 60
     [alone] = start_replicas(tmp_path, 1, *arguments)
     output = alone.communicate(timeout=120)[0]

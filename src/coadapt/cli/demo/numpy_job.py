@@ -86,24 +86,27 @@ class Training:
 
     weights: FloatArray
     step: int = 0
-    profile: ProfileBuilder = field(default_factory=lambda: ProfileBuilder(mean=True))
     timed: list[tuple[int, float, float]] = field(default_factory=list)
 
-    def time(self, replicas: int, compute_s: float, step_s: float, batch: int) -> None:
-        """Note the times of a step on `replicas`."""
-        placement = Placement((replicas,))
-        self.profile.add(placement, -(-batch // replicas), compute_s, step_s)
-        self.timed.append((replicas, compute_s, step_s))
+    def profile(self, batch: int) -> Profile:
+        """Return the median times by number of replicas; `batch`: samples of a step."""
+        builder = ProfileBuilder()
+        for replicas in sorted({timed[0] for timed in self.timed}):
+            times = [timed[1:] for timed in self.timed if timed[0] == replicas]
+            compute_s, step_s = np.median(np.array(times), axis=0)
+            atomic = -(-batch // replicas)
+            builder.add(Placement((replicas,)), atomic, float(compute_s), float(step_s))
+        return builder.build()
 
 
-def load(path: Path, batch: int) -> Training:
+def load(path: Path) -> Training:
     """Return the training of the last checkpoint, or a new one."""
     if not path.exists():
         return Training(weights=np.zeros(NUM_FEATURES))
     with np.load(path) as stored:
         training = Training(weights=stored["weights"], step=int(stored["step"]))
         for replicas, compute_s, step_s in stored["timed"]:
-            training.time(int(replicas), float(compute_s), float(step_s), batch)
+            training.timed.append((int(replicas), float(compute_s), float(step_s)))
     return training
 
 
@@ -195,7 +198,7 @@ class Reports:
             most=max(timed[0] for timed in training.timed),
             step_s=training.timed[-1][2],
             grad=noise_of(gradients),
-            profile=training.profile.build(),
+            profile=training.profile(self._settings.batch),
         )
         threading.Thread(target=self._report, args=(snapshot,), daemon=True).start()
 
@@ -286,7 +289,7 @@ def train(settings: Settings) -> int:
     port = int(os.environ["MASTER_PORT"])
     group = Group(rank, size, (os.environ["MASTER_ADDR"], port))
     checkpoint = Path(os.environ[ENV_CHECKPOINT_DIR]) / "training.npz"
-    training = load(checkpoint, settings.batch)
+    training = load(checkpoint)
     reports = Reports(settings)
     truth = np.random.default_rng(0).normal(size=NUM_FEATURES)
     last_report = 0.0
@@ -311,7 +314,7 @@ def train(settings: Settings) -> int:
         training.weights = training.weights - LEARNING_RATE * together.mean(axis=0)
         training.step += 1
         now = time.monotonic()
-        training.time(size, compute_s, now - step_began, settings.batch)
+        training.timed.append((size, compute_s, now - step_began))
         if rank == 0 and last_report == 0.0:
             reports.send("rescaled", {"rescale_s": now - began})
         if rank == 0 and now - last_report > REPORT_EVERY_S:
