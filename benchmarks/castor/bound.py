@@ -33,8 +33,8 @@ from benchmarks.castor.osdi21 import CLUSTER, IN_PLACE_S, NAMED, Bench
 from benchmarks.castor.osdi21 import RESULTS as RUNS
 from benchmarks.stored import load_results, store_results
 from coadapt.model import JobSpec
-from coadapt.policies.castor.arrays import FloatArray, IntArray
-from coadapt.policies.castor.fluid.crowd import majorants
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
+from coadapt.policies.solvers.concave_envelope import envelopes
 from coadapt.sim.applications import Application
 from coadapt.sim.workload import Workload
 
@@ -96,7 +96,7 @@ def phases_of(work_E: FloatArray, rate_EK: FloatArray) -> list[Phase]:
     for seconds, rate_K in zip(
         *in_parts(work_E, rate_EK, reference, PHASES), strict=True
     ):
-        curve = majorants(rate_K[None, :], gpus_K)
+        curve = envelopes(rate_K[None, :], gpus_K)
         found.append(Phase(float(seconds), curve.gpus_V, curve.goodput_V))
     return found
 

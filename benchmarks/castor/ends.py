@@ -27,8 +27,8 @@ from benchmarks.castor.published import SIA, SIA_CLUSTER
 from benchmarks.stored import load_results, store_results
 from coadapt.cli.research.inputs import parse_cluster
 from coadapt.model import JobSpec, Node
-from coadapt.policies.castor.arrays import FloatArray
-from coadapt.policies.castor.fluid.crowd import majorants
+from coadapt.policies.solvers.arrays import FloatArray
+from coadapt.policies.solvers.concave_envelope import envelopes
 from coadapt.sim.applications import Application
 from coadapt.sim.experiment import ExperimentConfig, simulate
 from coadapt.sim.metrics import gpus_by_type, gpus_per_node
@@ -81,7 +81,7 @@ def options_of(
     corner_O = np.zeros(len(gpus_O), dtype=np.bool_)
     for number in set(types):
         mine_O = type_O == number
-        corners = majorants(
+        corners = envelopes(
             np.ascontiguousarray(rate_PO[:, mine_O]), gpus_O[mine_O]
         ).gpus_V
         corner_O[mine_O] = np.isin(gpus_O[mine_O], corners)

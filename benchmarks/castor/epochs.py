@@ -9,7 +9,7 @@ import numpy as np
 
 from coadapt.goodput.efficiency import gain
 from coadapt.model import DEFAULT_GPU_TYPE, JobSpec, RescaleContract
-from coadapt.policies.castor.arrays import FloatArray
+from coadapt.policies.solvers.arrays import FloatArray
 from coadapt.sim.agent import kept_batch, within_memory
 from coadapt.sim.applications import Application, UnmeasuredError, packed, step_s
 

@@ -24,9 +24,15 @@ from benchmarks.castor.generated import Drawn
 from benchmarks.castor.osdi21 import FIGURES, Run, known_runs
 from benchmarks.stored import load_results, store_results
 from coadapt.model import JobSpec
-from coadapt.policies.castor.arrays import FloatArray
-from coadapt.policies.castor.fluid.crowd import Crowd, Goal, majorants
-from coadapt.policies.castor.fluid.play import at_price, settle
+from coadapt.policies.solvers.arrays import FloatArray
+from coadapt.policies.solvers.concave_envelope import envelopes
+from coadapt.policies.solvers.fluid_pool import Pool
+from coadapt.policies.solvers.fluid_relaxation import (
+    FluidJobs,
+    Objective,
+    fixed_point,
+    values_at,
+)
 from coadapt.sim.applications import Application
 from coadapt.sim.workload import Workload
 
@@ -105,7 +111,7 @@ def kinds_of(
 
 def crowd_of(
     phases: Sequence[Sequence[Phase]], arrives_J: FloatArray
-) -> tuple[Crowd, list[tuple[int, int]]]:
+) -> tuple[FluidJobs, list[tuple[int, int]]]:
     """Return jobs of these phases as a crowd, and of each of its parts the job and
     which phase it is.
     """
@@ -123,8 +129,10 @@ def crowd_of(
     goodput_PK = np.array([phases[row][number].goodput_K for row, number in parts])
     left_P = np.array([phases[row][number].work for row, number in parts])
     arrives_P = np.append(arrives_J, np.full(len(parts) - num_jobs, np.inf))
-    curves = majorants(goodput_PK, SIZES.astype(np.float64))
-    return Crowd(curves, left_P, arrives_P, next_P, np.array([float(NUM_GPUS)])), parts
+    curves = envelopes(goodput_PK, SIZES.astype(np.float64))
+    return FluidJobs(
+        curves, left_P, arrives_P, next_P, np.array([float(NUM_GPUS)])
+    ), parts
 
 
 def clairvoyant(
@@ -134,14 +142,14 @@ def clairvoyant(
     usual_s: float,
 ) -> Run:
     """Return the figures of the best plan found for the fluid. dials, usual_s: as in
-    Goal.
+    Objective.
     """
     kinds = kinds_of(workload, applications)
     at_J = np.array([job.at for job in workload.jobs])
     num_jobs = len(workload.jobs)
     crowd, _ = crowd_of([kinds[job.application] for job in workload.jobs], at_J)
     never_J = np.full(num_jobs, np.inf)
-    goal = Goal(
+    goal = Objective(
         np.ones(num_jobs),
         never_J,
         -at_J,
@@ -153,9 +161,9 @@ def clairvoyant(
     )
     plans = []
     for price in PRICES:
-        start_P = at_price(crowd.curves, np.ones(len(crowd.left_J)), np.array([price]))
-        _, course, cost = settle(crowd, start_P, goal, PLAYS)
-        plans.append((cost, course.end_J))
+        start_P = values_at(crowd.curves, np.ones(len(crowd.left_P)), np.array([price]))
+        _, course, cost = fixed_point(Pool(crowd), start_P, goal, PLAYS)
+        plans.append((cost, course.end_s))
     _, end_J = min(plans, key=lambda plan: plan[0])
     took_J = end_J - at_J
     return {

@@ -27,13 +27,16 @@ from benchmarks.castor.gap import (
     store,
 )
 from benchmarks.castor.osdi21 import Run
-from coadapt.policies.castor.arrays import FloatArray
-from coadapt.policies.castor.fluid.crowd import Goal
-from coadapt.policies.castor.fluid.play import at_price, settle
-from coadapt.policies.castor.program.knapsack import solve
-from coadapt.policies.castor.program.prices import WAIT, Options
-from coadapt.policies.castor.round import Prospects, worths
-from coadapt.policies.castor.values import PLAYS
+from coadapt.policies.castor.job_values import PLAYS
+from coadapt.policies.castor.round import Prospects, earnings
+from coadapt.policies.solvers.arrays import FloatArray
+from coadapt.policies.solvers.fluid_pool import Pool
+from coadapt.policies.solvers.fluid_relaxation import (
+    Objective,
+    fixed_point,
+    values_at,
+)
+from coadapt.policies.solvers.knapsack import WAIT, Options, solve
 
 RESULTS = Path(__file__).parents[1] / "results" / "castor_ideal.json"
 LOADS = {"load 0.5": 80, "load 1": 160, "load 2": 320}
@@ -89,9 +92,8 @@ class Job:
 
 
 def ideal(jobs: Sequence[Job], dials: tuple[float, float], rescale_s: float) -> Run:
-    """Play these jobs to their ends and return the figures. dials: as in Goal."""
-    now = 0.0
-    next_round = 0.0
+    """Play these jobs to their ends and return the figures. dials: as in Objective."""
+    now, next_round = 0.0, 0.0
     while left := [job for job in jobs if job.end == np.inf]:
         here = [job for job in left if job.at <= now]
         if now >= next_round:
@@ -122,12 +124,12 @@ def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None
     num_jobs = len(here)
     never_J = np.full(len(here), np.inf)
     crowd, parts = crowd_of([job.phases for job in here], np.zeros(num_jobs))
-    value_P = at_price(crowd.curves, np.ones(len(parts)), np.array([PRICES[1]]))
+    value_P = values_at(crowd.curves, np.ones(len(parts)), np.array([PRICES[1]]))
     for part, (row, number) in enumerate(parts):
         if here[row].values:
             value_P[part] = here[row].values[number]
     age_J = np.array([now - job.at for job in here])
-    goal = Goal(
+    goal = Objective(
         np.ones(num_jobs),
         never_J,
         age_J,
@@ -137,7 +139,7 @@ def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None
         *dials,
         usual_s=0.0,
     )
-    value_P, _, _ = settle(crowd, value_P, goal, PLAYS)
+    value_P, _, _ = fixed_point(Pool(crowd), value_P, goal, PLAYS)
     for job in here:
         job.values = [0.0] * len(job.phases)
     for (row, number), value in zip(parts, value_P.tolist(), strict=True):
@@ -157,9 +159,9 @@ def _choose(here: Sequence[Job], rescale_s: float) -> None:
         takes_s_JK,
         np.where(runs_J, takes_s_JK[every_J, size_J], np.inf),
         np.full(len(here), rescale_s),
-        calm_s=0.0,
+        next_event_s=0.0,
     )
-    worth_JO = worths(np.array([job.values[0] for job in here]), prospects)
+    worth_JO = earnings(np.array([job.values[0] for job in here]), prospects)
     worth_JK = worth_JO[:, :-1].copy()
     keep_J = worth_JO[:, -1]
     worth_JK[every_J[runs_J], size_J[runs_J]] = keep_J[runs_J]

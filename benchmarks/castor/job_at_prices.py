@@ -36,8 +36,8 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled, compiled_part
-from coadapt.policies.castor.arrays import FloatArray, IntArray
-from coadapt.policies.castor.fluid.crowd import majorants
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
+from coadapt.policies.solvers.concave_envelope import envelopes
 
 # A job that has all GPUs takes so many steps, each of so many seconds at least (tried:
 # 24, 48).
@@ -156,7 +156,7 @@ def _above(phases: list[Phase], place: float) -> tuple[FloatArray, FloatArray]:
     for phase in phases:
         corners = np.append(0.0, phase.gpus_V), np.append(0.0, phase.goodput_V)
         above_K = np.maximum(above_K, np.interp(gpus_K, *corners))
-    curve = majorants(above_K[None, :] / place, gpus_K)
+    curve = envelopes(above_K[None, :] / place, gpus_K)
     return curve.gpus_V, curve.goodput_V
 
 

@@ -3,8 +3,11 @@ traceback.
 """
 
 import io
+import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
@@ -29,3 +32,33 @@ def test_a_terminal_shows_what_it_can(
     # To a terminal that says ASCII, typer writes UTF-8: nearly all of those understand
     # it.
     assert written.getvalue().strip() in (shown, text.encode())
+
+
+@pytest.mark.processes
+def test_a_path_with_an_umlaut_works_where_python_takes_names_for_ascii(
+    tmp_path: Path,
+) -> None:
+    """The verb ended with `'ascii' codec can't encode character`."""
+    folder = tmp_path / "Prüfung"
+    folder.mkdir()
+    job = folder / "jöb.yaml"
+    job.write_text("name: a\nbatch: {initial: 8}\nrun: sleep 1\n")
+    environment = {
+        **os.environ,
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+    }
+    ended = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("coadapt")),
+            "submit",
+            str(job),
+            "--state",
+            str(tmp_path / "no"),
+        ],
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert b"/no is not there" in ended.stderr

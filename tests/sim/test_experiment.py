@@ -25,7 +25,7 @@ from coadapt.sim.experiment import (
     simulate,
 )
 from coadapt.sim.library.builtin import builtin_workload
-from coadapt.sim.workload import Workload
+from coadapt.sim.workload import ARRIVAL_MAX_S, Workload
 from tests.sim.stage import NODES, TOY, spec, trace_job
 
 JOBS = (("a", 0.0), ("b", 60.0), ("c", 61.0), ("d", 200.0))
@@ -206,6 +206,16 @@ def test_a_policy_that_starts_nothing_is_found_out() -> None:
 def test_a_run_longer_than_its_horizon_is_ended() -> None:
     with pytest.raises(SimulationError, match="have not ended"):
         run("fifo", ExperimentConfig(rescale_s=50_000.0, horizon_s=7200.0))
+
+
+@pytest.mark.parametrize("first_s", [1_700_000_000.0, ARRIVAL_MAX_S - 7_000.0])
+def test_jobs_that_arrive_by_the_clock_of_1970_are_played(first_s: float) -> None:
+    """The horizon counted from instant 0: the run ended before the first arrival."""
+    jobs = tuple(trace_job(name, at + first_s) for name, at in JOBS)
+    later = Workload(name="w", jobs=jobs)
+    result = simulate(later, {"toy": TOY}, NODES, "fifo")
+    expected = run("fifo").metrics.jct_mean_s
+    assert result.metrics.jct_mean_s == pytest.approx(expected, abs=61.0)
 
 
 def test_the_seed_goes_to_policies_that_draw() -> None:

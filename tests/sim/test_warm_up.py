@@ -40,33 +40,6 @@ rehearse_fit()
 print(*sorted(name for name, count in calls.items() if not count))
 """
 
-CALLED_BESIDE = """
-import numpy as np
-from coadapt.goodput import compiled
-seen = {}
-def kind(x):
-    if isinstance(x, tuple):
-        return tuple(map(kind, x))
-    if isinstance(x, np.ndarray):
-        return x.dtype.str, x.ndim, x.flags.c_contiguous
-    return "float" if isinstance(x, (float, np.floating)) else "int"
-def recorded(function):
-    calls = seen.setdefault(f"{function.__module__}.{function.__name__}", set())
-    def call(*arguments):
-        calls.add(kind(arguments))
-        return function(*arguments)
-    return call
-compiled.compiled = compiled.compiled_lean = recorded
-from coadapt.policies import create_policy
-from coadapt.runtime.rehearsal import rehearse
-castor = create_policy("castor")
-castor.warm_up()
-beside = {name: set(calls) for name, calls in seen.items() if calls}
-rehearse(castor)
-assert beside.keys() == {name for name in seen if ".program." in name}, beside
-print(*(name for name, calls in beside.items() if calls != seen[name]))
-"""
-
 PLAY = """
 import json
 from tests.sim.test_warm_up import play
@@ -99,11 +72,6 @@ def in_a_process(*parts: str) -> str:
 @pytest.mark.processes
 def test_the_rehearsal_calls_every_kernel_so_that_none_is_compiled_later() -> None:
     assert in_a_process(WITHOUT_NUMBA, COUNT_CALLS).split() == []
-
-
-@pytest.mark.processes
-def test_what_is_compiled_beside_is_what_the_first_round_calls() -> None:
-    assert in_a_process(WITHOUT_NUMBA, CALLED_BESIDE).split() == []
 
 
 @pytest.mark.processes

@@ -251,6 +251,11 @@ def find_client(state: Path | None, timeout_s: float = TIMEOUT_S) -> Client:
         return Client(url, os.environ.get(ENV_TOKEN, ""), timeout_s)
     directory = find_state_dir(state)
     last = directory.last_run()
+    if not directory.path.is_dir():
+        raise UnreachableError(
+            f"{directory.path} is not there; where it was moved, bring it back, else "
+            "start a scheduler with: coadapt up"
+        )
     if last is None:
         raise UnreachableError(
             f"no scheduler ever ran on {directory.path}; start one with: coadapt up"

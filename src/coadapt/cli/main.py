@@ -4,6 +4,7 @@ Bad input is one line on stderr and exit code 2.
 """
 
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -12,6 +13,10 @@ import typer
 from coadapt import __version__
 from coadapt.cli.exit_codes import EXIT_INTERRUPTED
 from coadapt.cli.verbs import LazyGroup
+
+ENV_UTF8 = "PYTHONUTF8"
+# The encoding of the terminal, for the process that is started again in UTF-8 mode.
+ENV_TERMINAL = "COADAPT_TERMINAL_ENCODING"
 
 app = typer.Typer(
     cls=LazyGroup,
@@ -41,12 +46,28 @@ def root(
         typer.echo(context.get_help())
 
 
+def _use_utf8() -> None:
+    """Start this process again in Python's UTF-8 mode unless names of files are UTF-8.
+
+    Without it (`LC_ALL=C PYTHONUTF8=0`) a path with an umlaut cannot be opened. The
+    scheduler's processes and its jobs inherit the mode.
+    """
+    if sys.getfilesystemencoding() == "utf-8" or os.environ.get(ENV_UTF8) == "1":
+        return
+    os.environ[ENV_UTF8] = "1"
+    if sys.stdout is not None:
+        os.environ[ENV_TERMINAL] = sys.stdout.encoding
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def main() -> None:
     """Run the command line."""
+    _use_utf8()
+    encoding = os.environ.pop(ENV_TERMINAL, None)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that is not UTF-8 shows `?` for what it lacks.
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(encoding=encoding, errors="replace")
     try:
         sys.exit(app(standalone_mode=False))
     except typer.Abort:

@@ -34,8 +34,8 @@ class Policy(Protocol):
     the policy draws. A policy may keep state between calls (queues, a population);
     losing that state must only cost quality.
 
-    Optional hooks are the members of `SupportsReaction`, `SupportsPredictions` and
-    `SupportsWarmUp`; the class attribute `card` is a PolicyCard.
+    Optional hooks are the members of `SupportsReaction` and `SupportsPredictions`; the
+    class attribute `card` is a PolicyCard.
     """
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -72,19 +72,6 @@ class SupportsPredictions(Protocol):
     @property
     def predictions(self) -> Mapping[JobId, Prediction]:
         """The predictions of the last round."""
-
-
-@runtime_checkable
-class SupportsWarmUp(Protocol):
-    """A policy whose first round compiles kernels that can be compiled in parallel.
-
-    `coadapt simulate` calls `warm_up` in a process beside the one that compiles the
-    rest (sim/warm_up.py).
-    """
-
-    def warm_up(self) -> None:
-        """Compile the kernels that the first round calls last, by calling them."""
-        ...
 
 
 def reaction_of(policy: Policy) -> float | None:

@@ -46,7 +46,7 @@ from coadapt.sim.metrics import (
     measure,
     round_outcomes,
 )
-from coadapt.sim.workload import Workload
+from coadapt.sim.workload import LENGTH_MAX_S, Workload
 from coadapt.sim.world import World
 from coadapt.sim.world_config import WorldConfig
 
@@ -56,7 +56,7 @@ CHECK_PERIOD_S = 3600.0
 # How often a run with nodes for sale looks whether its last job has ended, s.
 LOOK_PERIOD_S = 60.0
 # A hundred times as long as a published workload takes.
-HORIZON_S = 100 * 86_400.0
+HORIZON_S = LENGTH_MAX_S
 # A day without a running job while some wait: the policy will never start them.
 IDLE_MAX_S = 86_400.0
 # New values before cycles are looked for among them (700 by default, which took a
@@ -79,7 +79,7 @@ class ExperimentConfig:
     none does; None: as the policy wants it).
     report_s: how often jobs report (None: once in a round). Between two reports
     policies see what the last one told, and jobs save no checkpoint.
-    horizon_s: virtual time after which a run that has not ended is an error.
+    horizon_s: a run that has not ended so long after its last arrival is an error.
     figures_only: the history keeps no points and sentences of jobs, which grow with
     every report and every round.
     market: nodes for sale; the cluster is then the largest that can be bought, and
@@ -168,6 +168,8 @@ class Simulation:
         be.
         """
         busy_at = self.clock.now()
+        last_arrival_s = max((job.at for job in self.workload.jobs), default=0.0)
+        ends_by_s = last_arrival_s + self.config.horizon_s
         while not self.clock.idle and not self._ended():
             try:
                 self._play(self.clock.now() + CHECK_PERIOD_S)
@@ -179,7 +181,7 @@ class Simulation:
                 on_progress(now, len(self.recorder.history.jobs) - num_live)
             if not num_live or self.world.alive():
                 busy_at = now
-            if now - busy_at > IDLE_MAX_S or now > self.config.horizon_s:
+            if now - busy_at > IDLE_MAX_S or now > ends_by_s:
                 raise self._endless(now)
         if self._live():
             raise self._endless(self.clock.now())

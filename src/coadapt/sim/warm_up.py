@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 from coadapt.model import Plan
 from coadapt.policies import create_policy
-from coadapt.policies.base import SupportsWarmUp
 from coadapt.runtime.rehearsal import rehearse, rehearse_fit
 
 Tell = Callable[[str], None]
@@ -56,10 +55,8 @@ def warm_up(policies: Sequence[str], tell: Tell) -> None:
     if cold := sorted({part for name in policies for part in _cold_parts(name)}):
         tell(COMPILES)
         context = multiprocessing.get_context("spawn")
-        policies = [part for part in cold if part != FIT]
-        args = [(part, policies if part == FIT else ()) for part in cold]
         each = [
-            context.Process(target=_compile, args=part, daemon=True) for part in args
+            context.Process(target=_compile, args=(part,), daemon=True) for part in cold
         ]
         for process in each:
             process.start()
@@ -101,21 +98,14 @@ def _rehearse(part: str) -> Plan | None:
     return None
 
 
-def _compile(part: str, beside: Sequence[str] = ()) -> None:
-    """Compile a part, in a process of its own; before it what `beside`, policies, have
-    to compile so.
-    """
+def _compile(part: str) -> None:
+    """Compile a part, in a process of its own."""
     gc.disable()  # what a compiler makes is no garbage before its process ends
     with suppress(ImportError):
         config: Any = import_module("numba.core.config")
         # Before anything is compiled: numba reads it once.
         config.OPT = type(config.OPT)(QUICK_LEVEL)
         config.LOOP_VECTORIZE = 0
-    for name in beside:
-        with suppress(Exception):
-            policy = create_policy(name)
-            if isinstance(policy, SupportsWarmUp):
-                policy.warm_up()
     _rehearse(part)
 
 

@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 
 from coadapt.model import JobId, JobSpec, Tenant
 
+# The longest job that a run plays to its end: 100 days.
+LENGTH_MAX_S = 100 * 86_400.0
+# The latest arrival, s: seconds since 1970 are in range, milliseconds are not.
+ARRIVAL_MAX_S = 1e10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceJob:

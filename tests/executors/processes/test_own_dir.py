@@ -120,6 +120,24 @@ def test_one_that_is_missing_a_directory_gets_it_back_while_it_runs(
     assert end.detail == f"{site.job().path} was removed"
 
 
+def test_a_job_that_ends_while_the_state_directory_is_away_removed_nothing(
+    site: LocalSite,
+) -> None:
+    """It was told that the job had removed its own directory."""
+    inbox = Inbox()
+    run = "touch up; until [ -e away ]; do sleep 0.05; done; sleep 3; exit 3"
+    site.executor().execute(order(site, run), inbox.post)
+    until((site.folder / "up").exists)
+    elsewhere = site.state_dir.with_name("elsewhere")
+    site.state_dir.rename(elsewhere)
+    (site.folder / "away").touch()
+    time.sleep(6.0)
+    elsewhere.rename(site.state_dir)
+    end = end_of(inbox)
+    assert end.outcome is Outcome.FAILED
+    assert "removed" not in end.detail
+
+
 def test_a_stop_that_cannot_be_written_comes_by_a_signal(site: LocalSite) -> None:
     inbox = Inbox()
     executor = site.executor()

@@ -8,19 +8,25 @@ from coadapt.model import (
     WAITING,
     Allocation,
     BatchLimits,
+    ClusterView,
     GradStats,
     Grant,
     JobSpec,
     JobView,
     Measured,
+    Placement,
     ReplicaLimits,
     RescaleContract,
     ThroughputParams,
     TypeProfile,
     Usage,
 )
-from coadapt.policies.castor.arrays import FloatArray, JobRows
-from coadapt.policies.castor.lengths import Lengths, Reported, hinted
+from coadapt.policies.castor.situation import Situation, situation
+from coadapt.policies.castor.topology import topology_of
+from coadapt.policies.predictors.application_models import Applications
+from coadapt.policies.predictors.measured_step_times import Shape
+from coadapt.policies.predictors.remaining_work import RemainingWork
+from coadapt.policies.solvers.arrays import FloatArray
 
 PARAMS = ThroughputParams(
     alpha_c=0.05,
@@ -78,20 +84,28 @@ def timed(
     )
 
 
-def observe(lengths: Lengths, *jobs: JobView, alone: float = 1.0) -> FloatArray:
-    """Return what these jobs, each of this goodput on one GPU, have left by `lengths`;
-    it sees no others.
+def placement_of(shape: Shape) -> Placement:
+    """Return a placement of this shape."""
+    fewest, more = divmod(shape.gpus, shape.nodes)
+    counts = (fewest + 1,) * more + (fewest,) * (shape.nodes - more)
+    return Placement(counts, num_racks=shape.racks)
+
+
+def observe(work: RemainingWork, *jobs: JobView, alone: float = 1.0) -> FloatArray:
+    """Return what these jobs, each of this goodput on one GPU, have left; it sees no
+    others.
     """
-    hints = [hinted(job) for job in jobs]
-    reported = Reported(
-        JobRows([job.id for job in jobs]),
-        np.array([job.measured.progress for job in jobs]),
-        np.full(len(jobs), alone),
-        np.array([np.inf if hint is None else hint for hint in hints]),
-    )
-    return lengths.left(jobs, reported)
+    return work.left(jobs, np.full(len(jobs), alone))
 
 
-def left(lengths: Lengths, job: JobView, alone: float = 1.0) -> float:
-    """Return what `job` has left by `lengths`, once it was seen."""
-    return float(observe(lengths, job, alone=alone)[0])
+def left(work: RemainingWork, job: JobView, alone: float = 1.0) -> float:
+    """Return what `job` has left, once it was seen."""
+    return float(observe(work, job, alone=alone)[0])
+
+
+def situation_of(
+    seen: ClusterView, known: Applications | None = None, *, room: bool = False
+) -> Situation:
+    """Return the situation of a first round."""
+    applications = Applications() if known is None else known
+    return situation(seen, topology_of(seen), RemainingWork(), applications, room=room)

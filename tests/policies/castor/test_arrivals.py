@@ -2,32 +2,23 @@
 kept.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
 from coadapt.model import JobView
-from coadapt.policies.castor.arrays import FloatArray, JobRows
-from coadapt.policies.castor.arrivals import (
+from coadapt.policies.castor.expected_arrivals import (
     AHEAD_S,
     END_CHANCE,
     EXPECTED_MAX,
     MEMORY_S,
     Arrivals,
-    Here,
     Silence,
 )
-from coadapt.policies.castor.fluid.crowd import Curves, majorants
+from coadapt.policies.solvers.concave_envelope import Curves, envelopes
 from tests.policies.castor.stage import timed
 
 SIZES = np.array([1.0, 2.0, 4.0])
-
-
-def here(jobs: Sequence[JobView], whole_J: FloatArray) -> Here:
-    """Return these jobs, of such lengths."""
-    came_at_J = np.array([job.submitted_at for job in jobs])
-    return Here(JobRows([job.id for job in jobs]), came_at_J, whole_J)
+GPU = ("gpu",)
 
 
 def curve(curves: Curves, row: int) -> list[list[float]]:
@@ -59,20 +50,21 @@ def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
         goodput_JK = rng.uniform(1.0, 2.0, (len(jobs), 3)) * SIZES ** rng.uniform(
             0.1, 1.0, (len(jobs), 1)
         )
-        curves = majorants(goodput_JK, SIZES)
-        whole_J = rng.uniform(-0.2, 1.0, len(jobs))
-        known.observe(at, here(jobs, whole_J), curves)
+        curves, whole_J = (
+            envelopes(goodput_JK, SIZES),
+            rng.uniform(-0.2, 1.0, len(jobs)),
+        )
+        known.observe(at, jobs, whole_J, curves, GPU)
         for row, (job, whole) in enumerate(zip(jobs, whole_J.tolist(), strict=True)):
             if whole > 0.0:
                 last[job.id] = curve(curves, row)
                 came.setdefault(job.id, whole)
-        expected = known.expected(at)
-        if expected is not None:
+        expected = known.expected(at, in_part=False, over=0.0)
+        if len(expected.left_J):
             name_of = {whole: name for name, whole in came.items()}
             for row, whole in enumerate(expected.left_J.tolist()):
                 assert curve(expected.curves, row) == last[name_of[whole]]
                 found += 1
-        assert known.gone.keys() | known.rows.keys() == known.names
     assert found > 1_000
 
 
@@ -89,11 +81,12 @@ def test_who_is_expected_comes_as_often_as_jobs_came_and_of_many_the_first(
     whole_J = np.arange(1.0, count + 1.0)
     known.observe(
         MEMORY_S,
-        here(jobs, whole_J),
-        majorants(np.ones((count, 3)) * SIZES**0.5, SIZES),
+        jobs,
+        whole_J,
+        envelopes(np.ones((count, 3)) * SIZES**0.5, SIZES),
+        GPU,
     )
-    expected = known.expected(MEMORY_S)
-    assert expected is not None
+    expected = known.expected(MEMORY_S, in_part=False, over=0.0)
     assert len(expected.left_J) == min(hourly, EXPECTED_MAX)
     assert np.diff(expected.arrives_J) == pytest.approx(AHEAD_S / hourly)
     # They are of all that came, not of the first or the last alone.
@@ -112,11 +105,9 @@ def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(
     jobs = [
         timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())
     ]
-    known = Arrivals()
-    curves = majorants(np.ones((came, 3)) * SIZES**0.5, SIZES)
-    known.observe(MEMORY_S, here(jobs, np.full(came, 8.0)), curves)
-    expected = known.expected(MEMORY_S, in_part=True)
-    assert expected is not None
+    known, curves = Arrivals(), envelopes(np.ones((came, 3)) * SIZES**0.5, SIZES)
+    known.observe(MEMORY_S, jobs, np.full(came, 8.0), curves, GPU)
+    expected = known.expected(MEMORY_S, in_part=True, over=0.0)
     assert (len(expected.left_J), expected.part) == (
         count,
         pytest.approx(part, rel=0.02),
@@ -135,14 +126,12 @@ def test_nobody_is_expected_where_it_is_likely_over() -> None:
     known = Arrivals()
     jobs = [timed(f"j{number}", at=60.0 * number) for number in range(60)]
     known.observe(
-        3_600.0, here(jobs, np.ones(60)), majorants(np.ones((60, 3)) * SIZES, SIZES)
+        3_600.0, jobs, np.ones(60), envelopes(np.ones((60, 3)) * SIZES, SIZES), GPU
     )
     whole, half, none = [
         known.expected(3_600.0, in_part=True, over=over) for over in (0.0, 0.5, 0.999)
     ]
-    assert whole is not None
-    assert half is not None
-    assert none is None
+    assert not len(none.left_J)
     assert half.part == pytest.approx(0.5 * whole.part)
 
 

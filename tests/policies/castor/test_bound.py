@@ -24,7 +24,7 @@ from benchmarks.castor.job_at_prices import (
     room_of,
 )
 from coadapt.model import Node, RescaleContract
-from coadapt.policies.castor.arrays import FloatArray
+from coadapt.policies.solvers.arrays import FloatArray
 from coadapt.sim.experiment import ExperimentConfig, simulate
 from coadapt.sim.library.builtin import builtin_workload
 

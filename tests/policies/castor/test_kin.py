@@ -1,7 +1,6 @@
 """What jobs of one application showed, lent to the next."""
 
 import math
-from copy import deepcopy
 from dataclasses import replace
 from statistics import harmonic_mean
 
@@ -12,22 +11,14 @@ from hypothesis import strategies as st
 
 from coadapt.goodput.throughput import step_time
 from coadapt.model import BatchConfig, GradStats, JobView, Placement, RescaleContract
-from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.kin import APPLICATIONS_MAX, OCTAVES_MIN, Applications
-from coadapt.policies.castor.lengths import Lengths
-from coadapt.policies.castor.noise import (
-    BINS_PER_OCTAVE,
-    GROWTH_MAX,
-    KIN_APART,
-    NUM_BINS,
-    POINTS,
-    Trainings,
-    ahead,
-    stretches,
+from coadapt.policies.castor.situation import Situation
+from coadapt.policies.predictors.application_models import (
+    APPLICATIONS_MAX,
+    OCTAVES_MIN,
+    Applications,
 )
-from coadapt.policies.castor.rates import Configs
-from coadapt.policies.castor.situation import Situation, situation
-from coadapt.policies.castor.times import (
+from coadapt.policies.predictors.best_goodputs import Configs
+from coadapt.policies.predictors.measured_step_times import (
     AS_SAID,
     BATCHES,
     CARRIED,
@@ -39,7 +30,25 @@ from coadapt.policies.castor.times import (
     Slower,
     StepTimes,
 )
-from tests.policies.castor.stage import PARAMS, left, observe, timed
+from coadapt.policies.predictors.noise_growth import (
+    BINS_PER_OCTAVE,
+    GROWTH_MAX,
+    KIN_APART,
+    NUM_BINS,
+    POINTS,
+    Trainings,
+    ahead,
+    stretches,
+)
+from coadapt.policies.predictors.remaining_work import RemainingWork
+from tests.policies.castor.stage import (
+    PARAMS,
+    left,
+    observe,
+    placement_of,
+    situation_of,
+    timed,
+)
 from tests.policies.stage import nodes, on, view
 
 
@@ -95,7 +104,7 @@ def first_pass_s(known: Applications, job: JobView, gpu_type: str = "gpu") -> fl
 
 def seen(known: Applications, *jobs: JobView) -> Situation:
     told = view(nodes(4, 4, 4, 4), *jobs)
-    return situation(told, standing(told), Lengths(), known)
+    return situation_of(told, known)
 
 
 def test_a_newcomer_is_taken_for_what_its_kin_are() -> None:
@@ -382,13 +391,13 @@ def test_there_may_be_more_applications_at_once_than_are_remembered() -> None:
 
 
 def test_lengths_of_few_applications_are_remembered() -> None:
-    lengths = Lengths()
+    lengths = RemainingWork()
     for number in range(APPLICATIONS_MAX + 10):
         job = of(timed("kin", progress=1e6, target=1e8), f"application {number}")
         observe(lengths, job)
         observe(lengths, replace(job, measured=replace(job.measured, progress=2e6)))
         observe(lengths)
-    assert len(lengths.wholes) == len(lengths.told) == APPLICATIONS_MAX
+    assert len(lengths.wholes) == len(lengths.hints) == APPLICATIONS_MAX
 
 
 def test_the_noise_ahead_is_that_which_kin_had_there() -> None:
@@ -407,7 +416,7 @@ def test_the_noise_ahead_is_that_which_kin_had_there() -> None:
     assert large_against_small(grows) > 1.2 * large_against_small(falls)
 
 
-def gone(lengths: Lengths, *, hint: float | None, did: float = 1e6) -> None:
+def gone(lengths: RemainingWork, *, hint: float | None, did: float = 1e6) -> None:
     """Let a job of the application come, train until `did` and go."""
     for progress in (0.5 * did, did):
         observe(lengths, of(timed("kin", progress=progress, target=hint)))
@@ -415,7 +424,7 @@ def gone(lengths: Lengths, *, hint: float | None, did: float = 1e6) -> None:
 
 
 def test_hints_that_proved_wrong_yield_to_what_kin_did() -> None:
-    lengths = Lengths()
+    lengths = RemainingWork()
     for factor in (0.3, 2.0, 0.5, 4.0):
         gone(lengths, hint=factor * 1e6)
     new = of(timed("new", progress=0.0, target=3e6))
@@ -423,7 +432,7 @@ def test_hints_that_proved_wrong_yield_to_what_kin_did() -> None:
 
 
 def test_hints_that_proved_right_are_kept_where_kin_differ() -> None:
-    lengths = Lengths()
+    lengths = RemainingWork()
     for whole in (1e6, 3e6, 1e7):
         gone(lengths, hint=whole, did=whole)
     assert left(lengths, of(timed("new", progress=0.0, target=5e6))) == pytest.approx(
@@ -432,34 +441,9 @@ def test_hints_that_proved_right_are_kept_where_kin_differ() -> None:
 
 
 def test_without_a_hint_a_job_is_as_long_as_its_kin() -> None:
-    lengths = Lengths()
+    lengths = RemainingWork()
     gone(lengths, hint=None)
     assert left(lengths, of(newcomer())) == pytest.approx(1.25e6)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_what_is_left_is_kept_no_longer_than_it_holds(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    lengths = Lengths()
-    jobs = dict[str, JobView]()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coadapt.policies.castor.lengths.APPLICATIONS_MAX", 2)
-        for number in range(120):
-            hint = float(rng.uniform(1e5, 1e7)) if rng.random() < 0.7 else None
-            tenant = f"t{rng.integers(2)}"
-            new = timed(f"j{number}", progress=1.0, target=hint, tenant=tenant)
-            jobs[new.id] = of(new, str(rng.choice(["", "a", "b", "c"])))
-            for one in rng.choice(sorted(jobs), size=2):
-                told = jobs[one].measured
-                further = replace(
-                    told, progress=told.progress + float(rng.uniform(1e4, 1e6))
-                )
-                jobs[one] = replace(jobs[one], measured=further)
-            if len(jobs) > 6:
-                del jobs[str(rng.choice(sorted(jobs)))]
-            found_J = observe(lengths, *jobs.values(), alone=2.0)
-            anew = replace(deepcopy(lengths), rest={}, ordered={}, spreads={})
-            assert np.array_equal(found_J, observe(anew, *jobs.values(), alone=2.0))
 
 
 def test_curves_of_noise_follow_each_report() -> None:
@@ -581,7 +565,7 @@ def test_sizes_look_farther_where_there_is_room() -> None:
     )
     told = view(nodes(4, 4, 4, 4), young)
     crowded, roomy = (
-        situation(told, standing(told), Lengths(), known, room=room).sources.noise_J[0]
+        situation_of(told, known, room=room).sources.noise_J[0]
         for room in (False, True)
     )
     assert 1.1 * crowded < roomy
@@ -599,8 +583,14 @@ def of_kin(progress: float, noise: float, left: float) -> Trainings:
     progress.
     """
     curve_AB = np.arange(NUM_BINS, dtype=float)[None] / BINS_PER_OCTAVE * math.log(2.0)
-    job = [np.array([each]) for each in (noise, progress, left)]
-    return Trainings(np.array([True]), *job, curve_AB, np.array([0]))
+    return Trainings(
+        np.array([True]),
+        np.array([noise]),
+        np.array([progress]),
+        np.array([left]),
+        curve_AB,
+        np.array([0]),
+    )
 
 
 @given(octaves=st.floats(3.0, 20.0), apart=st.floats(-10.0, 10.0))
@@ -675,23 +665,18 @@ def test_of_step_times_the_latest_batches_and_shapes_are_kept() -> None:
 
 
 def test_a_step_that_is_timed_again_and_took_as_long_is_nothing_new() -> None:
-    """What jobs were told is the same object, unless another batch was timed since:
-    then it is the latest.
-    """
     times = StepTimes()
     shape = Shape(1, 1, 2)
     for atomic in range(1, BATCHES + 2):
         times.note((shape, atomic, 0), math.log(0.1 * atomic))
     error_G = times.on(PARAMS, shape)[0]
-    told = times.tell("gpu", PARAMS, shape)
     times.note((shape, BATCHES + 1, 0), math.log(0.1 * (BATCHES + 1)))
-    assert times.tell("gpu", PARAMS, shape) is told
     assert np.shares_memory(times.on(PARAMS, shape), error_G)
     times.note((shape, 1, 0), math.log(0.1))
     assert next(reversed(times.taken[shape])) == (shape, 1, 0)
     assert times.on(PARAMS, shape)[0].tolist() != error_G.tolist()
     times.note((shape, 1, 0), math.log(0.4))
-    assert times.taken[shape][shape, 1, 0][0] == pytest.approx(math.log(0.2))
+    assert times.taken[shape][shape, 1, 0] == pytest.approx(math.log(0.2))
 
 
 MANY = st.lists(
@@ -708,7 +693,7 @@ def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearb
     for each in atomic:
         times.note(
             (shape, each, 0),
-            math.log(slower * float(step_time(PARAMS, shape.placement, each))),
+            math.log(slower * float(step_time(PARAMS, placement_of(shape), each))),
         )
 
     def part(at: int) -> float:
@@ -743,7 +728,7 @@ def test_a_model_that_is_off_for_large_passes_is_corrected_there() -> None:
     for atomic, slower in ((32, 1.0), (64, 1.0), (512, 1.5)):
         times.note(
             (shape, atomic, 0),
-            math.log(slower * float(step_time(PARAMS, shape.placement, atomic))),
+            math.log(slower * float(step_time(PARAMS, placement_of(shape), atomic))),
         )
     small, large = (
         math.exp(times.error(PARAMS, (shape, atomic, 0))) for atomic in (32, 512)
@@ -805,7 +790,7 @@ def test_what_nobody_trained_on_has_errors_between_its_neighbours(
         shape = Shape(1, 1, gpus)
         times.note(
             (shape, 8, 0),
-            math.log(slower * float(step_time(PARAMS, shape.placement, 8))),
+            math.log(slower * float(step_time(PARAMS, placement_of(shape), 8))),
         )
     known_SG = np.array(
         [times.on(PARAMS, Shape(1, 1, gpus))[0] for gpus in sizes.tolist()]
@@ -823,11 +808,11 @@ def test_what_the_model_said_is_bounded(atomic: list[int]) -> None:
     times = StepTimes()
     shape = Shape(1, 1, 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coadapt.policies.castor.times.SAID_MAX", 4)
+        patch.setattr("coadapt.policies.predictors.measured_step_times.SAID_MAX", 4)
         for each in atomic:
             said = times.say(PARAMS, [(shape, each, 0)])
             assert said[shape, each, 0] == pytest.approx(
-                math.log(step_time(PARAMS, shape.placement, each))
+                math.log(step_time(PARAMS, placement_of(shape), each))
             )
             assert len(said) <= 5
 

@@ -9,24 +9,19 @@ import numpy as np
 import pytest
 
 from coadapt.policies.castor import round as program
-from coadapt.policies.castor import values
-from coadapt.policies.castor.arrays import FloatArray, IntArray
-from coadapt.policies.castor.arrivals import Expected
-from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.explain import Told, durations, explained
-from coadapt.policies.castor.fairness import ROUND_S, FairClocks, Waits
-from coadapt.policies.castor.fluid.crowd import picked
-from coadapt.policies.castor.guarantees import ANY_TYPE, NO_TYPE, Owed
-from coadapt.policies.castor.lengths import Lengths
-from coadapt.policies.castor.noise import Stretches
-from coadapt.policies.castor.predictions import Predictions
-from coadapt.policies.castor.program.knapsack import prove, solve
-from coadapt.policies.castor.program.prices import WAIT
-from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, choose, worths
-from coadapt.policies.castor.situation import Situation, situation
-from coadapt.policies.castor.values import Fluid, Values, Wanted
-from tests.policies.castor.stage import timed
-from tests.policies.castor.test_knapsack import draw
+from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED
+from coadapt.policies.castor.explain import Told, duration, explained
+from coadapt.policies.castor.fairness import FairClocks, Tolerances
+from coadapt.policies.castor.guarantees import ANY_TYPE, Reservations
+from coadapt.policies.castor.job_values import Aims, Outlook, Values, gpu_curves
+from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, choose, earnings
+from coadapt.policies.castor.situation import ROUND_S, Situation
+from coadapt.policies.predictors.noise_growth import Stretches
+from coadapt.policies.predictors.prediction_intervals import Predictions
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
+from coadapt.policies.solvers.knapsack import WAIT, prove, solve
+from tests.policies.castor.stage import situation_of, timed
+from tests.policies.solvers.test_knapsack import draw
 from tests.policies.stage import nodes, on, view
 
 SEEN = view(
@@ -41,7 +36,7 @@ def drawn(seed: int) -> Situation:
     """Return a situation of jobs with some goodputs, none on a third of the sizes, and
     the last nowhere.
     """
-    now = situation(SEEN, standing(SEEN), Lengths())
+    now = situation_of(SEEN)
     rng = np.random.default_rng(seed)
     goodput_JC = rng.integers(1, 9, now.goodput_JC.shape) * (
         rng.random(now.goodput_JC.shape) > 1 / 3
@@ -54,6 +49,12 @@ def drawn(seed: int) -> Situation:
         timed_J=np.array([True, True, False, True]),
         sources=sources,
     )
+
+
+def outlook_of(now: Situation) -> Outlook:
+    never_J = np.full(4, 1e9)
+    aims = Aims(4.0, 0.5, never_J, never_J)
+    return Values().settle(now, gpu_curves(now, GPUS_T), NONE_EXPECTED, aims)
 
 
 def sizes_of(now: Situation, row: int, of_type: int) -> dict[int, float]:
@@ -127,9 +128,9 @@ def test_a_fair_share_lasts_until_all_stretches_are_done(seed: int) -> None:
         """Return what each job takes on its share from when it comes, but for its
         start.
         """
-        stakes = first.stakes._replace(age_J=np.zeros(4))
+        weights = first.weights._replace(age_J=np.zeros(4))
         came = replace(
-            each, sources=first.sources, timed_J=first.timed_J, stakes=stakes
+            each, sources=first.sources, timed_J=first.timed_J, weights=weights
         )
         takes_s_J = (
             FairClocks().move(first.jobs[0].submitted_at, came, GPUS_T).takes_s_J
@@ -149,7 +150,7 @@ def test_a_fair_share_lasts_until_all_stretches_are_done(seed: int) -> None:
 @seeds
 def test_a_job_bears_its_time_on_its_fewest_gpus_of_the_slowest_type(seed: int) -> None:
     now = drawn(seed)
-    borne_J = Waits().borne(0.0, now, 4)
+    borne_J = Tolerances().tolerated(0.0, now, 4)
     for row in range(4):
         sizes = [sizes_of(now, row, number) for number in range(2)]
         fewest = min([gpus for each in sizes for gpus in each], default=0)
@@ -173,7 +174,7 @@ def test_a_size_earns_what_is_left_of_its_horizon_after_a_change(seed: int) -> N
     prospects = Prospects(
         goodput_JC, here_J, runs_J, takes_s_JC, lasts_s_J, rescale_s_J, float(calm_s)
     )
-    worth_JO = worths(value_J, prospects)
+    worth_JO = earnings(value_J, prospects)
     worth_JC = worth_JO[:, :-1]
     keep_J = worth_JO[:, -1]
     ahead_s_J = np.clip(0.5 * calm_s, 3.0 * rescale_s_J, 10.0 * rescale_s_J)
@@ -196,20 +197,18 @@ def test_a_size_earns_what_is_left_of_its_horizon_after_a_change(seed: int) -> N
 def test_prices_are_what_others_gain_however_urgent_it_is_what_some_are_owed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    owed = Owed(
+    owed = Reservations(
         np.array([4, 4, 0, 0]), np.full(4, ANY_TYPE), np.full(4, np.inf), np.ones(4)
     )
     served = 0
     priced = 0
     for seed in range(60):
         now = drawn(seed)
-        outlook = Values().settle(
-            now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9))
-        )
+        outlook = outlook_of(now)
         found = []
         for large in (1e3, 1e5):
             monkeypatch.setattr(program, "LARGE", large)
-            found.append(choose(now, outlook, standing(SEEN), owed))
+            found.append(choose(now, outlook, owed))
         one, other = found
         assert (one.counts, one.types) == (other.counts, other.types)
         assert other.price_T == pytest.approx(one.price_T)
@@ -227,17 +226,15 @@ def test_prices_are_what_others_gain_however_urgent_it_is_what_some_are_owed(
 def test_who_is_owed_a_goodput_has_it_wherever_that_is(seed: int) -> None:
     """One GPU of any type would not do, as it does for who is owed a number of them."""
     now = drawn(seed)
-    outlook = Values().settle(
-        now, Fluid.of(now, GPUS_T), None, Wanted(4.0, 0.5, np.full(4, 1e9))
-    )
+    outlook = outlook_of(now)
     goodput_J = np.array([now.goodput_JC[0].max(), np.inf, np.inf, np.inf])
-    owed = Owed(
+    owed = Reservations(
         np.array([1, 0, 0, 0]),
-        np.array([NO_TYPE, *[ANY_TYPE] * 3]),
+        np.array([9, *[ANY_TYPE] * 3]),
         goodput_J,
         np.ones(4),
     )
-    sizes = choose(now, outlook, standing(SEEN), owed)
+    sizes = choose(now, outlook, owed)
     assert sizes_of(now, 0, sizes.types["j0"])[sizes.counts["j0"]] == goodput_J[0]
 
 
@@ -253,7 +250,6 @@ def test_it_tells_what_the_next_size_brings(seed: int) -> None:
         placed={
             job: on(**{f"{'ab'[types[job]]}0": count}) for job, count in held.items()
         },
-        standing=standing(SEEN),
         predictions=Predictions(),
         starts=Predictions(),
     )
@@ -284,7 +280,7 @@ def test_it_tells_what_the_next_size_brings(seed: int) -> None:
             elif left_s - then_s < 90.0:
                 assert why.endswith(more + "not end it sooner")
             else:
-                then, left = durations(np.array([then_s, left_s]))
+                then, left = duration(then_s), duration(left_s)
                 assert why.endswith(f"{more}end it in about {then} instead of {left}")
 
 
@@ -294,56 +290,11 @@ def test_no_start_is_foretold_without_a_past(seed: int) -> None:
         now=drawn(seed),
         sizes=Sizes({}, {}, 1.0, 1.0, np.zeros(2), room=False),
         placed={},
-        standing=standing(SEEN),
         predictions=Predictions(),
         starts=Predictions(),
     )
     for why in explained(told).values():
         assert re.fullmatch(r"waits: needs \d+ GPUs?, \d+ (is|are) free", why)
-
-
-@seeds
-def test_a_crowd_has_each_stretch_after_the_one_before_and_who_is_expected_behind_who_is_here(
-    seed: int,
-) -> None:
-    rng = np.random.default_rng(seed)
-    plain = drawn(seed)
-    job_L = np.array([0, 1, 1, 1, 3])
-    left_L = rng.uniform(1.0, 9.0, 5)
-    later = Stretches(job_L, left_L, np.ones(5), np.array([0, 1, 4, 4, 5]))
-    now = replace(plain, later=later, later_LC=plain.goodput_JC[job_L])
-    fluid = Fluid.of(now, GPUS_T)
-    more_left_J = rng.uniform(1.0, 9.0, 3)
-    arrives_J = rng.uniform(0.0, 99.0, 3)
-    expected = Expected(
-        picked(fluid.curves, fluid.curves, [0, 2, 1]), more_left_J, arrives_J, 0.25
-    )
-    wanted = Wanted(
-        4.0,
-        0.5,
-        rng.uniform(1.0, 9.0, 4),
-        rng.uniform(1.0, 9.0, 4) if seed % 2 else None,
-    )
-    crowd, goal = values._crowd(now, fluid, expected, wanted)
-    for row in range(7):
-        parts = []
-        part = row
-        while (part := int(crowd.next_J[part])) >= 0:
-            parts.append(float(crowd.left_J[part]))
-            assert crowd.arrives_J[part] == np.inf
-        assert parts == left_L[job_L == row].tolist()
-        whole = now.left_J[row] if row < 4 else more_left_J[row - 4]
-        assert crowd.left_J[row] + sum(parts) == pytest.approx(whole)
-    assert len(crowd.left_J) == 12
-    assert crowd.arrives_J[:7].tolist() == [0.0] * 4 + arrives_J.tolist()
-    assert goal.age_J.tolist() == now.stakes.age_J.tolist() + (-arrives_J).tolist()
-    assert goal.due_J.tolist() == now.stakes.due_J.tolist() + [np.inf] * 3
-    assert goal.weight_J.tolist() == now.stakes.weight_J.tolist() + [0.25] * 3
-    assert goal.bears_J.tolist() == wanted.bears_J.tolist() + [np.inf] * 3
-    fair_J = np.full(4, np.inf) if wanted.fair_J is None else wanted.fair_J
-    assert goal.fair_J.tolist() == fair_J.tolist() + [np.inf] * 3
-    assert goal.chance_J.tolist() == [1.0] * 4 + [0.25] * 3
-    assert (goal.makespan_jobs, goal.tail) == (4.0, 0.5)
 
 
 @seeds

@@ -22,18 +22,27 @@ from coadapt.model import (
     TypeProfile,
 )
 from coadapt.policies import create_policy
-from coadapt.policies.castor import values
-from coadapt.policies.castor.arrivals import Arrivals, Expected, Silence
-from coadapt.policies.castor.cluster import standing
-from coadapt.policies.castor.fairness import ROUND_S, FairClocks
-from coadapt.policies.castor.fluid.crowd import Course
-from coadapt.policies.castor.lengths import Lengths
+from coadapt.policies.castor.expected_arrivals import (
+    NONE_EXPECTED,
+    Arrivals,
+    Expected,
+    Silence,
+)
+from coadapt.policies.castor.fairness import FairClocks
+from coadapt.policies.castor.job_values import (
+    MANY_CORNERS,
+    Aims,
+    Outlook,
+    _fluid_jobs,
+    _objective,
+    gpu_curves,
+)
 from coadapt.policies.castor.policy import END_JOBS, Castor
-from coadapt.policies.castor.predictions import ERRORS_MIN, Predictions
-from coadapt.policies.castor.situation import situation
-from coadapt.policies.castor.values import Fluid
+from coadapt.policies.castor.situation import ROUND_S
 from coadapt.policies.checks.contract import check_policy
-from tests.policies.castor.stage import timed
+from coadapt.policies.predictors.prediction_intervals import ERRORS_MIN, Predictions
+from coadapt.policies.solvers.fluid_relaxation import Timeline
+from tests.policies.castor.stage import situation_of, timed
 from tests.policies.stage import counts, job, nodes, on, view
 
 
@@ -90,17 +99,17 @@ def test_dials_that_nobody_sets_are_those_of_what_rescales_take(
     nothing.
     """
     makespan_jobs, tail = dials
-    assert Castor().dials(rescale_s, unlike=0.0, crowd=9.0) == (
+    assert Castor().dials(rescale_s, unlike=0.0, num_jobs=9.0) == (
         makespan_jobs,
         tail,
         2.0,
     )
-    assert Castor(makespan_jobs=8.0).dials(rescale_s, unlike=0.0, crowd=9.0) == (
+    assert Castor(makespan_jobs=8.0).dials(rescale_s, unlike=0.0, num_jobs=9.0) == (
         8.0,
         tail,
         2.0,
     )
-    assert Castor(tail=0.0).dials(rescale_s, unlike=0.0, crowd=9.0) == (
+    assert Castor(tail=0.0).dials(rescale_s, unlike=0.0, num_jobs=9.0) == (
         makespan_jobs,
         0.0,
         2.0,
@@ -152,12 +161,12 @@ def test_a_tenants_weight_does_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "pieces", [values.MANY_PIECES, 0], ids=["one type", "where plays are few"]
+    "pieces", [MANY_CORNERS, 0], ids=["one type", "where plays are few"]
 )
 def test_a_deadline_that_presses_goes_before(
     pieces: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(values, "MANY_PIECES", pieces)
+    monkeypatch.setattr("coadapt.policies.castor.job_values.MANY_CORNERS", pieces)
     # Alone, the late one needs about 530 s of the four GPUs, the other about 400 s.
     late = timed("late", target=2e6, deadline_at=700.0, gpus=(4, 4))
     other = timed("other", target=1.5e6, gpus=(4, 4))
@@ -209,9 +218,7 @@ def test_gpus_are_as_unlike_as_what_jobs_do_on_them(
     mean.
     """
     seen = beside_eight(num_rare, timed("x", gpus=(1, 1), by_type=faster_a(times)))
-    fluid = Fluid.of(
-        situation(seen, standing(seen), Lengths()), np.array([num_rare, 8])
-    )
+    fluid = gpu_curves(situation_of(seen), np.array([num_rare, 8]))
     assert fluid.unlike == pytest.approx(unlike * abs(np.log(times)))
 
 
@@ -222,7 +229,7 @@ def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
         for number in range(1, 9)
     ]
     seen = beside_eight(2, *jobs)
-    fluid = Fluid.of(situation(seen, standing(seen), Lengths()), np.array([2, 8]))
+    fluid = gpu_curves(situation_of(seen), np.array([2, 8]))
     over = Silence().over(seen.at, seen.jobs)
     crowd = (1.0 - over) * len(jobs) + over * END_JOBS
     usual = Castor().dials(jobs[0].rescale_s, fluid.unlike, crowd)._asdict()
@@ -243,7 +250,7 @@ def test_an_equal_share_is_of_every_type_or_of_the_commonest(
     on all in turns, or at what it has on the others alone if that is more.
     """
     seen = beside_eight(2, timed("x", gpus=(1, 1), target=1e6, by_type=faster_a(times)))
-    now = situation(seen, standing(seen), Lengths())
+    now = situation_of(seen)
     fair = FairClocks().move(seen.at, now, np.array([2, 8]))
     assert fair.type_J == [1]
     takes_s = 1e6 / (rate * fair.goodput_J[0]) + 0.5 * ROUND_S + now.rescale_s_J[0]
@@ -288,7 +295,7 @@ def test_who_nears_its_limit_goes_first_long_before_it_is_owed_anything() -> Non
     old = timed("old", target=1e7, at=0.0)
     short = timed("short", target=3e6, at=5_000.0)
     seen = ClusterView(at=5_000.0, nodes=nodes(4, 4), jobs=(old, short))
-    now = situation(seen, standing(seen), Lengths())
+    now = situation_of(seen)
     assert FairClocks().move(5_000.0, now, np.array([8])).least_J.max() < 3.0
     plain, fair = (
         counts(Castor(rho_max=limit, tail=0.0).allocate(seen)) for limit in (0.0, 3.0)
@@ -316,7 +323,7 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
         *new,
         at=5e5,
     )
-    now = situation(seen, standing(seen), Lengths())
+    now = situation_of(seen)
     fair = FairClocks().move(5e5, now, np.array([2, 8]))
     assert (fair.gpus_J[0], fair.type_J[0]) == (2, 1)
     held = Castor(rho_max=0.9).allocate(seen).allocations["late"]
@@ -358,7 +365,7 @@ def test_fair_shares_bound_what_is_lost() -> None:
             for name, amount in done.items()
         ]
         seen = view(nodes(4), *jobs, at=at)
-        now = situation(seen, standing(seen), Lengths())
+        now = situation_of(seen)
         late_J = clocks.move(at, now, np.array([4])).least_J >= 1.0
         alone_J = now.goodput_JC[:, now.configs.gpus_C == 1][:, 0]
         for row, each in enumerate(now.jobs):
@@ -391,9 +398,7 @@ def test_it_says_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
 
 def learned(predictions: Predictions) -> None:
     """Let `predictions` have seen twenty ends that came when they were foretold."""
-    predictions.errors_2E[:, :ERRORS_MIN] = [[600.0], [0.0]]
-    predictions.num_errors = ERRORS_MIN
-    predictions.ascending_2E = None
+    predictions.errors.extend([(600.0, 0.0)] * ERRORS_MIN)
 
 
 def test_a_start_is_foretold_until_its_interval_has_passed() -> None:
@@ -507,7 +512,7 @@ def test_gpus_of_a_type_that_was_timed_alone_do_not_synchronise_for_free() -> No
     ):
         one = timed("x", gpus=(1, 4), by_type=types)
         seen = view((*nodes(4, kind="a", name="a"), *nodes(4, kind="b", name="b")), one)
-        found[name] = situation(seen, standing(seen), Lengths()).goodput_JC
+        found[name] = situation_of(seen).goodput_JC
     assert found["alone"].tolist() == found["both"].tolist()
 
 
@@ -602,22 +607,20 @@ def test_who_is_expected_in_part_counts_in_part() -> None:
     seen = beside_eight(
         4, *[on_type_a(f"j{number}", target=1e6) for number in range(3)]
     )
-    now = situation(seen, standing(seen), Lengths())
-    fluid = Fluid.of(now, np.array([4, 8]))
-    part = Expected(
-        fluid.curves, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25
-    )
-    crowd, goal = values._crowd(
-        now, fluid, part, values.Wanted(0.0, 0.0, np.full(3, np.inf))
-    )
+    now = situation_of(seen)
+    fluid = gpu_curves(now, np.array([4, 8]))
+    part = Expected(fluid.jobs, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25)
+    never_J = np.full(3, np.inf)
+    crowd = _fluid_jobs(now, fluid, part)
+    goal = _objective(now, part, Aims(0.0, 0.0, never_J, never_J))
     assert goal.weight_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert goal.chance_J.tolist() == [1.0] * 3 + [0.25] * 3
-    assert crowd.arrives_J[3:6].tolist() == [40.0, 80.0, 120.0]
-    course = Course(
+    assert crowd.arrives_P[3:6].tolist() == [40.0, 80.0, 120.0]
+    course = Timeline(
         np.array([0.0, 0.0, 0.0, 40.0]), np.full(4, 900.0), np.zeros((4, 2))
     )
-    assert values.Outlook(np.ones(3), course, 0.25).calm_s == 160.0
-    assert values.Outlook(np.ones(3), course).calm_s == 40.0
+    assert Outlook(np.ones(3), course, 0.25).next_event_s == 160.0
+    assert Outlook(np.ones(3), course).next_event_s == 40.0
 
 
 def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_any_more(
@@ -626,11 +629,9 @@ def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_a
     asked: list[tuple[bool, bool]] = []
     as_it_is = Arrivals.expected
 
-    def expected(
-        self: Arrivals, at: float, *, in_part: bool, over: float
-    ) -> Expected | None:
+    def expected(self: Arrivals, at: float, *, in_part: bool, over: float) -> Expected:
         found = as_it_is(self, at, in_part=in_part, over=over)
-        asked.append((in_part, found is None))
+        asked.append((in_part, found is NONE_EXPECTED))
         return found
 
     monkeypatch.setattr(Arrivals, "expected", expected)
@@ -644,21 +645,21 @@ def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_a
         several.allocate(replace(beside_eight(4, *jobs), at=at))
         one_type.allocate(view(nodes(4, 4, kind="b", name="b"), *jobs, at=at))
     assert asked == [(True, False), (False, False), (True, True), (False, False)]
-    assert one_type._memory.arrivals.silence.came == {}
+    assert one_type._memory.silence.came == {}
 
 
-def test_a_gpu_type_that_is_lost_and_comes_back_leaves_who_is_expected_on_it() -> None:
-    policy = Castor()
-    stays = timed("stays", gpus=(4, 4), target=1e8, by_type=faster_a(1.0))
+def test_a_gpu_type_that_is_lost_takes_the_expected_jobs_along() -> None:
+    policy, stays = (
+        Castor(),
+        timed("stays", gpus=(4, 4), target=1e8, by_type=faster_a(1.0)),
+    )
     gone = [on_type_a(f"gone{number}") for number in range(4)]
     for at, jobs in ((0.0, [stays, *gone]), (60.0, [stays])):
         policy.allocate(replace(beside_eight(4, *jobs), at=at))
     without_a = view(nodes(4, 4, kind="b", name="b"), stays, at=120.0)
     assert counts(policy.allocate(without_a)) == {"stays": 4}
-    assert policy._memory.gpu_types.numbers == {"a": 0, "b": 1}
-    expected = policy._memory.arrivals.expected(180.0)
-    assert expected is not None
-    assert set(expected.curves.type_V.tolist()) == {0, 1}
+    arrivals = policy._memory.arrivals
+    assert list(arrivals.recent) == ["stays"], "its curves are of other GPU types"
     assert counts(policy.allocate(replace(beside_eight(4, stays), at=180.0))) == {
         "stays": 4
     }
@@ -678,11 +679,11 @@ def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:
     assert "start" not in first.reasons["waits"], "nothing is known of past starts"
     policy.allocate(view(nodes(4), running, at=120.0))
     assert not policy.starts
-    assert not policy._memory.starts.num_errors
+    assert not policy._memory.starts.errors
     policy.allocate(view(nodes(4), running, waits, at=180.0))
     policy.allocate(view(nodes(4), waits, at=900.0))
     assert not policy.starts
-    assert policy._memory.starts.num_errors == 1
-    said_s, log_ratio = policy._memory.starts.errors_2E[:, 0].tolist()
+    assert len(policy._memory.starts.errors) == 1
+    said_s, log_ratio = policy._memory.starts.errors[0]
     assert said_s == pytest.approx(said.end_at - 60.0, rel=0.5)
     assert log_ratio > 0.0  # it waited for 12 minutes

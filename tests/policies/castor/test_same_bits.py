@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from coadapt.goodput.compiled import HAS_COMPILER
 from coadapt.goodput.throughput import step_time
 from coadapt.policies import castor
-from coadapt.policies.castor.arrays import exp, log, power
-from coadapt.policies.castor.rates import log_steps_s
-from coadapt.policies.castor.times import Shape
-from tests.policies.castor.stage import PARAMS
+from coadapt.policies.predictors.best_goodputs import log_steps_s
+from coadapt.policies.predictors.measured_step_times import Shape
+from coadapt.policies.solvers.arrays import exp, log, power
+from tests.policies.castor.stage import PARAMS, placement_of
 
 OF_NUMPYS_OWN = {
     "exp",
@@ -70,7 +70,7 @@ def test_a_step_takes_what_the_model_says(
         shape = Shape(nodes, min(racks, nodes), nodes * per_node)
         rows.append([*shape, 16 * atomic, accumulation])
         said.append(
-            math.log(step_time(params, shape.placement, 16 * atomic, accumulation))
+            math.log(step_time(params, placement_of(shape), 16 * atomic, accumulation))
         )
     assert log_steps_s(params, np.array(rows, dtype=np.float64)) == pytest.approx(
         said, rel=1e-12, abs=1e-12

@@ -52,6 +52,7 @@ def entry(**changes: object) -> dict[str, object]:
     return {**job, "submitted_time": "2017-10-07 01:11:39", **changes}
 
 
+SPAN = {"start_time": "2017-10-07", "end_time": "2017-10-08"}
 HELIOS = """job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
 7,u,vcA,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:02,2020-06-09 18:51:02,600,1
 8,u,vcB,4,16,1,FAILED,2020-06-09 18:41:00,2020-06-09 18:41:00,2020-06-09 18:43:00,120,0
@@ -111,6 +112,7 @@ def test_the_philly_log_itself_counts_all_attempts(tmp_path: Path) -> None:
         (PHILLY[: PHILLY.index("\n") + 1] + "2017-10-09 07:05:55,0.0,4,0.0,b\n", "no job that ran on a GPU"),
         ('[{"jobid": ', "line 1 column 12: got 'Expecting value'; allowed: a JSON list of jobs"),
         (json.dumps([entry(attempts=3)]), "job 1, attempts: got 3; allowed: a list"),
+        (json.dumps([entry(attempts=[{**SPAN, "detail": 1}])]), "detail: got 1; allowed: a list of nodes"),
         (json.dumps([entry(submitted_time="now")]), "job 1: got \"Invalid isoformat string: 'now'\"; "),
     ],
 )  # fmt: skip
@@ -200,6 +202,12 @@ def test_parts_of_gpus_are_kept_unless_whole_ones_are_asked_for(tmp_path: Path) 
         "no GPU": 1,
         "a task that had not ended, or never ran": 1,
     }
+
+
+def test_a_part_of_a_gpu_however_small_is_a_job_of_one_gpu(tmp_path: Path) -> None:
+    path = written(tmp_path, "j,t,1,Terminated,0,60,600,29,1e-300,T4\n")
+    (job,) = load_trace(path)[0].jobs
+    assert job.spec.replicas.requested == 1
 
 
 def test_a_job_with_a_bad_task_is_left_out_whole(tmp_path: Path) -> None:

@@ -156,8 +156,14 @@ class TestTruth:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("m-0,-5,m,1,8", "line 2, time: got '-5'; allowed: a finite number >= 0"),
-        ("m-0,soon,m,1,8", "line 2, time: got 'soon'; allowed: a finite number >= 0"),
+        (
+            "m-0,-5,m,1,8",
+            "line 2, time: got '-5'; allowed: a number from 0 to 10000000000",
+        ),
+        (
+            "m-0,soon,m,1,8",
+            "line 2, time: got 'soon'; allowed: a number from 0 to 10000000000",
+        ),
         ("m-0,1,m,one,8", "line 2, num_replicas: got 'one'; allowed: an integer >= 1"),
         ("m-0,1,m,0,8", "line 2, num_replicas: got '0'; allowed: an integer >= 1"),
         (

@@ -3,6 +3,7 @@ was written.
 """
 
 import bz2
+import codecs
 import gzip
 import lzma
 import re
@@ -80,7 +81,7 @@ def test_an_application_is_adaptive_unless_said_otherwise(tmp_path: Path) -> Non
         (APPLICATION.replace("gpus", "gpu"), "line 1, columns: got 'arrival_s,gpu,application'"),
         (APPLICATION.replace(",m", ",k"), "line 2, application: got 'k'; allowed: one of m"),
         (APPLICATION.replace("0,2", "0,9"), "line 2, gpus: got 9; allowed: 1..4, by its limits"),
-        (APPLICATION.replace("0,2", "-1,2"), "line 2, arrival_s: got '-1'; allowed: a finite number >= 0"),
+        (APPLICATION.replace("0,2", "-1,2"), "line 2, arrival_s: got '-1'; allowed: a number from 0 to 10000000000"),
     ],
 )  # fmt: skip
 def test_a_bad_table_is_one_line(tmp_path: Path, text: str, complaint: str) -> None:
@@ -174,6 +175,8 @@ def test_weights_and_deadlines_act(tmp_path: Path) -> None:
         ("2,1,2,", "2,3,4,", "line 2, gpus_min: got 3; allowed: at most `gpus`"),
         ("b,20,1,,,1:100,60,u,,,", "b,20,1,,,1:100,60,t,,2,", "line 3, weight: got 2.0; allowed: 4 as above"),
         ("-1,4,", "-1,0,", "line 2, weight: got 0.0; allowed: a finite number > 0"),
+        (",60,u", ",1e300,u", "line 3, length_s: got '1e300'; allowed: a number from 0 to 8640000"),
+        ("b,20,", "b,1.7e12,", "line 3, arrival_s: got '1.7e12'; allowed: a number from 0 to 10000000000"),
     ],
 )  # fmt: skip
 def test_what_is_no_such_value_is_one_line(
@@ -210,6 +213,8 @@ def _as_spreadsheets_do(text: str) -> bytes:
         ("w.csv", gzip.compress(CURVE.encode(), mtime=0)),
         ("w.csv.bz2", bz2.compress(CURVE.encode())),
         ("w.csv.xz", lzma.compress(CURVE.encode())),
+        ("w.csv", CURVE.encode("utf-16")),
+        ("w.csv", codecs.BOM_UTF16_BE + CURVE.replace(",", "\t").encode("utf-16-be")),
     ],
 )  # fmt: skip
 def test_a_table_is_read_however_it_was_saved(

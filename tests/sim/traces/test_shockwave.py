@@ -191,7 +191,7 @@ LM = "LM (batch size 10)"
         ),
         (
             line(LM, 100, 1, "gns", -1),
-            "line 2, arrival: got '-1'; allowed: a finite number >= 0",
+            "line 2, arrival: got '-1'; allowed: a number from 0 to 10000000000",
         ),
         (
             line(LM, 100, 1, "gns", 4),

@@ -79,6 +79,7 @@ from coadapt.executors.processes.listeners import (
     trainers,
 )
 from coadapt.executors.processes.log_pump import LogPump
+from coadapt.executors.processes.oom_kills import OomWatch
 from coadapt.executors.processes.records.generation_dir import (
     ExitRecord,
     GenerationDir,
@@ -219,6 +220,7 @@ class _Launcher:
         self._setup_ends_at = math.inf
         self._started_at: float | None = None
         self._plain = False
+        self._oom = OomWatch()
         self._damage = ""
         self._last_damage = ""
         self._trainers: set[str] = set()
@@ -315,7 +317,9 @@ class _Launcher:
             )
             return ExitRecord(outcome=Outcome.FAILED, detail=detail)
         if process.code:
-            return ExitRecord(outcome=Outcome.FAILED, detail=process.report("setup"))
+            killer = "" if self._is_elsewhere() else self._oom.cause()
+            detail = process.report("setup", killer)
+            return ExitRecord(outcome=Outcome.FAILED, detail=detail)
         self._left = left
         write_json(self._lead.job.setup_done, left)
         return None
@@ -434,6 +438,7 @@ class _Launcher:
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
+        self._oom.note()
         self._trainers |= trainers(self._lead.own)
         damage = self._lead.own.damage()
         # What was so a look ago, too, is no command of the job that is under way.
@@ -524,7 +529,8 @@ class _Launcher:
         lost = failed.lost or (
             failed.lost_peers and all(replica.code != 0 for replica in replicas)
         )
-        detail = failed.report(f"replica {self._rank(failed)}")
+        killer = "" if self._is_elsewhere() else self._oom.cause()
+        detail = failed.report(f"replica {self._rank(failed)}", killer)
         outcome = Outcome.LOST if lost else Outcome.FAILED
         if failed.code == EXIT_NOT_BEGUN:
             why = f"replica {self._rank(failed)}: {failed.last_line()}"
@@ -537,6 +543,10 @@ class _Launcher:
             member=failed.name,
             unfit=unfit,
         )
+
+    def _is_elsewhere(self) -> bool:
+        """Return whether replicas run by way of an engine's tool."""
+        return any(replica.via for replica in self._order.replicas)
 
     def _judge_success(self, replicas: list[Replica]) -> ExitRecord:
         """Return how a job ended whose commands all report 0: its training must have

@@ -44,6 +44,7 @@ STAND_IN_SAYS = "[coadapt: its "
 # A shell reports a child that was killed by signal N as exit code 128 + N.
 SHELL_SIGNAL_BASE = 128
 BASH = "/bin/bash"
+UNKNOWN_KILLER = "from outside (by a person, or by the kernel when memory ran out)"
 
 
 @dataclass(slots=True, eq=False)
@@ -134,8 +135,11 @@ class Replica:
         lines = _last_lines(self.log)
         return _telling_line(lines).removeprefix("error: ") if lines else ""
 
-    def report(self, who: str) -> str:
-        """Return how it failed, in words, with the end of its log."""
+    def report(self, who: str, killer: str = "") -> str:
+        """Return how it failed, in words, with the end of its log.
+
+        killer: who sent SIGKILL, if anything is known of that.
+        """
         code = self.code or 0
         number = _signal_number(code)
         known = number in {member.value for member in signal.Signals}
@@ -145,7 +149,7 @@ class Replica:
             else f"exited with code {code}"
         )
         if number == signal.SIGKILL:
-            how += " from outside (by a person, or by the kernel when memory ran out)"
+            how += f" {killer or UNKNOWN_KILLER}"
             self.drain()
             lines = _last_lines(self.log)
             if lines and lines[-1].startswith(NODE_LOST):

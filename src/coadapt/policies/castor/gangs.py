@@ -42,20 +42,17 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import ClusterView, JobId, JobView
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.castor.cluster import Standing
 from coadapt.policies.castor.fairness import Fair
-from coadapt.policies.castor.fluid.crowd import Course
-from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Owed
-from coadapt.policies.castor.situation import Situation
+from coadapt.policies.castor.guarantees import ANY_TYPE, SHARES_FIRST, Reservations
+from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.predictors.declared import forecast_of
+from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.solvers.fluid_relaxation import Timeline
 
 WIDTH = 0.5  # the best of 0, 0.25, 0.5, 0.75 and 1 on drawn gangs of 1 to all GPUs
-SHORT_S = 60.0  # a wait of a round is no stretch worth speaking of
 LAST = 4.0  # (with 1 the last end is 20 % later on Shockwave's trace)
 NEAR_LAST = 0.9  # of the last end: a gang with as much left may be what ends last
 LAST_PART = 0.5  # of the GPUs, for gangs that may be
-ROUND_S = 60.0
 SEEN_MAX = 200  # ended gangs whose time is kept
 PRIOR_S = tuple(30.0 * 2.0**step for step in range(12))  # 30 s to 17 hours
 PRIOR_WEIGHT = 3.0  # ended gangs that count as much as these
@@ -115,14 +112,14 @@ class Gangs(NamedTuple):
     start_s_J: FloatArray
     end_s_J: FloatArray
 
-    def owed(self, owed: Owed, size_J: IntArray) -> Owed:
-        """Return what is owed, with those served, and without those that wait."""
+    def reserved(self, reserved: Reservations, size_J: IntArray) -> Reservations:
+        """Return reservations for gangs that are served, none for those that wait."""
         gang_J = self.served_J | self.barred_J
-        return Owed(
-            np.where(gang_J, size_J * self.served_J, owed.replicas_J),
-            np.where(gang_J, ANY_TYPE, owed.type_J),
-            np.where(gang_J, np.inf, owed.goodput_J),
-            np.where(gang_J, SHARES_FIRST, owed.urgency_J),
+        return Reservations(
+            np.where(gang_J, size_J * self.served_J, reserved.gpus_J),
+            np.where(gang_J, ANY_TYPE, reserved.type_J),
+            np.where(gang_J, np.inf, reserved.goodput_J),
+            np.where(gang_J, SHARES_FIRST, reserved.urgency_J),
         )
 
     def waiting(self, now: Situation) -> Situation:
@@ -135,14 +132,14 @@ class Gangs(NamedTuple):
             here_J=np.where(self.barred_J, 0.0, now.here_J),
         )
 
-    def foretold(self, course: Course) -> Course:
-        """Return the course of the plays, with the starts and ends of gangs."""
-        start_J = course.start_J.copy()
-        end_J = course.end_J.copy()
+    def predicted(self, timeline: Timeline) -> Timeline:
+        """Return the relaxed timeline with the starts and ends of gangs."""
+        start_s = timeline.start_s.copy()
+        end_s = timeline.end_s.copy()
         rows = np.flatnonzero(self.served_J | self.barred_J)
-        start_J[rows] = self.start_s_J[rows]
-        end_J[rows] = self.end_s_J[rows]
-        return course._replace(start_J=start_J, end_J=end_J)
+        start_s[rows] = self.start_s_J[rows]
+        end_s[rows] = self.end_s_J[rows]
+        return timeline._replace(start_s=start_s, end_s=end_s)
 
 
 @dataclass(slots=True)
@@ -215,7 +212,7 @@ class GangTimes:
 
 def gangs_in(now: Situation) -> BoolArray:
     """Return which jobs are gangs: of one size, which can train somewhere."""
-    size_J = now.known.numbers.size_J
+    size_J = now.facts.size_J
     is_J: BoolArray = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
     return is_J
 
@@ -234,7 +231,6 @@ def late(now: Situation, fair: Fair, rho_max: float) -> BoolArray:
 def plan_gangs(
     view: ClusterView,
     now: Situation,
-    standing: Standing,
     first: First,
     times: GangTimes,
 ) -> Gangs | None:
@@ -246,8 +242,11 @@ def plan_gangs(
     if not is_gang_J.any():
         times.observe({})
         return None
-    queue = _queue(view, now, standing, times, is_gang_J)
-    room = Room([kind.num_gpus for kind in standing.kinds], dict(standing.quota_left))
+    queue = _queue(view, now, times, is_gang_J)
+    room = Room(
+        [each.num_gpus for each in now.topology.gpu_types],
+        dict(now.topology.quota_left),
+    )
     due_J = _due(now, queue)
 
     def key(gang: Gang) -> tuple[bool, bool, float, int]:
@@ -270,15 +269,15 @@ def plan_gangs(
 def _queue(
     view: ClusterView,
     now: Situation,
-    standing: Standing,
     times: GangTimes,
     is_gang_J: BoolArray,
 ) -> list[Gang]:
     """Return all jobs that can train, with their ranks."""
-    numbers = now.known.numbers
-    share = sum(kind.num_gpus for kind in standing.kinds) // max(len(now.jobs), 1)
-    hinted_J = numbers.hint_J < np.inf
-    mean_weight = float(now.stakes.weight_J.mean())
+    share = sum(each.num_gpus for each in now.topology.gpu_types) // max(
+        len(now.jobs), 1
+    )
+    hinted_J = now.facts.hint_J < np.inf
+    mean_weight = float(now.weights.weight_J.mean())
     lived_s: dict[JobId, float] = {}
     queue = []
     for row, job in enumerate(now.jobs):
@@ -293,7 +292,7 @@ def _queue(
         types = _types(now, row, gpus, known=known)
         if is_gang and not now.timed_J[row]:
             types = _declared(job, gpus, types)
-        weight = float(now.stakes.weight_J[row]) / mean_weight
+        weight = float(now.weights.weight_J[row]) / mean_weight
         rank = _rank(view, job, trained_s, types[0][1], times) * gpus**WIDTH / weight
         queue.append(Gang(row, gpus, types, rank, is_gang, job.spec.tenant))
     times.observe(lived_s)
@@ -363,7 +362,7 @@ def _rank(
         return trained_s * UNPROVEN if runs else trained_s + job.rescale_s
     if left_s == math.inf:
         left_s = times.unseen_s(job.rescale_s)
-    stretch = max((age_s + left_s) / (trained_s + left_s + SHORT_S), 1.0)
+    stretch = max((age_s + left_s) / (trained_s + left_s + ROUND_S), 1.0)
     start_s = -job.rescale_s if runs else job.rescale_s
     return max(left_s + start_s, 0.0) / stretch
 
@@ -372,7 +371,7 @@ def _due(now: Situation, queue: Sequence[Gang]) -> BoolArray:
     """Return the gangs that must train now to end by their deadline, and can."""
     due_J = np.zeros(len(now.jobs), dtype=np.bool_)
     for gang in queue:
-        slack_s = float(now.stakes.due_J[gang.row]) - gang.left_s
+        slack_s = float(now.weights.due_J[gang.row]) - gang.left_s
         start_s = float(now.rescale_s_J[gang.row])
         due_J[gang.row] = gang.is_gang and 0.0 <= slack_s <= start_s + 2.0 * ROUND_S
     return due_J

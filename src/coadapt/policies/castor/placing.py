@@ -1,146 +1,61 @@
-"""Placing: from sizes to nodes of one GPU type. Who keeps its size stays; whole nodes
-first.
+"""Placing: from numbers of GPUs to nodes of one GPU type. Jobs that keep their size
+stay.
 """
 
-# The round's program knows how many GPUs there are, not where. Here each size finds its
-# nodes:
+# The knapsack knows how many GPUs there are, not where. Here each size finds its nodes:
 #
-#   1. who keeps what it has stays where it is;
-#   2. the others come, the largest first: on as few nodes as can be, the tightest hole
-#      for what is no whole node, in one rack where one has room;
-#   3. where that fails, small jobs make way, if all of them find a place elsewhere that
-#      is no worse;
-#   4. where that fails too, the job takes the fastest of: a smaller size that fits, and
-#      pieces.
-#   5. a job that stands on more nodes than it needs moves if a better place is free in
-#      the end.
-#
-# What stays from round to round is not put there anew: the floor of the last round is
-# kept.
+#   1. a job that keeps what it has stays where it is;
+#   2. the others come, the largest first: on as few nodes as can be, best fit for what
+#   is
+#      no whole node, in one rack where one has room;
+#   3. where that fails, small jobs make way, if all of them fit on one node elsewhere;
+#   4. where that fails too, the job takes the fastest of: a smaller size that fits one
+#      node, and pieces;
+#   5. a job on more nodes than it needs moves if a better place is free in the end.
 #
 # A job of 4 GPUs that starts on two nodes stays there for life, since moving costs:
 # without 3 and 5 the mean completion time is 2.5 % higher.
 
 import math
-from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from coadapt.model import Allocation, JobId, JobView, NodeId
-from coadapt.policies.castor.cluster import Kind
-from coadapt.policies.castor.ground import Pool
+from coadapt.policies.castor.topology import GpuType
 
 Goodput = Callable[[JobId, int, bool], float]
 """Of a job on so many replicas, on as few nodes as can be or (True) on more."""
 
 
 class Floor:
-    """The free GPUs of the nodes of one type, while jobs are put on them."""
+    """The free GPUs of the nodes of one type, and the jobs that are placed on them."""
 
-    def __init__(self, pool: Pool, taken: Mapping[NodeId, int]) -> None:
-        self.taken = taken
-        self.node_gpus = pool.node_gpus
-        self.free = dict(pool.free)
+    def __init__(self, gpu_type: GpuType) -> None:
+        self.node_gpus = gpu_type.node_gpus
+        self.free = {
+            node.id: node.num_gpus - gpu_type.taken.get(node.id, 0)
+            for node in gpu_type.nodes
+        }
         self.held: dict[JobId, Allocation] = {}
-        self._pool = pool
-        self._touched: set[NodeId] = set()
-        # As of `_groups` and `small`, once these were asked for.
-        self._by_free: list[dict[int, list[int]]] | None = None
-        self._small: dict[NodeId, dict[JobId, int]] | None = None
-        for node, count in taken.items():
-            self.take(node, count)
+        racks: dict[str, list[NodeId]] = {}
+        for node in gpu_type.nodes:
+            racks.setdefault(node.rack, []).append(node.id)
+        self._groups = [racks[rack] for rack in sorted(racks)]
+        if len(self._groups) > 1:
+            self._groups.append(list(self.free))
 
-    def take(self, node: NodeId, count: int) -> None:
-        """Take `count` free GPUs of `node`; below 0: give them back."""
-        before = self.free[node]
-        left = self.free[node] = before - count
-        if self._by_free is None:
-            self._touched.add(node)
-            return
-        number = self._pool.number[node]
-        for group in self._pool.groups_of[number]:
-            by_free = self._by_free[group]
-            if before:
-                same = by_free[before]
-                del same[bisect_left(same, number)]
-            if left:
-                insort(by_free.setdefault(left, []), number)
-
-    def put(self, job: JobId, allocation: Allocation) -> bool:
-        """Put `job` there if it fits; return whether it did."""
-        free = self.free
-        for node, count in allocation.slots:
-            if free.get(node, 0) < count:
-                return False
-        for node, count in allocation.slots:
-            self.take(node, count)
-        self.held[job] = allocation
-        if self._small is not None and allocation.num_nodes == 1:
-            self._small.setdefault(allocation.slots[0][0], {})[job] = (
-                allocation.num_replicas
-            )
-        return True
+    def put(self, job: JobId, allocation: Allocation) -> None:
+        """Put `job` there if it fits."""
+        if all(self.free.get(node, 0) >= count for node, count in allocation.slots):
+            for node, count in allocation.slots:
+                self.free[node] -= count
+            self.held[job] = allocation
 
     def lift(self, job: JobId) -> Allocation:
         """Take `job` away again; return what it had."""
         allocation = self.held.pop(job)
         for node, count in allocation.slots:
-            self.take(node, -count)
-        if self._small is not None and allocation.num_nodes == 1:
-            del self._small[allocation.slots[0][0]][job]
+            self.free[node] += count
         return allocation
-
-    def keep(self, kind: Kind, stay: Mapping[JobId, Allocation]) -> bool:
-        """Leave these jobs alone there; return whether that could be: their GPUs are
-        those of this floor.
-        """
-        if self._pool is not kind.pool or self.taken != kind.taken:
-            return False
-        for job in [
-            job for job, allocation in self.held.items() if stay.get(job) != allocation
-        ]:
-            self.lift(job)
-        for job, allocation in stay.items():
-            if job not in self.held and not self.put(job, allocation):
-                return False
-        self.held = dict(stay)
-        return True
-
-    @property
-    def small(self) -> Mapping[NodeId, Mapping[JobId, int]]:
-        """The jobs that stand on one node alone, and their GPUs, by node."""
-        if self._small is None:
-            self._small = {}
-            for job, allocation in self.held.items():
-                if allocation.num_nodes == 1:
-                    self._small.setdefault(allocation.slots[0][0], {})[job] = (
-                        allocation.num_replicas
-                    )
-        return self._small
-
-    @property
-    def _groups(self) -> list[dict[int, list[int]]]:
-        """Per group of the pool: numbers of the nodes with so many free GPUs,
-        ascending; full ones in none.
-
-        In most rounds all jobs stay, and nobody looks for a place: then these are not
-        made.
-        """
-        if self._by_free is None:
-            pool = self._pool
-            touched = {pool.number[node] for node in self._touched}
-            self._by_free = [
-                {
-                    free: [number for number in each if number not in touched]
-                    for free, each in group.items()
-                }
-                for group in pool.groups
-            ]
-            for node in self._touched:
-                number = pool.number[node]
-                free = self.free[node]
-                for group in pool.groups_of[number] if free else ():
-                    insort(self._by_free[group].setdefault(free, []), number)
-        return self._by_free
 
     def need(self, count: int) -> int:
         """Return on how few nodes `count` replicas fit."""
@@ -151,69 +66,57 @@ class Floor:
         GPUs.
         """
         found: list[Allocation] = []
-        for group in self._groups:
-            allocation = self._among(count, group)
+        for nodes in self._groups:
+            allocation = self._best_fit(count, nodes)
             if allocation is not None:
                 if allocation.num_nodes <= self.need(count):
                     return allocation
                 found.append(allocation)
         return min(found, key=lambda each: each.num_nodes, default=None)
 
-    def _among(
-        self, count: int, by_free: Mapping[int, Sequence[int]]
-    ) -> Allocation | None:
-        if sum([free * len(numbers) for free, numbers in by_free.items()]) < count:
+    def _best_fit(self, count: int, nodes: Iterable[NodeId]) -> Allocation | None:
+        """Return the fullest nodes whole, then the node that leaves least; of some
+        nodes.
+        """
+        some = [(self.free[node], node) for node in nodes if self.free[node]]
+        if sum(free for free, _ in some) < count:
             return None
-        nodes = self._pool.nodes
+        some.sort(key=lambda each: -each[0])  # stable: in the view's order where alike
+        slots = []
         left = count
-        open_ = sorted([free for free, numbers in by_free.items() if numbers])
-        slots: list[tuple[NodeId, int]] = []
-        used = 0  # of the nodes with most free GPUs
-        while left > open_[-1]:
-            most = open_[-1]
-            numbers = by_free[most][: (left - 1) // most]
-            slots += [(nodes[number].id, most) for number in numbers]
-            left -= most * len(numbers)
-            used = len(numbers)
-            if used == len(by_free[most]):
-                open_.pop()
-                used = 0
-        free = open_[bisect_left(open_, left)]
-        number = by_free[free][used if free == open_[-1] else 0]
-        return Allocation(slots=(*slots, (nodes[number].id, left)))
+        while left > some[0][0]:
+            free, node = some.pop(0)
+            slots.append((node, free))
+            left -= free
+        fits = [each for each in some if each[0] >= left]
+        _, node = min(fits, key=lambda each: each[0])
+        return Allocation(slots=(*slots, (node, left)))
 
-    def largest(self) -> int:
-        """Return the most replicas that one node has room for."""
-        return max(
-            (free for free, numbers in self._groups[-1].items() if numbers), default=0
-        )
+    def small(self) -> Mapping[NodeId, Mapping[JobId, int]]:
+        """Return the jobs that are on one node alone, and their GPUs, by node."""
+        found: dict[NodeId, dict[JobId, int]] = {}
+        for job, allocation in self.held.items():
+            if allocation.num_nodes == 1:
+                on_node = found.setdefault(allocation.slots[0][0], {})
+                on_node[job] = allocation.num_replicas
+        return found
 
 
 def place(
-    kind: Kind,
+    gpu_type: GpuType,
     jobs: Mapping[JobId, JobView],
     counts: Mapping[JobId, int],
     goodput: Goodput,
-    before: Floor | None = None,
-) -> Floor:
-    """Return a floor that holds an allocation per job of `counts`, whose sum is free on
-    the nodes of `kind`.
+) -> dict[JobId, Allocation]:
+    """Return an allocation per job of `counts`, whose sum is free on these nodes.
 
-    A job may get fewer replicas than it was to, where they stand together. before: the
-    floor of the last round, which is changed: mostly little is to be done on it.
+    A job may get fewer replicas than it was to, where they are together.
     """
-    held = {job: jobs[job].allocation for job in sorted(counts)}
-    stay = {
-        job: each
-        for job, each in held.items()
-        if each.num_replicas == counts[job] and not each.shared
-    }
-    if before is not None and before.keep(kind, stay):
-        floor = before
-    else:
-        floor = Floor(kind.pool, kind.taken)
-        for job, allocation in stay.items():
-            floor.put(job, allocation)
+    floor = Floor(gpu_type)
+    for job in sorted(counts):
+        held = jobs[job].allocation
+        if held.num_replicas == counts[job] and not held.shared:
+            floor.put(job, held)
 
     def largest_first(names: Iterable[JobId]) -> list[JobId]:
         return sorted(names, key=lambda job: (-counts[job], job))
@@ -227,7 +130,7 @@ def place(
     ]
     for job in largest_first(apart):
         _improve(floor, job)
-    return floor
+    return floor.held
 
 
 def _settle(
@@ -244,11 +147,10 @@ def _settle(
     if allocation is None:
         return
     if allocation.num_nodes > floor.need(count):
-        smaller = floor.largest() if count <= floor.node_gpus else 0
+        smaller = max(floor.free.values()) if count <= floor.node_gpus else 0
         low = jobs[job].spec.replicas.min
         if smaller >= low and goodput(job, smaller, False) >= goodput(job, count, True):
-            count = smaller
-            allocation = floor.find(count)
+            allocation = floor.find(smaller)
             assert allocation is not None, "the largest hole is free"
     floor.put(job, allocation)
 
@@ -262,7 +164,7 @@ def _make_way(floor: Floor, count: int) -> None:
         pieces.append(count % floor.node_gpus)
     lifted: dict[JobId, Allocation] = {}
     chosen: dict[NodeId, int] = {}
-    small = floor.small
+    small = floor.small()
     for piece in pieces:
         found = _cheapest(floor, small, piece, chosen)
         if found is None:
@@ -273,16 +175,16 @@ def _make_way(floor: Floor, count: int) -> None:
         for job in leavers:
             lifted[job] = floor.lift(job)
     for node, piece in chosen.items():
-        floor.take(node, piece)
+        floor.free[node] -= piece
     moved: list[JobId] = []
     for job in sorted(lifted, key=lambda job: (-lifted[job].num_replicas, job)):
-        place_ = floor.find(lifted[job].num_replicas)
-        if place_ is None or place_.num_nodes > 1:
+        elsewhere = floor.find(lifted[job].num_replicas)
+        if elsewhere is None or elsewhere.num_nodes > 1:
             break
-        floor.put(job, place_)
+        floor.put(job, elsewhere)
         moved.append(job)
     for node, piece in chosen.items():
-        floor.take(node, -piece)
+        floor.free[node] += piece
     if len(moved) < len(lifted):
         _undo(floor, lifted, moved)
 
@@ -291,15 +193,15 @@ def _cheapest(
     floor: Floor,
     small: Mapping[NodeId, Mapping[JobId, int]],
     piece: int,
-    but: Container[NodeId],
+    chosen: Container[NodeId],
 ) -> tuple[NodeId, list[JobId]] | None:
-    """Return the node, none of `but`, that the fewest GPUs of jobs must leave for
-    `piece`, and these jobs.
+    """Return the node, none chosen, that the fewest GPUs of jobs must leave for
+    `piece`, and these.
     """
     least = math.inf
     found = None
     for node, free in floor.free.items():
-        if node in but:
+        if node in chosen:
             continue
         if free >= piece:
             return node, []
@@ -307,17 +209,17 @@ def _cheapest(
             gpus, leavers = _leavers(piece - free, small[node], piece)
             if 0 <= gpus < least:
                 least = gpus
-                found = (node, leavers)
+                found = node, leavers
     return found
 
 
 def _leavers(
     short: int, on: Mapping[JobId, int], piece: int
 ) -> tuple[int, list[JobId]]:
-    """Return the fewest GPUs of jobs `on` a node that must leave it, `short` of some
-    for `piece`, and these.
+    """Return the fewest GPUs of jobs `on` a node that must leave it, `short` of some,
+    and these.
 
-    -1: that is not enough, as who has no fewer than `piece` stays.
+    -1: that is not enough, as jobs of `piece` GPUs or more stay.
     """
     small = [(gpus, job) for job, gpus in on.items() if gpus < piece]
     leavers: list[JobId] = []
@@ -343,10 +245,10 @@ def _undo(
 
 
 def _improve(floor: Floor, job: JobId) -> None:
-    """Move a job that stands on more nodes than it needs to fewer, where such a place
-    is free.
+    """Move a job that is on more nodes than it needs to fewer, where such a place is
+    free.
     """
     held = floor.lift(job)
     found = floor.find(held.num_replicas)
     better = found is not None and found.num_nodes < held.num_nodes
-    floor.put(job, found if better and found is not None else held)
+    floor.put(job, found if found is not None and better else held)

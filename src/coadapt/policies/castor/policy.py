@@ -1,48 +1,52 @@
-"""Castor as a policy: curves of what is known, values by plays, sizes by a program,
-places.
+"""Castor: prices of GPUs from a fluid relaxation, a value per job, one knapsack per
+round, places.
 """
 
 import math
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from coadapt.model import Allocation, ClusterView, JobId, KinTimes, Plan
+from coadapt.model import WAITING, Allocation, ClusterView, JobId, KinTimes, Plan
 from coadapt.policies.base import PolicyCard, Prediction
-from coadapt.policies.castor.arrays import median
-from coadapt.policies.castor.arrivals import Arrivals, Here
-from coadapt.policies.castor.cluster import Standing, standing
-from coadapt.policies.castor.explain import Told, explained, stands
-from coadapt.policies.castor.facts import Facts
-from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Waits
+from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED, Arrivals, Silence
+from coadapt.policies.castor.explain import Told, explained, fixed_reason
+from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Tolerances
 from coadapt.policies.castor.gangs import First, GangTimes, late, plan_gangs
-from coadapt.policies.castor.ground import Ground
-from coadapt.policies.castor.guarantees import Owed
-from coadapt.policies.castor.kin import Applications
-from coadapt.policies.castor.last_round import LastRound
-from coadapt.policies.castor.lengths import Lengths
-from coadapt.policies.castor.placing import Floor, place
-from coadapt.policies.castor.predictions import STARTS_HIGH, Predictions
-from coadapt.policies.castor.round import Sizes, choose, rehearse_program
+from coadapt.policies.castor.guarantees import no_reservations, of_shares
+from coadapt.policies.castor.job_values import (
+    Aims,
+    GpuCurves,
+    Outlook,
+    Values,
+    gpu_curves,
+)
+from coadapt.policies.castor.last_plan import LastPlan
+from coadapt.policies.castor.placing import place
+from coadapt.policies.castor.round import Sizes, choose
 from coadapt.policies.castor.situation import Situation, situation
-from coadapt.policies.castor.values import Fluid, GpuTypes, Outlook, Values, Wanted
+from coadapt.policies.castor.topology import topology_of
+from coadapt.policies.predictors.application_models import Applications
+from coadapt.policies.predictors.prediction_intervals import STARTS_HIGH, Predictions
+from coadapt.policies.predictors.remaining_work import RemainingWork
+from coadapt.policies.solvers.arrays import FloatArray, median
 
-# Dials where nobody sets them: where a rescale takes CHEAP_S or less, and where it
-# takes DEAR_S or more.
-MAKESPAN_JOBS = (2.0, 4.0)
-TAIL = (0.0, 0.5)
+# Dials by default: the first where a rescale takes CHEAP_S or less, the second where it
+# takes DEAR_S or more, between them in proportion.
 CHEAP_S = 1.0
 DEAR_S = 15.0
-# And where GPUs are of one type, and where they are as unlike as UNLIKE or more (chosen
+MAKESPAN_JOBS = (2.0, 4.0)
+TAIL = (0.0, 0.5)
+# Likewise where GPUs are of one type, and where types differ by UNLIKE or more (chosen
 # on Sia's cluster).
-RHO_MAX = (2.0, 1.0)
 UNLIKE = 0.3
-# Where they are, the makespan weighs so much for each job that is there: much while
-# jobs are many, whose mean pays for it, less while they are few, whose fairness would;
-# but as for END_JOBS once nobody comes any more.
-CROWD_MAX = 64.0
+RHO_MAX = (2.0, 1.0)
+# Where types differ the makespan weighs so much for each job that is here, at most
+# JOBS_MAX of them: much while jobs are many, whose mean pays for it. Once no job comes
+# any more it weighs as for END_JOBS.
+JOBS_MAX = 64.0
 END_JOBS = 16.0
 
 
@@ -56,17 +60,17 @@ class Dials(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CastorOptions:
-    """What castor's operator may set; docs/policies/castor.md has the curves of both
+    """What castor's operator may set; docs/policies/castor.md has the curves of the
     dials.
 
-    makespan_jobs: μ, how many jobs' completion times the makespan weighs as much as
-    (None: 4, or less, down to 2, where rescales take less than 15 s; where GPU types
-    differ, up to that for each job that is there). tail: what is made small is the sum
-    of completion times to the power of 1 + tail (None: 0.5, or less, down to 0, where
+    makespan_jobs: how many jobs' completion times the makespan weighs as much as (None:
+    4, or less, down to 2, where rescales take less than 15 s; where GPU types differ,
+    up to that for each job that is here). tail: what is minimised is the sum of
+    completion times to the power of 1 + tail (None: 0.5, or less, down to 0, where
     rescales take less than 15 s). rho_max: how many times its time on an equal share a
-    job may take: its seconds weigh more from half of that on, and who would pass it is
-    owed its share (None: 2, or less, down to 1, where GPU types differ); 0: no limit.
-    expect: whether to keep room for jobs like those of the last hours.
+    job may take: its seconds weigh more from half of that on, and its share is reserved
+    for a job that would pass it (None: 2, or less, down to 1, where GPU types differ);
+    0: no limit. expect: whether to keep room for jobs like those of the last hours.
     """
 
     makespan_jobs: float | None = None
@@ -80,9 +84,9 @@ class CastorOptions:
             if value is not None and not 0.0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0, got {value}")
 
-    def dials(self, rescale_s: float, unlike: float, crowd: float) -> Dials:
-        """Return the dials where a rescale takes so long, s, GPUs are so unlike (as of
-        Fluid), and so many jobs are there.
+    def dials(self, rescale_s: float, unlike: float, num_jobs: float) -> Dials:
+        """Return the dials where a rescale takes so long, s, and GPU types are so
+        unlike.
         """
         dear = min(max((rescale_s - CHEAP_S) / (DEAR_S - CHEAP_S), 0.0), 1.0)
         types = min(unlike / UNLIKE, 1.0)
@@ -90,15 +94,11 @@ class CastorOptions:
             low + dear * (high - low) for low, high in (MAKESPAN_JOBS, TAIL)
         )
         rho_max = RHO_MAX[0] + types * (RHO_MAX[1] - RHO_MAX[0])
-        usual = Dials(
-            makespan_jobs * min(max(crowd, 1.0), CROWD_MAX) ** types, tail, rho_max
-        )
-        chosen = self.makespan_jobs, self.tail, self.rho_max
+        makespan_jobs *= min(max(num_jobs, 1.0), JOBS_MAX) ** types
         return Dials(
-            *[
-                own if own is not None else each
-                for own, each in zip(chosen, usual, strict=True)
-            ]
+            makespan_jobs if self.makespan_jobs is None else self.makespan_jobs,
+            tail if self.tail is None else self.tail,
+            rho_max if self.rho_max is None else self.rho_max,
         )
 
 
@@ -108,19 +108,17 @@ class _Memory:
     less lawful.
     """
 
-    facts: Facts = field(default_factory=Facts)
-    lengths: Lengths = field(default_factory=Lengths)
-    gpu_types: GpuTypes = field(default_factory=GpuTypes)
+    work: RemainingWork = field(default_factory=RemainingWork)
+    applications: Applications = field(default_factory=Applications)
     values: Values = field(default_factory=Values)
     arrivals: Arrivals = field(default_factory=Arrivals)
-    applications: Applications = field(default_factory=Applications)
+    silence: Silence = field(default_factory=Silence)
     clocks: FairClocks = field(default_factory=FairClocks)
-    waits: Waits = field(default_factory=Waits)
+    tolerances: Tolerances = field(default_factory=Tolerances)
+    gang_times: GangTimes = field(default_factory=GangTimes)
     predictions: Predictions = field(default_factory=Predictions)
     starts: Predictions = field(default_factory=lambda: Predictions(high=STARTS_HIGH))
-    gang_times: GangTimes = field(default_factory=GangTimes)
-    floors: dict[str, Floor] = field(default_factory=dict)
-    last: LastRound = field(default_factory=LastRound)
+    last: LastPlan = field(default_factory=LastPlan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +127,8 @@ class Castor(CastorOptions):
     in CastorOptions.
 
     It wants rounds at arrivals and exits, too. `plan.diagnostics`: objective, bound and
-    gap of the round's program (seconds of completion time saved per second), price of a
-    GPU, predicted makespan.
+    gap of the round's knapsack (seconds of completion time saved per second), price of
+    a GPU, predicted last end.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -143,9 +141,7 @@ class Castor(CastorOptions):
 
     @property
     def predictions(self) -> dict[JobId, Prediction]:
-        """When each job of the last round will have ended, as far as anything can be
-        said.
-        """
+        """When each job of the last round will have ended, where anything is known."""
         return self._memory.predictions.latest
 
     @property
@@ -156,73 +152,40 @@ class Castor(CastorOptions):
     def allocate(self, view: ClusterView) -> Plan:
         """Return the plan of this round."""
         memory = self._memory
-        here = {job.id for job in view.jobs}
-        memory.predictions.observe(view.at, here)
-        held = memory.last.holds(view)
+        memory.predictions.observe(view.at, {job.id for job in view.jobs})
+        held = memory.last.held(view)
         if held is not None:
             return held
-        fixed = standing(view, memory.last.ground)
-        stay = fixed.kept.keys() | fixed.stranded
-        reasons = (
-            {job.id: stands(job, fixed) for job in view.jobs if job.id in stay}
-            if stay
-            else {}
+        topology = topology_of(view)
+        if not topology.gpu_types:
+            waits = "waits: the cluster has no live node"
+            return Plan(reasons={job.id: waits for job in view.jobs})
+        reasons = {
+            job.id: fixed_reason(job, topology)
+            for job in view.jobs
+            if job.id in topology.kept or job.id in topology.stranded
+        }
+        now = situation(
+            view, topology, memory.work, memory.applications, room=memory.last.room
         )
-        if not fixed.kinds:
-            return Plan(
-                reasons={
-                    job.id: "waits: the cluster has no live node" for job in view.jobs
-                }
-            )
-        known = memory.lengths, memory.applications, memory.facts
-        now = situation(view, fixed, *known, room=memory.last.room)
         if not now.jobs:
-            return Plan(allocations=fixed.kept, reasons=reasons)
-        gpus_T = np.array([kind.num_gpus for kind in fixed.kinds])
-        num_gpus = int(gpus_T.sum())
-        bears_J = memory.waits.borne(view.at, now, num_gpus)
-        fluid = Fluid.of(
-            now, gpus_T, memory.gpu_types.of([kind.gpu_type for kind in fixed.kinds])
-        )
-        over = memory.arrivals.silence.over(view.at, now.jobs) if fluid.several else 0.0
-        crowd = (1.0 - over) * len(now.jobs) + over * END_JOBS
-        dials = self.dials(median(now.rescale_s_J), fluid.unlike, crowd)
-        owed = Owed.nothing(len(now.jobs))
-        fair_J = None
-        late_J = np.zeros(len(now.jobs), dtype=np.bool_)
-        if dials.rho_max:
-            fair = memory.clocks.move(view.at, now, gpus_T)
-            fair_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
-            owed = owed.with_shares(fair, dials.rho_max)
-            late_J = late(now, fair, dials.rho_max)
-        wanted = Wanted(dials.makespan_jobs, dials.tail, bears_J, fair_J)
-        outlook = self._look_ahead(view, now, fluid, wanted, over)
-        first = First(late_J, dials.makespan_jobs)
-        gangs = plan_gangs(view, now, fixed, first, memory.gang_times)
-        able = now
-        if gangs is not None:
-            owed = gangs.owed(owed, now.known.numbers.size_J)
-            able = gangs.waiting(now)
-            outlook = replace(outlook, course=gangs.foretold(outlook.course))
-        self._foretell_ends(view.at, now, outlook)
-        sizes = choose(able, outlook, fixed, owed)
-        placed = _places(fixed, now, sizes, memory.floors)
-        kin_times = _tell(memory.applications, now, fixed.ground, placed)
-        self._foretell_starts(view.at, here, now, outlook, placed)
+            return Plan(allocations=topology.kept, reasons=reasons)
+        outlook, sizes = self._decide(view, now)
+        placed = _places(now, sizes)
+        self._predict_starts(view, now, outlook, placed)
         told = Told(
             now=now,
             sizes=sizes,
             placed=placed,
-            standing=fixed,
             predictions=memory.predictions,
             starts=memory.starts,
         )
-        end_s = outlook.course.end_J[: len(now.jobs)]
+        end_s = outlook.timeline.end_s[: len(now.jobs)]
         last_s = float(end_s[np.isfinite(end_s)].max(initial=0.0))
         plan = Plan(
-            allocations={**fixed.kept, **placed},
+            allocations={**topology.kept, **placed},
             reasons={**reasons, **explained(told)},
-            kin_times=kin_times,
+            kin_times=_timed_by_others(memory.applications, now, placed),
             diagnostics={
                 "objective": sizes.value,
                 "bound": sizes.bound,
@@ -231,92 +194,102 @@ class Castor(CastorOptions):
                 "last_end": view.at + last_s,
             },
         )
-        return memory.last.note(view, fixed.ground, plan, room=sizes.room)
+        memory.last.note(view, plan, room=sizes.room)
+        return plan
 
-    def _foretell_starts(
+    def _decide(self, view: ClusterView, now: Situation) -> tuple[Outlook, Sizes]:
+        """Return what the relaxation says, and the size of each job."""
+        memory = self._memory
+        gpus_T = np.array([each.num_gpus for each in now.topology.gpu_types])
+        num_jobs = len(now.jobs)
+        tolerance_J = memory.tolerances.tolerated(view.at, now, int(gpus_T.sum()))
+        curves = gpu_curves(now, gpus_T)
+        over = memory.silence.over(view.at, now.jobs) if curves.several else 0.0
+        dials = self.dials(
+            median(now.rescale_s_J),
+            curves.unlike,
+            (1.0 - over) * num_jobs + over * END_JOBS,
+        )
+        reserved = no_reservations(num_jobs)
+        fair_limit_J = np.full(num_jobs, np.inf)
+        late_J = np.zeros(num_jobs, dtype=np.bool_)
+        if dials.rho_max:
+            fair = memory.clocks.move(view.at, now, gpus_T)
+            fair_limit_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
+            reserved = of_shares(fair, dials.rho_max)
+            late_J = late(now, fair, dials.rho_max)
+        aims = Aims(dials.makespan_jobs, dials.tail, tolerance_J, fair_limit_J)
+        outlook = self._relax(view.at, now, curves, aims, over)
+        first = First(late_J, dials.makespan_jobs)
+        gangs = plan_gangs(view, now, first, memory.gang_times)
+        able = now
+        if gangs is not None:
+            reserved = gangs.reserved(reserved, now.facts.size_J)
+            able = gangs.waiting(now)
+            outlook = outlook._replace(timeline=gangs.predicted(outlook.timeline))
+        end_s_J = np.where(now.timed_J, outlook.timeline.end_s[:num_jobs], np.inf)
+        memory.predictions.predict(view.at, (job.id for job in now.jobs), end_s_J)
+        return outlook, choose(able, outlook, reserved)
+
+    def _relax(
+        self, at: float, now: Situation, curves: GpuCurves, aims: Aims, over: float
+    ) -> Outlook:
+        """Return values and timeline. over: the chance that no job comes any more."""
+        memory = self._memory
+        whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
+        names = now.topology.names
+        memory.arrivals.observe(at, now.jobs, whole_J, curves.jobs, names)
+        expected = NONE_EXPECTED
+        if self.expect:
+            expected = memory.arrivals.expected(at, in_part=curves.several, over=over)
+        return memory.values.settle(now, curves, expected, aims)
+
+    def _predict_starts(
         self,
-        at: float,
-        here: Set[JobId],
+        view: ClusterView,
         now: Situation,
         outlook: Outlook,
         placed: Mapping[JobId, Allocation],
     ) -> None:
-        """Learn from the jobs that waited and start now, and say when the others
+        """Learn from the jobs that waited and start now, and predict when the others
         will.
         """
         starts = self._memory.starts
-        row_of = now.job_rows.row_of
-        for job in starts.made.keys() - here:  # it was taken back
+        here = {job.id for job in view.jobs}
+        for job in starts.made.keys() - here:  # it was withdrawn
             starts.forget(job)
-        starts.observe(at, row_of.keys() - placed.keys())
-        start_J = outlook.course.start_J[: len(now.jobs)].copy()
-        start_J[[row_of[job] for job in placed]] = np.inf
-        starts.predict(at, now.job_rows, start_J)
-
-    def warm_up(self) -> None:
-        """Call the kernels of the round's program, which `allocate` calls last."""
-        rehearse_program()
-
-    def _look_ahead(
-        self,
-        view: ClusterView,
-        now: Situation,
-        fluid: Fluid,
-        wanted: Wanted,
-        over: float,
-    ) -> Outlook:
-        """Return values and course. over: as of Silence."""
-        memory = self._memory
-        whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
-        memory.arrivals.observe(
-            view.at,
-            Here(now.job_rows, now.known.numbers.submitted_J, whole_J),
-            fluid.curves,
-        )
-        expected = None
-        if self.expect:
-            expected = memory.arrivals.expected(
-                view.at, in_part=fluid.several, over=over
-            )
-        return memory.values.settle(now, fluid, expected, wanted)
-
-    def _foretell_ends(self, at: float, now: Situation, outlook: Outlook) -> None:
-        ends_s_J = np.where(now.timed_J, outlook.course.end_J[: len(now.jobs)], np.inf)
-        self._memory.predictions.predict(at, now.job_rows, ends_s_J)
+        names = [job.id for job in now.jobs]
+        starts.observe(view.at, set(names) - placed.keys())
+        start_s_J: FloatArray = outlook.timeline.start_s[: len(names)].copy()
+        start_s_J[[job in placed for job in names]] = np.inf
+        starts.predict(view.at, names, start_s_J)
 
 
-def _tell(
-    applications: Applications,
-    now: Situation,
-    ground: Ground,
-    placed: Mapping[JobId, Allocation],
+def _timed_by_others(
+    applications: Applications, now: Situation, placed: Mapping[JobId, Allocation]
 ) -> dict[JobId, KinTimes]:
-    """Return what those who train are told of steps that their kin timed where they
-    do.
-    """
-    told: dict[JobId, KinTimes] = {}
-    for job in now.jobs if applications.members else ():
-        held = ground.shape_of(placed[job.id]) if job.id in placed else None
+    """Return steps that other jobs of the application timed where each job trains."""
+    found: dict[JobId, KinTimes] = {}
+    for job in now.jobs:
+        held = now.topology.shape_of(placed.get(job.id, WAITING))
         if held is not None:
             number, shape = held
-            times = applications.tell(job, ground.pools[number].gpu_type, shape)
+            times = applications.tell(job, now.topology.names[number], shape)
             if times is not None:
-                told[job.id] = times
-    return told
+                found[job.id] = times
+    return found
 
 
-def _places(
-    fixed: Standing, now: Situation, sizes: Sizes, floors: dict[str, Floor]
-) -> dict[JobId, Allocation]:
-    """Return where each size stands, type by type. floors: of the last round, by GPU
-    type; then of this.
-    """
-    row_of = now.job_rows.row_of
+def _places(now: Situation, sizes: Sizes) -> dict[JobId, Allocation]:
+    """Return where each job is placed, type by type."""
+    row_of = {job.id: row for row, job in enumerate(now.jobs)}
     jobs = {job: now.jobs[row_of[job]] for job in sizes.counts}
     placed: dict[JobId, Allocation] = {}
-    for number, kind in enumerate(fixed.kinds):
+    for number, gpu_type in enumerate(now.topology.gpu_types):
         columns = np.flatnonzero(now.configs.type_C == number)
-        column_of = {int(now.configs.gpus_C[column]): int(column) for column in columns}
+        column_of = dict(
+            zip(now.configs.gpus_C[columns].tolist(), columns.tolist(), strict=True)
+        )
 
         def goodput(
             job: JobId, count: int, spread: bool, column_of: dict[int, int] = column_of
@@ -325,21 +298,14 @@ def _places(
             if column is None:
                 return 0.0
             row = row_of[job]
-            return (
-                now.spread(row, column)
-                if spread
-                else float(now.goodput_JC[row, column])
-            )
+            if spread:
+                return now.spread(row, column)
+            return float(now.goodput_JC[row, column])
 
         counts = {
             job: count
             for job, count in sizes.counts.items()
             if sizes.types[job] == number
         }
-        # It is not kept while it is changed: what fails half-way is no floor to begin
-        # with.
-        floor = floors[kind.gpu_type] = place(
-            kind, jobs, counts, goodput, before=floors.pop(kind.gpu_type, None)
-        )
-        placed |= floor.held
+        placed |= place(gpu_type, jobs, counts, goodput)
     return placed

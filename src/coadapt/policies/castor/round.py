@@ -1,61 +1,50 @@
-"""The round: which size each job gets now, as one program over what sizes earn in the
-next minutes.
+"""The round: how many GPUs of which type each job gets, as a knapsack over the next
+minutes.
+
+Axes: J jobs, O options of a job (all configurations, then what it holds), T GPU types.
 """
 
-# The round asks what each job does for the next H = 300 s, or for 3 δ where that is
-# more. At value v a job that trains with goodput G earns v G per second. A change costs
-# δ seconds of training once, so the part 1 - δ / H of it is left, or less where the job
-# ends sooner than H. A running job that is stopped will have to pay δ again one day: so
-# both keeping and changing earn besides what that would waste, v G min(δ / H, 1).
+# The round asks what each job does for the next H = 300 s, or for 3 delta where that is
+# more. At value v a job that trains with goodput G earns v G per second. A rescale
+# costs delta seconds of training once, so the share 1 - delta / H of it is left, or
+# less where the job ends sooner than H. A running job that is stopped will have to pay
+# delta again one day: so both keeping and changing earn besides what that would waste,
+# v G min(delta / H, 1).
 #
-# With H = 300 s for all, a job whose change takes 250 s moved for six times its goodput
-# only: one trained for ten hours alone beside free GPUs of a faster type. 2 δ to 5 δ
-# gave mean completion times within 3 % of each other on Sia's cluster; with 10 δ jobs
-# change so often that they do little else. But where for long nobody is foreseen to end
-# or come, a job keeps what it gets now: H is half of that time then, 10 δ at most. With
-# 3 δ the longer of the last two jobs stayed on the slower type to its end (makespan 0.7
-# % longer there).
+# With H = 300 s for all, a job whose rescale takes 250 s moved for six times its
+# goodput only. 2 to 5 delta gave mean completion times within 3 % of each other on
+# Sia's cluster; with 10 delta jobs change so often that they do little else. But where
+# for long no job is predicted to end or come, a job keeps what it gets now: H is half
+# of that time then, 10 delta at most.
 #
-# Floors: a job that is late by its fair clock (fairness.py) is owed its share, one that
-# cannot catch up its size (gangs.py). Sizes that serve that earn LARGE besides for each
-# GPU that is owed, so the program serves as many of those as can be before anything
-# else. What a GPU is worth to the others is told beside them: the price of a program of
-# the other jobs, on what those leave who got what they are owed.
+# Options that serve a reservation earn LARGE besides for each GPU that is reserved, so
+# as many reservations as fit come before anything else. Prices are those for the other
+# jobs, on what the jobs with reservations leave.
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import JobId
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.castor.cluster import Standing
-from coadapt.policies.castor.guarantees import ANY_TYPE, Owed
-from coadapt.policies.castor.program.knapsack import Choice, prove, solve
-from coadapt.policies.castor.program.prices import NEVER, WAIT, Options
-from coadapt.policies.castor.rates import Configs
-from coadapt.policies.castor.situation import Situation
-from coadapt.policies.castor.values import Outlook
+from coadapt.policies.castor.guarantees import ANY_TYPE, Reservations
+from coadapt.policies.castor.job_values import Outlook
+from coadapt.policies.castor.situation import ROUND_S, Situation
+from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.solvers.knapsack import NEVER, WAIT, Options, prove, solve
 
 HORIZON_S = 300.0
-RESCALES_AHEAD = (
-    3.0,
-    10.0,
-)  # so many of a job's rescales a horizon spans at least, and in calm at most (1)
-# of the time until somebody is foreseen to end or come (1: jobs alike take turns)
-CALM_PART = 0.5
-SOON_S = 60.0  # an end within a round frees its GPUs at the next one only
-LARGE = 1e3  # times all that the others could earn together, per GPU that is owed (1)
+RESCALES_AHEAD = (3.0, 10.0)  # a horizon spans so many rescales at least, at most (1)
+CALM_SHARE = 0.5  # of the time until the next event (with 1 similar jobs alternate)
+LARGE = 1e3  # times all that the others could earn, per reserved GPU (1)
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What was chosen. counts: replicas by job; types: index of its GPU type. value,
-    bound: of the program, what is owed left out; price_T: of one GPU of each type, in
-    seconds saved per second. room: whether neither GPUs nor quotas have a price, so
-    that each job has its best size, whatever the others have.
+class Sizes(NamedTuple):
+    """What was chosen, by job: number of GPUs, and the number of their type.
+
+    value, bound: of the knapsack, in seconds of completion time saved per second,
+    without reservations. price_T: of one GPU of each type, likewise. room: whether
+    neither GPUs nor quotas have a price, so that each job has its best size.
     """
 
     counts: Mapping[JobId, int]
@@ -66,150 +55,12 @@ class Sizes:
     room: bool
 
 
-def choose(now: Situation, outlook: Outlook, standing: Standing, owed: Owed) -> Sizes:
-    """Return the sizes of this round."""
-    worth_JO, gpus_JO, type_JO = _options(now, outlook)
-    plain_JO = worth_JO
-    served_JO = np.zeros_like(worth_JO)
-    somebody = bool(owed.replicas_J.any())
-    if somebody:
-        large = LARGE * (1.0 + plain_JO.max(axis=1, initial=0.0).sum())
-        _serve(owed, plain_JO, gpus_JO, type_JO, now.goodput_JC, now.here_J, served_JO)
-        worth_JO = plain_JO + large * served_JO
-    tenants = sorted(standing.quota_left)
-    index = {
-        tenant: len(standing.kinds) + number for number, tenant in enumerate(tenants)
-    }
-    capacity = [kind.num_gpus for kind in standing.kinds] + [
-        max(standing.quota_left[t], 0) for t in tenants
-    ]
-    tenant_J = np.full(len(now.jobs), -1)
-    if index:
-        tenant_J[:] = [index.get(job.spec.tenant, -1) for job in now.jobs]
-    options = Options(
-        value_JO=worth_JO,
-        gpus_JO=gpus_JO,
-        type_JO=type_JO,
-        tenant_J=tenant_J,
-        capacity_R=np.array(capacity, dtype=np.int64),
-        num_types=len(standing.kinds),
-    )
-    choice: Choice = solve(options)
-    counts: dict[JobId, int] = {}
-    types: dict[JobId, int] = {}
-    value = 0.0
-    rows = np.flatnonzero(choice.option_J != WAIT)
-    chosen = [
-        each_JO[rows, choice.option_J[rows]].tolist()
-        for each_JO in (gpus_JO, type_JO, plain_JO)
-    ]
-    for row, gpus, of_type, worth in zip(rows.tolist(), *chosen, strict=True):
-        job = now.jobs[row].id
-        counts[job] = gpus
-        types[job] = of_type
-        value += worth
-    gap = max(choice.bound - choice.value, 0.0)
-    price_R = choice.price_R
-    if somebody:
-        beside, price_R = _beside(
-            options._replace(value_JO=plain_JO), choice.option_J, served_JO
-        )
-        gap = min(gap, beside)
-    price_T = price_R[: len(standing.kinds)]
-    room = not choice.price_R.any()
-    return Sizes(counts, types, value, value + gap, price_T, room)
-
-
-def _beside(
-    options: Options, option_J: IntArray, served_JO: FloatArray
-) -> tuple[float, FloatArray]:
-    """Return the prices for all others, beside those whose choice serves what they are
-    owed; and by how much the others' could be worth more than it is, at most.
-    """
-    others = options._replace(
-        value_JO=np.empty_like(options.value_JO),
-        capacity_R=np.empty_like(options.capacity_R),
-    )
-    value = _set_aside(options, option_J, served_JO, others)
-    bound, price_R = prove(others)
-    return max(bound - value, 0.0), price_R
-
-
-@compiled_lean
-def _set_aside(
-    options: Options, option_J: IntArray, served_JO: FloatArray, others: Options
-) -> float:
-    """Write the options of all others, and what is left to them; return what they chose
-    is worth.
-    """
-    left_R = others.capacity_R
-    value = 0.0
-    for r in range(len(left_R)):
-        left_R[r] = options.capacity_R[r]
-    for j in range(len(option_J)):
-        chosen = option_J[j]
-        gets = chosen != WAIT and served_JO[j, chosen] > 0.0
-        for o in range(options.value_JO.shape[1]):
-            others.value_JO[j, o] = NEVER if gets else options.value_JO[j, o]
-        if gets:
-            left_R[options.type_JO[j, chosen]] -= options.gpus_JO[j, chosen]
-            if options.tenant_J[j] >= 0:
-                left_R[options.tenant_J[j]] -= options.gpus_JO[j, chosen]
-        elif chosen != WAIT:
-            value += options.value_JO[j, chosen]
-    return value
-
-
-@compiled_lean
-def _serve(
-    owed: Owed,
-    worth_JO: FloatArray,
-    gpus_JO: IntArray,
-    type_JO: IntArray,
-    goodput_JC: FloatArray,
-    here_J: FloatArray,
-    served_JO: FloatArray,
-) -> None:
-    """Write what each option that earns anything serves of what is owed, in GPUs by
-    their urgency.
-    """
-    num_configs = goodput_JC.shape[1]
-    for j in range(len(here_J)):
-        replicas = owed.replicas_J[j]
-        of_type = owed.type_J[j]
-        for o in range(num_configs + 1):
-            goodput = goodput_JC[j, o] if o < num_configs else here_J[j]
-            serves = gpus_JO[j, o] >= replicas and (
-                of_type == ANY_TYPE or type_JO[j, o] == of_type
-            )
-            if worth_JO[j, o] > 0.0 and (serves or goodput >= owed.goodput_J[j]):
-                served_JO[j, o] = owed.urgency_J[j] * replicas
-
-
-def rehearse_program() -> None:
-    """Solve a program of one type and of more than there is, which calls all that
-    solves one.
-    """
-    gpus_JO = np.array([[1, 2], [1, 2]])
-    none_J = np.full(2, -1)
-    solve(
-        Options(
-            gpus_JO.astype(np.float64),
-            gpus_JO,
-            np.zeros_like(gpus_JO),
-            none_J,
-            np.array([2]),
-            1,
-        )
-    )
-
-
 class Prospects(NamedTuple):
-    """What worths of sizes follow from. goodput_JC: on each, 0 where a job may not be;
-    here_J: on its own.
+    """What the earnings of options follow from.
 
-    runs_J: whether it has one; takes_s_JC, lasts_s_J: until its end on each, and on its
-    own. calm_s: until somebody ends or comes.
+    goodput_JC: on each configuration, 0 where a job may not be; here_J: on what it
+    holds. runs_J: whether it holds anything. takes_s_JC, lasts_s_J: until its end on
+    each, and on what it holds. next_event_s: until a job is predicted to end or come.
     """
 
     goodput_JC: FloatArray
@@ -218,86 +69,136 @@ class Prospects(NamedTuple):
     takes_s_JC: FloatArray
     lasts_s_J: FloatArray
     rescale_s_J: FloatArray
-    calm_s: float
+    next_event_s: float
 
 
-def worths(value_J: FloatArray, jobs: Prospects) -> FloatArray:
-    """Return what each size earns per second of the horizon, then what keeping does; 0:
-    that cannot be.
+def earnings(value_J: FloatArray, jobs: Prospects) -> FloatArray:
+    """Return what each option earns per second of the horizon, (J, O); 0: it cannot
+    be.
     """
-    worth_JO = np.empty((len(value_J), jobs.goodput_JC.shape[1] + 1))
-    _earn(value_J, jobs, worth_JO)
-    return worth_JO
+    low, high = RESCALES_AHEAD
+    rescale_s_J = jobs.rescale_s_J
+    least_s_J = np.maximum(CALM_SHARE * jobs.next_event_s, low * rescale_s_J)
+    horizon_s_J = np.maximum(HORIZON_S, np.minimum(least_s_J, high * rescale_s_J))
+    keeping_J = value_J * jobs.here_J
+    lasts_s_J = np.minimum(np.maximum(jobs.lasts_s_J, ROUND_S), horizon_s_J)
+    wasted_J = keeping_J * np.minimum(rescale_s_J / lasts_s_J, 1.0)
+    keeping_J = np.where(jobs.runs_J, keeping_J + wasted_J, 0.0)
+    trains_s_JC = np.minimum(
+        jobs.takes_s_JC + rescale_s_J[:, None], horizon_s_J[:, None]
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept_JC = np.maximum(1.0 - rescale_s_J[:, None] / trains_s_JC, 0.0)
+    plain_JC = value_J[:, None] * jobs.goodput_JC
+    changed_JC = plain_JC * kept_JC + wasted_J[:, None]
+    earned_JC = np.where(jobs.runs_J[:, None], changed_JC, plain_JC)
+    earned_JC[jobs.goodput_JC <= 0.0] = 0.0
+    return np.column_stack((earned_JC, keeping_J))
 
 
-@compiled_lean
-def _earn(value_J: FloatArray, jobs: Prospects, worth_JO: FloatArray) -> None:
-    (low, high) = RESCALES_AHEAD
-    num_configs = jobs.goodput_JC.shape[1]
-    for j in range(len(value_J)):
-        rescale_s = jobs.rescale_s_J[j]
-        runs = jobs.runs_J[j]
-        wasted = 0.0
-        ahead_s = min(max(CALM_PART * jobs.calm_s, low * rescale_s), high * rescale_s)
-        horizon_s = max(HORIZON_S, ahead_s)
-        worth_JO[j, num_configs] = 0.0
-        if runs:
-            lasts_s = min(max(jobs.lasts_s_J[j], SOON_S), horizon_s)
-            earns = value_J[j] * jobs.here_J[j]
-            wasted = earns * min(rescale_s / lasts_s, 1.0)
-            worth_JO[j, num_configs] = earns + wasted
-        for c in range(num_configs):
-            worth_JO[j, c] = 0.0
-            if jobs.goodput_JC[j, c] <= 0.0:
-                continue
-            worth_JO[j, c] = value_J[j] * jobs.goodput_JC[j, c]
-            if runs:
-                takes_s = min(jobs.takes_s_JC[j, c] + rescale_s, horizon_s)
-                kept = max(1.0 - rescale_s / takes_s, 0.0)
-                worth_JO[j, c] = worth_JO[j, c] * kept + wasted
-
-
-def _options(now: Situation, outlook: Outlook) -> tuple[FloatArray, IntArray, IntArray]:
-    """Return what each option earns, its replicas and its type: all configurations,
-    then keeping.
-    """
-    num_jobs, num_configs = now.goodput_JC.shape
-    gpus_JO, type_JO = np.empty((2, num_jobs, num_configs + 1), dtype=np.int64)
-    takes_s_JC = np.empty((num_jobs, num_configs))
-    lasts_s_J = np.empty(num_jobs)
-    runs_J = np.empty(num_jobs, dtype=np.bool_)
-    jobs = Prospects(
+def choose(now: Situation, outlook: Outlook, reserved: Reservations) -> Sizes:
+    """Return the sizes of this round."""
+    held_JX = now.sources.steps.held_JX
+    with np.errstate(divide="ignore", invalid="ignore"):
+        takes_s_JC = now.left_J[:, None] / now.goodput_JC
+        lasts_s_J = np.where(now.here_J > 0.0, now.left_J / now.here_J, np.inf)
+    prospects = Prospects(
         now.goodput_JC,
         now.here_J,
-        runs_J,
+        held_JX[:, 3] > 0,
         takes_s_JC,
         lasts_s_J,
         now.rescale_s_J,
-        outlook.calm_s,
+        outlook.next_event_s,
     )
-    _look_at(now.left_J, now.configs, now.sources.steps.held_JX, jobs, gpus_JO, type_JO)
-    return worths(outlook.value_J, jobs), gpus_JO, type_JO
+    earned_JO = earnings(outlook.value_J, prospects)
+    num_jobs = len(now.jobs)
+    gpus_JC = np.tile(now.configs.gpus_C, (num_jobs, 1))
+    type_JC = np.tile(now.configs.type_C, (num_jobs, 1))
+    options = _options(
+        now,
+        earned_JO,
+        np.column_stack((gpus_JC, held_JX[:, 3])),
+        np.column_stack((type_JC, held_JX[:, 0])),
+    )
+    some_reserved = bool(reserved.gpus_J.any())
+    served_JO = np.zeros_like(earned_JO)
+    if some_reserved:
+        large = LARGE * (1.0 + earned_JO.max(axis=1, initial=0.0).sum())
+        served_JO = _served(now, reserved, options)
+        options = options._replace(value_JO=earned_JO + large * served_JO)
+    choice = solve(options)
+    chosen = np.flatnonzero(choice.option_J != WAIT)
+    option = choice.option_J[chosen]
+    names = [now.jobs[row].id for row in chosen.tolist()]
+    gap = max(choice.bound - choice.value, 0.0)
+    price_R = choice.price_R
+    if some_reserved:
+        plain = options._replace(value_JO=earned_JO)
+        gap_beside, price_R = _beside(plain, choice.option_J, served_JO)
+        gap = min(gap, gap_beside)
+    value = sum(earned_JO[chosen, option].tolist())
+    return Sizes(
+        dict(zip(names, options.gpus_JO[chosen, option].tolist(), strict=True)),
+        dict(zip(names, options.type_JO[chosen, option].tolist(), strict=True)),
+        value,
+        value + gap,
+        price_R[: options.num_types],
+        room=not choice.price_R.any(),
+    )
 
 
-@compiled_lean
-def _look_at(
-    left_J: FloatArray,
-    configs: Configs,
-    held_JX: IntArray,
-    jobs: Prospects,
-    gpus_JO: IntArray,
-    type_JO: IntArray,
-) -> None:
-    """Write what each option takes, and how long jobs would last on it."""
-    num_configs = len(configs.gpus_C)
-    for j in range(len(left_J)):
-        here = jobs.here_J[j]
-        jobs.runs_J[j] = held_JX[j, 3] > 0
-        jobs.lasts_s_J[j] = left_J[j] / here if here > 0.0 else np.inf
-        for c in range(num_configs):
-            goodput = jobs.goodput_JC[j, c]
-            jobs.takes_s_JC[j, c] = left_J[j] / goodput if goodput > 0.0 else np.inf
-            gpus_JO[j, c] = configs.gpus_C[c]
-            type_JO[j, c] = configs.type_C[c]
-        gpus_JO[j, num_configs] = held_JX[j, 3]
-        type_JO[j, num_configs] = held_JX[j, 0]
+def _options(
+    now: Situation, value_JO: FloatArray, gpus_JO: IntArray, type_JO: IntArray
+) -> Options:
+    topology = now.topology
+    num_types = len(topology.gpu_types)
+    tenants = sorted(topology.quota_left)
+    number_of = {tenant: num_types + number for number, tenant in enumerate(tenants)}
+    capacity = [each.num_gpus for each in topology.gpu_types]
+    capacity += [max(topology.quota_left[tenant], 0) for tenant in tenants]
+    tenant_J = [number_of.get(job.spec.tenant, -1) for job in now.jobs]
+    return Options(
+        value_JO=value_JO,
+        gpus_JO=gpus_JO,
+        type_JO=type_JO,
+        tenant_J=np.array(tenant_J, dtype=np.int64),
+        capacity_R=np.array(capacity, dtype=np.int64),
+        num_types=num_types,
+    )
+
+
+def _served(now: Situation, reserved: Reservations, options: Options) -> FloatArray:
+    """Return the reserved GPUs, by their urgency, that each option which earns anything
+    serves.
+    """
+    goodput_JO = np.column_stack((now.goodput_JC, now.here_J))
+    right_type_JO = reserved.type_J[:, None] == ANY_TYPE
+    right_type_JO = right_type_JO | (options.type_JO == reserved.type_J[:, None])
+    serves_JO = right_type_JO & (options.gpus_JO >= reserved.gpus_J[:, None])
+    serves_JO |= goodput_JO >= reserved.goodput_J[:, None]
+    counts_J1 = (reserved.urgency_J * reserved.gpus_J)[:, None]
+    return np.where(serves_JO & (options.value_JO > 0.0), counts_J1, 0.0)
+
+
+def _beside(
+    options: Options, option_J: IntArray, served_JO: FloatArray
+) -> tuple[float, FloatArray]:
+    """Return the gap and the prices of the jobs whose choice serves no reservation.
+
+    On what the others leave. Gap: by how much their choices could be worth more, at
+    most.
+    """
+    rows = np.arange(len(option_J))
+    served_J = (option_J != WAIT) & (served_JO[rows, option_J] > 0.0)
+    left_R = options.capacity_R.copy()
+    given = rows[served_J]
+    gpus = options.gpus_JO[given, option_J[served_J]]
+    np.subtract.at(left_R, options.type_JO[given, option_J[served_J]], gpus)
+    limited = options.tenant_J[given] >= 0
+    np.subtract.at(left_R, options.tenant_J[given][limited], gpus[limited])
+    others = rows[~served_J & (option_J != WAIT)]
+    value = float(options.value_JO[others, option_J[others]].sum())
+    value_JO = np.where(served_J[:, None], NEVER, options.value_JO)
+    bound, price_R = prove(options._replace(value_JO=value_JO, capacity_R=left_R))
+    return max(bound - value, 0.0), price_R

@@ -1,78 +1,92 @@
 """The jobs of a round as arrays: what each could do where, what it has left, what its
 time is worth.
 
-Axes: J jobs in view order (without frozen ones that run), C configurations, K replicas
-in one node's number.
+Axes: J jobs in view order (without frozen ones that run), T GPU types, C
+configurations, L later phases of jobs, X as said.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import ClusterView, JobView, TenantId, TypeProfile
-from coadapt.policies.castor.arrays import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    JobRows,
-    power,
+from coadapt.goodput.batch import limits_in_use
+from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
+from coadapt.goodput.throughput import PARAM_NAMES
+from coadapt.model import (
+    ClusterView,
+    EfficiencyKind,
+    JobSpec,
+    JobView,
+    RescaleContract,
+    TypeProfile,
 )
-from coadapt.policies.castor.cluster import Kind, Standing, configurations
-from coadapt.policies.castor.facts import Facts, Known, least
-from coadapt.policies.castor.ground import Ground
-from coadapt.policies.castor.kin import Applications
-from coadapt.policies.castor.lengths import Lengths, Reported
-from coadapt.policies.castor.noise import (
-    Stretches,
-    Trainings,
-    ahead,
-    ahead_s,
-    stretches,
-)
-from coadapt.policies.castor.rates import (
+from coadapt.policies.castor.topology import Topology, configurations
+from coadapt.policies.predictors.application_models import Applications
+from coadapt.policies.predictors.best_goodputs import (
     NO_CONFIGS,
-    Best,
     Configs,
     Rows,
     Steps,
     goodputs,
     params_of,
 )
-from coadapt.policies.castor.times import Shape
-
-# Of a job that was never timed: its goodput on k GPUs is k to this power, in units of
-# its goodput on one.
-UNTIMED_EXPONENT = 0.8
-REPORT_S = 60.0  # from a start until the job's first report tells its length (1)
-# One step of priority doubles what a job's time is worth; so many steps count at most.
-PRIORITY_STEPS_MAX = 10
-# Into so many at most the play cuts what a job has left past what ahead_s says, where
-# noise will grow.
-STRETCHES = 3
-STRETCHED_MAX = (
-    1_000  # beyond so many jobs none is cut: plays of thousands take long enough (1)
+from coadapt.policies.predictors.measured_step_times import Shape
+from coadapt.policies.predictors.noise_growth import (
+    Stretches,
+    Trainings,
+    ahead,
+    ahead_s,
+    stretches,
 )
+from coadapt.policies.predictors.remaining_work import RemainingWork, hinted
+from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray, power
+
+# A job that was never timed starts within a node, on at most so many GPUs (1 with
+# doubling has mean completion times 5 % longer; 8 and 16 are no better). Later it may
+# have OPTIMISM times the most that it was timed on.
+FIRST_GPUS = 4
+OPTIMISM = 4
+# Goodput on k GPUs of a job that was never timed is k to this power, in units of one
+# GPU's.
+UNTIMED_EXPONENT = 0.8
+ROUND_S = 60.0  # a wait for a round, or for a job's first report
+# A step of priority doubles what a job's time is worth; so many steps count at most.
+PRIORITY_STEPS_MAX = 10
+# What a job has left past the next minutes is cut into so many phases at most, where
+# its noise scale will grow; none where there are more jobs (1).
+PHASES = 3
+JOBS_WITH_PHASES_MAX = 1_000
+NUM_COMPUTE = 2  # parameters of a pass; the others are of synchronisation and overlap
 
 
-class Stakes(NamedTuple):
-    """What each job's time is worth. weight_J: of a second. due_J: seconds to its
-    deadline (infinity: none).
+class JobFacts(NamedTuple):
+    """What jobs are and have reported.
 
-    age_J: seconds since it came.
+    steps: what their goodput follows from. allowed_JT: GPU types that each may have.
+    span_J2: the least and the most replicas that a plan may give; size_J: the only
+    size, 0: there are several. noise_J: noise scale, samples (infinity: any batch is as
+    good). progress_J: done, hint_J: progress at the end (infinity: unknown), samples.
+    profiled_J: whether any number of replicas was timed.
     """
 
-    weight_J: FloatArray
-    due_J: FloatArray
-    age_J: FloatArray
+    steps: Steps
+    allowed_JT: BoolArray
+    span_J2: IntArray
+    size_J: IntArray
+    noise_J: FloatArray
+    progress_J: FloatArray
+    hint_J: FloatArray
+    profiled_J: BoolArray
 
 
 class Sources(NamedTuple):
-    """What goodputs follow from. done_J: progress made; noise_J: noise scales ahead of
-    it. slower_JX: as of Slower.at.
+    """What goodputs follow from. done_J: progress made; noise_J: noise scale ahead of
+    it.
+
+    slower_JX: what steps take over their model, on all configurations, then as held.
     """
 
     steps: Steps
@@ -81,138 +95,131 @@ class Sources(NamedTuple):
     slower_JX: FloatArray
 
 
+class Weights(NamedTuple):
+    """What each job's time is worth. weight_J: of a second. due_J: seconds to its
+    deadline.
+
+    due_J is infinity where there is none. age_J: seconds since it was submitted.
+    """
+
+    weight_J: FloatArray
+    due_J: FloatArray
+    age_J: FloatArray
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """goodput_JC: 0 where a job may not be; here_J: on what it holds; sources: what
-    both follow from.
+    """The jobs that a round may move.
 
-    left_J: progress to do. timed_J: whether anything was measured, of it or its kin.
-    later, later_LC:
-    stretches past the work that goodput_JC looks at, and goodputs on them.
+    goodput_JC: 0 where a job may not be; here_J: on what it holds. left_J: progress to
+    do. timed_J: whether anything was measured of it or its application. later,
+    later_LC: phases past the work that goodput_JC looks at, and goodputs in them.
     """
 
     jobs: tuple[JobView, ...]
-    known: Known
+    topology: Topology
+    facts: JobFacts
     configs: Configs
     goodput_JC: FloatArray
     here_J: FloatArray
     sources: Sources
     left_J: FloatArray
-    stakes: Stakes
+    weights: Weights
     timed_J: BoolArray
     rescale_s_J: FloatArray
     later: Stretches
     later_LC: FloatArray
 
-    @property
-    def job_rows(self) -> JobRows:
-        return self.known.job_rows
-
     def spread(self, row: int, column: int) -> float:
-        """Return the goodput of a job where what would fit one node is cut over two:
-        asked for few.
-        """
+        """Return the goodput of a job where what would fit one node is on two."""
         goodput = float(self.goodput_JC[row, column])
         configs = self.configs
-        if (
-            not self.timed_J[row]
-            or goodput <= 0.0
-            or configs.nodes_C[column] > 1
-            or configs.gpus_C[column] < 2
-        ):
+        in_one_node = configs.nodes_C[column] == 1 and configs.gpus_C[column] > 1
+        if not self.timed_J[row] or goodput <= 0.0 or not in_one_node:
             return goodput
-        cut = Configs(*(each[column : column + 1] for each in _in_two(configs)))
-        (steps, _, noise_J, slower_JX) = self.sources
+        one = Configs(*(each[column : column + 1] for each in configs))
+        on_two = one._replace(nodes_C=np.array([2]))
         mine = np.array([row])
-        rows = Rows(mine, noise_J[mine], np.array([[True, False]]))
-        return float(
-            goodputs(steps, cut, rows).goodput_NC[0, 0] / slower_JX[row, column]
-        )
+        rows = Rows(mine, self.sources.noise_J[mine], np.array([[True, False]]))
+        best = goodputs(self.sources.steps, on_two, rows)
+        return float(best.goodput_NC[0, 0] / self.sources.slower_JX[row, column])
 
 
 def situation(
     view: ClusterView,
-    standing: Standing,
-    lengths: Lengths,
-    applications: Applications | None = None,
-    facts: Facts | None = None,
+    topology: Topology,
+    work: RemainingWork,
+    applications: Applications,
     *,
     room: bool = False,
 ) -> Situation:
-    """Return the situation of the jobs that may be moved; what is remembered takes in
-    what they report.
+    """Return the situation of the jobs that may be moved; the records take in what they
+    report.
 
-    room: as of ahead_s.
+    room: whether each job had its best size in the last round.
     """
-    applications = Applications() if applications is None else applications
-    facts = Facts() if facts is None else facts
-    stay = standing.kept.keys() | standing.stranded
-    moved = [job for job in view.jobs if job.id not in stay] if stay else view.jobs
-    applications.observe(view.jobs, partial(_held, standing.ground))
-    jobs = tuple(
-        [applications.lend(job) for job in moved] if applications.members else moved
-    )
-    known = facts.of(jobs, standing.ground)
+    fixed = topology.kept.keys() | topology.stranded
+    applications.observe(view.jobs, lambda job: _held(topology, job))
+    jobs = tuple(applications.lend(job) for job in view.jobs if job.id not in fixed)
+    facts = job_facts(jobs, topology)
+    steps = facts.steps
     every_J = np.arange(len(jobs))
-    numbers = known.numbers
-    gpu_types = standing.ground.gpu_types
-    configs, may_JC = configurations(standing.kinds, numbers)
-    steps, trainings = _trainings(
-        standing.kinds, jobs, known, applications.curves(jobs)
+    configs, may_JC = configurations(
+        topology.gpu_types, facts.span_J2, facts.profiled_J, facts.allowed_JT
     )
-    slower = applications.slower(jobs, gpu_types, configs, numbers.held_JX)
+    trainings = Trainings(
+        steps.known_J & steps.may_JX[:, 0] & (facts.noise_J < np.inf),
+        facts.noise_J,
+        facts.progress_J,
+        np.maximum(facts.hint_J - facts.progress_J, 0.0),
+        *applications.curves(jobs),
+    )
+    slower = applications.slower(jobs, topology.names, configs, steps.held_JX)
     rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
-    held = facts.held.goodputs(known.before_J, steps, NO_CONFIGS, rows)
+    held = goodputs(steps, NO_CONFIGS, rows)
     rate_J = (held.goodput_NC / slower.held(held.atomic_NC))[:, 0]
     rescale_s_J = np.array([job.rescale_s for job in jobs])
     look_s_J = ahead_s(rescale_s_J, room=room)
     noise_J = ahead(trainings, look_s_J * rate_J, room=room)
-    wanted_JC = np.empty(
-        (len(jobs), may_JC.shape[1] + 1), dtype=np.bool_
-    )  # last: what is held
-    runs_J = numbers.held_JX[:, 3] > 0
-    wanted_JC[:, :-1] = may_JC | (configs.gpus_C == 1)
-    wanted_JC[:, -1] = runs_J
-    here = facts.here.goodputs(
-        known.before_J, steps, configs, Rows(every_J, noise_J, wanted_JC)
-    )
+
+    runs_J = steps.held_JX[:, 3] > 0
+    wanted_JX = np.column_stack((may_JC | (configs.gpus_C == 1), runs_J))
+    here = goodputs(steps, configs, Rows(every_J, noise_J, wanted_JX))
     slower_JX = slower.at(every_J, here.atomic_NC)
-    goodput_JC = np.empty(may_JC.shape)
-    (alone_J, here_J) = np.empty((2, len(jobs)))
-    timed_J = steps.known_J.copy()
-    found = _Goodputs(goodput_JC, alone_J, here_J, timed_J)
-    _slow_down(here, slower_JX, may_JC, configs.gpus_C, found)
-    reported = Reported(
-        known.job_rows,
-        numbers.progress_J,
-        np.where(timed_J, alone_J, 0.0),
-        numbers.hint_J,
-    )
-    left_J = _left(jobs, reported, lengths)
+    goodput_JX = here.goodput_NC / slower_JX
+    goodput_JC = np.where(may_JC, goodput_JX[:, :-1], 0.0)
+    here_J = goodput_JX[:, -1].copy()
+    one_gpu_JC = goodput_JX[:, :-1] * (configs.gpus_C == 1)
+    alone_J = one_gpu_JC.max(axis=1, initial=0.0)
+    timed_J = steps.known_J & (goodput_JC > 0.0).any(axis=1)
+    left_J = _left(jobs, np.where(timed_J, alone_J, 0.0), work)
+
     rate_J = np.where(runs_J, here_J, alone_J)
     first_J = np.where(timed_J, np.minimum(left_J, look_s_J * rate_J), left_J)
-    later = stretches(
-        trainings, left_J, first_J, STRETCHES if len(jobs) <= STRETCHED_MAX else 0
+    many = PHASES if len(jobs) <= JOBS_WITH_PHASES_MAX else 0
+    later = stretches(trainings, left_J, first_J, many)
+    wanted_JX[:, :-1] = may_JC
+    wanted_JX[:, -1] = False
+    then = goodputs(
+        steps, configs, Rows(later.job_L, later.noise_L, wanted_JX[later.job_L])
     )
-    wanted_JC[:, :-1] = may_JC
-    wanted_JC[:, -1] = False
-    parts = Rows(later.job_L, later.noise_L, wanted_JC[later.job_L])
-    before_L = facts.stretches_before(known, later.job_L, later.begin_J)
-    then = facts.later.goodputs(before_L, steps, configs, parts)
     later_LX = then.goodput_NC / slower.at(later.job_L, then.atomic_NC)
     if not timed_J.all():
-        guess_C, held_guess_J = map(_guessed, (configs.gpus_C, numbers.held_JX[:, 3]))
+        guess_C = power(configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
         goodput_JC = np.where(~timed_J[:, None] & may_JC, guess_C, goodput_JC)
+        held_J = steps.held_JX[:, 3].astype(np.float64)
+        held_guess_J = power(held_J, UNTIMED_EXPONENT)
         here_J = np.where(timed_J, here_J, held_guess_J)
     return Situation(
         jobs=jobs,
-        known=known,
+        topology=topology,
+        facts=facts,
         configs=configs,
         goodput_JC=goodput_JC,
         here_J=here_J,
-        sources=Sources(steps, trainings.progress_J, noise_J, slower_JX),
+        sources=Sources(steps, facts.progress_J, noise_J, slower_JX),
         left_J=left_J,
-        stakes=_stakes(view, known),
+        weights=_weights(view, jobs),
         timed_J=timed_J,
         rescale_s_J=rescale_s_J,
         later=later,
@@ -220,161 +227,215 @@ def situation(
     )
 
 
-class _Goodputs(NamedTuple):
-    """goodput_JC: 0 where a job may not be; alone_J: on one GPU; here_J: on its own.
-    timed_J: if any.
-    """
-
-    goodput_JC: FloatArray
-    alone_J: FloatArray
-    here_J: FloatArray
-    timed_J: BoolArray
-
-
-@compiled_lean
-def _slow_down(
-    best: Best,
-    slower_JX: FloatArray,
-    may_JC: BoolArray,
-    gpus_C: IntArray,
-    found: _Goodputs,
-) -> None:
-    """Write the goodputs of jobs whose steps take so many times longer. timed_J: where
-    any may be.
-    """
-    num_configs = len(gpus_C)
-    for j in range(len(found.here_J)):
-        found.here_J[j] = best.goodput_NC[j, num_configs] / slower_JX[j, num_configs]
-        found.alone_J[j] = 0.0
-        some = False
-        for c in range(num_configs):
-            goodput = best.goodput_NC[j, c] / slower_JX[j, c]
-            if gpus_C[c] == 1:
-                found.alone_J[j] = max(found.alone_J[j], goodput)
-            found.goodput_JC[j, c] = goodput if may_JC[j, c] else 0.0
-            some = some or found.goodput_JC[j, c] > 0.0
-        found.timed_J[j] = found.timed_J[j] and some
-
-
-def _guessed(gpus_X: IntArray) -> FloatArray:
-    """Return the goodput on so many GPUs of a job that was never timed."""
-    return power(gpus_X.astype(np.float64), UNTIMED_EXPONENT)
-
-
-def _held(ground: Ground, job: JobView) -> tuple[str, Shape] | None:
-    """Return GPU type and shape of what a job holds, as of Ground.shape_of."""
-    held = ground.shape_of(job.allocation)
-    return None if held is None else (ground.pools[held[0]].gpu_type, held[1])
-
-
-def _in_two(configs: Configs) -> Configs:
-    """Return the same sizes where what would fit one node is cut over two."""
-    return Configs(
-        configs.type_C, np.maximum(configs.nodes_C, 2), configs.racks_C, configs.gpus_C
-    )
-
-
-def _left(jobs: Sequence[JobView], reported: Reported, lengths: Lengths) -> FloatArray:
-    """Return the progress that each job has left; 1-GPU seconds where nothing was timed
-    of it.
-    """
-    left_J = lengths.left(jobs, reported)
-    for row in np.flatnonzero(reported.alone_J <= 0.0).tolist():
-        job = jobs[row]
-        shows_s = (REPORT_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT
-        left_J[row] = lengths.unseen_s(shows_s)
-    return left_J
-
-
-def _stakes(view: ClusterView, known: Known) -> Stakes:
-    weights = [_weight(view, like.tenant, like.priority) for like in known.likes]
-    numbers = known.numbers
-    weight_J = np.array(weights, dtype=np.float64)[numbers.like_J]
-    return Stakes(
-        weight_J,
-        numbers.deadline_J - view.at,
-        np.maximum(view.at - numbers.submitted_J, 0.0),
-    )
-
-
-def _weight(view: ClusterView, of_tenant: TenantId, priority: int) -> float:
-    tenant = view.tenant(of_tenant)
-    steps = priority + tenant.priority
-    return tenant.weight * 2.0 ** min(
-        max(steps, -PRIORITY_STEPS_MAX), PRIORITY_STEPS_MAX
-    )
-
-
-def _trainings(
-    kinds: Sequence[Kind],
-    jobs: Sequence[JobView],
-    known: Known,
-    curves: tuple[FloatArray, IntArray],
-) -> tuple[Steps, Trainings]:
-    numbers = known.numbers
-    if known.partial:
-        factor_TT = _type_factors(kinds, jobs)
-        for row in known.partial:
-            told = jobs[row].measured.by_type
-            for number, kind in enumerate(kinds):
-                if kind.gpu_type not in told:
-                    numbers.params_JTX[row, number] = _params_on(
-                        number, kinds, told, factor_TT
-                    )
+def job_facts(jobs: Sequence[JobView], topology: Topology) -> JobFacts:
+    """Return the facts of these jobs on the GPU types of this topology."""
+    names = topology.names
+    params_JTX = np.zeros((len(jobs), len(names), len(PARAM_NAMES)))
+    partial = []
+    batches = []
+    for row, job in enumerate(jobs):
+        told = job.measured.by_type
+        widest = max(
+            told.values(), key=lambda each: each.num_replicas_profiled, default=None
+        )
+        for number, name in enumerate(names):
+            if widest is not None and name in told:
+                params_JTX[row, number] = _params(told[name], widest)
+        if told and not told.keys() >= set(names):
+            partial.append(row)
+        batches.append([_batch_limits(job, name) for name in names])
+    factor_TT = _type_factors(names, jobs) if partial else np.empty(0)
+    for row in partial:
+        told = jobs[row].measured.by_type
+        for number, name in enumerate(names):
+            if name not in told:
+                params_JTX[row, number] = _params_on(number, names, told, factor_TT)
+    specs = [job.spec for job in jobs]
+    flags = [(spec.adaptive, spec.batch.accumulation) for spec in specs]
+    hints = [hinted(job) for job in jobs]
     steps = Steps(
-        numbers.params_JTX,
-        numbers.known_J,
-        numbers.batch_JTX,
-        numbers.may_JX,
-        numbers.held_JX,
-        numbers.version_J,
+        params_JTX,
+        np.array([bool(job.measured.by_type) for job in jobs], dtype=np.bool_),
+        np.array(batches, dtype=np.float64).reshape(len(jobs), len(names), 5),
+        np.array(flags, dtype=np.bool_).reshape(-1, 2),
+        np.array(
+            [_held_lawfully(job, topology) for job in jobs], dtype=np.int64
+        ).reshape(-1, 4),
     )
-    left_J = np.maximum(numbers.hint_J - numbers.progress_J, 0.0)
-    grows_J = numbers.known_J & numbers.may_JX[:, 0] & (numbers.noise_J < np.inf)
-    return steps, Trainings(
-        grows_J, numbers.noise_J, numbers.progress_J, left_J, *curves
+    return JobFacts(
+        steps,
+        np.array(
+            [[spec.replicas.allows_type(name) for name in names] for spec in specs],
+            dtype=np.bool_,
+        ).reshape(len(jobs), len(names)),
+        np.array([limits(job) for job in jobs], dtype=np.int64).reshape(-1, 2),
+        np.array([_only_size(spec) for spec in specs], dtype=np.int64),
+        np.array([_noise_scale(job) for job in jobs], dtype=np.float64),
+        np.array([job.measured.progress for job in jobs], dtype=np.float64),
+        np.array([math.inf if hint is None else hint for hint in hints]),
+        np.array(
+            [job.measured.num_replicas_profiled > 0 for job in jobs], dtype=np.bool_
+        ),
     )
 
 
-def _type_factors(kinds: Sequence[Kind], jobs: Sequence[JobView]) -> FloatArray:
-    """Return how much longer a pass takes on type a than on type b, (a, b): the median
-    over jobs that know both, 1 where none does.
+def limits(job: JobView) -> tuple[int, int]:
+    """Return the least and the most replicas that a plan may give to `job`.
+
+    A frozen job starts on what its user asked for.
     """
-    factor_TT = np.ones((len(kinds), len(kinds)))
-    for a, one in enumerate(kinds):
-        for b, other in enumerate(kinds):
-            pairs = [
-                (
-                    job.measured.by_type[one.gpu_type].params,
-                    job.measured.by_type[other.gpu_type].params,
-                )
-                for job in jobs
-                if a != b
-                and {one.gpu_type, other.gpu_type} <= job.measured.by_type.keys()
-            ]
-            ratios = [
-                (x.alpha_c + x.beta_c) / (y.alpha_c + y.beta_c)
-                for x, y in pairs
-                if y.alpha_c + y.beta_c > 0.0
-            ]
-            if ratios:
-                factor_TT[a, b] = float(np.median(ratios))
-    return factor_TT
+    spec = job.spec
+    low = least(spec)
+    if spec.contract is RescaleContract.FROZEN:
+        return low, low
+    timed = job.measured.num_replicas_profiled
+    most = OPTIMISM * timed if timed else FIRST_GPUS
+    total = spec.batch.max_total if spec.adaptive else limits_in_use(job).requested
+    most = min(most, spec.replicas.max, total // spec.batch.min_atomic)
+    return low, max(most, low)
+
+
+def least(spec: JobSpec) -> int:
+    """Return the least replicas that a plan may give to a job."""
+    if spec.contract is RescaleContract.FROZEN:
+        return spec.replicas.requested
+    return spec.replicas.min
+
+
+def _only_size(spec: JobSpec) -> int:
+    """Return the one number of replicas that a job may have, 0 where it may have
+    several.
+    """
+    if spec.contract is RescaleContract.FROZEN:
+        return spec.replicas.requested
+    return spec.replicas.min if spec.replicas.min == spec.replicas.max else 0
+
+
+def _batch_limits(job: JobView, gpu_type: str) -> tuple[int, int, int, int, int]:
+    """Return the batch limits on a GPU type, in the order of Steps."""
+    limit = limits_in_use(job, gpu_type)
+    return (
+        limit.initial,
+        limit.requested,
+        limit.max_total,
+        limit.min_atomic,
+        limit.max_atomic or 0,
+    )
+
+
+def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
+    """Return step-time parameters on one GPU type, in the order of PARAM_NAMES.
+
+    On a type on which a job trained on one GPU only synchronisation was not timed, and
+    its fit takes it for free: it is that of the type on which the job trained on most.
+    """
+    values: tuple[float, ...] = params_of(profile.params)
+    if profile.num_replicas_profiled > 1 or widest.num_replicas_profiled <= 1:
+        return values
+    return values[:NUM_COMPUTE] + params_of(widest.params)[NUM_COMPUTE:]
 
 
 def _params_on(
     number: int,
-    kinds: Sequence[Kind],
+    names: Sequence[str],
     told: Mapping[str, TypeProfile],
     factor_TT: FloatArray,
 ) -> Sequence[float]:
     """Return the step-time parameters on one type as those of another, passes
     rescaled.
     """
-    index = {kind.gpu_type: other for other, kind in enumerate(kinds)}
     other = max(
-        sorted(told), key=lambda name: (name in index, told[name].num_replicas_profiled)
+        sorted(told), key=lambda name: (name in names, told[name].num_replicas_profiled)
     )
-    values = params_of(told[other].params)
-    factor = float(factor_TT[number, index[other]]) if other in index else 1.0
-    return [values[0] * factor, values[1] * factor, *values[2:]]
+    values: tuple[float, ...] = params_of(told[other].params)
+    factor = float(factor_TT[number, names.index(other)]) if other in names else 1.0
+    passes = [each * factor for each in values[:NUM_COMPUTE]]
+    return [*passes, *values[NUM_COMPUTE:]]
+
+
+def _type_factors(names: Sequence[str], jobs: Sequence[JobView]) -> FloatArray:
+    """Return how much longer a pass takes on type a than on type b, (a, b).
+
+    The median over jobs that know both, 1 where none does.
+    """
+    factor_TT = np.ones((len(names), len(names)))
+    known = [job.measured.by_type for job in jobs]
+    for a, one in enumerate(names):
+        for b, other in enumerate(names):
+            both = [told for told in known if one in told and other in told]
+            passes = [(_pass_s(told[one]), _pass_s(told[other])) for told in both]
+            ratios = [own_s / other_s for own_s, other_s in passes if other_s > 0.0]
+            if a != b and ratios:
+                factor_TT[a, b] = float(np.median(ratios))
+    return factor_TT
+
+
+def _pass_s(profile: TypeProfile) -> float:
+    return profile.params.alpha_c + profile.params.beta_c
+
+
+def _held(topology: Topology, job: JobView) -> tuple[str, Shape] | None:
+    """Return GPU type and shape of what a job holds."""
+    held = topology.shape_of(job.allocation)
+    return None if held is None else (topology.names[held[0]], held[1])
+
+
+def _held_lawfully(job: JobView, topology: Topology) -> tuple[int, int, int, int]:
+    """Return type, nodes, racks and replicas that a job holds and may keep; replicas 0:
+    none.
+    """
+    held = topology.shape_of(job.allocation)
+    spec = job.spec.replicas
+    if held is not None:
+        number, shape = held
+        lawful = spec.min <= shape.gpus <= spec.max
+        if lawful and spec.allows_type(topology.names[number]):
+            return (number, *shape)
+    return 0, 1, 1, 0
+
+
+def _noise_scale(job: JobView) -> float:
+    """Return the noise scale, samples, at which Pollux's formula has the job's
+    efficiency.
+
+    Infinity: no loss.
+    """
+    if not job.spec.adaptive:
+        return math.inf
+    model = model_of_job(job)
+    initial = job.spec.batch.initial
+    by_noise = job.spec.efficiency.kind is EfficiencyKind.NOISE_SCALE
+    if isinstance(model, NoiseScale) and by_noise:
+        return model.grad.noise_scale(initial)
+    total = max(math.sqrt(initial * job.spec.batch.max_total), initial + 1.0)
+    efficiency = float(model(np.array([total])).expected[0])
+    if efficiency >= 1.0:
+        return math.inf
+    return max((efficiency * total - initial) / (1.0 - efficiency), 0.0)
+
+
+def _left(
+    jobs: Sequence[JobView], alone_J: FloatArray, work: RemainingWork
+) -> FloatArray:
+    """Return the progress that each job has left; 1-GPU seconds where nothing was timed
+    of it.
+    """
+    left_J = work.left(jobs, alone_J)
+    for row in np.flatnonzero(alone_J <= 0.0).tolist():
+        job = jobs[row]
+        shows_s = (ROUND_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT
+        left_J[row] = work.unseen_s(shows_s)
+    return left_J
+
+
+def _weights(view: ClusterView, jobs: Sequence[JobView]) -> Weights:
+    weights = []
+    for job in jobs:
+        tenant = view.tenant(job.spec.tenant)
+        steps = job.spec.priority + tenant.priority
+        steps = min(max(steps, -PRIORITY_STEPS_MAX), PRIORITY_STEPS_MAX)
+        weights.append(tenant.weight * 2.0**steps)
+    deadlines = [job.spec.deadline_at for job in jobs]
+    due_J = np.array([math.inf if at is None else at for at in deadlines])
+    age_J = np.array([max(view.at - job.submitted_at, 0.0) for job in jobs])
+    return Weights(np.array(weights), due_J - view.at, age_J)

@@ -19,7 +19,7 @@ from coadapt.sim.traces.cluster_log import (
 from coadapt.sim.traces.curve import CurveApplication
 from coadapt.sim.traces.table import Row, is_missing, read_headless_rows
 from coadapt.sim.traces.tally import ReadOptions, Tally
-from coadapt.sim.workload import Workload
+from coadapt.sim.workload import ARRIVAL_MAX_S, Workload
 
 COLUMNS = (
     "job_name",
@@ -123,8 +123,8 @@ def _part(row: Row) -> _Job | None:
         return _Job(0.0, 0.0, 0.0)
     if is_missing(row.cells["start_time"]) or is_missing(row.cells["end_time"]):
         return None
-    start = row.number("start_time")
-    end = row.number("end_time")
+    start = row.number("start_time", ARRIVAL_MAX_S)
+    end = row.number("end_time", ARRIVAL_MAX_S)
     if end < start:
         raise row.error(
             "end_time", row.cells["end_time"], f"no less than start_time, {start:g}"
@@ -133,7 +133,7 @@ def _part(row: Row) -> _Job | None:
 
 
 def _logged(name: str, job: _Job, tally: Tally) -> LoggedJob:
-    num_gpus = math.ceil(job.gpus - 1e-9)
+    num_gpus = max(math.ceil(job.gpus - 1e-9), 1)
     load = min(job.gpus / num_gpus, 1.0)
     if tally.options.whole_gpus:
         load = 1.0

@@ -129,7 +129,10 @@ def _job_of_entry(placed: tuple[str, object]) -> LoggedJob | str:
         raise InputError(
             place, str(error), "instants such as 2017-10-07 01:11:39"
         ) from None
-    num_gpus = sum(_num_gpus(place, each) for each in attempts[-1].get("detail") or ())
+    nodes = attempts[-1].get("detail") or []
+    if not isinstance(nodes, list):
+        raise InputError(f"{place}, detail", nodes, "a list of nodes")
+    num_gpus = sum(_num_gpus(place, each) for each in nodes)
     name, vc = (_field(place, entry, each, str) for each in ("jobid", "vc"))
     if not num_gpus:
         return NO_GPU

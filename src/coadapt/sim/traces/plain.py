@@ -26,7 +26,12 @@ from coadapt.sim.traces.cluster_log import of_rows, what_of
 from coadapt.sim.traces.curve import CurveApplication, curve_spec
 from coadapt.sim.traces.table import Row, header_of, read_rows
 from coadapt.sim.traces.tally import ReadOptions, Tally
-from coadapt.sim.workload import TraceJob, Workload
+from coadapt.sim.workload import (
+    ARRIVAL_MAX_S,
+    LENGTH_MAX_S,
+    TraceJob,
+    Workload,
+)
 
 COLUMNS = ("arrival_s", "gpus")
 WRITTEN = (
@@ -102,7 +107,7 @@ def load(
         jobs.append(
             TraceJob(
                 id=f"{index:0{width}d}-{spec.name}",
-                at=row.number("arrival_s"),
+                at=row.number("arrival_s", ARRIVAL_MAX_S),
                 application=application.name,
                 spec=spec,
                 rescale_s=own_s,
@@ -123,7 +128,7 @@ def _job(
     """
     if row.integer("gpus", at_least=0) == 0:
         return None
-    at = row.number("arrival_s")
+    at = row.number("arrival_s", ARRIVAL_MAX_S)
     name = row.cells.get("name") or nameless
     application = _application(row, known, made)
     if isinstance(application, CurveApplication):
@@ -343,7 +348,7 @@ def _curve(row: Row, text: str) -> CurveApplication:
             ",".join(row.cells),
             "a column 'length_s' for curves",
         )
-    length_s = row.number("length_s")
+    length_s = row.number("length_s", LENGTH_MAX_S)
     if not length_s:
         raise row.error("length_s", length_s, "a finite number > 0")
     load = row.number("gpu_load") if row.cells.get("gpu_load") else 1.0

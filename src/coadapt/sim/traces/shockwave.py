@@ -28,7 +28,7 @@ from coadapt.sim.applications import Setting, UnmeasuredError
 from coadapt.sim.traces.batch_schedules import LARGEST, batches
 from coadapt.sim.traces.table import Row, read_headless_rows, trace_name
 from coadapt.sim.traces.tally import ReadOptions
-from coadapt.sim.workload import TraceJob, Workload
+from coadapt.sim.workload import ARRIVAL_MAX_S, TraceJob, Workload
 
 # The columns have no header; these are our names of the twelve.
 COLUMNS = (
@@ -320,7 +320,7 @@ def load(
         kind = _kind(row, throughputs)
         if kind.name not in applications:
             applications[kind.name] = SelfPacedApplication(kind, throughputs)
-        at = row.number("arrival")
+        at = row.number("arrival", ARRIVAL_MAX_S)
         if at < before:
             raise row.error(
                 "arrival", at, f"no less than that of the line before, {before}"

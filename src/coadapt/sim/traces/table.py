@@ -3,6 +3,7 @@ is allowed.
 """
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
@@ -31,6 +32,8 @@ _OPENS: dict[bytes, Callable[[Path], IO[bytes]]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
 }
+# A spreadsheet's "Unicode text" begins with one of these.
+_UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COMPRESSED = (".gz", ".bz2", ".xz")
 DELIMITERS = (",", ";", "\t")
 _UNREADABLE = (
@@ -76,15 +79,21 @@ class Row:
             raise self.error(column, value, f"an integer >= {at_least}")
         return int(number)
 
-    def number(self, column: str) -> float:
-        """Return the cell as a finite number >= 0. Raises InputError if it is none."""
+    def number(self, column: str, at_most: float = math.inf) -> float:
+        """Return the cell as a finite number from 0 to `at_most`.
+
+        Raises InputError if it is none.
+        """
         value = self.cells[column]
         try:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not 0.0 <= number < math.inf:
-            raise self.error(column, value, "a finite number >= 0")
+        if not (0.0 <= number < math.inf and number <= at_most):
+            allowed = "a finite number >= 0"
+            if at_most < math.inf:
+                allowed = f"a number from 0 to {at_most:.0f}"
+            raise self.error(column, value, allowed)
         return number
 
     def error(self, column: str, value: object, allowed: str) -> InputError:
@@ -254,7 +263,8 @@ def _opened(path: Path) -> TextIO:
         (each for start, each in _OPENS.items() if magic.startswith(start)), None
     )
     if opens is None:
-        return path.open(encoding="utf-8-sig", newline="")
+        encoding = "utf-16" if magic.startswith(_UTF_16_MARKS) else "utf-8-sig"
+        return path.open(encoding=encoding, newline="")
     return io.TextIOWrapper(opens(path), encoding="utf-8-sig", newline="")
 
 
@@ -283,4 +293,5 @@ def _records(path: Path) -> list[tuple[int, list[str]]]:
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     reason = error.strerror if isinstance(error, OSError) else None
-    return InputError(f"{path}", reason or str(error), "a readable text file in UTF-8")
+    allowed = "a readable text file in UTF-8, as it is or as .gz, .bz2 or .xz"
+    return InputError(f"{path}", reason or str(error), allowed)

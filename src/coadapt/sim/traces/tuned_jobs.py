@@ -20,7 +20,7 @@ from coadapt.model import (
 )
 from coadapt.sim.applications import Application
 from coadapt.sim.traces.table import Row, header_of, read_rows, trace_name
-from coadapt.sim.workload import TraceJob, Workload
+from coadapt.sim.workload import ARRIVAL_MAX_S, TraceJob, Workload
 
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 # Sia's: which jobs may change. One that is left out is adaptive.
@@ -102,7 +102,7 @@ def read_jobs(
         names.add(name)
         # Ids sort in file order: it breaks ties between arrivals of the same second.
         job_id = f"{index:0{width}d}-{name}"
-        at = row.number("time")
+        at = row.number("time", ARRIVAL_MAX_S)
         jobs.append(
             TraceJob(
                 id=job_id,

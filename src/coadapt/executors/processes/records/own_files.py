@@ -80,9 +80,8 @@ class OwnFiles:
 
     def damage(self) -> str:
         """Return what became of the job's directory, "" if it is as it was made."""
-        return damage_of(self.job) or _first_damaged(
-            (self.folder.parent, self.folder, self.listeners)
-        )
+        parts = (self.folder.parent, self.folder, self.listeners)
+        return damage_of(self.job) or _first_damaged(self.job, parts)
 
     def has(self, note: str) -> bool:
         """Return whether there is such a note among those of a change in place."""
@@ -122,15 +121,20 @@ class OwnFiles:
 
 
 def damage_of(job: Path) -> str:
-    """Return what became of the directory of a job, "" if its parts are directories."""
-    return _first_damaged((job, *_parts(job)))
+    """Return what became of the directory of a job, "" if its parts are directories.
+
+    Where the state directory itself is missing, that is no deed of the job: it was
+    moved away, or its disk does not answer.
+    """
+    return _first_damaged(job, (job, *_parts(job)))
 
 
-def _first_damaged(folders: Iterable[Path]) -> str:
+def _first_damaged(job: Path, folders: Iterable[Path]) -> str:
     for path in folders:
         found = kind_of(path)
         if found == "":
-            return f"{path} was removed"
+            state_dir = job.parent.parent
+            return f"{path} was removed" if path_is_dir(state_dir) else ""
         if not path_is_dir(path):
             return f"{path} was replaced by {found}"
     return ""

@@ -7,15 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from coadapt.policies.castor.program.knapsack import MAX_EXACT_STEPS, prove, solve
-from coadapt.policies.castor.program.prices import (
-    TURNS,
+from coadapt.policies.solvers.knapsack import (
+    MAX_EXACT_STEPS,
     WAIT,
     Options,
-    at_prices,
-    halve,
-    search_of,
-    spare,
+    choose_at,
+    prove,
+    solve,
 )
 
 
@@ -85,7 +83,7 @@ def test_prices_prove_a_bound_without_a_choice(seed: int) -> None:
     options = draw(seed, 1 + seed % 3, seed % 2)
     bound, price_R = prove(options)
     assert best_value(options) <= bound + 1e-9
-    assert at_prices(
+    assert choose_at(
         options, price_R, np.empty_like(options.tenant_J)
     ) == pytest.approx(bound)
 
@@ -122,41 +120,6 @@ def test_types_that_are_too_large_together_come_near_the_bound() -> None:
     assert 0.99 * choice.bound <= choice.value <= choice.bound
 
 
-def halve_by_asking_all(options: Options) -> float:
-    """Search prices by halving, asking all jobs at each; return the least bound."""
-    price_R = np.zeros(len(options.capacity_R))
-    option_J = np.empty_like(options.tenant_J)
-    left_R = np.empty_like(options.capacity_R)
-    least = at_prices(options, price_R, option_J)
-    highest = float((options.value_JO / options.gpus_JO).max())
-    for r in [*range(len(price_R))] * TURNS:
-        low = 0.0
-        high = 2.0 * highest
-        price_R[r] = 0.0
-        for _ in range(45):
-            at_prices(options, price_R, option_J)
-            spare(options, option_J, left_R)
-            low, high = (price_R[r], high) if left_R[r] < 0 else (low, price_R[r])
-            price_R[r] = 0.5 * (low + high)
-        price_R[r] = high
-        least = min(least, at_prices(options, price_R, option_J))
-    return least
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_halving_that_asks_few_finds_what_asking_all_does(seed: int) -> None:
-    drawn = (
-        crowd(30, [7, 11, 5][: 1 + seed % 3])
-        if seed < 3
-        else draw(seed, 1 + seed % 3, seed % 3)
-    )
-    search = search_of(drawn, np.zeros(len(drawn.capacity_R)))
-    at_none = at_prices(drawn, search.price_R, np.empty_like(drawn.tenant_J))
-    assert halve(drawn, search, at_none) == pytest.approx(halve_by_asking_all(drawn))
-    proven = at_prices(drawn, search.best_R, np.empty_like(drawn.tenant_J))
-    assert proven == pytest.approx(halve_by_asking_all(drawn))
-
-
 def test_a_job_that_is_owed_gpus_does_not_blur_the_price_for_the_others() -> None:
     """What is owed makes its worth larger: here by so much that the others' price is
     1e-14 of the highest.
@@ -168,8 +131,7 @@ def test_a_job_that_is_owed_gpus_does_not_blur_the_price_for_the_others() -> Non
     owed.value_JO[30, 2] = 1e14  # on three GPUs
     prices = []
     for options in (plain, owed):
-        search = search_of(options, np.zeros(1))
-        halve(options, search, np.inf)
-        prices.append(search.price_R[0])
+        _, price_R = prove(options)
+        prices.append(price_R[0])
     assert prices[0] > 0.1
     assert prices[1] == pytest.approx(prices[0], rel=1e-11)

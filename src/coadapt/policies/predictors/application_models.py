@@ -33,10 +33,16 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import GradStats, JobId, JobView, KinTimes, Measured, TypeProfile
 from coadapt.model.quick_init import replace
-from coadapt.policies.castor.arrays import FloatArray, IntArray
-from coadapt.policies.castor.noise import BINS_PER_OCTAVE, NUM_BINS
-from coadapt.policies.castor.rates import Configs
-from coadapt.policies.castor.times import AS_SAID, Setting, Shape, Slower, StepTimes
+from coadapt.policies.predictors.best_goodputs import Configs
+from coadapt.policies.predictors.measured_step_times import (
+    AS_SAID,
+    Setting,
+    Shape,
+    Slower,
+    StepTimes,
+)
+from coadapt.policies.predictors.noise_growth import BINS_PER_OCTAVE, NUM_BINS
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
 
 APPLICATIONS_MAX = 256  # the longest unseen are forgotten
 KIN_FACTOR = (
@@ -307,8 +313,8 @@ class Applications:
         return Slower(np.concatenate(curves), curve_JX, ratio_JX)
 
     def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:
-        """Return what kin of `job` timed on this shape, if it is as they are, and may
-        choose by it.
+        """Return what jobs of the application timed on this shape, for the job to
+        choose its batch by.
         """
         member = self._believed(job)
         if member is None or member.lent is None or not job.spec.adaptive:

@@ -6,14 +6,42 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from coadapt.policies.castor.arrays import FloatArray, IntArray
-from coadapt.policies.castor.fluid.crowd import Crowd, Curves, majorants, type_majorants
-from coadapt.policies.castor.fluid.goal import cost_of
-from coadapt.policies.castor.fluid.market import SOFT, play_types, settle_types
-from coadapt.policies.castor.fluid.play import play, settle
-from tests.policies.castor.test_play import SIZES, crowd_of, draw, goal_of
+from coadapt.policies.solvers.arrays import FloatArray, IntArray
+from coadapt.policies.solvers.concave_envelope import (
+    Curves,
+    envelopes,
+    type_envelopes,
+)
+from coadapt.policies.solvers.fluid_market import SOFT, Market
+from coadapt.policies.solvers.fluid_relaxation import (
+    FixedPoint,
+    FluidJobs,
+    Objective,
+    Timeline,
+    cost_of,
+    fixed_point,
+)
+from tests.policies.solvers.test_fluid_pool import (
+    SIZES,
+    crowd_of,
+    draw,
+    goal_of,
+    play,
+    settle,
+)
 
 GPUS = np.array([16.0, 8.0, 4.0])
+
+
+def play_types(jobs: FluidJobs, value_P: FloatArray, soft: float = SOFT) -> Timeline:
+    """Return the timeline of phases on GPUs of several types."""
+    return Market(jobs, soft).play(value_P)
+
+
+def settle_types(
+    jobs: FluidJobs, value_P: FloatArray, objective: Objective, plays: int
+) -> FixedPoint:
+    return fixed_point(Market(jobs), value_P, objective, plays)
 
 
 def draw_types(seed: int) -> tuple[Curves, FloatArray, FloatArray, FloatArray]:
@@ -28,9 +56,11 @@ def draw_types(seed: int) -> tuple[Curves, FloatArray, FloatArray, FloatArray]:
     goodput_JC = size_C**own_J1 * rng.uniform(0.3, 3.0, (num_jobs, 3))[:, type_C]
     goodput_JC[rng.random((num_jobs, 3))[:, type_C] < 0.15] = 0.0
     goodput_JC[size_C[None, :].repeat(num_jobs, 0) > GPUS[type_C]] = 0.0
-    curves = type_majorants(goodput_JC, size_C.astype(np.int64), type_C, (0, 1, 2))
-    value_J = rng.uniform(0.3, 3.0, num_jobs)
-    left_J = rng.uniform(50.0, 1000.0, num_jobs)
+    curves = type_envelopes(goodput_JC, size_C.astype(np.int64), type_C, (0, 1, 2))
+    value_J, left_J = (
+        rng.uniform(0.3, 3.0, num_jobs),
+        rng.uniform(50.0, 1000.0, num_jobs),
+    )
     return (
         curves,
         value_J,
@@ -41,9 +71,9 @@ def draw_types(seed: int) -> tuple[Curves, FloatArray, FloatArray, FloatArray]:
 
 def crowd_on(
     curves: Curves, left_J: FloatArray, arrives_J: FloatArray, gpus_T: FloatArray
-) -> Crowd:
+) -> FluidJobs:
     """Return jobs that nobody follows."""
-    return Crowd(curves, left_J, arrives_J, np.full(len(left_J), -1), gpus_T)
+    return FluidJobs(curves, left_J, arrives_J, np.full(len(left_J), -1), gpus_T)
 
 
 def whose(curves: Curves) -> IntArray:
@@ -91,7 +121,7 @@ def test_a_play_is_that_of_a_linear_program_at_each_instant_the_nearer_the_less_
     for soft, mean, last in ((SOFT, 0.08, 0.12), (0.01, 0.015, 0.06)):
         found_J = play_types(
             crowd_on(curves, left_J, arrives_J, GPUS), value_J, soft
-        ).end_J
+        ).end_s
         assert (np.isfinite(found_J) == ends).all()
         assert found_J[ends].mean() == pytest.approx(exact_J[ends].mean(), rel=mean)
         assert found_J[ends].max() == pytest.approx(exact_J[ends].max(), rel=last)
@@ -101,30 +131,33 @@ def test_a_play_is_that_of_a_linear_program_at_each_instant_the_nearer_the_less_
 @pytest.mark.parametrize("seed", range(8))
 def test_on_gpus_alike_it_is_nearly_the_play_of_one_type(seed: int) -> None:
     goodput_JK, value_J, left_J, arrives_J = draw(seed)
-    exact = play(crowd_of(majorants(goodput_JK, SIZES), left_J, arrives_J), value_J)
-    twice_JC = np.hstack((goodput_JK, goodput_JK))
-    type_C = np.repeat([0, 1], len(SIZES))
-    curves = type_majorants(
+    exact = play(crowd_of(envelopes(goodput_JK, SIZES), left_J, arrives_J), value_J)
+    twice_JC, type_C = (
+        np.hstack((goodput_JK, goodput_JK)),
+        np.repeat([0, 1], len(SIZES)),
+    )
+    curves = type_envelopes(
         twice_JC, np.tile(SIZES, 2).astype(np.int64), type_C, (0, 1)
     )
     found = play_types(
         crowd_on(curves, left_J, arrives_J, np.array([8.0, 8.0])), value_J
     )
-    assert found.end_J.mean() == pytest.approx(exact.end_J.mean(), rel=0.08)
-    assert found.end_J.max() == pytest.approx(exact.end_J.max(), rel=0.12)
+    assert found.end_s.mean() == pytest.approx(exact.end_s.mean(), rel=0.08)
+    assert found.end_s.max() == pytest.approx(exact.end_s.max(), rel=0.12)
 
 
 def test_hundreds_on_one_type_end_nearly_as_by_its_exact_play() -> None:
     rng = np.random.default_rng(0)
     num_jobs = 500
-    curves = majorants(SIZES ** rng.uniform(0.3, 0.95, (num_jobs, 1)), SIZES)
-    value_J = rng.uniform(0.3, 3.0, num_jobs)
-    left_J = rng.uniform(50.0, 1000.0, num_jobs)
+    curves = envelopes(SIZES ** rng.uniform(0.3, 0.95, (num_jobs, 1)), SIZES)
+    value_J, left_J = (
+        rng.uniform(0.3, 3.0, num_jobs),
+        rng.uniform(50.0, 1000.0, num_jobs),
+    )
     crowd = crowd_on(curves, left_J, rng.uniform(0.0, 3e3, num_jobs), np.array([64.0]))
-    exact = play(crowd, value_J)
-    found = play_types(crowd, value_J)
-    assert found.end_J.mean() == pytest.approx(exact.end_J.mean(), rel=0.08)
-    assert found.end_J.max() == pytest.approx(exact.end_J.max(), rel=0.05)
+    exact, found = play(crowd, value_J), play_types(crowd, value_J)
+    assert found.end_s.mean() == pytest.approx(exact.end_s.mean(), rel=0.08)
+    assert found.end_s.max() == pytest.approx(exact.end_s.max(), rel=0.05)
 
 
 def lines(*goodput_JT: list[float]) -> Curves:
@@ -132,7 +165,7 @@ def lines(*goodput_JT: list[float]) -> Curves:
     both_JC = np.repeat(np.array(goodput_JT), 2, axis=1) * np.array(
         [1.0, 2.0, 1.0, 2.0]
     )
-    return type_majorants(
+    return type_envelopes(
         both_JC, np.array([1, 2, 1, 2]), np.array([0, 0, 1, 1]), (0, 1)
     )
 
@@ -147,7 +180,7 @@ def test_no_more_is_done_than_all_gpus_can_do(seed: int) -> None:
     course = play_types(
         crowd_on(curves, left_J, np.zeros(num_jobs), np.array([4.0, 2.0])), value_J
     )
-    assert course.end_J.max() >= left_J.sum() / 8.0 * (1.0 - 1e-9)
+    assert course.end_s.max() >= left_J.sum() / 8.0 * (1.0 - 1e-9)
 
 
 def test_who_comes_while_no_market_is_held_starts_at_once() -> None:
@@ -162,11 +195,11 @@ def test_who_comes_while_no_market_is_held_starts_at_once() -> None:
     value_J[-1] = 2.0
     crowd = crowd_on(curves, left_J, arrives_J, np.array([70.0, 70.0]))
     course, alone = (
-        play_types(crowd._replace(arrives_J=arrives_J * late), value_J)
+        play_types(crowd._replace(arrives_P=arrives_J * late), value_J)
         for late in (1.0, 1e6)
     )
-    assert course.start_J[-1] == 7.0
-    assert course.end_J[:-1].min() > 1.005 * alone.end_J[:-1].min()
+    assert course.start_s[-1] == 7.0
+    assert course.end_s[:-1].min() > 1.005 * alone.end_s[:-1].min()
 
 
 def test_ends_are_as_they_are_where_many_fall_into_one_instant() -> None:
@@ -176,10 +209,10 @@ def test_ends_are_as_they_are_where_many_fall_into_one_instant() -> None:
     crowd = crowd_on(
         lines(*[[1.0, 0.0]] * 100), left_J, np.zeros(100), np.full(2, 400.0)
     )
-    assert play_types(crowd, np.ones(100)).end_J == pytest.approx(
+    assert play_types(crowd, np.ones(100)).end_s == pytest.approx(
         left_J / 2.0, rel=0.02
     )
-    rate_J = left_J / play_types(crowd, np.ones(100)).end_J
+    rate_J = left_J / play_types(crowd, np.ones(100)).end_s
     assert rate_J == pytest.approx(rate_J[0], rel=1e-9)
 
 
@@ -189,8 +222,8 @@ def test_ends_within_two_seconds_leave_their_gpus_together() -> None:
     left_J = np.array([0.5, 1.5, 100.0])
     crowd = crowd_on(curves, left_J, np.zeros(3), np.array([2.0, 1.0]))
     course = play_types(crowd, np.array([9.0, 9.0, 1.0]))
-    assert course.end_J[:2] == pytest.approx([0.5, 1.5], rel=0.02)
-    assert course.start_J[2] == 2.0
+    assert course.end_s[:2] == pytest.approx([0.5, 1.5], rel=0.02)
+    assert course.start_s[2] == 2.0
 
 
 @pytest.mark.parametrize("at", [0.0, 5.0])
@@ -198,7 +231,7 @@ def test_who_has_nothing_left_ends_as_it_comes_if_it_may_be_anywhere(at: float) 
     curves = lines([1.0, 1.0], [1.0, 1.0], [0.0, 0.0])
     left_J = np.array([0.0, 6.0, 0.0])
     crowd = crowd_on(curves, left_J, np.full(3, at), np.full(2, 2.0))
-    assert play_types(crowd, np.ones(3)).end_J == pytest.approx(
+    assert play_types(crowd, np.ones(3)).end_s == pytest.approx(
         [at, at + 3.0, np.inf], rel=0.02
     )
 
@@ -216,12 +249,12 @@ def test_a_stretch_begins_while_no_market_is_held(num_gpus: float) -> None:
     after_J[79] = 80
     arrives_J[80] = np.inf
     course = play_types(
-        Crowd(curves, left_J, arrives_J, after_J, np.full(2, num_gpus)), np.ones(81)
+        FluidJobs(curves, left_J, arrives_J, after_J, np.full(2, num_gpus)), np.ones(81)
     )
-    begun_s = course.end_J[79]
+    begun_s = course.end_s[79]
     assert begun_s == pytest.approx(5.0, rel=0.01)
-    assert course.start_J[80] == begun_s
-    assert course.end_J[80] - begun_s == pytest.approx(1e3 / 6.0, rel=0.1)
+    assert course.start_s[80] == begun_s
+    assert course.end_s[80] - begun_s == pytest.approx(1e3 / 6.0, rel=0.1)
 
 
 def test_a_job_that_can_be_on_no_type_has_a_corner_all_the_same_and_never_ends() -> (
@@ -232,7 +265,7 @@ def test_a_job_that_can_be_on_no_type_has_a_corner_all_the_same_and_never_ends()
     course = play_types(
         crowd_on(curves, np.full(2, 10.0), np.zeros(2), np.full(2, 2.0)), np.ones(2)
     )
-    assert course.end_J == pytest.approx([np.inf, 5.0], rel=0.02)
+    assert course.end_s == pytest.approx([np.inf, 5.0], rel=0.02)
 
 
 def test_who_may_be_on_one_type_only_waits_for_it_whatever_else_is_free() -> None:
@@ -246,8 +279,8 @@ def test_who_may_be_on_one_type_only_waits_for_it_whatever_else_is_free() -> Non
         np.full(2, 2.0),
     )
     course = play_types(crowd, np.array([1.0, 9.0, 1.0]))
-    assert course.end_J == pytest.approx([1000.0, 500.0, 500.0], rel=0.03)
-    assert course.start_J == pytest.approx([500.0, 0.0, 0.0], rel=0.03)
+    assert course.end_s == pytest.approx([1000.0, 500.0, 500.0], rel=0.03)
+    assert course.start_s == pytest.approx([500.0, 0.0, 0.0], rel=0.03)
 
 
 def test_a_lost_type_has_no_part_in_it() -> None:
@@ -262,7 +295,7 @@ def test_a_lost_type_has_no_part_in_it() -> None:
         first_J, curves.gpus_V[kept], curves.goodput_V[kept], curves.type_V[kept]
     )
     never = play_types(crowd_on(without, left_J, arrives_J, none[:2]), value_J)
-    assert lost.end_J == pytest.approx(never.end_J)
+    assert lost.end_s == pytest.approx(never.end_s)
     assert settle_types(
         crowd_on(curves, left_J, arrives_J, none), value_J, goal_of(24), 5
     )[2] == pytest.approx(
@@ -276,23 +309,20 @@ def test_a_gpu_that_does_three_times_as_much_has_three_times_the_price() -> None
     curves = lines(*[[1.0, 3.0]] * 8)
     crowd = crowd_on(curves, np.linspace(100.0, 400.0, 8), np.zeros(8), np.full(2, 2.0))
     course = play_types(crowd, np.linspace(2.0, 1.0, 8))
-    slow, fast = course.price_JT[:4].T
+    slow, fast = course.price[:4].T
     assert fast / slow == pytest.approx(3.0, rel=0.1)
-    assert (
-        course.price_JT[course.end_J.argmax(), 0] == 0.0
-    )  # the last leaves those free
+    assert course.price[course.end_s.argmax(), 0] == 0.0  # the last leaves those free
 
 
 def test_a_stretch_begins_when_the_one_before_it_ends() -> None:
     # Alone on two GPUs of the second type: 10 of progress at 2 a second, then 30 at 6.
     curves = lines([0.5, 1.0], [0.5, 3.0])
-    after = np.array([1, -1])
-    arrives = np.array([0.0, np.inf])
-    crowd = Crowd(curves, np.array([10.0, 30.0]), arrives, after, np.full(2, 2.0))
-    assert play_types(crowd, np.ones(2)).end_J == pytest.approx([5.0, 10.0], rel=0.02)
+    after, arrives = np.array([1, -1]), np.array([0.0, np.inf])
+    crowd = FluidJobs(curves, np.array([10.0, 30.0]), arrives, after, np.full(2, 2.0))
+    assert play_types(crowd, np.ones(2)).end_s == pytest.approx([5.0, 10.0], rel=0.02)
     value_J, course, cost = settle_types(crowd, np.ones(2), goal_of(1), 10)
-    assert course.end_J == pytest.approx([10.0], rel=0.02)
-    assert cost == pytest.approx(course.end_J.sum())
+    assert course.end_s == pytest.approx([10.0], rel=0.02)
+    assert cost == pytest.approx(course.end_s.sum())
     assert len(value_J) == 2
 
 
@@ -302,7 +332,7 @@ def test_a_value_that_is_none_harms_nobody(value: float) -> None:
         lines(*[[1.0, 1.0]] * 3), np.full(3, 100.0), np.zeros(3), np.array([1.0, 1.0])
     )
     course = play_types(crowd, np.array([value, 1.0, 1.0]))
-    assert course.end_J == pytest.approx([np.inf, 100.0, 100.0], rel=0.03)
+    assert course.end_s == pytest.approx([np.inf, 100.0, 100.0], rel=0.03)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -313,7 +343,7 @@ def test_settled_values_cost_no_more_than_those_begun_with(seed: int) -> None:
     settled_J, course, cost = settle_types(crowd, value_J, goal, 10)
     assert cost == pytest.approx(cost_of(course, goal))
     assert cost <= cost_of(play_types(crowd, value_J), goal)
-    assert play_types(crowd, settled_J).end_J == pytest.approx(course.end_J)
+    assert play_types(crowd, settled_J).end_s == pytest.approx(course.end_s)
 
 
 def test_values_for_several_types_end_jobs_sooner_than_those_for_one_pool() -> None:
@@ -328,11 +358,11 @@ def test_values_for_several_types_end_jobs_sooner_than_those_for_one_pool() -> N
         gain_JT = np.ones((16, 2))
         gain_JT[::2, 1] = 4.0
         goodput_JC = size_C ** rng.uniform(0.5, 0.9, (16, 1)) * gain_JT[:, type_C]
-        curves = type_majorants(goodput_JC, size_C.astype(np.int64), type_C, (0, 1))
+        curves = type_envelopes(goodput_JC, size_C.astype(np.int64), type_C, (0, 1))
         left_J = rng.uniform(50.0, 1000.0, 16) * gain_JT[:, 1]
         crowd = crowd_on(curves, left_J, np.zeros(16), np.full(2, 16.0))
         order_C = np.argsort(size_C * np.where(type_C == 1, 2.0, 1.0), kind="stable")
-        pool = majorants(
+        pool = envelopes(
             np.ascontiguousarray(goodput_JC[:, order_C]),
             (size_C * np.where(type_C == 1, 2.0, 1.0))[order_C],
         )
@@ -340,6 +370,6 @@ def test_values_for_several_types_end_jobs_sooner_than_those_for_one_pool() -> N
             crowd_of(pool, left_J, np.zeros(16), 48.0), np.ones(16), goal_of(16), 10
         )
         _, course, _ = settle_types(crowd, np.ones(16), goal_of(16), 10)
-        ends_s.append((course.end_J.mean(), play_types(crowd, pooled_J).end_J.mean()))
+        ends_s.append((course.end_s.mean(), play_types(crowd, pooled_J).end_s.mean()))
     settled, pooled = np.array(ends_s).mean(axis=0)
     assert settled < 0.98 * pooled

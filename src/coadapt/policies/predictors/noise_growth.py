@@ -38,7 +38,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean, lean_part
-from coadapt.policies.castor.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 
 # A: of the job's, within these
 AHEAD_RESCALES = 33.0

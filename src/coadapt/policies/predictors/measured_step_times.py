@@ -27,8 +27,8 @@ import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
 from coadapt.model import KinTimes, Placement, ThroughputParams, TimedStep
-from coadapt.policies.castor.arrays import FloatArray, IntArray, exp, log
-from coadapt.policies.castor.rates import log_steps_s
+from coadapt.policies.predictors.best_goodputs import log_steps_s
+from coadapt.policies.solvers.arrays import FloatArray, IntArray, exp, log
 
 BATCHES = 6  # of a shape, the latest, whose mean error is carried (1)
 TOLD_MAX = 24  # batches of a shape that are kept for jobs to choose by
@@ -67,9 +67,6 @@ class Shape(NamedTuple):
 
 
 Setting = tuple[Shape, int, int]  # shape, samples of a pass, passes accumulated
-Taken = tuple[
-    float, TimedStep
-]  # the logarithm of a step's seconds, and the same as jobs are told of it
 
 
 @dataclass(slots=True)
@@ -82,7 +79,7 @@ class StepTimes:
     logarithm, which ascends, and the errors; None: not worked out.
     """
 
-    taken: dict[Shape, dict[Setting, Taken]] = field(default_factory=dict)
+    taken: dict[Shape, dict[Setting, float]] = field(default_factory=dict)
     params: ThroughputParams | None = None
     said: dict[Setting, float] = field(default_factory=dict)
     errors: dict[Shape, FloatArray] = field(default_factory=dict)
@@ -93,21 +90,16 @@ class StepTimes:
         """Take in how long such a step took; of the same setting again, the mean of
         both logarithms.
         """
-        shape, atomic, accumulation = setting
+        shape = setting[0]
         latest = self.taken.pop(shape, {})
         self.taken[shape] = latest
         before = latest.get(setting)
         if before is not None:
-            log_s = 0.5 * (before[0] + log_s)
-            if log_s == before[0] and next(reversed(latest)) == setting:
+            log_s = 0.5 * (before + log_s)
+            if log_s == before and next(reversed(latest)) == setting:
                 return  # nothing new
             del latest[setting]
-        latest[setting] = (
-            log_s,
-            TimedStep(
-                atomic=atomic, accumulation=accumulation, seconds=math.exp(log_s)
-            ),
-        )
+        latest[setting] = log_s
         if len(latest) > TOLD_MAX:
             del latest[next(iter(latest))]
         self.errors.pop(shape, None)
@@ -152,16 +144,22 @@ class StepTimes:
     def tell(
         self, gpu_type: str, params: ThroughputParams, shape: Shape
     ) -> KinTimes | None:
-        """Return what was timed on this shape of that type, for a job that trains
-        there; None: nothing.
-        """
+        """Return what was timed on this shape, for a job that trains there."""
         told = self.told.get(shape)
         if told is None or told.params is not params:
             if shape not in self.taken:
                 return None
-            steps = tuple([step for _, step in self.taken[shape].values()])
+            steps = [
+                TimedStep(
+                    atomic=atomic, accumulation=accumulation, seconds=math.exp(log_s)
+                )
+                for (_, atomic, accumulation), log_s in self.taken[shape].items()
+            ]
             told = KinTimes(
-                gpu_type=gpu_type, placement=shape.placement, params=params, steps=steps
+                gpu_type=gpu_type,
+                placement=shape.placement,
+                params=params,
+                steps=tuple(steps),
             )
             self.told[shape] = told
         return told
@@ -216,7 +214,7 @@ class StepTimes:
         for shape in anew:
             taken = self.taken[shape]
             over_B = np.array(
-                [log_s - said[setting] for setting, (log_s, _) in taken.items()]
+                [log_s - said[setting] for setting, log_s in taken.items()]
             )
             near_GB, weight_G = _near(tuple([atomic for _, atomic, _ in taken]))
             latest_B = over_B[-BATCHES:]

@@ -1,4 +1,4 @@
-"""Stepping to a lawful choice against the same steps, each found by looking at all
+"""Stepping to a feasible choice against the same steps, each found by looking at all
 jobs.
 """
 
@@ -7,8 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from coadapt.policies.castor.program.lawful import make_lawful
-from coadapt.policies.castor.program.prices import WAIT, Options, at_prices
+from coadapt.policies.solvers.knapsack import (
+    WAIT,
+    Options,
+    choose_at,
+    make_feasible,
+)
 
 
 def draw(seed: int, num_jobs: int = 25) -> Options:
@@ -54,7 +58,9 @@ def used_by(options: Options, j: int, o: int) -> np.ndarray:
 def step_by_step(
     options: Options, option_J: list[int], price_R: np.ndarray
 ) -> list[int]:
-    """Return the lawful choice that steps lead to, the best of all steps each time."""
+    """Return the feasible choice that steps lead to, the best of all steps each
+    time.
+    """
     num_jobs, num_options = options.value_JO.shape
     left_R = options.capacity_R - sum(
         used_by(options, j, o) for j, o in enumerate(option_J)
@@ -121,7 +127,7 @@ def test_each_step_is_the_best_of_all(seed: int) -> None:
     option_J = np.empty(25, dtype=np.int64)
     if seed % 2:
         price_R[:] = rng.uniform(0.0, 1.5, len(price_R))
-    at_prices(options, price_R, option_J)  # at no price too much, at some too little
+    choose_at(options, price_R, option_J)  # at no price too much, at some too little
     if seed % 4 > 1:
         drawn_J = rng.integers(
             0, options.value_JO.shape[1], 25
@@ -130,7 +136,7 @@ def test_each_step_is_the_best_of_all(seed: int) -> None:
             options.value_JO[np.arange(25), drawn_J] > 0.0, drawn_J, WAIT
         )
     expected = step_by_step(options, option_J.tolist(), price_R)
-    value = make_lawful(options, option_J, price_R)
+    value = make_feasible(options, option_J, price_R)
     assert option_J.tolist() == expected
     assert value == pytest.approx(
         sum(value_of(options, j, o) for j, o in enumerate(expected))

@@ -1,1 +1,0 @@
-"""The fluid: what becomes of all jobs if GPUs always go where they are worth most."""

@@ -1,0 +1,231 @@
+"""Job values: what a unit of each job's progress saves, by the fluid relaxation.
+
+Axes: J jobs that are here, then those expected; P phases, those of jobs first; T GPU
+types.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from coadapt.model import JobId
+from coadapt.policies.castor.expected_arrivals import Expected
+from coadapt.policies.castor.situation import Situation
+from coadapt.policies.solvers.arrays import FloatArray, IntArray, log, median, power
+from coadapt.policies.solvers.concave_envelope import (
+    Curves,
+    concatenated,
+    type_envelopes,
+)
+from coadapt.policies.solvers.fluid_market import Market
+from coadapt.policies.solvers.fluid_pool import Pool
+from coadapt.policies.solvers.fluid_relaxation import (
+    LATE_WEIGHT,
+    FluidJobs,
+    Objective,
+    Timeline,
+    fixed_point,
+    values_at,
+)
+
+# Values begin where those of the last round ended, so few plays do. Fewer where plays
+# are dear: on several GPU types, or with so many corners of curves (5 to 10 are no
+# better).
+PLAYS = 10
+FEW_PLAYS = 4
+MANY_CORNERS = 2_000
+# Values of new jobs begin with their length to this power: shortest remaining time
+# first.
+SHORTER_FIRST = -0.3
+
+
+class GpuCurves(NamedTuple):
+    """Concave goodput curves of jobs and of their later phases, by GPU type.
+
+    gpus_T: GPUs of each type. worth_T: what one is worth, in the mean over jobs, in
+    GPUs of the first type. unlike: how far that is from the most common type, in
+    logarithms.
+    """
+
+    jobs: Curves
+    later: Curves
+    gpus_T: FloatArray
+    worth_T: FloatArray
+    unlike: float
+
+    @property
+    def several(self) -> bool:
+        """Whether there are GPUs of several types."""
+        return int(np.count_nonzero(self.gpus_T)) > 1
+
+
+def gpu_curves(now: Situation, gpus_T: IntArray) -> GpuCurves:
+    """Return the curves of a round."""
+    configs = now.configs
+    worth_T = _type_worths(now, len(gpus_T))
+    unlike = 0.0
+    if len(gpus_T) > 1:
+        unlike_T = np.abs(log(worth_T / worth_T[gpus_T.argmax()]))
+        unlike = float(gpus_T @ unlike_T) / max(gpus_T.sum(), 1)
+    jobs, later = (
+        type_envelopes(goodput, configs.gpus_C, configs.type_C, range(len(gpus_T)))
+        for goodput in (now.goodput_JC, now.later_LC)
+    )
+    return GpuCurves(jobs, later, gpus_T.astype(np.float64), worth_T, unlike)
+
+
+def _type_worths(now: Situation, num_types: int) -> FloatArray:
+    """Return the geometric mean, over jobs and sizes, of goodput against the first
+    type.
+    """
+    type_C = now.configs.type_C
+    gpus_C = now.configs.gpus_C
+    worth_T = np.ones(num_types)
+    for number in range(1, num_types):
+        ratios = [np.empty(0)]
+        sizes = np.intersect1d(gpus_C[type_C == 0], gpus_C[type_C == number])
+        for size in sizes.tolist():
+            first_J, other_J = (
+                now.goodput_JC[:, (type_C == each) & (gpus_C == size)][:, 0]
+                for each in (0, number)
+            )
+            both_J = (first_J > 0.0) & (other_J > 0.0)
+            ratios.append(log(other_J[both_J] / first_J[both_J]))
+        found = np.concatenate(ratios)
+        worth_T[number] = math.exp(found.mean()) if len(found) else 1.0
+    return worth_T
+
+
+class Aims(NamedTuple):
+    """What to minimise besides summed completion time, as in Objective, of jobs
+    here.
+    """
+
+    makespan_jobs: float
+    tail: float
+    tolerance_J: FloatArray
+    fair_limit_J: FloatArray
+
+
+class Outlook(NamedTuple):
+    """value_J: per unit of progress. timeline: of the jobs here, then of those
+    expected.
+
+    part: as in Expected.
+    """
+
+    value_J: FloatArray
+    timeline: Timeline
+    part: float = 1.0
+
+    @property
+    def next_event_s(self) -> float:
+        """Seconds until a job here is predicted to end, or an expected one to start."""
+        starts_s = self.timeline.start_s[len(self.value_J) :] / self.part
+        return float(min(self.timeline.end_s.min(), starts_s.min(initial=np.inf)))
+
+
+@dataclass(slots=True)
+class Values:
+    """The values of the last round: per job, of its phases in order."""
+
+    last: dict[JobId, FloatArray] = field(default_factory=dict)
+
+    def settle(
+        self, now: Situation, curves: GpuCurves, expected: Expected, aims: Aims
+    ) -> Outlook:
+        """Return the values of this round."""
+        jobs = _fluid_jobs(now, curves, expected)
+        objective = _objective(now, expected, aims)
+        num_jobs = len(objective.weight_J)
+        begin_J = num_jobs + now.later.begin_J
+        phases_of = [
+            [row, *range(begin_J[row], begin_J[row + 1])]
+            for row in range(len(now.jobs))
+        ]
+        start_P = _first_values(now, jobs, objective, curves.worth_T)
+        for row, job in enumerate(now.jobs):
+            last = self.last.get(job.id)
+            if last is None or not now.timed_J[row]:
+                continue
+            if len(last) == len(phases_of[row]):
+                start_P[phases_of[row]] = last
+            elif start_P[row] > 0.0:  # it has other phases now
+                start_P[phases_of[row]] *= last[0] / start_P[row]
+        one_type = len(jobs.gpus_T) == 1
+        few = not one_type or len(jobs.curves.gpus_V) > MANY_CORNERS
+        relaxation = Pool(jobs) if one_type else Market(jobs)
+        found = fixed_point(relaxation, start_P, objective, FEW_PLAYS if few else PLAYS)
+        self.last = {
+            job.id: found.value_P[phases_of[row]]
+            for row, job in enumerate(now.jobs)
+            if now.timed_J[row] and found.value_P[row] > 0.0
+        }
+        return Outlook(found.value_P[: len(now.jobs)], found.timeline, expected.part)
+
+
+def _fluid_jobs(now: Situation, curves: GpuCurves, expected: Expected) -> FluidJobs:
+    """Return the phases of all jobs: here, expected, then later phases."""
+    later = now.later
+    num_here = len(now.jobs)
+    num_jobs = num_here + len(expected.left_J)
+    left_J = now.left_J.copy()
+    np.subtract.at(left_J, later.job_L, later.left_L)
+    number_L = np.arange(len(later.job_L))
+    first_L = number_L == later.begin_J[later.job_L]
+    before_L = np.where(first_L, later.job_L, num_jobs + number_L - 1)
+    next_P = np.full(num_jobs + len(number_L), -1)
+    next_P[before_L] = num_jobs + number_L
+    return FluidJobs(
+        concatenated([curves.jobs, expected.curves, curves.later]),
+        np.concatenate((left_J, expected.left_J, later.left_L)),
+        np.concatenate(
+            (np.zeros(num_here), expected.arrives_J, np.full(len(number_L), np.inf))
+        ),
+        next_P,
+        curves.gpus_T,
+    )
+
+
+def _objective(now: Situation, expected: Expected, aims: Aims) -> Objective:
+    count = len(expected.left_J)
+    weight = expected.part * float(now.weights.weight_J.mean())
+    never = np.full(count, np.inf)
+    return Objective(
+        np.concatenate((now.weights.weight_J, np.full(count, weight))),
+        np.concatenate((now.weights.due_J, never)),
+        np.concatenate((now.weights.age_J, -expected.arrives_J)),
+        np.concatenate((aims.tolerance_J, never)),
+        np.concatenate((aims.fair_limit_J, never)),
+        np.concatenate((np.ones(len(now.jobs)), np.full(count, expected.part))),
+        aims.makespan_jobs,
+        aims.tail,
+        usual_s=0.0,
+    )
+
+
+def _first_values(
+    now: Situation, jobs: FluidJobs, objective: Objective, worth_T: FloatArray
+) -> FloatArray:
+    """Return the values to begin with where those of the last round are not known."""
+    num_jobs = len(objective.weight_J)
+    num_gpus = max(float(jobs.gpus_T @ worth_T), 1.0)
+    # If all prices were equal, a GPU would be worth about this.
+    price = 0.5 * objective.weight_J[: len(now.jobs)].sum() / num_gpus
+    # With few plays no job that is put last would be found to miss its deadline.
+    has_deadline_J = objective.due_J < np.inf
+    weight_J = objective.weight_J * np.where(has_deadline_J, 1.0 + LATE_WEIGHT, 1.0)
+    owner_P = np.concatenate((np.arange(num_jobs), now.later.job_L))
+    start_P = values_at(jobs.curves, weight_J[owner_P], price * worth_T)
+    # Among jobs alike the fixed point keeps the order that it begins with.
+    first_P = jobs.curves.first_J[:-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        alone_P = jobs.curves.goodput_V[first_P] / jobs.curves.gpus_V[first_P]
+        lasts_s_P = np.clip(np.nan_to_num(jobs.left_P / alone_P, nan=1e9), 1.0, 1e9)
+    whole_s_J = np.zeros(num_jobs)
+    np.add.at(whole_s_J, owner_P, lasts_s_P)
+    shorter_J = power(whole_s_J / median(whole_s_J), SHORTER_FIRST)
+    start_P *= np.clip(shorter_J, 0.01, 100.0)[owner_P]
+    return start_P

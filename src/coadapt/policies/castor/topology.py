@@ -1,0 +1,189 @@
+"""Cluster topology as a plan sees it: GPU types, fixed jobs, and the configurations of
+a round.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coadapt.model import (
+    Allocation,
+    ClusterView,
+    JobId,
+    Node,
+    NodeId,
+    RescaleContract,
+    TenantId,
+)
+from coadapt.policies.allocation.capacity import FreeNodes, gpu_type_held
+from coadapt.policies.predictors.best_goodputs import Configs
+from coadapt.policies.predictors.measured_step_times import Shape
+from coadapt.policies.solvers.arrays import BoolArray, IntArray
+
+# Up to so many whole nodes every number is a size; beyond, each is at least by this
+# factor larger, so that their number grows with the logarithm of the cluster (1).
+EACH_NODE_UPTO = 16
+GROWTH = 1.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuType:
+    """The nodes of one GPU type, in the view's order, and what of them a plan may use.
+
+    taken: GPUs of fixed jobs, by node. num_gpus: those left. node_gpus: of the largest
+    node. rack_gpus: left in the rack that has most.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    taken: Mapping[NodeId, int]
+    num_gpus: int
+    node_gpus: int
+    rack_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The live GPU types, in order of their names; what a round may not change.
+
+    place: the number of the GPU type, and the rack, of each node. kept: frozen jobs
+    that run and may; stranded: frozen jobs that cannot stay where they are. quota_left:
+    GPUs that tenants with a quota may hold besides.
+    """
+
+    gpu_types: tuple[GpuType, ...]
+    place: Mapping[NodeId, tuple[int, str]]
+    kept: Mapping[JobId, Allocation]
+    stranded: frozenset[JobId]
+    quota_left: Mapping[TenantId, int]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the GPU types."""
+        return tuple(each.name for each in self.gpu_types)
+
+    def shape_of(self, held: Allocation) -> tuple[int, Shape] | None:
+        """Return GPU type and shape of an allocation; None: no GPUs, shared, lost or
+        mixed.
+        """
+        if not held.slots or held.shared:
+            return None
+        places = {self.place.get(node) for node, _ in held.slots}
+        number, *others = {None if each is None else each[0] for each in places}
+        if number is None or others:
+            return None
+        return number, Shape(len(held.slots), len(places), held.num_replicas)
+
+
+def topology_of(view: ClusterView) -> Topology:
+    """Return the topology of a view, with frozen jobs where they are."""
+    by_id = {node.id: node for node in view.nodes}
+    quota_left = {tenant: float(quota) for tenant, quota in view.quotas().items()}
+    kept: dict[JobId, Allocation] = {}
+    stranded = set()
+    free = FreeNodes(by_id)
+    for job in view.jobs:
+        held = job.allocation
+        if job.spec.contract is not RescaleContract.FROZEN or not held.slots:
+            continue
+        gpu_type = gpu_type_held(job, by_id)
+        limits = job.spec.replicas
+        tenant = job.spec.tenant
+        allowed = gpu_type is not None and limits.allows_type(gpu_type)
+        allowed = allowed and limits.min <= held.num_replicas <= limits.max
+        allowed = allowed and held.num_gpus <= quota_left.get(tenant, np.inf)
+        if not (allowed and free.take(held)):
+            stranded.add(job.id)
+            continue
+        kept[job.id] = held
+        if tenant in quota_left:
+            quota_left[tenant] -= held.num_gpus
+    by_type: dict[str, list[Node]] = {}
+    for node in view.nodes:
+        by_type.setdefault(node.gpu_type, []).append(node)
+    used = {node for allocation in kept.values() for node, _ in allocation.slots}
+    taken = {node: by_id[node].num_gpus - free.gpus[node] for node in used}
+    gpu_types = tuple(_gpu_type(name, by_type[name], taken) for name in sorted(by_type))
+    return Topology(
+        gpu_types=gpu_types,
+        place={
+            node.id: (number, node.rack)
+            for number, each in enumerate(gpu_types)
+            for node in each.nodes
+        },
+        kept=kept,
+        stranded=frozenset(stranded),
+        quota_left={tenant: int(left) for tenant, left in quota_left.items()},
+    )
+
+
+def _gpu_type(name: str, nodes: Sequence[Node], taken: Mapping[NodeId, int]) -> GpuType:
+    racks: dict[str, int] = {}
+    for node in nodes:
+        left = node.num_gpus - taken.get(node.id, 0)
+        racks[node.rack] = racks.get(node.rack, 0) + left
+    return GpuType(
+        name=name,
+        nodes=tuple(nodes),
+        taken={node.id: taken[node.id] for node in nodes if node.id in taken},
+        num_gpus=sum(racks.values()),
+        node_gpus=max(node.num_gpus for node in nodes),
+        rack_gpus=max(racks.values()),
+    )
+
+
+def configurations(
+    gpu_types: Sequence[GpuType],
+    span_J2: IntArray,
+    timed_J: BoolArray,
+    allowed_JT: BoolArray,
+) -> tuple[Configs, BoolArray]:
+    """Return all configurations, by type and size, and which each job may have (jobs,
+    configs).
+
+    span_J2: the least and the most replicas of each job. timed_J: whether it was timed
+    on several; others stay within a node. allowed_JT: the GPU types that it may have.
+
+    Sizes that no job shares (its least and its most) are there for that job alone.
+    Sizes beyond what any job may have are not there: on a large cluster they are most
+    of all.
+    """
+    own = set(span_J2.ravel().tolist())
+    largest = max(own, default=1)
+    columns: list[tuple[int, int, int, int]] = []
+    common: list[bool] = []
+    for number, each in enumerate(gpu_types):
+        sizes = {
+            size for size in _sizes(each.num_gpus, each.node_gpus) if size <= largest
+        }
+        for size in sorted(sizes | {size for size in own if size <= each.num_gpus}):
+            racks = 1
+            if size > each.rack_gpus:
+                racks = -(-size // max(each.rack_gpus, 1))
+            columns.append((number, -(-size // each.node_gpus), racks, size))
+            common.append(size in sizes)
+    configs = Configs(*np.array(columns, dtype=np.int64).reshape(-1, 4).T.copy())
+    node_T = np.array([each.node_gpus for each in gpu_types], dtype=np.int64)
+    size_C = configs.gpus_C
+    low_J1 = span_J2[:, :1]
+    high_J1 = span_J2[:, 1:]
+    is_size_JC = np.array(common, dtype=np.bool_) | (size_C == low_J1)
+    is_size_JC |= size_C == high_J1
+    one_node_C = size_C <= node_T[configs.type_C]
+    within_JC = timed_J[:, None] | one_node_C | (size_C == low_J1)
+    may_JC: BoolArray = is_size_JC & within_JC & (size_C >= low_J1)
+    may_JC &= (size_C <= high_J1) & allowed_JT[:, configs.type_C]
+    return configs, may_JC
+
+
+def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
+    """Return the sizes that every job may have: within a node each one, then whole
+    nodes.
+    """
+    sizes = list(range(1, node_gpus))
+    count = 1
+    while count * node_gpus <= num_gpus:
+        sizes.append(count * node_gpus)
+        count = count + 1 if count < EACH_NODE_UPTO else int(np.ceil(count * GROWTH))
+    return sizes

@@ -1,0 +1,90 @@
+"""A process that the kernel's memory killer ended is told as that."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coadapt.core.events import Outcome
+from coadapt.executors.processes import oom_kills
+from coadapt.executors.processes.oom_kills import OomKills, OomWatch, read_kills
+from coadapt.executors.processes.replica import UNKNOWN_KILLER
+from tests.contracts.executor_contract import Inbox
+from tests.executors.test_local import LocalSite, end_of, order, site
+
+__all__ = ["site"]
+
+LIMIT_BYTES = 48 * 1024 * 1024
+EATS_MEMORY = "python -c 'held = bytearray(10**9)'"
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group with a memory limit, and the file through which to join it."""
+    root, _ = oom_kills.VERSION_1
+    folder = root / f"coadapt-test-{os.getpid()}"
+    limit = folder / "memory.limit_in_bytes"
+    if not root.is_dir():
+        folder = oom_kills.VERSION_2[0] / folder.name
+        limit = folder / "memory.max"
+    try:
+        folder.mkdir()
+        limit.write_text(str(LIMIT_BYTES))
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    yield folder / "cgroup.procs"
+    folder.rmdir()
+
+
+@pytest.mark.processes
+def test_a_job_that_the_kernel_killed_for_memory_is_told_as_that(
+    site: LocalSite, small_group: Path
+) -> None:
+    inbox = Inbox()
+    run = f"echo $$ > {small_group}; {EATS_MEMORY}; exit $?"
+    before = read_kills()
+    site.executor().execute(order(site, run), inbox.post)
+    end = end_of(inbox)
+    assert end.outcome is Outcome.LOST
+    if read_kills() == before:
+        pytest.skip("the kernel here does not count what its memory killer ends")
+    assert "memory ran out" in end.detail
+    assert "by a person" not in end.detail
+
+
+@pytest.mark.processes
+def test_a_kill_by_somebody_is_not_told_as_want_of_memory(site: LocalSite) -> None:
+    inbox = Inbox()
+    site.executor().execute(order(site, "kill -9 $$"), inbox.post)
+    assert UNKNOWN_KILLER in end_of(inbox).detail
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        (OomKills(group=3, machine=9), ""),
+        (OomKills(group=4, machine=10), "by the kernel because memory ran out"),
+        (OomKills(group=3, machine=10), "from outside (most likely by the kernel"),
+        (OomKills(group=None, machine=10), "from outside (most likely by the kernel"),
+        (OomKills(group=None, machine=None), ""),
+    ],
+)
+def test_the_cause_follows_from_the_counters(
+    monkeypatch: pytest.MonkeyPatch, later: OomKills, told: str
+) -> None:
+    monkeypatch.setattr(oom_kills, "read_kills", lambda: later)
+    first = OomKills(group=3, machine=9)
+    watch = OomWatch(first, first)
+    assert watch.cause().startswith(told)
+    assert bool(watch.cause()) is bool(told)
+
+
+def test_kills_of_long_ago_are_not_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = OomKills(group=4, machine=10)
+    monkeypatch.setattr(oom_kills, "read_kills", lambda: now)
+    monkeypatch.setattr(oom_kills, "WINDOW_S", 0.0)
+    watch = OomWatch(OomKills(group=3, machine=9), OomKills(group=3, machine=9))
+    watch.note()
+    watch.note()
+    assert watch.cause() == ""

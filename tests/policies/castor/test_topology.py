@@ -1,0 +1,27 @@
+"""The shape of what a job holds."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coadapt.model import Allocation, Node
+from coadapt.policies.castor.topology import topology_of
+from coadapt.policies.predictors.measured_step_times import Shape
+from tests.policies.stage import view
+
+NODES = tuple(
+    Node(id=f"n{number}", num_gpus=4 + 4 * (number % 2), rack=f"r{number % 3}")
+    for number in range(9)
+)
+
+
+@given(st.lists(st.integers(0, 11), max_size=5, unique=True))
+def test_a_shape_is_of_live_nodes_of_one_gpu_type(some: list[int]) -> None:
+    """n9 is of another type, n10 and n11 are lost."""
+    other = Node(id="n9", num_gpus=4, gpu_type="z", rack="r0")
+    topology = topology_of(view((*NODES, other)))
+    found = topology.shape_of(Allocation(slots=tuple((f"n{each}", 2) for each in some)))
+    if not some or max(some) > 9 or (9 in some and len(some) > 1):
+        assert found is None
+    else:
+        racks = len({each % 3 for each in some})
+        assert found == (int(9 in some), Shape(len(some), racks, 2 * len(some)))
