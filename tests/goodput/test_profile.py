@@ -29,15 +29,6 @@ def test_placements_that_the_model_cannot_tell_apart_share_a_key() -> None:
     assert not builder.add(TWO_NODES, 32, 0.5, 0.75)
 
 
-def test_a_running_mean_can_be_kept_instead() -> None:
-    builder = ProfileBuilder(mean=True)
-    for seconds in (1.0, 2.0, 6.0):
-        builder.add(TWO_NODES, 32, seconds, 2.0 * seconds)
-    profile = builder.build()
-    assert profile.compute_s.tolist() == pytest.approx([3.0])
-    assert profile.step_s.tolist() == pytest.approx([6.0])
-
-
 def test_it_knows_the_largest_replica_count_that_was_timed() -> None:
     builder = ProfileBuilder()
     assert builder.num_replicas_profiled == 0

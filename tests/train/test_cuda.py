@@ -58,8 +58,8 @@ def test_a_gpu_trains_as_a_cpu_does(max_atomic: int | None) -> None:
     assert wanted is not None
     assert stats.noise_scale(32) == pytest.approx(wanted.noise_scale(32), rel=1e-3)
     assert (
-        gpu._session.profiles.builder("cuda").rows.keys()
-        == cpu._session.profiles.builder("cpu").rows.keys()
+        gpu._session.profiles.of("cuda").means.keys()
+        == cpu._session.profiles.of("cpu").means.keys()
     )
 
 

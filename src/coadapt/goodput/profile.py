@@ -56,20 +56,22 @@ class Profile:
         return np.column_stack((*keys, self.compute_s, self.step_s))
 
 
+def check_times(compute_s: float, step_s: float) -> None:
+    """Raise ValueError unless both times are finite and above 0."""
+    if not (0.0 < compute_s < math.inf and 0.0 < step_s < math.inf):
+        raise ValueError(
+            f"times must be finite and > 0: compute_s {compute_s}, step_s {step_s}"
+        )
+
+
 @dataclass(slots=True)
 class ProfileBuilder:
-    """Collects observations for `Profile`, one row per key: the first one, or with
-    `mean` their mean.
+    """Collects observations for `Profile`, one row per key: the first one.
 
     rows: by key (count, compute_s, step_s).
     """
 
-    mean: bool = False
     rows: dict[ProfileKey, tuple[int, float, float]] = field(default_factory=dict)
-    # The last one's: a trainer adds the same again and again, after every step.
-    _key: tuple[Placement, int, ProfileKey] | None = field(
-        default=None, repr=False, compare=False
-    )
 
     def add(
         self, placement: Placement, atomic: int, compute_s: float, step_s: float
@@ -78,28 +80,12 @@ class ProfileBuilder:
 
         ValueError unless both times are finite and above 0.
         """
-        if not (0.0 < compute_s < math.inf and 0.0 < step_s < math.inf):
-            raise ValueError(
-                f"times must be finite and > 0: compute_s {compute_s}, step_s {step_s}"
-            )
-        last = self._key
-        if last is None or last[0] is not placement or last[1] != atomic:
-            last = self._key = (placement, atomic, ProfileKey.of(placement, atomic))
-        key = last[2]
-        old = self.rows.get(key)
-        if old is None:
-            self.rows[key] = (1, compute_s, step_s)
-        elif self.mean:
-            count = old[0] + 1
-            mean_compute_s = old[1]
-            mean_step_s = old[2]
-            mean_compute_s += (compute_s - mean_compute_s) / count
-            self.rows[key] = (
-                count,
-                mean_compute_s,
-                mean_step_s + (step_s - mean_step_s) / count,
-            )
-        return old is None
+        check_times(compute_s, step_s)
+        key = ProfileKey.of(placement, atomic)
+        if key in self.rows:
+            return False
+        self.rows[key] = (1, compute_s, step_s)
+        return True
 
     @property
     def num_replicas_profiled(self) -> int:

@@ -728,6 +728,7 @@ class Run:
         if (recorder := self._step_loop.trained.recorder) is not None:
             recorder.evidence.kept = lambda: self._saver.items
             recorder.begin(self._rescaler.models)
+        self._step_loop.trained.gathers.watch()
         if session.adaptive and (
             self.rank == 0 or session.config.rescale_dir is not None
         ):
@@ -780,8 +781,13 @@ class Run:
         return self._rescaler.pause or Pause()
 
     def _keep(self, sample: StepSample) -> None:
-        builder = self._session.profiles.builder(self._session.gpu_type)
-        builder.add(sample.placement, sample.atomic, sample.compute_s, sample.step_s)
+        self._session.profiles.of(self._session.gpu_type).add(
+            sample.placement,
+            sample.atomic,
+            sample.compute_s,
+            sample.step_s,
+            sample.fetch_s,
+        )
         self._session.figures.computed_s = sample.compute_s
 
 

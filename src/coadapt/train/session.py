@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from coadapt.goodput.batch import split_total
-from coadapt.goodput.profile import ProfileBuilder
 from coadapt.model import (
     BatchConfig,
     BatchLimits,
@@ -29,6 +28,7 @@ from coadapt.train.noise.noise_scale import NoiseScale
 from coadapt.train.noise.scaling_rules import BatchScale, batch_scale
 from coadapt.train.samples.order import Ids, Pass, SampleOrder, samples_to_next
 from coadapt.train.samples.stream import StreamPosition
+from coadapt.train.step_times import StepTimes
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +55,13 @@ class Profiles:
     survive generations.
     """
 
-    builders: dict[str, ProfileBuilder] = field(default_factory=dict)
+    times: dict[str, StepTimes] = field(default_factory=dict)
     params: dict[str, ThroughputParams] = field(default_factory=dict)
 
-    def builder(self, gpu_type: str) -> ProfileBuilder:
-        found = self.builders.get(gpu_type)
+    def of(self, gpu_type: str) -> StepTimes:
+        found = self.times.get(gpu_type)
         if found is None:
-            found = self.builders[gpu_type] = ProfileBuilder(mean=True)
+            found = self.times[gpu_type] = StepTimes()
         return found
 
 
@@ -170,6 +170,8 @@ class Session:
     model_is_sharded: bool = False
     weights: PassWeights = field(default_factory=PassWeights)
     loss_scaled: bool = False  # by mixed precision's loss scaler
+    # torch's own gather of a pass's rows, by its name, once the loop has called it.
+    raw_gather: str = ""
     # `run.gather` was called: a step's samples are to be seen in one pass.
     gathers: bool = False
     needs_two: bool = False

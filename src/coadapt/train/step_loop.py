@@ -15,12 +15,15 @@ from coadapt.train.batch.history import as_schedule, write_batches
 from coadapt.train.batch.limits import scheduled_batch
 from coadapt.train.checkpoint.saver import Saver
 from coadapt.train.group.consensus import StepConsensus, StepFlags
+from coadapt.train.loading.late_comparison import LateComparison
 from coadapt.train.noise.noise_scale import GradNorms
 from coadapt.train.report.telemetry import Telemetry
 from coadapt.train.rescale.rescaler import Rescaler
+from coadapt.train.samples.alike import Row
 from coadapt.train.samples.order import Pass
 from coadapt.train.samples.pace import MEASURE_PERIOD, Pace
 from coadapt.train.session import Session
+from coadapt.train.wrappers.finite import WHAT
 from coadapt.train.wrappers.timing import Timer
 from coadapt.train.wrappers.trained import TrainedPairs
 
@@ -50,6 +53,7 @@ class StepLoop:
         self._saver = saver
         self._rescaler = rescaler
         self.branches = BranchTest(session, saver)
+        self._streams = LateComparison(session)
         self._consensus = StepConsensus(session.config.times.skipped_wait_s)
         self._pace = Pace()
         self._coming: BatchConfig | None = None  # agreed on, not in force yet
@@ -66,6 +70,8 @@ class StepLoop:
 
     def begin_pass(self, current: Pass) -> None:
         self._session.current = current
+        if self.timer.started:
+            self.timer.mark("fetched")
         measure = False
         if current.first:
             compares = current.synchronising and not self._session.group.distributed
@@ -79,6 +85,12 @@ class StepLoop:
         self.trained.begin_pass(first=current.first, measure=measure)
         self._saver.draws.begin_pass(current)
         self.trained.body_begins()
+
+    def compare(self, dataset: object, rows: Sequence[Row]) -> None:
+        """Compare these of the stream `dataset`, in the step that is about to run."""
+        if self._session.group.distributed:
+            self._streams.dataset = dataset
+            self._streams.note(rows)
 
     def end_step(self) -> None:
         """Book the step. If a consensus is due: apply the last one, post the flags of
@@ -256,6 +268,7 @@ class StepLoop:
             self._pace.stride = stride
             # nothing to apply after the next step, and nobody else to hear of it
             return
+        dealt = 0.0 if alone else self._streams.take()
         flags = StepFlags(
             stop=float(stop),
             over=float(session.epoch_over),
@@ -266,6 +279,8 @@ class StepLoop:
             rescale=float(generation if first else 0),
             stride=float(stride),
             noise=float(noise),
+            dealt=dealt,
+            dealt_sqr=dealt**2,
             batch=batch,
             fingerprint=self.trained.drift.take(),
         )
@@ -291,6 +306,8 @@ class StepLoop:
                 "the others: every replica must be given the same samples"
             )
         self._session.figures.stragglers.note(agreed.computed)
+        if agreed.dealt:
+            self._streams.judge(agreed.dealt, agreed.dealt_sqr)
         if agreed.fingerprint.told:
             self.trained.drift.judge(agreed.fingerprint)
         norms, *further = self._consensus.norms(agreed) or [None]
@@ -320,13 +337,12 @@ class StepLoop:
         figures = self._session.figures
         check = self.trained.leading.gradients.check
         first = self._session.group.rank == 0
-        what = "gradients are infinite or not a number (NaN)"
         if self._session.loss_scaled:
             began = check.norms(self._measured_step, unusable=unusable)
             if began is not None:
-                figures.note_trouble(began, what, speaks=first)
+                figures.note_trouble(began, WHAT, speaks=first)
         elif unusable:
-            figures.note_trouble(self._measured_step, what, speaks=first)
+            figures.note_trouble(self._measured_step, WHAT, speaks=first)
 
     def _learn(self, norms: GradNorms) -> None:
         """Take in norms of gradients; log it once the normalisation layers' noise scale

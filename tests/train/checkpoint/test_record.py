@@ -49,7 +49,7 @@ def trained(contract: RescaleContract = RescaleContract.FIXED) -> Session:
     one.progress = Progress(epoch=2, index=40, step=30, samples=240, progress=240.0)
     one.data.batch = BatchConfig(total=16, atomic=8, accumulation=1)
     one.data.noise.add(replace(NORMS, layers=LAYERS), 240.0)
-    one.profiles.builder("cpu").add(Placement((2, 1)), 8, 0.5, 0.75)
+    one.profiles.of("cpu").add(Placement((2, 1)), 8, 0.5, 0.75)
     one.profiles.params["cpu"] = ThroughputParams(alpha_c=0.1, beta_c=0.01)
     return one
 

@@ -34,7 +34,13 @@ from coadapt.model import (
     TypeProfile,
 )
 from coadapt.model.wire import from_json, to_json
-from coadapt.train.batch.tuning import Done, RunSnapshot, Timings, tune
+from coadapt.train.batch.tuning import (
+    Done,
+    RunSnapshot,
+    Timings,
+    choose_batch,
+    fit,
+)
 from coadapt.train.env import Job, Place, Times, TrainConfig
 from coadapt.train.report import reporter as module
 from coadapt.train.report.reporter import HttpChannel, Reporter, told_of_kin
@@ -103,7 +109,7 @@ def serving(*, hang: bool = False) -> Iterator[Scheduler]:
 
 
 def snapshot(progress: float = 0.0) -> RunSnapshot:
-    profile = ProfileBuilder(mean=True)
+    profile = ProfileBuilder()
     profile.add(Placement((1,)), 64, 0.10, 0.10)
     profile.add(Placement((2,)), 32, 0.06, 0.09)
     return RunSnapshot(
@@ -111,6 +117,7 @@ def snapshot(progress: float = 0.0) -> RunSnapshot:
         timings=Timings(
             gpu_type="cpu",
             profile=profile.build(),
+            typical=profile.build(),
             num_replicas_profiled=2,
             params=None,
             step_time_s=0.1,
@@ -127,11 +134,11 @@ def snapshot(progress: float = 0.0) -> RunSnapshot:
 
 
 def test_what_a_report_says() -> None:
-    tuning = tune(snapshot(progress=900.0))
-    report = tuning.report
-    params = tuning.params
+    fitted = fit(snapshot(progress=900.0))
+    report = fitted.report
+    params = fitted.params
     assert params is not None
-    assert tuning.batch is None
+    assert choose_batch(snapshot()) is None
     assert report.by_type == {
         "cpu": TypeProfile(params=params, num_replicas_profiled=2)
     }
@@ -233,7 +240,7 @@ def choosing() -> RunSnapshot:
 
 
 def chosen(kin: KinTimes | None) -> BatchConfig | None:
-    return tune(choosing(), kin).batch
+    return choose_batch(choosing(), kin)
 
 
 def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:

@@ -416,7 +416,7 @@ def test_a_state_that_is_not_used_is_mentioned_once(
 
 
 def test_reports_of_a_stream_say_no_target_before_its_length_is_known() -> None:
-    from coadapt.train.batch.tuning import take_snapshot, tune
+    from coadapt.train.batch.tuning import fit, take_snapshot
 
     run = ct.init()
     loader = run.loader(Values(10), batch_size=4)
@@ -426,9 +426,7 @@ def test_reports_of_a_stream_say_no_target_before_its_length_is_known() -> None:
     for _ in run.epochs(3):
         for _ in loader:
             pass
-        targets.append(
-            tune(take_snapshot(run._session, 3, None)).report.progress_target
-        )
+        targets.append(fit(take_snapshot(run._session, 3, None)).report.progress_target)
     assert targets == [None, 30.0, 30.0]
 
 

@@ -82,7 +82,7 @@ def leave_grad_stats(toy: Toy) -> None:
     interval = run.noise_scale_interval
     assert stats is not None
     assert interval is not None
-    rows = run._session.profiles.builder("cpu").rows
+    rows = run._session.profiles.of("cpu").means
     assert rows
     assert all(0.0 < compute_s <= step_s for _, compute_s, step_s in rows.values())
     if run.is_first:

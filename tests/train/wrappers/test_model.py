@@ -187,3 +187,37 @@ def test_a_model_of_which_nothing_is_trained_just_now_is_wrapped_once_something_
     )
     for each in both:
         torch.testing.assert_close(each, alone, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("compiled", ["whole", "part", "after"])
+def test_a_compiled_model_saves_plain_names_and_loads_both(compiled: str) -> None:
+    def net() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+    def compile_(module: nn.Module) -> nn.Module:
+        made = torch.compile(module, backend="eager")
+        assert isinstance(made, nn.Module)
+        return made
+
+    given: nn.Module = net()
+    if compiled == "whole":
+        given = compile_(given)
+    elif compiled == "part":
+        assert isinstance(given, nn.Sequential)
+        given[2] = compile_(given[2])
+    run = ct.init()
+    model, _ = run.prepare(given, torch.optim.SGD(given.parameters(), lr=0.1))
+    inner = model
+    if compiled == "after":
+        model = compile_(model)
+        model.load_state_dict(model.state_dict())
+    saved = {name: value.clone() for name, value in inner.state_dict().items()}
+    assert list(saved) == list(net().state_dict())
+    net().load_state_dict(saved)
+    zeros = {name: torch.zeros_like(value) for name, value in saved.items()}
+    inner.load_state_dict(zeros)
+    assert not inner.state_dict()["2.weight"].any()
+    with_marks = {f"_orig_mod.{name}": value for name, value in saved.items()}
+    inner.load_state_dict(with_marks)
+    assert inner.state_dict()["2.weight"].equal(saved["2.weight"])

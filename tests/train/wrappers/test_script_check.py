@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model.measured import NOT_FINITE as NOT_FINITE_STEP
-from coadapt.train.batch.tuning import take_snapshot, tune
+from coadapt.train.batch.tuning import fit, take_snapshot
 from coadapt.train.wrappers.script_check import BesideCheck, FiniteCheck
 from tests.train.bugs import train
 
@@ -26,8 +26,7 @@ UNWRAPPED = (
 )
 # Where nobody uses the noise scale, two steps in 64 are looked at.
 NOT_FINITE = (
-    "step 66: gradients are infinite or not a number (NaN): look at the data and the "
-    "loss, lower the learning "
+    "step 12: gradients are infinite or not a number (NaN): look at the data and the loss, lower the learning "
     "rate, or clip; training goes on"
 )
 NO_BACKWARD = "50 steps without a backward through the model of run.prepare: "
@@ -141,7 +140,7 @@ def test_a_loss_that_is_not_finite_is_told_with_its_step_and_reported(
             "rate, or clip; training goes on"
         )
     ]
-    report = tune(take_snapshot(run._session, 1, None)).report
+    report = fit(take_snapshot(run._session, 1, None)).report
     assert report.metrics[NOT_FINITE_STEP] == 7.0
 
 

@@ -50,10 +50,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Step times measured on one GPU type, and the parameters fitted to them last."""
+    """Step times measured on one GPU type, and the parameters fitted to them last.
+
+    profile: mean times. typical: those that a choice of the batch goes by.
+    """
 
     gpu_type: str
     profile: Profile
+    typical: Profile
     num_replicas_profiled: int
     params: ThroughputParams | None
     step_time_s: float | None = None
@@ -82,21 +86,18 @@ class RunSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
-    """What follows from a snapshot. batch: a better one, None to keep the present
-    one.
-    """
+class Fitted:
+    """What follows from a snapshot: a report, and the parameters that its times fit."""
 
     report: TrainingReport
     params: ThroughputParams | None = None
-    batch: BatchConfig | None = None
 
 
 def load_fit() -> None:
     """Have loaded what the fit needs (numba, 0.6 s of CPU), which is no part of
     training if done before.
     """
-    profile = ProfileBuilder(mean=True)
+    profile = ProfileBuilder()
     profile.add(Placement((1,)), 1, 1.0, 1.0)
     fit_throughput(profile.build())
 
@@ -112,7 +113,7 @@ def take_snapshot(
     left = None
     if whole is not None:
         left = float(max((num_epochs - progress.epoch) * whole - progress.index, 0))
-    profile = session.profiles.builder(session.gpu_type)
+    times = session.profiles.of(session.gpu_type)
     return RunSnapshot(
         done=Done(
             progress=progress.progress,
@@ -123,8 +124,9 @@ def take_snapshot(
         ),
         timings=Timings(
             gpu_type=session.gpu_type,
-            profile=profile.build(),
-            num_replicas_profiled=profile.num_replicas_profiled,
+            profile=times.build(),
+            typical=times.typical(),
+            num_replicas_profiled=times.num_replicas_profiled,
             params=session.profiles.params.get(session.gpu_type),
             step_time_s=step_time_s,
         ),
@@ -145,33 +147,38 @@ def take_snapshot(
     )
 
 
-def tune(at: RunSnapshot, kin_times: KinTimes | None = None) -> Tuning:
-    """Fit the step-time model, choose the batch if it is the run's to choose, and make
-    the report.
+def choose_batch(
+    at: RunSnapshot, kin_times: KinTimes | None = None
+) -> BatchConfig | None:
+    """Return a better batch than the present one, None where there is none.
 
-    kin_times: what the scheduler told of steps that others timed; of another placement,
-    it is nothing.
+    It follows from samples, the measured noise and typical step times; the noise of
+    times and when reports are made have as little part in it as can be. kin_times: what
+    the scheduler told of steps that others timed; of another placement, it is nothing.
     """
+    if not at.tunes or at.grad is None or not len(at.timings.typical):
+        return None
+    params = fit_throughput(at.timings.typical)
+    model: ThroughputModel = step_time
+    if kin_times is not None and kin_times.are_of(at.timings.gpu_type, at.placement):
+        model = optimistic_step_times(kin_times)
+    return better_batch(
+        at.limits,
+        params,
+        at.grad,
+        at.placement,
+        at.batch,
+        cautious=at.cautious,
+        trend=at.trend,
+        model=model,
+    )
+
+
+def fit(at: RunSnapshot) -> Fitted:
+    """Fit the step-time model, and make the report."""
     params = at.timings.params
     if len(at.timings.profile):
         params = fit_throughput(at.timings.profile, params)
-    batch = None
-    if at.tunes and params is not None and at.grad is not None:
-        model: ThroughputModel = step_time
-        if kin_times is not None and kin_times.are_of(
-            at.timings.gpu_type, at.placement
-        ):
-            model = optimistic_step_times(kin_times)
-        batch = better_batch(
-            at.limits,
-            params,
-            at.grad,
-            at.placement,
-            at.batch,
-            cautious=at.cautious,
-            trend=at.trend,
-            model=model,
-        )
     report = TrainingReport(
         progress=at.done.progress,
         progress_target=_target(at),
@@ -189,7 +196,7 @@ def tune(at: RunSnapshot, kin_times: KinTimes | None = None) -> Tuning:
             name: value for name, value in at.metrics.items() if math.isfinite(value)
         },
     )
-    return Tuning(report=report, params=params, batch=batch)
+    return Fitted(report=report, params=params)
 
 
 def _type_profile(at: RunSnapshot, params: ThroughputParams) -> TypeProfile:

@@ -26,7 +26,7 @@ from coadapt.train.check.rows import Steps
 from coadapt.train.wrappers.drift import TOLERANCE, by_replica
 from coadapt.train.wrappers.recorder import StepRow
 
-# Relative: losses and gradients of the first step, whose parameters are alike.
+# Relative: losses and gradients of a step before which parameters are alike.
 SAME_LOSS = 1e-4
 SAME_GRADIENT = 1e-3
 SAME_RATE = 1e-9
@@ -441,10 +441,8 @@ def _trained_beside(seen: Seen) -> Cause | None:
 
 
 def _other_losses(seen: Seen) -> Cause | None:
-    """Losses of two replicas against that of one, in the first step: parameters are the
-    same there.
-    """
-    step = _first_common(seen.alone, seen.shared)
+    """Losses of two replicas against one, where parameters are still the same."""
+    step = _first_unlike(seen)
     if step is None or not _parted(seen.alone, seen.shared, seen.allowed):
         return None
     alone = seen.alone[step]
@@ -551,7 +549,7 @@ def _kind_of_loss(seen: Seen) -> str:
 
 
 def _other_gradients(seen: Seen) -> Cause | None:
-    step = _first_common(seen.alone, seen.shared)
+    step = _first_unlike(seen)
     if step is None or not _parted(seen.alone, seen.shared, seen.allowed):
         return None
     alone = seen.alone[step]
@@ -804,8 +802,24 @@ def _gradients_differ(one: StepRow, other: StepRow) -> bool:
     )
 
 
-def _first_common(one: Steps, other: Steps) -> int | None:
-    return next((step for step in one if step in other), None)
+def _first_unlike(seen: Seen) -> int | None:
+    """Return the first step of two replicas with another loss or gradient than alone.
+
+    Only as long as parameters are the same up to rounding before it; else the first
+    step.
+    """
+    common = [step for step in seen.alone if step in seen.shared]
+    for step in common[:EARLY_STEPS]:
+        alone = seen.alone[step]
+        rows = seen.shared[step]
+        if _far(_loss(alone), _loss(rows), SAME_LOSS):
+            return step
+        if any(_gradients_differ(alone[0], row) for row in rows):
+            return step
+        moved = abs(alone[0].checksum - rows[0].checksum)
+        if moved > TOLERANCE * max(alone[0].norm, 1e-30):
+            break
+    return next(iter(common), None)
 
 
 def _parted(alone: Steps, run: Steps, allowed: float) -> int | None:

@@ -64,8 +64,8 @@ def make_record(session: Session, *, last_step_at: float, stopped: bool) -> RunR
             compute_s=times[1],
             step_s=times[2],
         )
-        for gpu_type, builder in sorted(session.profiles.builders.items())
-        for key, times in builder.rows.items()
+        for gpu_type, measured in sorted(session.profiles.times.items())
+        for key, times in measured.means.items()
     ]
     return RunRecord(
         contract=session.config.contract,
@@ -126,7 +126,7 @@ def recall_times(session: Session, record: RunRecord) -> None:
     """Let `session` know the step times that the run has measured so far."""
     for row in record.profile:
         key = ProfileKey(row.num_nodes, row.num_racks, row.num_replicas, row.atomic)
-        session.profiles.builder(row.gpu_type).rows[key] = (
+        session.profiles.of(row.gpu_type).means[key] = (
             row.count,
             row.compute_s,
             row.step_s,

@@ -122,6 +122,7 @@ class StepFlags:
     step of the epoch is left. step: how many were done. skipped: which of those since
     the last consensus had no backward, a power of two for each; backwards: how many
     exchanged gradients in them.
+    dealt, dealt_sqr: what was dealt of a stream, as a number, and its square.
     noise: the script has asked for the noise scale.
     further: norms of the models that are trained beside the first. computed: how long
     each rank computed last, in seconds, a row with a number of one's own in one's own
@@ -137,6 +138,8 @@ class StepFlags:
     rescale: float = 0.0
     stride: float = 0.0
     noise: float = 0.0
+    dealt: float = 0.0
+    dealt_sqr: float = 0.0
     batch: BatchConfig | None = None
     norms: NormSums = field(default_factory=NormSums)
     fingerprint: Fingerprint = field(default_factory=Fingerprint)

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import all_gather
 
 from coadapt.model import InputError
 from coadapt.train.group.group import Group, gather_all
@@ -62,7 +63,7 @@ class _GatherRows(torch.autograd.Function):
         own = tensor.new_zeros((longest, *tensor.shape[1:]))
         own[: counts[rank]] = tensor[: counts[rank]]
         parts = [torch.empty_like(own) for _ in counts]
-        dist.all_gather(parts, own)
+        all_gather(parts, own)
         rows = [part[:count] for part, count in zip(parts, counts, strict=True)]
         rows[rank] = tensor  # of a stand-in, too
         return torch.cat(rows)

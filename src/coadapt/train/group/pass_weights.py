@@ -33,6 +33,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import all_gather
 
 from coadapt.model import InputError
 from coadapt.train.group.group import Group
@@ -227,7 +228,7 @@ class PassWeights:
         own = [float(step), float(self._number), float(self._weighs), self._sum]
         told = torch.tensor(own, dtype=torch.float64, device=group.device)
         rows = [torch.empty_like(told) for _ in range(group.size)]
-        dist.all_gather(rows, told)
+        all_gather(rows, told)
         words = [
             _Word(int(at), int(number), bool(weighs), weight)
             for at, number, weighs, weight in (row.tolist() for row in rows)

@@ -272,8 +272,8 @@ class HostedRun:
         here, so none is.
         """
         pass_s = sample.step_s / self._num_passes
-        builder = self._session.profiles.builder(self._session.gpu_type)
-        builder.add(sample.placement, sample.atomic, pass_s, pass_s)
+        times = self._session.profiles.of(self._session.gpu_type)
+        times.add(sample.placement, sample.atomic, pass_s, pass_s)
 
     def _notes_file(self) -> Path | None:
         folder = self.config.checkpoint_dir

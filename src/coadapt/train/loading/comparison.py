@@ -42,7 +42,7 @@ def compare_streams(session: Session, dataset: object, rows: Sequence[Row]) -> N
     all_rows = gather_all(session.group, rows)
     if all(other == all_rows[0] for other in all_rows):
         return
-    readings = gather_all(session.group, _read_again(session, dataset, rows))
+    readings = gather_all(session.group, read_again(session, dataset, rows))
     unlike = why_unlike(readings)
     if unlike is not None:
         raise InputError(STREAM, unlike.given, unlike.allowed)
@@ -81,7 +81,7 @@ def first_of(passes: Iterator[Fetched]) -> list[Fetched]:
         raise InputError("webdataset", "no nodesplitter", allowed) from error
 
 
-def _read_again(session: Session, dataset: object, rows: Sequence[Row]) -> Reading:
+def read_again(session: Session, dataset: object, rows: Sequence[Row]) -> Reading:
     """Return `rows` and what two readings of the stream's beginning, on copies of it,
     have in common.
     """

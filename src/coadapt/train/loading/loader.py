@@ -27,6 +27,7 @@ from coadapt.train.loading.fetch import (
 )
 from coadapt.train.loading.own_order import OwnOrder, ScriptSampler
 from coadapt.train.rng import draw_as_iterators_do
+from coadapt.train.samples.alike import Row
 from coadapt.train.samples.order import Pass, SampleOrder
 from coadapt.train.samples.stream import RESUME_WAYS
 from coadapt.train.session import Session
@@ -43,6 +44,10 @@ class Boundary(Protocol):
 
     def begin_pass(self, current: Pass) -> None:
         """The loop's body is about to run."""
+        ...
+
+    def compare(self, dataset: object, rows: Sequence[Row]) -> None:
+        """Compare these of the stream `dataset`, in the step that is about to run."""
         ...
 
     def end_step(self) -> None:
@@ -345,6 +350,8 @@ class ElasticLoader:
                 logger.info("%s", fetched.note)
             session.figures.validation = None  # one may have been left half-way
             self._boundary.begin_pass(current)
+            if fetched.rows and self._source.compare:
+                self._boundary.compare(self.dataset, fetched.rows)
             yield fetched.data
             if current.synchronising:
                 session.progress.index += current.step_samples

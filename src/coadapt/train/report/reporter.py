@@ -15,7 +15,7 @@ from typing import Protocol
 
 from coadapt.model import BatchConfig, InputError, KinTimes, ThroughputParams
 from coadapt.model.wire import from_json, to_json
-from coadapt.train.batch.tuning import RunSnapshot, tune
+from coadapt.train.batch.tuning import RunSnapshot, choose_batch, fit
 from coadapt.train.rescale.pause import Pause
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Reporter:
 
     def _choose(self, item: RunSnapshot) -> BatchConfig | None:
         try:
-            return tune(item, self._kin_times).batch
+            return choose_batch(item, self._kin_times)
         except Exception:
             logger.exception(
                 "no choice of a batch; training goes on with the present one"
@@ -150,15 +150,15 @@ class Reporter:
 
     def _report(self, item: RunSnapshot) -> None:
         try:
-            tuning = tune(item, self._kin_times)
+            fitted = fit(item)
         except Exception:
             # The thread must live: later snapshots may do, and the pause of a change is
             # still to be told.
             logger.exception("no report from this snapshot; training goes on")
             return
         with self._wake:
-            self._params = tuning.params
-        self._send("reports", {"report": to_json(tuning.report)})
+            self._params = fitted.params
+        self._send("reports", {"report": to_json(fitted.report)})
 
     def _send(self, path: str, body: dict[str, object]) -> bool:
         """Return whether it is done with: delivered, or refused."""

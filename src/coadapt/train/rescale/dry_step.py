@@ -40,12 +40,14 @@ import torch
 from torch import Tensor, nn
 
 from coadapt.goodput.batch import split_total
+from coadapt.model import InputError
 from coadapt.model.rescale import RescaleOrder
 from coadapt.train.checkpoint.writer import copy_to_host
 from coadapt.train.memory_ceiling import is_out_of_memory
 from coadapt.train.nested import map_leaves, tensors_in
 from coadapt.train.rng import restore_rng, rng_state
 from coadapt.train.session import Session
+from coadapt.train.wrappers.raw_gather import check_shares
 from coadapt.train.wrappers.trained import TrainedPair
 
 logger = logging.getLogger(__name__)
@@ -117,6 +119,7 @@ class CallNotes:
                 **_call_of(pair.model.module, args, kwargs, self._session.group.device),
                 "num_samples": current.num_samples,
                 "total": self._session.data.batch.total,
+                "raw_gather": self._session.raw_gather,
             }
 
         return note
@@ -224,7 +227,9 @@ class DryStep:
     ) -> list[str]:
         """Return what could not be tried of one model."""
         noted = cast("int", call["num_samples"])
-        own = self._own_samples(cast("int", call["total"]), order)
+        total = cast("int", call["total"])
+        own = self._own_samples(total, order)
+        _check_gathers(str(call.get("raw_gather", "")), total, order)
         num_samples = min(noted, own)
         error = self._failure(pair, call, num_samples)
         if error is None:
@@ -287,6 +292,18 @@ class DryStep:
             buckets.clear()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+
+
+def _check_gathers(name: str, total: int, order: RescaleOrder) -> None:
+    """Raise DryStepError where torch's gather `name` needs shares of equal size."""
+    try:
+        check_shares(
+            name,
+            total if order.batch is None else order.batch.total,
+            len(order.members),
+        )
+    except InputError as error:
+        raise DryStepError(f"before joining: {error}") from None
 
 
 def _sure(what: str, error: Exception) -> str:

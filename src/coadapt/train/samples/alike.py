@@ -130,6 +130,28 @@ def why_unlike(readings: Sequence[Reading]) -> Unlike | None:
     return Unlike(split, f"{WHOLE}; {SEED}")
 
 
+def why_later_unlike(
+    seen: Sequence[tuple[Sequence[Row], frozenset[str] | None]],
+) -> Unlike | None:
+    """Return how streams differ that began alike; None where they only augment.
+
+    seen: of each replica, rows of one step, and the steady parts as of `Reading`.
+    """
+    given = "other samples of a stream that began alike"
+    if any(parts is None for _, parts in seen):
+        return Unlike(given, f"{SEED}; {WHOLE}; {TRUST}")
+    steady = frozenset.intersection(*(parts or frozenset() for _, parts in seen))
+    rows = [_only(own, steady) for own, _ in seen]
+    if steady and all(own == rows[0] for own in rows):
+        return None
+    return Unlike(given, f"{SEED}; {WHOLE}")
+
+
+def only_parts(rows: Sequence[Row], names: frozenset[str] | None) -> Sequence[Row]:
+    """Return `rows` with the parts of these names only; None: with all."""
+    return rows if names is None else _only(rows, names)
+
+
 def steady_parts(one: Sequence[Row], other: Sequence[Row]) -> frozenset[str]:
     """Return the parts that are equal in two readings of the same samples."""
     if len(one) != len(other):

@@ -261,7 +261,7 @@ class ShardReader(Generic[S, T]):
             self.index += size
             after = StreamPosition(over=not self._step_size(cut))
             # All replicas run equally many passes, so the largest share counts.
-            rows = [{"lanes": self._digest()}] if cut.compared(number) else ()
+            rows = [{"lanes": self._digest()}] if cut.compared(number) > 1 else ()
             largest = max(Counter(lane % cut.num_replicas for lane in lanes).values())
             num_passes = _num_passes(largest, cut, cut.batch_of(number, size))
             for current in cut_share(0, len(own), num_passes, step_samples=size):

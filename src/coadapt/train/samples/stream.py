@@ -18,13 +18,16 @@ from torch import Tensor
 
 from coadapt.model import BatchConfig
 from coadapt.train.rng import restore_rng, rng_state
-from coadapt.train.samples.alike import Row, rows_of
+from coadapt.train.samples.alike import COMPARED, Row, rows_of
 from coadapt.train.samples.order import STAND_IN, Pass, cut_step
 from coadapt.train.samples.pace import cut_in_two
 
 # How to come back into the middle of a stream: by its own state, if it has one (auto:
 # and if that was seen to lead to the right sample), or by reading it from its start.
 RESUME_WAYS = ("auto", "state", "reading")
+
+# Steps between two samples that the replicas compare after those at the beginning.
+COMPARE_EVERY = 16
 
 _END = object()
 
@@ -89,11 +92,15 @@ class Cut:
             else self.batch
         )
 
-    def compared(self, number: int) -> bool:
-        """Return whether the replicas compare the samples of the step `number` after
-        the first one.
+    def compared(self, number: int) -> int:
+        """Return how many samples of the step `number` after the first the replicas
+        compare.
         """
-        return number == 0 and self.num_replicas > 1
+        if self.num_replicas == 1:
+            return 0
+        if number == 0:
+            return COMPARED
+        return int((self.step + number) % COMPARE_EVERY == 0)
 
 
 class PassReader(Protocol):
@@ -156,7 +163,7 @@ class StreamReader:
                 return
             batch = cut.batch_of(number, len(samples))
             begin = self.index
-            rows = rows_of(samples) if cut.compared(number) else ()
+            rows = rows_of(samples[: cut.compared(number)])
             self.index += len(samples)
             after = self._look_ahead(cut)
             for current in cut_step(

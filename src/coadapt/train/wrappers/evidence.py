@@ -51,6 +51,8 @@ class Evidence:
         # script knows it.
         self.kept: Callable[[], Sequence[object]] = list
         self.num_samples: Callable[[], int] = int
+        # Called with the gradients that a step is about to use.
+        self.change_gradients: Callable[[Sequence[Tensor]], None] = lambda _: None
         self._losses: list[tuple[int, float]] = []
         self._gradient = (0.0, 0.0)
         self._draws: set[str] = set()
@@ -115,6 +117,8 @@ class Evidence:
             self._touched |= self._after_update != _total(self.parameters())
         grads = [item.grad for item in self.parameters() if item.grad is not None]
         self._gradient = (_mixed(grads), _norm(grads))
+        with torch.no_grad():
+            self.change_gradients(grads)
 
     def _after_any_optimizer(
         self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object

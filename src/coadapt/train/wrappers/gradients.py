@@ -113,6 +113,10 @@ class StepGradients:
         """Return whether losses are summed over samples."""
         return self._sums
 
+    def parameters(self) -> Sequence[Tensor]:
+        """Return the parameters of the model, or this replica's parts of them."""
+        return self._parameters
+
     def covers(self, parameters: Iterable[Tensor]) -> bool:
         """Return whether these are the parameters of the model, no more and no
         fewer.

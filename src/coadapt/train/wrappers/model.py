@@ -32,6 +32,10 @@ _INIT_SYNC = "init_sync" in inspect.signature(DistributedDataParallel).parameter
 IGNORED = "_ddp_params_and_buffers_to_ignore"
 
 
+# What torch.compile puts before the names of a module's parameters.
+COMPILED = "_orig_mod."
+
+
 class ElasticModel(nn.Module):
     """Behaves like `module`; in training mode, gradients are those of all replicas'
     samples.
@@ -56,6 +60,7 @@ class ElasticModel(nn.Module):
         """
         super().__init__()
         self.module = module
+        self.register_load_state_dict_pre_hook(_as_part)  # type: ignore[no-untyped-call]  # torch's own
         self._session = session
         self._gradients = gradients
         self.ddp_given = ddp
@@ -210,7 +215,10 @@ class ElasticModel(nn.Module):
         return output
 
     def state_dict(self, *args: object, **kwargs: object) -> dict[str, object]:  # type: ignore[override]  # torch overloads it
-        return self.module.state_dict(*args, **kwargs)  # type: ignore[call-overload, no-any-return]  # passed through
+        state: dict[str, object] = self.module.state_dict(*args, **kwargs)  # type: ignore[call-overload]  # passed through
+        prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
+        _make_plain(state, str(prefix))
+        return state
 
     def load_state_dict(
         self, state_dict: Mapping[str, object], *args: object, **kwargs: object
@@ -219,12 +227,14 @@ class ElasticModel(nn.Module):
         from the whole.
         """
         own = self.module.state_dict(keep_vars=True)
-        state = {
-            name: _for_own(value, own[name])
-            if isinstance(value, Tensor) and name in own
-            else value
-            for name, value in state_dict.items()
-        }
+        names = {_plain(name): name for name in own}
+        state: dict[str, object] = {}
+        for key, value in state_dict.items():
+            name = names.get(_plain(key), key)
+            if isinstance(value, Tensor) and name in own:
+                state[name] = _for_own(value, own[name])
+            else:
+                state[name] = value
         return self.module.load_state_dict(state, *args, **kwargs)  # type: ignore[arg-type]  # passed through
 
     def full_state_dict(self) -> dict[str, object]:
@@ -304,6 +314,31 @@ class ElasticModel(nn.Module):
         replica = DistributedDataParallel(self.module, device_ids=ids, **options)  # type: ignore[arg-type]  # the user's
         replica.register_comm_hook(self._gradients, StepGradients.exchange)
         return replica
+
+
+def _as_part(
+    _model: nn.Module, state: dict[str, object], prefix: str, *_: object
+) -> None:
+    """Let a module around this one (torch.compile) load what it saved."""
+    for name in [name for name in state if name.startswith(prefix)]:
+        state[f"{prefix}module.{name[len(prefix) :]}"] = state.pop(name)
+
+
+def _plain(name: str) -> str:
+    return name.replace(COMPILED, "")
+
+
+def _make_plain(state: dict[str, object], prefix: str) -> None:
+    """Drop what torch.compile adds to names after `prefix`, in place."""
+    for names in (state, getattr(state, "_metadata", {})):
+        if not any(COMPILED in name[len(prefix) :] for name in names):
+            continue
+        items = list(names.items())
+        names.clear()
+        for name, value in items:
+            own = name.startswith(prefix)
+            plain = prefix + _plain(name[len(prefix) :]) if own else name
+            names[plain] = value
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from coadapt.model import InputError
 from coadapt.train.dtensors import shard_like
 from coadapt.train.noise.scaling_rules import BatchScale, Scaled, ScalingRule
 from coadapt.train.session import Session
+from coadapt.train.wrappers.finite import WHAT, FiniteLook
 from coadapt.train.wrappers.gradients import StepGradients
 from coadapt.train.wrappers.hidden_state import WholeState
 
@@ -85,6 +86,7 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._said: tuple[BatchScale | None, Scaled] = (None, UNSCALED)
         # Called before each step, once the gradients are those of the step.
         self.before_step: Callable[[], None] = lambda: None
+        self._finite = FiniteLook(gradients.parameters, self._tell_not_finite)
         self._whole = WholeState(inner)
         self._stepping = False
         self._watch_inner()
@@ -131,6 +133,7 @@ class ElasticOptimizer(torch.optim.Optimizer):
         def finished() -> float:
             loss = closure()
             self._gradients.finish()
+            self._look()
             return loss
 
         with self._scaled(self._ruled()):
@@ -231,7 +234,22 @@ class ElasticOptimizer(torch.optim.Optimizer):
 
     def _begin(self) -> None:
         self._gradients.finish()
+        self._look()
         self.before_step()
+
+    def _look(self) -> None:
+        """See now and then whether the gradients of the step are finite.
+
+        Where a loss scaler seeks its scale, some are not (see `StepLoop`).
+        """
+        session = self._session
+        if session.current is None or session.trial or session.loss_scaled:
+            return
+        self._finite.look(session.progress.step + 1)
+
+    def _tell_not_finite(self, step: int) -> None:
+        first = self._session.group.rank == 0
+        self._session.figures.note_trouble(step, WHAT, speaks=first)
 
     def _ruled(self) -> Scaled:
         """Count a step; return what the rule says of it, UNSCALED itself where it

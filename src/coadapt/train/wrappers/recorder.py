@@ -121,6 +121,9 @@ class StepRecorder:
         self._before: dict[str, tuple[int, ...]] = {}
         self._parameters: list[nn.Parameter] = []
         self._first: list[Tensor] = []
+        self._chance = torch.Generator()
+        # Of autocast, as soon as the script uses it: the relative rounding error.
+        self._precision = 0.0
         self.sample_ids: Callable[[], Sequence[int]] = list
         self.dataset: object = None
         self.evidence = Evidence()
@@ -161,7 +164,29 @@ class StepRecorder:
         chance = torch.Generator().manual_seed(self._plan.seed)
         for item in self._parameters:
             signs = torch.randint(0, 2, item.shape, generator=chance) * 2.0 - 1.0
-            item.mul_(1.0 + self._plan.nudge * signs.to(item))
+            own = torch.finfo(item.dtype).eps if item.is_floating_point() else 0.0
+            nudge = self._plan.nudge
+            if own > torch.finfo(torch.float32).eps:
+                nudge = own
+            item.mul_(1.0 + nudge * signs.to(item))
+        # Under autocast, rounding happens in every step, and far above that of float32.
+        self._chance = chance
+        kind = self._session.group.device.type
+
+        def note_precision(_module: nn.Module, _args: object) -> None:
+            if torch.is_autocast_enabled(kind) and torch.is_grad_enabled():
+                self._precision = torch.finfo(torch.get_autocast_dtype(kind)).eps
+
+        nn.modules.module.register_module_forward_pre_hook(note_precision)
+        self.evidence.change_gradients = self._nudge_gradients
+
+    def _nudge_gradients(self, grads: Sequence[Tensor]) -> None:
+        """Change gradients calculated in low precision, as its rounding may."""
+        if not self._precision:
+            return
+        for grad in grads:
+            signs = torch.randint(0, 2, grad.shape, generator=self._chance) * 2.0 - 1.0
+            grad.mul_(1.0 + self._precision * signs.to(grad))
 
     @torch.no_grad()
     def _keep_still(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import all_gather
 
 # In place of a number of rows: no gradient at all, or a dense one (weights that another
 # layer uses as well).
@@ -53,7 +54,7 @@ def sum_sparse(parameters: Sequence[Tensor], num_replicas: int) -> None:
     device = parameters[0].device
     own = torch.tensor([_num_rows(grad) for grad in grads], device=device)
     told = [torch.empty_like(own) for _ in range(num_replicas)]
-    dist.all_gather(told, own)
+    all_gather(told, own)
     for parameter, grad, counts in zip(
         parameters, grads, torch.stack(told).t().tolist(), strict=True
     ):
@@ -91,8 +92,8 @@ def _sparse_sum(parameter: Tensor, grad: Tensor | None, counts: list[int]) -> Te
         values[: grad._nnz()] = grad.values()
     all_indices = [torch.empty_like(indices) for _ in counts]
     all_values = [torch.empty_like(values) for _ in counts]
-    dist.all_gather(all_indices, indices)
-    dist.all_gather(all_values, values)
+    all_gather(all_indices, indices)
+    all_gather(all_values, values)
     kept = [max(count, 0) for count in counts]
     where = torch.cat(
         [each[:count] for each, count in zip(all_indices, kept, strict=True)]

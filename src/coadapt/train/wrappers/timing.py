@@ -22,14 +22,17 @@ PASS_MIN_S = 1e-6
 
 
 class StepSample(NamedTuple):
-    """One measured synchronising pass. compute_s: without the wait for peers. step_s:
-    all of it. Seconds.
+    """One measured synchronising pass, in seconds.
+
+    compute_s: without the wait for peers. step_s: all of it. fetch_s: the wait for
+    data, which is part of both.
     """
 
     placement: Placement
     atomic: int
     compute_s: float
     step_s: float
+    fetch_s: float = 0.0
 
 
 class Stopwatch(Protocol[Mark]):
@@ -65,9 +68,7 @@ class CudaStopwatch:
 
 
 class PassTimer(Generic[Mark]):
-    """Collects the marks of a pass: started, gradients computed, gradients averaged,
-    ended.
-    """
+    """Collects the marks of a pass: started, fetched, computed, averaged, ended."""
 
     def __init__(
         self, stopwatch: Stopwatch[Mark], sink: Callable[[StepSample], None]
@@ -122,8 +123,12 @@ class PassTimer(Generic[Mark]):
             wait_s = (
                 self._stopwatch.seconds(marks["computed"], marks["averaged"]) or 0.0
             )
+        fetch_s = 0.0
+        if "fetched" in marks:
+            fetch_s = self._stopwatch.seconds(marks["started"], marks["fetched"]) or 0.0
         compute_s = max(step_s - wait_s, PASS_MIN_S)
-        self._sink(StepSample(placement, atomic, compute_s, max(step_s, compute_s)))
+        step_s = max(step_s, compute_s)
+        self._sink(StepSample(placement, atomic, compute_s, step_s, fetch_s))
         return True
 
 

@@ -32,6 +32,7 @@ from coadapt.train.wrappers.hidden_state import WholeState
 from coadapt.train.wrappers.model import ElasticModel
 from coadapt.train.wrappers.optimizer import ElasticOptimizer, check_optimizer
 from coadapt.train.wrappers.own_rule import OwnRule
+from coadapt.train.wrappers.raw_gather import RawGathers
 from coadapt.train.wrappers.recorder import StepRecorder
 from coadapt.train.wrappers.script_check import BesideCheck
 from coadapt.train.wrappers.timing import Timer
@@ -99,6 +100,7 @@ class TrainedPairs:
         self.recorder = None if folder is None else StepRecorder(session, folder)
         self.drift = DriftCheck(session)
         self.beside = BesideCheck(session)
+        self.gathers = RawGathers(session)
         self.unused = UnusedParameters(session)
         self.rule: OwnRule | None = None
         self._session = session
@@ -264,6 +266,7 @@ class TrainedPairs:
     def close(self) -> None:
         """The group is about to end: let go of it, and of what outlives it."""
         self.beside.close()
+        self.gathers.close()
         for pair in self._pairs:
             pair.gradients.check.close()
             pair.model.let_go()

@@ -1,0 +1,75 @@
+"""The replicas of a stream compare one sample of every few steps, in their consensus.
+
+`loading/comparison.py` compares what they begin with. Streams that part later (a
+shuffle without a seed, fetch processes that take turns in another order) would train
+some samples twice and others never.
+"""
+
+import logging
+import zlib
+from collections.abc import Sequence
+
+from coadapt.train.group.group import gather_all
+from coadapt.train.loading.comparison import STREAM, read_again
+from coadapt.train.samples.alike import Row, only_parts, why_later_unlike
+from coadapt.train.session import Session
+
+logger = logging.getLogger(__name__)
+
+# Squares of such numbers, and their sums over replicas, are exact in float64.
+HASH_BITS = 20
+
+
+class LateComparison:
+    """Every replica calls alike: `note` before a step, `take` and `judge` between."""
+
+    def __init__(self, session: Session) -> None:
+        self.dataset: object = None
+        self._session = session
+        self._noted: tuple[int, Sequence[Row]] | None = None
+        self._taken: tuple[int, Sequence[Row]] | None = None
+        # The parts of a sample that are compared, once it was seen that others vary.
+        self._parts: frozenset[str] | None = None
+        self._over = False
+
+    def note(self, rows: Sequence[Row]) -> None:
+        """Compare these, of the step that is about to run."""
+        self._noted = (self._session.progress.step, rows)
+
+    def take(self) -> float:
+        """Return a number that tells what was noted, 0 where nothing was."""
+        self._taken = None if self._over else self._noted
+        self._noted = None
+        if self._taken is None:
+            return 0.0
+        step, rows = self._taken
+        told = [sorted(row.items()) for row in only_parts(rows, self._parts)]
+        return float(zlib.crc32(repr((step, told)).encode()) >> (32 - HASH_BITS) | 1)
+
+    def judge(self, total: float, squares: float) -> None:
+        """Say what differs, once. total, squares: over the replicas, of what `take`
+        returned. Collective.
+        """
+        size = self._session.group.size
+        if self._taken is None or size * int(squares) == int(total) ** 2:
+            return
+        step, rows = self._taken
+        steady = read_again(self._session, self.dataset, rows).steady
+        told = gather_all(self._session.group, (step, rows, steady))
+        if len({number for number, _, _ in told}) > 1:
+            return  # not of the same step: the replicas do not wait for each other
+        unlike = why_later_unlike([(seen, parts) for _, seen, parts in told])
+        if unlike is None:
+            parts = [parts or frozenset() for _, _, parts in told]
+            self._parts = frozenset.intersection(*parts)
+            return
+        self._over = True
+        if self._session.group.rank == 0:
+            logger.warning(
+                "step %d: %s: replicas get %s: some come twice, others never; allowed: "
+                "%s",
+                step + 1,
+                STREAM,
+                unlike.given,
+                unlike.allowed,
+            )
