@@ -128,7 +128,9 @@ class Run:
         """Whether another seed gives another run: the workload or the policy draws by
         it.
         """
-        return self.source.drawn or policy_draws(self.policy)
+        market = self.config.market
+        loses = market is not None and any(each.hazard_per_h for each in market.offers)
+        return self.source.drawn or policy_draws(self.policy) or loses
 
 
 def sweep(

@@ -28,6 +28,13 @@ from coadapt.cli.research.inputs import (
     read_policies,
     read_sources,
 )
+from coadapt.cli.research.markets import (
+    OffersOption,
+    SizersOption,
+    config_with,
+    print_costs,
+    read_markets,
+)
 from coadapt.cli.research.playing import play, stdout_kept
 from coadapt.model import InputError, Node
 from coadapt.model.errors import require
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
     from coadapt.sim.comparison.comparison import Comparison
     from coadapt.sim.comparison.figures import Estimate
     from coadapt.sim.experiment import ExperimentConfig
+    from coadapt.sim.market.terms import MarketTerms
     from coadapt.sim.sweep import Source
 
 RESULTS = "results.jsonl"
@@ -88,6 +96,8 @@ def compare(
     reaction_s: ReactionOption = None,
     report_s: ReportsOption = None,
     interference: InterferenceOption = 0.0,
+    offer: OffersOption = None,
+    sizer: SizersOption = None,
     format_name: FormatOption = None,
     skip_bad: SkipBadOption = False,
     whole_gpus: WholeGpusOption = False,
@@ -144,8 +154,25 @@ def compare(
     )
     formats = _formats(sources) if as_published else {}
     _check_published(as_published, config)
+    markets = read_markets(offer, sizer)
+    if markets and (cluster or as_published):
+        raise InputError("--offer", "beside --cluster or --as-published", "one of them")
     cases = []
+    for sizer_name, market in markets.items():
+        check_cluster(sources.values(), market.largest, skip_too_large=skip_too_large)
+        cases += _cases(
+            sources,
+            policies,
+            {sizer_name: market.largest},
+            seeds,
+            config,
+            market=market,
+            skips_too_large=skip_too_large,
+            published="",
+        )
     for trace, source in sources.items():
+        if markets:
+            break
         published = formats.get(trace, "")
         usual = terms_of(published).cluster if published else "16x4"
         nodes = _clusters(cluster or [usual])
@@ -167,7 +194,22 @@ def compare(
     _write(comparison, out, table)
     if as_published:
         _tell_published(comparison, out, table, as_json)
+    if markets and not as_json:
+        print_costs(_cost_rows(comparison))
     _tell(comparison, out, as_json)
+
+
+def _cost_rows(comparison: "Comparison") -> list[dict[str, object]]:
+    """Return the mean figures over seeds of each policy under each sizer."""
+    rows: list[dict[str, object]] = []
+    for trace, sizer in comparison.parts:
+        for policy in comparison.policies:
+            means = comparison.means(trace, sizer, policy)
+            if means:
+                figures = {name: each.mean for name, each in means.items()}
+                name = {"trace": trace, "policy": policy, "sizer": sizer}
+                rows.append({**name, **figures})
+    return rows
 
 
 def _formats(sources: Mapping[str, "Source"]) -> dict[str, str]:
@@ -235,6 +277,7 @@ def _cases(
     num_seeds: int,
     config: "ExperimentConfig",
     *,
+    market: "MarketTerms | None" = None,
     skips_too_large: bool,
     published: str,
 ) -> list["Case"]:
@@ -249,7 +292,7 @@ def _cases(
                 policy=policy,
                 seed=seed,
                 cluster=nodes,
-                config=config,
+                config=config_with(config, market, seed),
                 skips_too_large=skips_too_large,
                 published=published,
             ),

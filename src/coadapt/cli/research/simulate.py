@@ -30,11 +30,19 @@ from coadapt.cli.research.inputs import (
     read_policies,
     read_sources,
 )
+from coadapt.cli.research.markets import (
+    OffersOption,
+    SizersOption,
+    config_with,
+    print_costs,
+    read_markets,
+)
 from coadapt.cli.research.playing import play, stdout_kept
 from coadapt.model import InputError, Node
 
 if TYPE_CHECKING:
     from coadapt.sim.experiment import ExperimentConfig, RunResult
+    from coadapt.sim.market.terms import MarketTerms
     from coadapt.sim.sweep import Run, Source
 
 # The report page shows one run of each trace and policy, that of this seed.
@@ -68,6 +76,8 @@ FIGURES = (
     "rho_isolated_max",
     "unfair_isolated_share",
 )
+# Those of a run whose nodes are bought, besides.
+COST_FIGURES = ("cost", "node_hours", "idle_node_hours", "num_nodes_lost")
 
 
 def simulate(
@@ -107,6 +117,8 @@ def simulate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of a table.")
     ] = False,
+    offer: OffersOption = None,
+    sizer: SizersOption = None,
     report: Annotated[
         Path | None, typer.Option(help="Write a self-contained HTML page here.")
     ] = None,
@@ -138,7 +150,10 @@ def simulate(
     if report is not None and not report.parent.is_dir():
         raise InputError("--report", str(report), "a file in a directory that exists")
     check_format(table)
+    markets = read_markets(offer, sizer)
     nodes = parse_cluster(cluster)
+    if markets:
+        nodes = next(iter(markets.values())).largest
     sources = read_sources(
         workloads,
         profiles,
@@ -152,6 +167,7 @@ def simulate(
         seeds,
         cluster=nodes,
         config=config,
+        markets=tuple(markets.values()) or (None,),
         reported=report is not None,
         skips_too_large=skip_too_large,
     )
@@ -171,10 +187,25 @@ def simulate(
         _write_tables(out, table, [found[run] for run in played])
     # An entry for each seed that was asked for, copies too.
     results = [found[run] if run in found else _copy(found, run) for run in runs]
+    if markets:
+        results = [_named_by_sizer(result) for result in results]
     if as_json:
         typer.echo(json.dumps({"results": [entry(result) for result in results]}))
+    elif markets:
+        print_costs([_cost_row(result) for result in results if not result.seed])
     else:
         _print_tables(results)
+
+
+def _named_by_sizer(result: "RunResult") -> "RunResult":
+    """Return the result of a run with nodes for sale under the name of both choices."""
+    return replace(result, policy=f"{result.policy} / {result.sizer}")
+
+
+def _cost_row(result: "RunResult") -> dict[str, object]:
+    policy = result.policy.removesuffix(f" / {result.sizer}")
+    name = {"trace": result.trace, "policy": policy, "sizer": result.sizer}
+    return {**name, **asdict(result.metrics)}
 
 
 def _copy(found: Mapping["Run", "RunResult"], run: "Run") -> "RunResult":
@@ -235,6 +266,8 @@ def entry(result: "RunResult") -> dict[str, str | int | float]:
         "peak_rss_mb": result.peak_rss_mb,
     }
     figures = {name: known[name] for name in FIGURES}
+    if result.costs is not None:
+        figures |= {name: known[name] for name in COST_FIGURES}
     return {
         "trace": result.trace,
         "policy": result.policy,
@@ -250,6 +283,7 @@ def _runs(
     *,
     cluster: tuple[Node, ...],
     config: "ExperimentConfig",
+    markets: "Sequence[MarketTerms | None]",
     reported: bool,
     skips_too_large: bool,
 ) -> list["Run"]:
@@ -262,12 +296,13 @@ def _runs(
             policy=policy,
             seed=seed,
             cluster=cluster,
-            config=config,
+            config=config_with(config, market, seed),
             keeps_history=reported and seed == REPORT_SEED,
             skips_too_large=skips_too_large,
         )
         for trace, source in sources.items()
         for policy in policies
+        for market in markets
         for seed in range(num_seeds)
     ]
 

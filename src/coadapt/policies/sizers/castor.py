@@ -43,7 +43,7 @@ from coadapt.policies.sizers.curves import (
     is_timed,
     progress_left,
 )
-from coadapt.policies.sizers.growth import most_for
+from coadapt.policies.sizers.growth import least_gpus, most_for
 from coadapt.policies.sizers.offers import (
     all_within,
     cheapest_first,
@@ -192,7 +192,7 @@ class CastorSizer:
     def _on_type(
         self, job: JobView, view: SizingView, pool: Pool, factor: float, gpu_type: str
     ) -> _Choice:
-        least = job.spec.replicas.min
+        least = least_gpus(job)
         most = most_for(job, pool.offer)
         curve_K = best_up_to(goodput_curve(job, pool.offer, most))
         price = spot_price(pool)
@@ -440,7 +440,7 @@ def _left(job: JobView, at: float, curve_K: FloatArray) -> float:
         return left
     started = job.usage.started_at
     age_s = LEFT_MIN_S if started is None else max(at - started, LEFT_MIN_S)
-    held = max(job.allocation.num_replicas, job.spec.replicas.min)
+    held = max(job.allocation.num_replicas, least_gpus(job))
     return age_s * float(curve_K[min(held, len(curve_K)) - 1])
 
 

@@ -52,12 +52,14 @@ def goodput_curve(job: JobView, offer: Offer, most: int) -> FloatArray:
 
 
 def throughput_curve(job: JobView, offer: Offer, most: int) -> FloatArray:
-    """Return samples per second at the batch that is fastest, as if each
-    counted alike.
+    """Return samples per second at the fastest batch, as if each sample counted alike.
+
+    The batch grows with the GPUs, up to what fits on each, without accumulation.
     """
+    batch = replace(job.spec.batch, accumulation=False)
     blind = replace(
         job,
-        spec=replace(job.spec, efficiency=EfficiencySpec()),
+        spec=replace(job.spec, batch=batch, efficiency=EfficiencySpec()),
         measured=replace(job.measured, grad=NO_LOSS),
     )
     return goodput_curve(blind, offer, most)

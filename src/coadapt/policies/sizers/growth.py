@@ -4,7 +4,7 @@ job, summed.
 
 from collections.abc import Callable, Mapping
 
-from coadapt.model import JobId, JobView
+from coadapt.model import JobId, JobView, RescaleContract
 from coadapt.model.offer import Offer, Pool, SizingView
 from coadapt.policies.sizers.curves import FloatArray, is_timed, usable_gpus
 from coadapt.policies.sizers.offers import cheapest_first, types_allowed
@@ -13,6 +13,15 @@ from coadapt.policies.sizers.offers import cheapest_first, types_allowed
 EXPLORE = 2.0
 
 Curve = Callable[[JobView, Offer, int], FloatArray]
+
+
+def least_gpus(job: JobView) -> int:
+    """Return the fewest GPUs that the job runs on; a frozen job has what it
+    requested.
+    """
+    limits = job.spec.replicas
+    frozen = job.spec.contract is RescaleContract.FROZEN
+    return limits.requested if frozen else limits.min
 
 
 def offer_for(job: JobView, pools: tuple[Pool, ...]) -> Offer | None:
@@ -35,7 +44,7 @@ def most_for(job: JobView, offer: Offer) -> int:
     ones.
     """
     capped = usable_gpus(job, EXPLORE)
-    return max(min(capped, offer.most * offer.num_gpus), job.spec.replicas.min)
+    return max(min(capped, offer.most * offer.num_gpus), least_gpus(job))
 
 
 def wanted_by_types(

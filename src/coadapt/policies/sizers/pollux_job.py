@@ -19,7 +19,12 @@ from coadapt.policies.sizers.curves import (
     goodput_curve,
     is_timed,
 )
-from coadapt.policies.sizers.growth import most_for, offer_for, wanted_by_types
+from coadapt.policies.sizers.growth import (
+    least_gpus,
+    most_for,
+    offer_for,
+    wanted_by_types,
+)
 from coadapt.policies.sizers.offers import all_within, in_words, nodes_for
 
 UPPER = 2.0 / 3.0  # U of the paper
@@ -76,7 +81,7 @@ class PolluxJob:
         """Return the GPUs that the job is to have, and the ratio on those
         that it has.
         """
-        least = job.spec.replicas.min
+        least = least_gpus(job)
         held = max(job.allocation.num_replicas, least)
         if not is_timed(job, offer.gpu_type):
             return float(held), None

@@ -27,7 +27,12 @@ from coadapt.policies.sizers.curves import (
     goodput_curve,
     is_timed,
 )
-from coadapt.policies.sizers.growth import most_for, offer_for, wanted_by_types
+from coadapt.policies.sizers.growth import (
+    least_gpus,
+    most_for,
+    offer_for,
+    wanted_by_types,
+)
 from coadapt.policies.sizers.offers import all_within, in_words, nodes_for
 
 # The artifact's band, and over how many decisions it averages.
@@ -72,7 +77,7 @@ class PolluxUtility:
         # A job that cannot run on what there is needs a first node, band or no band.
         first = nodes_for(
             view.pools,
-            wanted_by_types(view, {jobs[0].id: float(jobs[0].spec.replicas.min)}),
+            wanted_by_types(view, {jobs[0].id: float(least_gpus(jobs[0]))}),
         )
         kept = {name: max(count, coming[name]) for name, count in first.items()}
         nodes = all_within(view.pools, kept)
@@ -128,7 +133,7 @@ class PolluxUtility:
         """
         offer = offer_for(job, view.pools)
         assert offer is not None
-        least = job.spec.replicas.min
+        least = least_gpus(job)
         if not is_timed(job, offer.gpu_type):
             return np.ones(least)
         curve_K = best_up_to(goodput_curve(job, offer, most_for(job, offer)))

@@ -3,11 +3,10 @@
 """
 
 # Or et al. add workers while the throughput that the last ones added, over the mean
-# throughput of a worker before, is above a threshold: (R(k + d) - R(k)) / d over R(k) /
-# k. The batch grows with the workers, and every sample counts alike, so the answer does
-# not change in the course of training: the cluster is large from the start. Their value
-# of the threshold is not known to us; the default here is Pollux's L, so that both
-# rules stop at the same loss and differ only in what they measure.
+# throughput of a worker before, is above a threshold: (R(k + d) - R(k)) / d over
+# R(k) / k. The batch grows with the workers, and every sample counts alike, so the
+# answer does not change in the course of training: the cluster is large from the start.
+# Their threshold is not known to us; the default here is our choice.
 
 from typing import ClassVar
 
@@ -15,7 +14,12 @@ from coadapt.model import JobView
 from coadapt.model.offer import Offer, Sizing, SizingView
 from coadapt.policies.sizers.base import SizerCard
 from coadapt.policies.sizers.curves import best_up_to, is_timed, throughput_curve
-from coadapt.policies.sizers.growth import most_for, offer_for, wanted_by_types
+from coadapt.policies.sizers.growth import (
+    least_gpus,
+    most_for,
+    offer_for,
+    wanted_by_types,
+)
 from coadapt.policies.sizers.offers import all_within, in_words, nodes_for
 
 THRESHOLD = 0.5
@@ -55,7 +59,7 @@ class Throughput:
         return Sizing(nodes=nodes, reason=reason)
 
     def _gpus(self, job: JobView, offer: Offer) -> int:
-        least = job.spec.replicas.min
+        least = least_gpus(job)
         if not is_timed(job, offer.gpu_type):
             return max(job.allocation.num_replicas, least)
         most = most_for(job, offer)
