@@ -145,6 +145,7 @@ def main() -> None:
     )
     process.start()
     url = ours.recv()
+    print(url, flush=True)
     figures: dict[str, object] = {"p99_ms_without_a_page": p99_ms(url)}
     with chromium() as browser:
         for path, ready in (
@@ -175,6 +176,7 @@ def main() -> None:
                 context.close()
             figures[f"{path} seconds"] = [round(each, 3) for each in seconds]
             figures[f"{path} bytes"] = max(sizes)
+            print(path, seconds, max(sizes), flush=True)
         page = browser.new_page()
         page.goto(f"{url}/#token={TOKEN}&to=/")
         page.wait_for_selector(".nodes li")

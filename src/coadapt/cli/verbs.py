@@ -43,6 +43,10 @@ VERBS: Mapping[str, Verb] = {
         module="jobs.describe",
         help="Show one job: state, reason, GPUs, batch, progress.",
     ),
+    "explain": Verb(
+        module="forecast.explain",
+        help="Say when a job starts and ends, and what would help.",
+    ),
     "logs": Verb(module="jobs.logs", help="Show a job's log."),
     "wait": Verb(module="jobs.wait", help="Wait until jobs have ended."),
     "cancel": Verb(module="jobs.cancel", help="Cancel jobs."),
@@ -77,6 +81,10 @@ VERBS: Mapping[str, Verb] = {
     ),
     "compare": Verb(
         module="research.compare", help="Compare policies on workloads and clusters."
+    ),
+    "what-if": Verb(
+        module="forecast.what_if",
+        help="Compare futures of the live jobs: as it is, and with a change.",
     ),
     "check": Verb(
         module="jobs.check",

@@ -277,8 +277,13 @@ class JobIndex:
 
     def ended_page(self, query: EndedQuery) -> list[EndedJob]:
         """Return ended jobs in the order of their submission."""
-        where = ["state IN (" + ",".join("?" * len(query.states)) + ")"]
-        given: list[object] = [*sorted(state.value for state in query.states)]
+        where: list[str] = []
+        given: list[object] = []
+        if query.states != ENDED:
+            # The sign keeps SQLite from the index by state, after which it would sort
+            # all jobs instead of reading one page in order.
+            where.append("+state IN (" + ",".join("?" * len(query.states)) + ")")
+            given += sorted(state.value for state in query.states)
         if query.tenant:
             where.append("tenant = ?")
             given.append(query.tenant)
@@ -287,7 +292,10 @@ class JobIndex:
             given += list(query.after)
         down = " DESC" if query.newest else ""
         return self._ended_where(
-            " AND ".join(where), given, f"submitted_at{down}, id{down}", query.limit
+            " AND ".join(where) or "1",
+            given,
+            f"submitted_at{down}, id{down}",
+            query.limit,
         )
 
     def ended_latest(self, limit: int) -> list[EndedJob]:

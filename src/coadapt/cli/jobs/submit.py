@@ -63,6 +63,13 @@ def submit(
             help="Option for sbatch, for example --gpus-per-node=4; may be repeated.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Submit nothing: say when each job would start and end, and on what.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the answers as JSON.")
     ] = False,
@@ -76,6 +83,11 @@ def submit(
     bodies = [_checked(path, on_disk=on_disk) for path in job_files]
     if sbatch:
         _by_sbatch(bodies, state, sbatch_option or [], as_json=as_json)
+        return
+    if dry_run:
+        from coadapt.cli.forecast.dry_run import tell_estimates
+
+        tell_estimates(job_files, state, as_json=as_json)
         return
     client = find_client(state)
     ids: list[str] = []

@@ -153,6 +153,41 @@ def convert(
     _write(out, loaded, applications, as_json)
 
 
+@trace.command("from-journal")
+def from_journal(
+    journal: Annotated[
+        Path,
+        typer.Argument(help="State directory of a scheduler, running or not."),
+    ],
+    out: Out,
+    as_json: Json = False,
+) -> None:
+    """Write the jobs that succeeded under a live scheduler as a workload."""
+    from coadapt.cli.cluster.read_back import read_back
+    from coadapt.cli.state_dir import StateDir
+    from coadapt.sim.traces.recorded import recorded, write_recorded
+
+    directory = StateDir(journal.absolute())
+    if not directory.journal.is_file():
+        allowed = "a directory that `coadapt up` has run on"
+        raise InputError("journal", str(journal), allowed)
+    _, history = read_back(directory.journal, directory.index, directory.first_config())
+    found = recorded(history)
+    write_recorded(out, found)
+    facts = {
+        "out": str(out),
+        "num_jobs": len(found.rows),
+        "left_out": dict(found.left_out),
+        "start_s": round(found.start_s, 3),
+    }
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"{out}: {len(found.rows)} jobs, a start took {found.start_s:.2f} s")
+    for why, number in found.left_out.items():
+        typer.echo(f"  left out: {number} {why}")
+
+
 @trace.command()
 def sample(
     workload: Source,

@@ -1,0 +1,42 @@
+"""`coadapt submit --dry-run`: when a job would start and end, without submitting it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from coadapt.cli.forecast.live_question import live_question, spec_of_file
+from coadapt.cli.forecast.tables import as_plain
+from coadapt.cli.forecast.words import sentence
+from coadapt.cli.state_dir import find_state_dir
+from coadapt.model import InputError
+from coadapt.service.submission import check_possible, check_quota
+from coadapt.sim.ahead.estimate import estimates
+from coadapt.sim.ahead.scenario import Scenario
+
+
+def tell_estimates(
+    job_files: Sequence[Path], state: Path | None, *, as_json: bool
+) -> None:
+    """Print for each job file when its job would start and end, all submitted now.
+
+    Raises InputError for a file or a job that the scheduler would refuse.
+    """
+    question = live_question(find_state_dir(state))
+    jobs = dict(spec_of_file(path, question.at) for path in job_files)
+    if len(jobs) < len(job_files):
+        raise InputError("name", "two files", "a name of its own for each job")
+    for spec in jobs.values():
+        check_possible(spec, list(question.state.nodes.values()))
+        check_quota(spec, question.state.tenants.get(spec.tenant))
+    [found] = estimates(question, [Scenario(name="dry run", submit=jobs)])
+    if as_json:
+        typer.echo(json.dumps(as_plain([found], question.at)))
+        return
+    for name in jobs:
+        job = found.jobs.get(name)
+        if job is None:
+            typer.echo(f"{name}: does not start within 14 days")
+        else:
+            typer.echo(f"{name}: {sentence(job, question.at)}")

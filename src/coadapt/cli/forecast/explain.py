@@ -1,0 +1,92 @@
+"""`coadapt explain`: why a job has what it has, when it starts and ends, and what would
+help.
+"""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coadapt.cli.completion import complete_job
+from coadapt.cli.state_dir import StateOption, find_state_dir
+from coadapt.runtime.story import why_now
+
+if TYPE_CHECKING:
+    from coadapt.sim.ahead.estimate import Estimate
+
+ROLLS_MAX = 500
+# A change of less than this part, or of fewer seconds, is within what the draws differ
+# by.
+NOTICED_PART = 0.03
+NOTICED_S = 30.0
+
+
+def explain(
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="Id of the job, or its beginning.", autocompletion=complete_job
+        ),
+    ],
+    state: StateOption = None,
+    runs: Annotated[
+        int,
+        typer.Option(
+            "--runs", help="Courses of the future computed.", min=1, max=ROLLS_MAX
+        ),
+    ] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say why a job has what it has, when it starts and ends, and what would help.
+
+    The scheduler is not asked and not changed: its files are read.
+    """
+    from coadapt.cli.forecast.live_question import live_question, named_job
+    from coadapt.cli.forecast.tables import as_plain
+    from coadapt.cli.forecast.words import sentence
+    from coadapt.sim.ahead.estimate import estimates
+    from coadapt.sim.ahead.scenario import Scenario
+
+    question = live_question(find_state_dir(state))
+    name = named_job(question, job)
+    highest = max(each.spec.priority for each in question.state.active)
+    scenarios = [
+        Scenario(),
+        Scenario(name="1 GPU more", gpus=1),
+        Scenario(name="4 GPUs more", gpus=4),
+        Scenario(name="the highest priority", priorities={name: highest + 1}),
+        Scenario(name="submitted before all others", first=(name,)),
+    ]
+    found = estimates(question, scenarios, runs)
+    why = why_now(question.state.jobs[name].status)[1]
+    if as_json:
+        typer.echo(json.dumps({"id": name, "why": why, **as_plain(found, question.at)}))
+        return
+    typer.echo(f"{name}: {why}")
+    typer.echo(f"It {sentence(found[0].jobs[name], question.at)}.")
+    typer.echo("With")
+    for each in found[1:]:
+        typer.echo(f"  {each.scenario}: {_difference(found[0], each, name)}")
+
+
+def _difference(now: "Estimate", other: "Estimate", name: str) -> str:
+    """Return what a scenario changes for the job, in words."""
+    before = now.jobs[name]
+    after = other.jobs[name]
+    parts = [
+        _change("starts", before.starts.median, after.starts.median),
+        _change("ends", before.ends.median, after.ends.median),
+    ]
+    told = ", ".join(filter(None, parts))
+    return told or "no difference"
+
+
+def _change(what: str, before_s: float, after_s: float) -> str:
+    from coadapt.cli.forecast.words import span
+
+    if before_s == after_s:
+        return ""
+    gained_s = before_s - after_s
+    if abs(gained_s) < max(NOTICED_PART * min(before_s, after_s), NOTICED_S):
+        return ""
+    return f"{what} in {span(after_s)} instead of {span(before_s)}"

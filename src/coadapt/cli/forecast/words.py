@@ -1,0 +1,65 @@
+"""Estimates in words."""
+
+import math
+import time
+
+from coadapt.sim.ahead.estimate import JobEstimate, Range
+
+MINUTE_S = 60.0
+HOUR_S = 3_600.0
+DAY_S = 86_400.0
+
+
+def span(seconds: float) -> str:
+    """Return `40 s`, `12 min`, `3.5 h`, `2.1 days`; `more than 14 days` beyond the
+    horizon.
+    """
+    if math.isinf(seconds):
+        return "more than 14 days"
+    if seconds < 100.0:
+        return f"{seconds:.0f} s"
+    if seconds < 100.0 * MINUTE_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    if seconds < 2.0 * DAY_S:
+        return f"{seconds / HOUR_S:.1f} h"
+    return f"{seconds / DAY_S:.1f} days"
+
+
+def in_words(found: Range) -> str:
+    """Return `12 min (8 min to 20 min)`: the median, and where nine in ten are."""
+    if span(found.low) == span(found.high):
+        return span(found.median)
+    return f"{span(found.median)} ({span(found.low)} to {span(found.high)})"
+
+
+def clock(at: float) -> str:
+    """Return an instant in local time; the day, too, where it is not today."""
+    if math.isinf(at):
+        return "later"
+    then = time.localtime(at)
+    today = time.localtime()
+    form = "%H:%M" if then[:3] == today[:3] else "%d %b %H:%M"
+    return time.strftime(form, then)
+
+
+def sizes(found: JobEstimate) -> str:
+    """Return `on 2 then 4 GPUs`."""
+    changed = [
+        size
+        for place, size in enumerate(found.sizes)
+        if place == 0 or size != found.sizes[place - 1]
+    ]
+    shown = changed[:3]
+    more = " …" if len(changed) > len(shown) else ""
+    noun = "GPU" if shown[-1:] == [1] else "GPUs"
+    return f"on {' then '.join(map(str, shown))}{more} {noun}"
+
+
+def sentence(found: JobEstimate, at: float) -> str:
+    """Return when a job starts and ends, in one sentence; at: now, s since 1970."""
+    ends = f"ends in about {in_words(found.ends)}, at {clock(at + found.ends.median)}"
+    if found.starts.high <= 1.0:
+        return f"runs {sizes(found)}, {ends}"
+    if math.isinf(found.starts.median):
+        return "does not start within 14 days"
+    return f"starts in about {in_words(found.starts)}, {sizes(found)}, {ends}"

@@ -1,0 +1,1 @@
+"""Estimates: the scheduler rolled forward from the state of a live one."""

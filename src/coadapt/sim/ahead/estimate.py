@@ -1,0 +1,151 @@
+"""Many courses of the future in other processes, and what they agree on: intervals of
+starts and ends.
+"""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+
+import numpy as np
+
+from coadapt.model import JobId
+from coadapt.sim.ahead.roll import Course, Question, roll
+from coadapt.sim.ahead.scenario import Scenario
+
+NUM_ROLLS = 20
+# The ends of the interval that nine of ten futures lie in.
+LOW = 0.05
+HIGH = 0.95
+# The scheduler and its jobs go first.
+NICENESS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Seconds from now: the median, and the interval of nine in ten; infinite beyond
+    the horizon.
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Range":
+        """Return the quantiles of some draws."""
+        ordered = np.sort(np.asarray(values, dtype=float))
+        median, low, high = (_quantile(ordered, share) for share in (0.5, LOW, HIGH))
+        return cls(median=median, low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEstimate:
+    """When a job starts and ends, s from now. sizes: the GPUs that it most likely has,
+    in order.
+    """
+
+    starts: Range
+    ends: Range
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What becomes of a scenario. mean_end: of the jobs, last_end: of the last one, s
+    from now.
+    """
+
+    scenario: str
+    jobs: Mapping[JobId, JobEstimate]
+    mean_end: Range
+    last_end: Range
+
+
+def estimates(
+    question: Question,
+    scenarios: Sequence[Scenario],
+    num_rolls: int = NUM_ROLLS,
+    num_processes: int | None = None,
+) -> list[Estimate]:
+    """Return what becomes of each scenario, over the same `num_rolls` draws of what is
+    left of jobs.
+
+    The courses are computed in other processes; with `num_processes` 1, in this one.
+    Raises InputError.
+    """
+    asked = [replace(question, scenario=scenario) for scenario in scenarios]
+    rolls = [
+        (number, seed) for number in range(len(asked)) for seed in range(num_rolls)
+    ]
+    num_at_once = min(num_processes or os.cpu_count() or 1, len(rolls))
+    # The first one tells, at little cost, whether the scenario fits the state.
+    if num_at_once == 1:
+        courses = [roll(asked[number], seed) for number, seed in rolls]
+    else:
+        with ProcessPoolExecutor(
+            num_at_once,
+            mp_context=get_context("spawn"),
+            initializer=_prepare,
+            initargs=(asked,),
+        ) as pool:
+            courses = list(pool.map(_roll, rolls))
+    return [
+        _estimate(
+            scenario,
+            courses[number * num_rolls : (number + 1) * num_rolls],
+        )
+        for number, scenario in enumerate(scenarios)
+    ]
+
+
+def _estimate(scenario: Scenario, courses: Sequence[Course]) -> Estimate:
+    names = sorted({job for course in courses for job in course.starts_s})
+    jobs = {name: _of_job(name, courses) for name in names}
+    means: list[float] = []
+    lasts: list[float] = []
+    for course in courses:
+        ends = [course.ends_s.get(name, math.inf) for name in names]
+        means.append(sum(ends) / len(ends) if ends else 0.0)
+        lasts.append(max(ends, default=0.0))
+    return Estimate(
+        scenario=scenario.name,
+        jobs=jobs,
+        mean_end=Range.of(means),
+        last_end=Range.of(lasts),
+    )
+
+
+def _of_job(name: JobId, courses: Sequence[Course]) -> JobEstimate:
+    sizes = Counter(course.sizes.get(name, ()) for course in courses)
+    return JobEstimate(
+        starts=Range.of([each.starts_s.get(name, math.inf) for each in courses]),
+        ends=Range.of([each.ends_s.get(name, math.inf) for each in courses]),
+        sizes=max(sizes, key=lambda each: (sizes[each], each)),
+    )
+
+
+def _quantile(ordered: np.ndarray, share: float) -> float:
+    # Between two draws of which one is infinite there is no mean.
+    place = share * (len(ordered) - 1)
+    low = float(ordered[math.floor(place)])
+    high = float(ordered[math.ceil(place)])
+    if math.isinf(high):
+        return low if place - math.floor(place) < 0.5 else high
+    return low + (place - math.floor(place)) * (high - low)
+
+
+_asked: list[Question] = []
+
+
+def _prepare(asked: list[Question]) -> None:
+    os.nice(NICENESS)
+    _asked[:] = asked
+
+
+def _roll(which: tuple[int, int]) -> Course:
+    number, seed = which
+    return roll(_asked[number], seed)

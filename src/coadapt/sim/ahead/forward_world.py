@@ -1,0 +1,219 @@
+"""The executor of a forecast: jobs progress at the rates known of them, and end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from coadapt.core.commands import JobCommand, Rescale, RetractRescale, Start, Stop
+from coadapt.core.events import (
+    Outcome,
+    ReplicasExited,
+    ReplicasKept,
+    ReplicasStarted,
+    TrainingReported,
+    TrainingResumed,
+)
+from coadapt.core.lifecycle import HOLDING, JobState
+from coadapt.core.state import SchedulerState
+from coadapt.model import Allocation, JobId, Node, NodeId, TrainingReport
+from coadapt.runtime.ports import Cancel, Post
+from coadapt.sim.ahead.remainder import Remainder
+from coadapt.sim.clock import VirtualClock
+
+REPORT_S = 120.0
+# What a start or a rescale costs a job of which none was measured.
+START_S = 15.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Alive:
+    """A generation that trains from `since` (s) on, at `rate` units a second."""
+
+    generation: int
+    allocation: Allocation
+    since: float
+    rate: float
+    cancel_end: Cancel
+    cancel_report: Cancel
+
+
+class ForwardWorld:
+    """The port Executor over a virtual clock, from a live state on.
+
+    started_at, ended_at: of jobs whose replicas started, or ended well, s. sizes: the
+    replicas that each job had, in order.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        state: SchedulerState,
+        remainders: Mapping[JobId, Remainder],
+    ) -> None:
+        self.started_at: dict[JobId, float] = {}
+        self.ended_at: dict[JobId, float] = {}
+        self.sizes: dict[JobId, list[int]] = {}
+        self._clock = clock
+        # The scheduler's own: nodes may come and go.
+        self._nodes: Mapping[NodeId, Node] = state.nodes
+        self._remainders = remainders
+        self._left: dict[JobId, float] = {}
+        self._done: dict[JobId, float] = {}
+        self._alive: dict[JobId, _Alive] = {}
+        self.rescales_in_place = state.config is None or state.config.rescale_in_place
+
+    def expect(self, job: JobId, left: float) -> None:
+        """Note what is left of a job, in its own units, before its replicas start."""
+        self._left[job] = left
+        self._done[job] = 0.0
+
+    def adopt(self, state: SchedulerState, post: Post) -> None:
+        """Take over the replicas that train already."""
+        for job in state.active:
+            trains = job.status.state in HOLDING and job.trains_on
+            if trains and job.status.state is not JobState.STARTING:
+                self._run(job.id, job.running.generation, job.trains_on, 0.0, post)
+
+    def execute(self, command: JobCommand, post: Post) -> None:
+        """Carry out an order; answer a repeated one with its generation's state."""
+        alive = self._alive.get(command.job)
+        match command:
+            case Start():
+                self._start(alive, command, post)
+            case Rescale():
+                self._rescale(alive, command, post)
+            case RetractRescale():
+                kept = ReplicasKept(
+                    at=self._clock.now(), job=command.job, generation=command.generation
+                )
+                post(kept)
+            case Stop():
+                self._halt(command.job)
+                self._exit(command.job, command.generation, Outcome.STOPPED, post)
+
+    def _start(self, alive: _Alive | None, command: Start, post: Post) -> None:
+        if alive is not None:
+            self._answer_started(command.job, alive.generation, post)
+            return
+        delay_s = self._cost_s(command.job)
+        self._run(command.job, command.generation, command.allocation, delay_s, post)
+        self._answer_started(command.job, command.generation, post)
+        self._resume_later(command.job, command.generation, delay_s, post)
+
+    def _cost_s(self, job: JobId) -> float:
+        measured_s = self._remainders[job].view.usage.costs.mean_s
+        return START_S if measured_s is None else measured_s
+
+    def _rescale(self, alive: _Alive | None, command: Rescale, post: Post) -> None:
+        if alive is None:
+            self._exit(command.job, command.generation, Outcome.STOPPED, post)
+            return
+        if alive.generation != command.generation:
+            self._halt(command.job)
+            delay_s = self._cost_s(command.job)
+            self._run(
+                command.job, command.generation, command.allocation, delay_s, post
+            )
+            self._resume_later(command.job, command.generation, delay_s, post)
+        self._answer_started(command.job, command.generation, post)
+
+    def _run(
+        self,
+        job: JobId,
+        generation: int,
+        allocation: Allocation,
+        delay_s: float,
+        post: Post,
+    ) -> None:
+        now = self._clock.now()
+        self.started_at.setdefault(job, now)
+        self.sizes.setdefault(job, []).append(allocation.num_replicas)
+        rate = self._remainders[job].rate(allocation, self._nodes)
+        since = now + delay_s
+        left = max(self._left[job] - self._done[job], 0.0)
+        cancel_end: Cancel = _nothing
+        if rate > 0.0:
+            end = partial(self._end, job, post)
+            cancel_end = self._clock.call_at(since + left / rate, end)
+        alive = _Alive(
+            generation=generation,
+            allocation=allocation,
+            since=since,
+            rate=rate,
+            cancel_end=cancel_end,
+            cancel_report=_nothing,
+        )
+        self._alive[job] = alive
+        self._report_later(job, alive, since + REPORT_S, post)
+
+    def _report_later(self, job: JobId, alive: _Alive, when: float, post: Post) -> None:
+        def report() -> None:
+            self._book(job, alive)
+            measured = self._remainders[job].view.measured
+            timed = bool(measured.by_type)
+            progress = measured.progress + (self._done[job] if timed else 0.0)
+            told = TrainingReport(progress=progress)
+            post(
+                TrainingReported(
+                    at=self._clock.now(),
+                    job=job,
+                    generation=alive.generation,
+                    report=told,
+                )
+            )
+            if self._alive.get(job) is alive:
+                self._report_later(job, alive, self._clock.now() + REPORT_S, post)
+
+        alive.cancel_report = self._clock.call_at(when, report)
+
+    def _book(self, job: JobId, alive: _Alive) -> None:
+        now = self._clock.now()
+        trained_s = max(now - alive.since, 0.0)
+        self._done[job] += trained_s * alive.rate
+        alive.since = max(now, alive.since)
+
+    def _halt(self, job: JobId) -> None:
+        alive = self._alive.pop(job, None)
+        if alive is not None:
+            self._book(job, alive)
+            alive.cancel_end()
+            alive.cancel_report()
+
+    def _end(self, job: JobId, post: Post) -> None:
+        generation = self._alive[job].generation
+        self._halt(job)
+        self.ended_at[job] = self._clock.now()
+        self._exit(job, generation, Outcome.SUCCEEDED, post)
+
+    def _exit(self, job: JobId, generation: int, outcome: Outcome, post: Post) -> None:
+        if job in self.ended_at:
+            outcome = Outcome.SUCCEEDED
+        post(
+            ReplicasExited(
+                at=self._clock.now(), job=job, generation=generation, outcome=outcome
+            )
+        )
+
+    def _answer_started(self, job: JobId, generation: int, post: Post) -> None:
+        post(ReplicasStarted(at=self._clock.now(), job=job, generation=generation))
+
+    def _resume_later(
+        self, job: JobId, generation: int, delay_s: float, post: Post
+    ) -> None:
+        def resumed() -> None:
+            alive = self._alive.get(job)
+            if alive is not None and alive.generation == generation:
+                post(
+                    TrainingResumed(
+                        at=self._clock.now(),
+                        job=job,
+                        generation=generation,
+                        rescale_s=delay_s,
+                    )
+                )
+
+        self._clock.call_at(self._clock.now() + delay_s, resumed)
+
+
+def _nothing() -> None:
+    """Cancel nothing."""

@@ -1,0 +1,114 @@
+"""what-if, explain and the dry run of submit, against a real scheduler."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.live_cluster import LiveCluster, call_cli, run_cli
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
+    cluster = LiveCluster(tmp_path_factory.mktemp("live"))
+    try:
+        cluster.up(slots=2)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="module")
+def jobs(cluster: LiveCluster) -> dict[str, str]:
+    """Return a job that holds both slots, and one that waits for them."""
+    done = cluster.submit("short", run="sleep 2")
+    cluster.wait_for(done, "succeeded")
+    holder = cluster.submit("holder", run="sleep 600", gpus="2")
+    cluster.wait_for(holder, "running")
+    waiter = cluster.submit("waiter", run="sleep 600")
+    return {"holder": holder, "waiter": waiter}
+
+
+def asked(cluster: LiveCluster, *arguments: str) -> str:
+    found = run_cli(*arguments, state=cluster.state)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_another_node_starts_the_waiting_job_now(
+    cluster: LiveCluster, jobs: dict[str, str]
+) -> None:
+    before = cluster.job(jobs["waiter"])["state"]
+    told = json.loads(
+        asked(cluster, "what-if", "--nodes", "+1", "--runs", "4", "--json")
+    )
+    now, then = told["scenarios"]
+    assert (now["scenario"], then["scenario"]) == ("as it is", "+1 nodes")
+    assert now["jobs"][jobs["waiter"]]["starts_s"]["median"] > 1.0
+    assert then["jobs"][jobs["waiter"]]["starts_s"]["median"] < 1.0
+    # Nothing of it came to the scheduler.
+    assert cluster.job(jobs["waiter"])["state"] == before
+    assert len(cluster.client.get("/v1/nodes")["nodes"]) == 1  # type: ignore[arg-type]
+
+
+def test_without_a_job_and_its_table(
+    cluster: LiveCluster, jobs: dict[str, str]
+) -> None:
+    told = asked(cluster, "what-if", "--without", "holder", "--runs", "2")
+    assert f"WITHOUT {jobs['holder'].upper()}" in told.replace("\n", " ")
+    assert jobs["waiter"] in told
+    assert "mean of all jobs" in told
+
+
+def test_a_dry_run_submits_nothing(
+    cluster: LiveCluster, jobs: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        f"name: newbie\nrun: sleep 5\nworkdir: {tmp_path}\nbatch: {{initial: 8}}\n"
+    )
+    told = asked(cluster, "submit", "--dry-run", str(file))
+    assert told.startswith("new: newbie: starts in about ")
+    assert "ends in about" in told
+    assert "newbie" not in asked(cluster, "ls", "--all")
+    wide = tmp_path / "wide.yaml"
+    wide.write_text(file.read_text() + "resources: {gpus: 64}\n")
+    refused = run_cli("submit", "--dry-run", str(wide), state=cluster.state)
+    assert refused.returncode == 2
+    assert "64" in refused.stderr
+
+
+def test_explain_says_why_when_and_what_would_help(
+    cluster: LiveCluster, jobs: dict[str, str]
+) -> None:
+    told = asked(cluster, "explain", "waiter", "--runs", "4")
+    why = cluster.job(jobs["waiter"])["explanation"]
+    assert told.splitlines()[0] == f"{jobs['waiter']}: {why}"
+    assert "It starts in about " in told
+    assert "4 GPUs more: starts in 0 s instead of " in told
+    assert "the highest priority: " in told
+    running = asked(cluster, "explain", "holder", "--runs", "2")
+    assert "It runs on 2 GPUs, ends in about " in running
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["what-if"], "--policy, --nodes"),
+        (["what-if", "--quota", "x"], "TENANT=GPUS"),
+        (["what-if", "--without", "nobody"], "live job"),
+        (["what-if", "--nodes", "-1"], "fewer than"),
+        (["what-if", "--policy", "nothing"], "policy"),
+        (["explain", "nobody"], "live job"),
+    ],
+)
+def test_bad_input_is_one_line(
+    cluster: LiveCluster, jobs: dict[str, str], arguments: list[str], named: str
+) -> None:
+    found = call_cli(*arguments, state=cluster.state)
+    assert found.returncode == 2, found.stderr
+    assert named in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1

@@ -1,0 +1,231 @@
+"""Forecasts: the core rolled forward from a live state; courses known by hand."""
+
+import math
+
+import pytest
+
+from coadapt.core.config import SchedulerConfig
+from coadapt.core.events import JobSubmitted, NodeJoined
+from coadapt.core.scheduler import Scheduler
+from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import (
+    BatchLimits,
+    InputError,
+    JobSpec,
+    Measured,
+    Node,
+    ReplicaLimits,
+    Usage,
+)
+from coadapt.policies import create_policy
+from coadapt.runtime.memory_store import NullStore
+from coadapt.runtime.runtime import Runtime
+from coadapt.runtime.solver import InlineSolver
+from coadapt.sim.ahead import remainder
+from coadapt.sim.ahead.estimate import Range, estimates
+from coadapt.sim.ahead.forward_world import START_S, ForwardWorld
+from coadapt.sim.ahead.remainder import EndedWork, Remainder, Source, remainder_of
+from coadapt.sim.ahead.roll import Question, roll
+from coadapt.sim.ahead.scenario import Scenario
+from coadapt.sim.clock import VirtualClock
+
+AT = 1_000.0
+CONFIG = SchedulerConfig(round_s=60.0, reaction_s=0.0)
+WORK = EndedWork(gpu_s={"": [4_000.0]})
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take what is left of jobs as it is, without an error."""
+    for name in dir(remainder):
+        if name.startswith("SPREAD_"):
+            monkeypatch.setattr(remainder, name, 0.0)
+
+
+def spec(name: str, gpus: int = 1, **fields: object) -> JobSpec:
+    return JobSpec(
+        name=name,
+        batch=BatchLimits(initial=8, max_total=8),
+        replicas=ReplicaLimits(min=gpus, max=gpus, requested=gpus),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def live_state(*jobs: tuple[str, JobSpec]) -> SchedulerState:
+    """Return the state of a scheduler with four GPUs under which these jobs came."""
+    clock = VirtualClock(0.0)
+    scheduler = Scheduler(CONFIG)
+    known: dict[str, Remainder] = {}
+    world = ForwardWorld(clock, scheduler.state, known)
+    runtime = Runtime(
+        scheduler,
+        clock=clock,
+        executor=world,
+        store=NullStore(),
+        solver=InlineSolver(create_policy("fifo"), clock.now),
+    )
+    runtime.post(NodeJoined(at=0.0, node=Node(id="a", num_gpus=4)))
+    for number, (name, each) in enumerate(jobs):
+        record = JobRecord(id=name, spec=each, submitted_at=float(number))
+        known[name] = remainder_of(record, scheduler.state.nodes, 0.0, EndedWork())
+        world.expect(name, 1e9)
+        clock.run(until=float(number))
+        runtime.post(JobSubmitted(at=float(number), job=name, spec=each))
+    clock.run(until=AT)
+    scheduler.state.at = AT
+    scheduler.state.config = CONFIG
+    return scheduler.state
+
+
+def asked(state: SchedulerState, **fields: object) -> Question:
+    given: dict[str, object] = {"policy": "fifo", "ended": WORK, **fields}
+    return Question(state=state, at=AT, **given)  # type: ignore[arg-type]
+
+
+def test_two_jobs_that_do_not_fit_run_one_after_the_other() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    course = roll(asked(state), seed=0)
+    # It has held 4 GPUs for 1,000 s, as long as the job that ended took: it is taken to
+    # need as much again.
+    left = 4_000.0
+    assert course.starts_s["wide"] == 0.0
+    assert course.ends_s["wide"] == pytest.approx(left / 4, rel=1e-6)
+    assert course.starts_s["next"] == pytest.approx(course.ends_s["wide"], abs=1.0)
+    took = course.ends_s["next"] - course.starts_s["next"]
+    assert took == pytest.approx(START_S + 4_000.0 / 2, rel=1e-6)
+
+
+def test_the_live_state_is_left_as_it_is() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    before = {job.id: (job.status, job.order, job.spec) for job in state.active}
+    scenario = Scenario(priorities={"next": 9}, nodes=1, first=("next",))
+    roll(asked(state, scenario=scenario), seed=0)
+    assert {job.id: (job.status, job.order, job.spec) for job in state.active} == before
+    assert list(state.nodes) == ["a"]
+    assert state.at == AT
+
+
+def test_more_nodes_start_a_waiting_job_at_once() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    course = roll(asked(state, scenario=Scenario(nodes=1)), seed=0)
+    assert course.starts_s["next"] == 0.0
+    some = roll(asked(state, scenario=Scenario(gpus=2)), seed=0)
+    assert some.starts_s["next"] == 0.0
+    few = roll(asked(state, scenario=Scenario(gpus=1)), seed=0)
+    assert few.starts_s["next"] > 0.0
+
+
+def test_without_a_job_the_next_one_starts_at_once() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    course = roll(asked(state, scenario=Scenario(without=("wide",))), seed=0)
+    assert "wide" not in course.ends_s
+    assert course.starts_s["next"] == pytest.approx(0.0, abs=1.0)
+
+
+def test_a_quota_keeps_a_job_waiting() -> None:
+    state = live_state(
+        ("mine", spec("mine", 2, tenant="t")), ("next", spec("next", 2, tenant="t"))
+    )
+    free = roll(asked(state), seed=0)
+    assert free.starts_s["next"] == 0.0
+    state = live_state(("mine", spec("mine", 2, tenant="t")))
+    new = {"new": spec("new", 2, tenant="t")}
+    barred = roll(asked(state, scenario=Scenario(quotas={"t": 2}, submit=new)), seed=0)
+    assert barred.starts_s["new"] == pytest.approx(barred.ends_s["mine"], abs=1.0)
+    allowed = roll(asked(state, scenario=Scenario(submit=new)), seed=0)
+    assert allowed.starts_s["new"] == 0.0
+
+
+def test_a_job_that_came_first_goes_first() -> None:
+    state = live_state(
+        ("wide", spec("wide", 4)), ("one", spec("one", 4)), ("two", spec("two", 4))
+    )
+    now = roll(asked(state), seed=0)
+    assert now.starts_s["one"] < now.starts_s["two"]
+    then = roll(asked(state, scenario=Scenario(first=("two",))), seed=0)
+    assert then.starts_s["two"] < then.starts_s["one"]
+
+
+def test_another_policy_decides_otherwise() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 1)))
+    fifo = roll(asked(state), seed=0)
+    assert fifo.starts_s["next"] > 0.0
+    # Least attained service first: the new one preempts.
+    las = roll(asked(state, scenario=Scenario(policy="las")), seed=0)
+    assert las.starts_s["next"] < fifo.starts_s["next"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "named"),
+    [
+        (Scenario(nodes=-1), "--nodes"),
+        (Scenario(without=("nobody",)), "nobody"),
+        (Scenario(priorities={"nobody": 1}), "nobody"),
+    ],
+)
+def test_a_scenario_that_does_not_fit_is_refused(
+    scenario: Scenario, named: str
+) -> None:
+    state = live_state(("wide", spec("wide", 4)))
+    with pytest.raises(InputError, match=named):
+        roll(asked(state, scenario=scenario), seed=0)
+
+
+# -- what is left of a job -------------------------------------------------------------
+
+
+NODES = {"a": Node(id="a", num_gpus=4)}
+
+
+def record(measured: Measured, gpu_s: float = 100.0) -> JobRecord:
+    job = JobRecord(id="j", spec=spec("j"), submitted_at=0.0)
+    job.measured = measured
+    job.usage = Usage(attained_service_gpu_s=gpu_s, accounted_at=0.0)
+    return job
+
+
+def test_progress_at_its_mean_speed() -> None:
+    found = remainder_of(
+        record(Measured(progress=25.0, progress_target=100.0)), NODES, 0.0, EndedWork()
+    )
+    assert (found.source, found.draws) == (Source.MEAN_SPEED, (300.0,))
+
+
+def test_a_share_that_a_script_reports() -> None:
+    told = Measured(metrics={"progress_percentage": 50.0})
+    found = remainder_of(record(told), NODES, 0.0, EndedWork())
+    assert (found.source, found.draws) == (Source.MEAN_SPEED, (100.0,))
+
+
+def test_like_jobs_that_needed_more_than_it_has_used() -> None:
+    work = EndedWork(gpu_s={"": [50.0, 150.0, 400.0]})
+    found = remainder_of(record(Measured()), NODES, 0.0, work)
+    assert (found.source, found.draws) == (Source.LIKE_OTHERS, (50.0, 300.0))
+
+
+def test_a_guess_where_nothing_is_known() -> None:
+    found = remainder_of(record(Measured(), gpu_s=5_000.0), NODES, 0.0, EndedWork())
+    assert (found.source, found.draws) == (Source.GUESS, (5_000.0,))
+    short = remainder_of(record(Measured(), gpu_s=1.0), NODES, 0.0, EndedWork())
+    assert short.draws == (remainder.GUESS_MIN_GPU_S,)
+
+
+# -- intervals -------------------------------------------------------------------------
+
+
+def test_an_interval_beyond_the_horizon_is_infinite() -> None:
+    found = Range.of([1.0, 2.0, math.inf])
+    assert (found.median, found.high) == (2.0, math.inf)
+    assert Range.of([math.inf] * 3).low == math.inf
+    assert Range.of([5.0]).median == 5.0
+
+
+@pytest.mark.processes
+def test_other_processes_compute_the_same() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    question = asked(state, ended=EndedWork(gpu_s={"": [5_000.0, 9_000.0]}))
+    here = estimates(question, [Scenario(), Scenario(name="+1", nodes=1)], 4, 1)
+    there = estimates(question, [Scenario(), Scenario(name="+1", nodes=1)], 4, 2)
+    assert [each.scenario for each in there] == ["as it is", "+1"]
+    assert here[1].jobs["next"].starts == Range(median=0.0, low=0.0, high=0.0)
+    assert there[1].jobs["next"].starts == here[1].jobs["next"].starts
