@@ -316,6 +316,7 @@ def test_tables_have_a_row_per_run_and_per_job(tmp_path: Path) -> None:
         "num_rescales": "0",
         "rho_isolated": "2.0",
         "deadline_s": "",
+        "cost": "0.0",
     }
     runs = json.loads(
         write_table(tmp_path, "runs", COMPARISON.run_rows(), "json").read_text()

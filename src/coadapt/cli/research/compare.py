@@ -356,7 +356,9 @@ def _write(comparison: "Comparison", out: Path, table: str) -> None:
 
     write_table(out, "runs", comparison.run_rows(), table)
     write_table(out, "jobs", list(comparison.job_rows()), table)
-    write_table(out, "rounds", list(comparison.round_rows()), table)
+    rounds = list(comparison.round_rows())
+    if rounds:  # a paper's own loop keeps no record of its rounds
+        write_table(out, "rounds", rounds, table)
     write_comparison_page(
         out / PAGE, comparison, f"Comparison of {len(comparison.policies)} policies"
     )
