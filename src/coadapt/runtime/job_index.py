@@ -52,7 +52,9 @@ CREATE TABLE IF NOT EXISTS ended (
     submitted_at REAL NOT NULL, ended_at REAL NOT NULL, payload TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS ended_by_submission ON ended (submitted_at, id);
-CREATE INDEX IF NOT EXISTS ended_by_state ON ended (state);
+DROP INDEX IF EXISTS ended_by_state;
+CREATE INDEX IF NOT EXISTS ended_by_state_and_submission
+    ON ended (state, submitted_at, id);
 CREATE INDEX IF NOT EXISTS ended_by_end ON ended (ended_at);
 """
 SCHEMA_VERSION = 1
@@ -280,9 +282,7 @@ class JobIndex:
         where: list[str] = []
         given: list[object] = []
         if query.states != ENDED:
-            # The sign keeps SQLite from the index by state, after which it would sort
-            # all jobs instead of reading one page in order.
-            where.append("+state IN (" + ",".join("?" * len(query.states)) + ")")
+            where.append("state IN (" + ",".join("?" * len(query.states)) + ")")
             given += sorted(state.value for state in query.states)
         if query.tenant:
             where.append("tenant = ?")
