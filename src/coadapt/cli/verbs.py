@@ -33,6 +33,7 @@ class Verb:
 
 
 VERBS: Mapping[str, Verb] = {
+    "demo": Verb(module="demo.demo", help="Show fifo beside castor on four real jobs."),
     "up": Verb(module="up.up", help="Run the scheduler."),
     "submit": Verb(
         module="jobs.submit",

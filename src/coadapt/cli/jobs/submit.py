@@ -80,7 +80,7 @@ def submit(
             "--follow", f"{len(job_files)} files", "one file, whose log is shown"
         )
     on_disk = not (elsewhere or is_remote(state))
-    bodies = [_checked(path, on_disk=on_disk) for path in job_files]
+    bodies = [checked(path, on_disk=on_disk) for path in job_files]
     if sbatch:
         _by_sbatch(bodies, state, sbatch_option or [], as_json=as_json)
         return
@@ -132,7 +132,7 @@ def _by_sbatch(
         )
 
 
-def _checked(path: Path, *, on_disk: bool) -> Json:
+def checked(path: Path, *, on_disk: bool) -> Json:
     """Return the body of the request for a job file. Raises InputError (field, value,
     allowed).
     """

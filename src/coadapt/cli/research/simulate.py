@@ -318,12 +318,12 @@ def _print_tables(results: Sequence["RunResult"]) -> None:
     columns = [column for column in _COLUMNS if console.width >= _WIDE or not column[3]]
     for trace, of_trace in _grouped(results, lambda result: result.trace).items():
         table = Table(
-            "policy",
             title=trace,
             box=SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
             title_justify="left",
         )
+        table.add_column("policy", no_wrap=True)
         for title, *_ in columns:
             table.add_column(title, justify="right", no_wrap=True)
         for policy, of_policy in _grouped(
@@ -349,7 +349,7 @@ def _grouped(
     return groups
 
 
-_WIDE = 120  # characters that all columns need
+_WIDE = 128  # characters that all columns need
 # Title, figure, format, and whether it is left out where there is less room.
 _COLUMNS: tuple[tuple[str, str, str, bool], ...] = (
     ("jobs", "num_jobs", "{:.0f}", True),

@@ -1,0 +1,1 @@
+"""`coadapt demo`: NumPy jobs under two schedulers side by side."""
