@@ -215,3 +215,16 @@ def test_failures_are_read_from_what_the_replicas_print() -> None:
     silence = explain_silence({"1-0": []}, alone())
     assert silence is not None
     assert silence.kind == "silence"
+
+
+def test_a_loss_that_differs_later_is_compared_where_it_first_does() -> None:
+    """By chance the first steps of a mean over boxes may be as alone."""
+    early = losses(two(), 2.5, 3.5)
+    late = losses(two(), 2.2, 3.5)
+    shared = {step: (early if step < 3 else late)[step] for step in early}
+    still = {"still_alone": alone(), "still_shared": losses(two(), 3.2, 3.7)}
+    assert kind(shared=moved(shared, since=3), **still) == "pass-statistics"
+    still["still_shared"] = losses(two(), 2.2, 3.5)
+    assert kind(shared=moved(shared, since=3), **still) == "weighted-mean"
+    # Parameters that part before it explain another loss.
+    assert kind(shared=moved(shared, since=2), **still) == "unknown"
