@@ -133,8 +133,8 @@ def _job_file_keys() -> Iterator[str]:
 
 
 def metric_names() -> Iterator[str]:
-    """Yield the Prometheus metrics, wherever the package declares them."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    """Yield the Prometheus metrics, which only the service declares."""
+    for path in sorted((PACKAGE / "service").rglob("*.py")):
         yield from re.findall(
             r"\"(coadapt_[a-z0-9_]+)\"", path.read_text(encoding="utf-8")
         )
