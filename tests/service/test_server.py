@@ -191,9 +191,9 @@ def test_requests_without_an_end_on_one_connection_are_cut_off(
     served: tuple[InProcess, socket.socket],
 ) -> None:
     """They waited in memory, some 10,000 on each connection."""
-    answer = talk(served[1], b"GET / HTTP/1.1\r\n\r\n" * 10_000)
+    answer = talk(served[1], b"GET /v1/jobs HTTP/1.1\r\n\r\n" * 10_000)
     assert answer.count(b"HTTP/1.1 401 ") <= bounded_http.PIPELINED_MAX + 1
     assert (
         b"HTTP/1.1 401 "
-        in talk(served[1], b"GET / HTTP/1.1\r\n\r\n" * 50 + head("a"))[:100]
+        in talk(served[1], b"GET /v1/jobs HTTP/1.1\r\n\r\n" * 50 + head("a"))[:100]
     )

@@ -165,6 +165,8 @@ def make_model(toy: Toy) -> tuple[nn.Module, torch.optim.Optimizer]:
         return model, torch.optim.AdamW(
             [{"params": model[0].parameters()}, head], lr=0.002
         )
+    if toy.optimizer == "added":
+        return model, torch.optim.AdamW(model[0].parameters(), lr=0.002)
     if toy.optimizer == "adamw":
         return model, torch.optim.AdamW(model.parameters(), lr=0.01)
     return model, torch.optim.SGD(
@@ -208,12 +210,13 @@ def run_toy(toy: Toy) -> None:
     )
     with open(folder / f"ids-{run.rank}-{os.getpid()}.jsonl", "a") as log:
         for epoch in run.epochs(toy.num_epochs):
+            begin_epoch(toy, epoch, model, optimizer)
             for x, y, index in loader:
                 if run.progress.step in toy.harm:
                     (os.killpg if toy.whole_group else os.kill)(
                         os.getpid(), toy.harm.pop(run.progress.step)
                     )
-                optimizer.zero_grad()
+                model.zero_grad()
                 loss = nn.functional.mse_loss(model(x.to(run.device)), y.to(run.device))
                 loss.backward()
                 if toy.clip is not None:
@@ -243,6 +246,15 @@ def run_toy(toy: Toy) -> None:
     run.close()
 
 
+def begin_epoch(
+    toy: Toy, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Unfreeze the last layer at the second epoch, where the toy does so."""
+    if toy.optimizer == "added" and epoch == 1:
+        head = list(model.parameters())[2:]
+        optimizer.add_param_group({"params": head, "lr": 0.01})
+
+
 @torch.no_grad()
 def evaluate(model: nn.Module) -> None:
     """On one replica alone where each has the whole model: nothing in it may wait for
@@ -264,8 +276,9 @@ def plain_parameters(toy: Toy) -> list[Tensor]:
         else None
     )
     for epoch in range(toy.num_epochs):
+        begin_epoch(toy, epoch, model, optimizer)
         for ids in plain_batches(toy, epoch):
-            optimizer.zero_grad()
+            model.zero_grad()
             nn.functional.mse_loss(model(data.x[ids]), data.y[ids]).backward()
             if toy.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), toy.clip)

@@ -53,7 +53,8 @@ def executor_options(name: str) -> dict[str, object]:
 
 def summary(name: str) -> str:
     """Return what an executor is, in one line."""
-    return (inspect.getdoc(_find(name)) or "").partition("\n")[0]
+    first, _, _ = (inspect.getdoc(_find(name)) or "").partition("\n\n")
+    return " ".join(first.split())
 
 
 def prepare_executor(name: str, options: Mapping[str, OptionText]) -> Connect:

@@ -329,8 +329,8 @@ def test_the_module_runs_alone(tmp_path: Path, arguments: list[str]) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
-        == f"error: {arguments[0]} line 2, time: got '-1'; allowed: a finite number "
-        f">= 0\n"
+        == f"error: {arguments[0]} line 2, time: got '-1'; allowed: a number from 0 "
+        "to 10000000000\n"
     )
 
 

@@ -79,6 +79,12 @@ def assert_same_run(toy: Toy) -> None:
         assert steps == wanted
 
 
+def test_groups_that_a_script_adds_come_back_from_a_checkpoint(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=4, optimizer="added")
+    live(toy, (1, 2), (3, 7), (2, 13), (1, None))
+    assert_same_run(toy)
+
+
 def test_a_rescaled_run_is_the_undisturbed_one(tmp_path: Path) -> None:
     toy = Toy(folder=str(tmp_path), num_epochs=4)
     live(toy, (1, 2), (3, 7), (2, 13), (1, None))

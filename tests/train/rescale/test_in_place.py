@@ -40,6 +40,11 @@ def test_a_run_that_changes_in_place_is_the_undisturbed_one(tmp_path: Path) -> N
     few_and_many(toy)
 
 
+def test_groups_that_a_script_adds_while_it_trains_go_over(tmp_path: Path) -> None:
+    toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.005, optimizer="added")
+    few_and_many(toy)
+
+
 def test_a_declared_schedule_goes_on_through_changes_in_place(tmp_path: Path) -> None:
     toy = Toy(
         folder=str(tmp_path),

@@ -136,9 +136,9 @@ def simulate(
     # The matrices here are small: BLAS threads would only spin, and runs in parallel
     # would fight for cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    named = policy is not None
     if policy is None:
         policy = ",".join(QUICK_POLICIES)
-        typer.echo(QUICK_NOTE, err=True)
     check_range("--seeds", seeds, 1, 10_000)
     check_range("--parallel", parallel, 1, 1024)
     config = read_config(
@@ -195,6 +195,8 @@ def simulate(
         print_costs([_cost_row(result) for result in results if not result.seed])
     else:
         _print_tables(results)
+    if not named:
+        typer.echo(QUICK_NOTE, err=True)
 
 
 def _named_by_sizer(result: "RunResult") -> "RunResult":

@@ -71,7 +71,7 @@ def list_formats(as_json: Json = False) -> None:
     from coadapt.sim.traces import FORMATS
 
     told = {
-        name: (importlib.import_module(module).__doc__ or "").splitlines()[0]
+        name: _first_paragraph(importlib.import_module(module).__doc__ or "")
         for name, module in FORMATS.items()
     }
     if as_json:
@@ -384,3 +384,8 @@ def _tell(out: Path, num_jobs: int, as_json: bool) -> None:
         if as_json
         else f"{out}: {num_jobs} jobs"
     )
+
+
+def _first_paragraph(text: str) -> str:
+    first, _, _ = text.partition("\n\n")
+    return " ".join(first.split())

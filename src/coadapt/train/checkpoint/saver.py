@@ -276,7 +276,8 @@ class Saver:
                     if isinstance(value, Tensor)
                 }
             elif kind == "optimizer":
-                groups = getattr(item, "param_groups", [])
+                every = getattr(item, "param_groups", [])
+                groups = getattr(item, "first_groups", every)
                 found[name] = [len(group["params"]) for group in groups]
         return found
 

@@ -14,6 +14,7 @@ from coadapt.model import InputError
 from coadapt.train.dtensors import shard_like
 from coadapt.train.noise.scaling_rules import BatchScale, Scaled, ScalingRule
 from coadapt.train.session import Session
+from coadapt.train.wrappers.added_groups import AddedGroups
 from coadapt.train.wrappers.finite import WHAT, FiniteLook
 from coadapt.train.wrappers.gradients import StepGradients
 from coadapt.train.wrappers.hidden_state import WholeState
@@ -70,6 +71,8 @@ class ElasticOptimizer(torch.optim.Optimizer):
         session: Session,
         gradients: StepGradients,
         rule: ScalingRule,
+        *,
+        added: AddedGroups,
         name: str = "",
     ) -> None:
         """`name`: of the pair, whose noise scale the rule goes by; empty: that of the
@@ -81,6 +84,7 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._session = session
         self._gradients = gradients
         self._rule = rule
+        self._added = added
         self._name = name
         # What the rule last said, and of what: mostly of the same again.
         self._said: tuple[BatchScale | None, Scaled] = (None, UNSCALED)
@@ -164,12 +168,13 @@ class ElasticOptimizer(torch.optim.Optimizer):
         """Return that of `inner`, and under "coadapt" what it leaves out: see
         hidden_state.py.
         """
-        return self._whole.take()
+        return {**self._whole.take(), **self._added.state()}
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Take over `state_dict`; of a parameter that is cut, this replica takes its
         part of the state.
         """
+        self._added.add_for(state_dict)
         if not self._whole.plain:
             self._whole.give(state_dict)
             return
@@ -191,8 +196,18 @@ class ElasticOptimizer(torch.optim.Optimizer):
         }
         self._inner.load_state_dict({**state_dict, "state": state})
 
+    @property
+    def first_groups(self) -> list[dict[str, object]]:
+        """The groups that the optimiser had when it was prepared."""
+        return self._inner.param_groups[: self._added.num_first]
+
     def add_param_group(self, param_group: dict[str, object]) -> None:
-        self._inner.add_param_group(param_group)
+        """Pass the group on, unless the state that was loaded has brought it."""
+        group = dict(param_group)
+        if not isinstance(group["params"], Tensor):
+            group["params"] = list(group["params"])  # type: ignore[call-overload]  # torch's own type is too wide
+        if not self._added.is_there(group):
+            self._inner.add_param_group(group)
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self.__dict__["_inner"], name)

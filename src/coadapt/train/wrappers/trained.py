@@ -26,6 +26,7 @@ from coadapt.train.noise.norms import NormMeter
 from coadapt.train.noise.preconditioner import preconditioner_for
 from coadapt.train.noise.scaling_rules import ScalingRule, resolve_rule
 from coadapt.train.session import Session
+from coadapt.train.wrappers.added_groups import AddedGroups
 from coadapt.train.wrappers.drift import DriftCheck, Watched
 from coadapt.train.wrappers.gradients import StepGradients
 from coadapt.train.wrappers.hidden_state import WholeState
@@ -316,7 +317,10 @@ def build_pair(
     elastic.begin()
     session.needs_two = session.needs_two or normalises_over_batch(model)
     session.model_is_sharded = session.model_is_sharded or sharding is not None
-    stepper = ElasticOptimizer(optimizer, session, gradients, rule, name)
+    added = AddedGroups(optimizer, model)
+    stepper = ElasticOptimizer(
+        optimizer, session, gradients, rule, added=added, name=name
+    )
     return TrainedPair(name=name, model=elastic, optimizer=stepper, gradients=gradients)
 
 
