@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.stored import load_results, store_results
 from coadapt.sim.applications import Application
 from coadapt.sim.experiment import ExperimentConfig, simulate
 from coadapt.sim.library.builtin import builtin_workload
@@ -126,7 +127,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=40)
     given = parser.parse_args()
-    known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    known = load_results(RESULTS)
     parts = {
         "figure10": lambda: figure10(Path(given.traces)),
         "osdi21": lambda: osdi21(Path(given.traces)),
@@ -135,7 +136,7 @@ def main() -> None:
     for name, part in parts.items():
         if given.only in (None, name):
             known[name] = part()
-            RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+            store_results(RESULTS, known)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ REPORT_SEED = 0
 
 # Simulated where no policy is named: well-known ones that decide in a millisecond
 # without compiled loops, so that an installation's first command answers in seconds.
-QUICK_POLICIES = ("fifo", "srtf", "tiresias")
+QUICK_POLICIES = "fifo,srtf,tiresias"
 QUICK_NOTE = (
     "note: no --policy was named; castor, the default of `coadapt up`, is simulated by "
     "--policy castor"
@@ -96,7 +96,7 @@ def simulate(
         str | None,
         typer.Option(
             help="Policies, separated by commas.",
-            show_default=",".join(QUICK_POLICIES),
+            show_default=QUICK_POLICIES,
         ),
     ] = None,
     seeds: Annotated[
@@ -136,9 +136,6 @@ def simulate(
     # The matrices here are small: BLAS threads would only spin, and runs in parallel
     # would fight for cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    named = policy is not None
-    if policy is None:
-        policy = ",".join(QUICK_POLICIES)
     check_range("--seeds", seeds, 1, 10_000)
     check_range("--parallel", parallel, 1, 1024)
     config = read_config(
@@ -163,7 +160,7 @@ def simulate(
     check_cluster(sources.values(), nodes, skip_too_large=skip_too_large)
     runs = _runs(
         sources,
-        read_policies(policy),
+        read_policies(policy or QUICK_POLICIES),
         seeds,
         cluster=nodes,
         config=config,
@@ -195,7 +192,7 @@ def simulate(
         print_costs([_cost_row(result) for result in results if not result.seed])
     else:
         _print_tables(results)
-    if not named:
+    if policy is None:
         typer.echo(QUICK_NOTE, err=True)
 
 
