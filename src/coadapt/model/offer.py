@@ -1,7 +1,7 @@
 """Nodes that can be bought: offers, what is had of each, and how many are wanted.
 
-A sizer sees a SizingView and answers with a Sizing; `check_sizing` stands between it
-and the core, as `check_plan` does for policies.
+A sizer sees a SizingView and answers with a Sizing. `check_sizing` checks the answer,
+as `check_plan` checks that of a policy.
 """
 
 import math

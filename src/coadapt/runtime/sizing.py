@@ -8,7 +8,7 @@ from coadapt.runtime.solver import describe
 
 
 class InlineSizer:
-    """Answers each Size at once; an error of the sizer is told, and changes nothing."""
+    """Answers each Size at once. An error of the sizer becomes SizingFailed."""
 
     def __init__(self, sizer: Sizer) -> None:
         self._sizer = sizer

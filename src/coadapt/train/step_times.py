@@ -44,7 +44,7 @@ MeanRow = tuple[int, float, float]
 
 @dataclass(slots=True)
 class StepTimes:
-    """Measured times of one GPU type, by what tells them apart.
+    """Measured times of one GPU type, by what distinguishes them.
 
     means: what a checkpoint keeps. recent: (compute_s, step_s, fetch_s) of the newest
     passes of each key that this process measured.

@@ -6,9 +6,9 @@ It speaks the protocol that any trainer may speak: environment in, reports out.
 # What is real: the processes, the gradients and their mean over the replicas, the
 # checkpoint, the noise, and every reported time, which a clock measures.
 #
-# What stands for a cluster: the data come from a store that delivers so many samples
+# Two waits imitate a cluster: the data come from a store that delivers so many samples
 # a second to each replica, and gradients cross a link that takes its time for each
-# further replica. Both are waits. So replicas that share the cores of one small machine
+# further replica. So replicas that share the cores of one small machine
 # are faster together, as on machines of their own, and how much depends on the job.
 
 import argparse

@@ -77,8 +77,7 @@ def _difference(now: "Estimate", other: "Estimate", name: str) -> str:
         _change("starts", before.starts.median, after.starts.median),
         _change("ends", before.ends.median, after.ends.median),
     ]
-    told = ", ".join(filter(None, parts))
-    return told or "no difference"
+    return ", ".join(filter(None, parts)) or "no difference"
 
 
 def _change(what: str, before_s: float, after_s: float) -> str:

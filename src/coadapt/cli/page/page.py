@@ -37,8 +37,8 @@ def page(
     """Print the address of the page: GPUs, queue with reasons, jobs over time, tenants,
     decisions.
 
-    The address has the token behind its `#`, which no browser sends to a server: give
-    it to nobody.
+    The address has the token behind its `#`, which no browser sends to a server. Keep
+    it secret.
     """
     to = f"/jobs/{quote(job, safe='')}" if job else "/"
     if journal is not None:

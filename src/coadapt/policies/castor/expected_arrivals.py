@@ -4,7 +4,7 @@ hour.
 
 # Half of the jobs of two hours come in one, so every second one is expected: whole, or
 # all of them in part, half as fast on half the GPUs, with half a chance to be the last.
-# Which jobs stand for the whole ones changes with each arrival. On GPUs of one type
+# Which jobs are expected whole changes with each arrival. On GPUs of one type
 # little depends on that. On several, the last end weighs more, and whether a long job
 # is among those expected changed the value of a long one that is here by four times.
 #

@@ -23,7 +23,7 @@ from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 
 STEP_TIME_MIN_S = 1e-9  # as in goodput/throughput.py
 GAMMA = 8  # of ThroughputParams: how passes and synchronisation overlap
-FAR = 7  # every so many batches are tried first, so that bounds tell much early
+FAR = 7  # every so many batches are tried first: their bounds exclude many others
 
 params_of = attrgetter(*PARAM_NAMES)
 

@@ -41,7 +41,7 @@ class Predictions:
     made: per job, (instant, predicted instant) at times. errors: (seconds predicted,
     log ratio) of the latest. Of the last round: `at`, left_s (seconds to each job's
     instant, infinity: not predicted), again_at (when the next prediction is to be
-    noted). due_by: the end of the first interval that was told of each job.
+    noted). due_by: the end of the first interval shown for each job.
     """
 
     high: float = HIGH
@@ -94,7 +94,7 @@ class Predictions:
     def missed(self, job: JobId, high_s: float) -> bool:
         """Return whether an earlier interval of `job` has passed; note the present one.
 
-        high_s: the end of the interval that would be told now, seconds from now.
+        high_s: the end of the interval that would be shown now, seconds from now.
         """
         return self.due_by.setdefault(job, self.at + high_s) < self.at
 

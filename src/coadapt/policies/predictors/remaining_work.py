@@ -55,8 +55,10 @@ def hinted(job: JobView) -> float | None:
     None: unknown. Epochs say nothing before the first report says how many samples one
     has.
     """
-    told = job.measured.progress_target
-    return told if told is not None and told > 0.0 else declared_samples(job)
+    reported = job.measured.progress_target
+    if reported is not None and reported > 0.0:
+        return reported
+    return declared_samples(job)
 
 
 @dataclass(slots=True)

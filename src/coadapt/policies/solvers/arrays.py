@@ -3,8 +3,8 @@ machines.
 """
 
 # numpy has its own exp, log and power for processors with AVX-512, whose last bits
-# differ from the C library's. Sizes that are alike are told apart by less, and a run
-# that takes another of two sizes becomes another run. Compiled loops call the C library
+# differ from the C library's. Less than that decides between two similar sizes, and a
+# run that takes the other size becomes another run. Compiled loops call the C library
 # everywhere.
 
 import numpy as np

@@ -13,7 +13,7 @@ from coadapt.runtime.job_history import points_of, rescales_of, spans_of, story_
 from coadapt.runtime.job_index import EndedJob, JobIndex
 from coadapt.service.listing import picture
 
-# A chart has about so many pixels, and a story so many lines that somebody reads.
+# A chart has about so many pixels; a longer story is read with `coadapt story`.
 POINTS_SHOWN = 600
 SPANS_SHOWN = 600
 LINES_SHOWN = 300
@@ -77,8 +77,8 @@ def _point(point: Point) -> list[Json]:
 
 def _spec(job: JobRecord | EndedJob) -> dict[str, Json]:
     spec = job.spec
-    told = to_json(spec) if isinstance(spec, JobSpec) else spec
-    fields = cast("dict[str, Json]", told)
+    record = to_json(spec) if isinstance(spec, JobSpec) else spec
+    fields = cast("dict[str, Json]", record)
     launch = cast("dict[str, Json] | None", fields.get("launch")) or {}
     return {
         "application": fields.get("application"),

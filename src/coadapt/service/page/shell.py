@@ -18,9 +18,8 @@ MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
-# Scripts and styles come from this origin and no other, none stands in the page itself,
-# and no text can become
-# markup (Trusted Types without a policy: each attempt raises).
+# Scripts and styles come from this origin only, and none is inline. No text becomes
+# markup: Trusted Types without a policy make each attempt raise.
 HEADERS = {
     "content-security-policy": "; ".join(
         (

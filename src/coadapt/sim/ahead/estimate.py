@@ -82,7 +82,6 @@ def estimates(
         (number, seed) for number in range(len(asked)) for seed in range(num_rolls)
     ]
     num_at_once = min(num_processes or os.cpu_count() or 1, len(rolls))
-    # The first one tells, at little cost, whether the scenario fits the state.
     if num_at_once == 1:
         courses = [roll(asked[number], seed) for number, seed in rolls]
     else:

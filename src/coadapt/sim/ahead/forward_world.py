@@ -152,13 +152,12 @@ class ForwardWorld:
             measured = self._remainders[job].view.measured
             timed = bool(measured.by_type)
             progress = measured.progress + (self._done[job] if timed else 0.0)
-            told = TrainingReport(progress=progress)
             post(
                 TrainingReported(
                     at=self._clock.now(),
                     job=job,
                     generation=alive.generation,
-                    report=told,
+                    report=TrainingReport(progress=progress),
                 )
             )
             if self._alive.get(job) is alive:

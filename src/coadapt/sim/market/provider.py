@@ -77,9 +77,7 @@ class Provider:
         self._ends: dict[NodeId, list[Cancel]] = {}
 
     def open(self, post: Post) -> None:
-        """Tell what is for sale, and set the clock for all changes of price
-        and number.
-        """
+        """Post the offers, and set alarms for all changes of price and number."""
         now = self._clock.now()
         offers = tuple(each.offer_at(now) for each in self._terms.offers)
         self._change_later(post)

@@ -21,7 +21,7 @@ class OfferTerms:
     hazard_per_h: float = 0.0
     """Expected losses of a node in an hour; lifetimes are exponential."""
     notice_s: float | None = None
-    """So long before a node is taken away that is told; None: it is not told."""
+    """Notice before a node is taken away, s; None: no notice."""
     prices: tuple[tuple[float, float], ...] = ()
     """(instant, price of a node for an hour from then on), ascending."""
     available: tuple[tuple[float, int], ...] = ()

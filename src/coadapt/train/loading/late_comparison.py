@@ -37,14 +37,14 @@ class LateComparison:
         self._noted = (self._session.progress.step, rows)
 
     def take(self) -> float:
-        """Return a number that tells what was noted, 0 where nothing was."""
+        """Return a hash of what was noted, 0 where nothing was."""
         self._taken = None if self._over else self._noted
         self._noted = None
         if self._taken is None:
             return 0.0
         step, rows = self._taken
-        told = [sorted(row.items()) for row in only_parts(rows, self._parts)]
-        return float(zlib.crc32(repr((step, told)).encode()) >> (32 - HASH_BITS) | 1)
+        seen = [sorted(row.items()) for row in only_parts(rows, self._parts)]
+        return float(zlib.crc32(repr((step, seen)).encode()) >> (32 - HASH_BITS) | 1)
 
     def judge(self, total: float, squares: float) -> None:
         """Say what differs, once. total, squares: over the replicas, of what `take`
@@ -55,12 +55,12 @@ class LateComparison:
             return
         step, rows = self._taken
         steady = read_again(self._session, self.dataset, rows).steady
-        told = gather_all(self._session.group, (step, rows, steady))
-        if len({number for number, _, _ in told}) > 1:
+        gathered = gather_all(self._session.group, (step, rows, steady))
+        if len({number for number, _, _ in gathered}) > 1:
             return  # not of the same step: the replicas do not wait for each other
-        unlike = why_later_unlike([(seen, parts) for _, seen, parts in told])
+        unlike = why_later_unlike([(seen, parts) for _, seen, parts in gathered])
         if unlike is None:
-            parts = [parts or frozenset() for _, _, parts in told]
+            parts = [parts or frozenset() for _, _, parts in gathered]
             self._parts = frozenset.intersection(*parts)
             return
         self._over = True

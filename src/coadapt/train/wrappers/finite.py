@@ -1,9 +1,9 @@
 """Looks at one small gradient every few steps, so that a loss that is not finite is
-told soon.
+reported soon.
 """
 
 # A loss that is infinite or not a number makes every gradient that follows from it so.
-# The norms of all gradients show it too, but where nobody uses the noise scale they are
+# The norms of all gradients show it too, but where the noise scale is not used they are
 # taken every 64 steps. One gradient of few elements costs some microseconds, so it is
 # looked at every PERIOD steps. On a GPU the sum is copied beside the work, and read at
 # a later look, so nothing is waited for.
@@ -21,7 +21,7 @@ WHAT = "gradients are infinite or not a number (NaN)"
 
 
 class FiniteLook:
-    """Told of each step's gradients before the optimiser uses them."""
+    """Looks at the gradients of a step before the optimiser uses them."""
 
     def __init__(
         self, parameters: Callable[[], Sequence[Tensor]], tell: Callable[[int], None]
