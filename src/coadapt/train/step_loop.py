@@ -58,7 +58,11 @@ class StepLoop:
         self._pace = Pace()
         self._coming: BatchConfig | None = None  # agreed on, not in force yet
         self._num_noted = 0
-        self._measured_step = 0
+        # (step, samples until then) of the step whose norms were measured last, and of
+        # the one whose norms were posted last. The consensus on them comes some steps
+        # later, and how many depends on the clock.
+        self._measured = (0, 0)
+        self._posted = (0, 0)
 
     def begin_fetch(self) -> None:
         self.trained.body_ended()
@@ -108,6 +112,8 @@ class StepLoop:
         self._saver.last_step_at = time.time()
         step = session.progress.step
         self._book(current.step_samples)
+        if self._pace.measuring:
+            self._measured = (session.progress.step, session.progress.samples)
         if self.telemetry is not None:
             self.telemetry.end_step()
         if self.trained.end_step():
@@ -125,8 +131,6 @@ class StepLoop:
         if not (self._pace.syncs(step) or owes_itself):
             return
         norms = self.trained.take_norms(current.step_samples)
-        if any(norms):
-            self._measured_step = session.progress.step
         agreed = self._consensus.collect()
         if agreed is not None and session.epoch_over:
             # What the loop does after an epoch may use the variables of its body: a
@@ -285,6 +289,7 @@ class StepLoop:
             fingerprint=self.trained.drift.take(),
         )
         computed_s, session.figures.computed_s = session.figures.computed_s, 0.0
+        self._posted = self._measured
         self._consensus.post(session.group, flags, norms, computed_s)
 
     def _apply(self, agreed: StepFlags | None) -> bool:
@@ -311,7 +316,7 @@ class StepLoop:
         if agreed.fingerprint.told:
             self.trained.drift.judge(agreed.fingerprint)
         norms, *further = self._consensus.norms(agreed) or [None]
-        self.trained.learn(further)
+        self.trained.learn(further, float(self._posted[1]))
         if norms is not None:
             self._learn(norms)
         if norms is not None or agreed.norms.unusable:
@@ -338,11 +343,11 @@ class StepLoop:
         check = self.trained.leading.gradients.check
         first = self._session.group.rank == 0
         if self._session.loss_scaled:
-            began = check.norms(self._measured_step, unusable=unusable)
+            began = check.norms(self._posted[0], unusable=unusable)
             if began is not None:
                 figures.note_trouble(began, WHAT, speaks=first)
         elif unusable:
-            figures.note_trouble(self._measured_step, WHAT, speaks=first)
+            figures.note_trouble(self._posted[0], WHAT, speaks=first)
 
     def _learn(self, norms: GradNorms) -> None:
         """Take in norms of gradients; log it once the normalisation layers' noise scale
@@ -351,7 +356,7 @@ class StepLoop:
         noise = self._session.data.noise
         progress = self._session.progress
         before = noise.calibration
-        noise.add(norms, float(progress.samples))
+        noise.add(norms, float(self._posted[1]))
         if (
             before is None
             and noise.calibration is not None

@@ -257,9 +257,10 @@ class TrainedPairs:
             for pair in self._pairs
         ]
 
-    def learn(self, others: Sequence[GradNorms | None]) -> None:
-        """Take in the group's norms of all pairs but the leading one."""
-        samples = float(self._session.progress.samples)
+    def learn(self, others: Sequence[GradNorms | None], samples: float) -> None:
+        """Take in the group's norms of all pairs but the leading one, measured after
+        `samples` samples.
+        """
         for pair, norms in zip(self._pairs[1:], others, strict=False):
             if norms is not None:
                 self._session.noise_of(pair.name).add(norms, samples)
