@@ -19,8 +19,9 @@ from rich.table import Table
 
 from coadapt.cli.client import JsonObject
 from coadapt.cli.cluster.screen import Screen
+from coadapt.cli.demo.scheduler_process import DemoError
 from demo.plan import JOBS, DemoJob, Verdict, as_json, find_result
-from demo.processes import NUM_SLOTS, DemoError, LiveScheduler, Result, run_plain
+from demo.processes import NUM_SLOTS, LiveScheduler, Result, run_plain
 from demo.timeline import Course, Timeline
 
 FOLDER = Path("demo-run")

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from coadapt.cli.client import Client, RefusedError, UnreachableError, find_client
-from coadapt.executors.processes.job_processes import kill_marked, marked_processes
+from coadapt.cli.client import Client, find_client
+from coadapt.cli.demo.scheduler_process import DemoError, answers, end
+from coadapt.executors.processes.job_processes import marked_processes
 from demo.plan import DemoJob, find_result
 
 NUM_SLOTS = 4
@@ -23,13 +24,8 @@ REACTION_S = 1.0
 GRACE_S = 20.0
 UP_TIMEOUT_S = 60.0
 PLAIN_TIMEOUT_S = 300.0
-STOP_TIMEOUT_S = 10.0
 
 Result = tuple[str, float]
-
-
-class DemoError(RuntimeError):
-    """The demo cannot go on; the text says why."""
 
 
 def run_plain(
@@ -109,7 +105,7 @@ class LiveScheduler:
                 start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + UP_TIMEOUT_S
-        while not self._answers():
+        while not answers(self.state):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise DemoError(
                     f"the scheduler did not start: {self.log.read_text()[-500:]}"
@@ -159,22 +155,7 @@ class LiveScheduler:
 
     def stop(self) -> None:
         """End the scheduler, and every process of every job of its state directory."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        for folder in sorted((self.state / "jobs").glob("*")):
-            kill_marked(folder / "checkpoints")
-
-    def _answers(self) -> bool:
-        try:
-            self.client().get("/v1/healthz")
-        except (UnreachableError, RefusedError, FileNotFoundError, ValueError):
-            return False
-        return True
+        end(self._process, self.state)
 
 
 def _start_plain(job: DemoJob) -> subprocess.Popen[str]:

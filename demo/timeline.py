@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from coadapt.cli.client import JsonObject, UnreachableError
+from coadapt.cli.demo.scheduler_process import DemoError
 from coadapt.cli.jobs.job_states import ENDED
 from coadapt.cli.jobs.job_table import done
 from demo.plan import DemoJob
-from demo.processes import DemoError, LiveScheduler
+from demo.processes import LiveScheduler
 
 # share of the job's progress that is done by then
 KILL_JOB_AT = 0.3

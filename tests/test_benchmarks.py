@@ -22,12 +22,12 @@ SMALL_TRAINING: dict[str, Sequence[str]] = {
     "benchmarks.trainer.checkpoint": ["--turns", "1", "--no-store"],
     "benchmarks.trainer.overhead_alone": ["--turns", "2", "--no-store"],
     "benchmarks.trainer.noise_scale": [
-        "--trials", "1", "--steps", "40", "--no-store",
+        "--trials", "1", "--steps", "150", "--no-store",
     ],
 }  # fmt: skip
 SMALL_SERVICE: dict[str, Sequence[str]] = {
     "benchmarks.service.control_plane": [
-        "--jobs", "40", "--reports", "200", "--sent", "40",
+        "--jobs", "400", "--reports", "200", "--sent", "40",
     ],
 }  # fmt: skip
 

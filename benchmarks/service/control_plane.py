@@ -319,20 +319,21 @@ class Bench:
         return json.dumps(job_page(live, ended_jobs(self.index, query), query, self.at))
 
     def _describe(self) -> None:
-        job = find_job(
-            find_live(self.scheduler.state, "job-000500"), self.index, "job-000500"
-        )
+        asked = f"job-{self.num_jobs // 2:06}"
+        job = find_job(find_live(self.scheduler.state, asked), self.index, asked)
         latest_decisions(self.index, job.id, 10)
         latest_spans(self.index, job.id, self.at, 10)
 
     def disk(self) -> None:
-        self.journal.append([self.report_of("job-000100")])
+        self.journal.append([self.report_of(f"job-{NUM_TIMES:06}")])
         with self.timed("snapshot: the loop waits for"):
             picture = picture_of(self.state)
         with self.timed("snapshot written"):
             self.journal.save_snapshot(picture, 1)
+        num_live = min(int(0.8 * self.num_jobs) - NUM_TIMES, 1_000)
         tail = [
-            self.report_of(f"job-{100 + index % 1_000:06}") for index in range(5_000)
+            self.report_of(f"job-{NUM_TIMES + index % num_live:06}")
+            for index in range(5_000)
         ]
         with self.timed("report, journaled in groups of 100", len(tail)):
             for first in range(0, len(tail), 100):

@@ -21,8 +21,8 @@ from torch import nn
 
 import coadapt.train as ct
 from benchmarks.stored import store_results
+from benchmarks.trainer import overhead
 from benchmarks.trainer._replicas import on_two_replicas
-from benchmarks.trainer.models import GPT, GPT_SMALL, ConvNet
 from benchmarks.trainer.overhead import Case, ways_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "overhead_begin.json"
@@ -46,23 +46,7 @@ class Wide(nn.Module):
 
 
 CASES = (
-    Case(
-        name="cnn",
-        make=ConvNet,
-        shape=(3, 32, 32),
-        num_classes=10,
-        batch_per_replica=32,
-        adam=False,
-    ),
-    Case(
-        name="gpt",
-        make=lambda: GPT(GPT_SMALL),
-        shape=(GPT_SMALL.context,),
-        num_classes=GPT_SMALL.vocabulary,
-        batch_per_replica=8,
-        adam=True,
-        tokens=True,
-    ),
+    *overhead.CASES["cpu"],
     Case(
         name="wide",
         make=Wide,

@@ -7,8 +7,9 @@ from typing import cast
 import pytest
 
 from coadapt.cli.client import Client, JsonObject, UnreachableError
+from coadapt.cli.demo.scheduler_process import DemoError
 from demo.plan import DemoJob
-from demo.processes import DemoError, LiveScheduler
+from demo.processes import LiveScheduler
 from demo.timeline import Course, Pace, Timeline
 
 JOBS = (

@@ -44,7 +44,8 @@ def demo(
         require("coadapt demo", module, "service")
     from coadapt.cli.demo.picture import picture
     from coadapt.cli.demo.plan import JOBS
-    from coadapt.cli.demo.side import DemoError, Side
+    from coadapt.cli.demo.scheduler_process import DemoError
+    from coadapt.cli.demo.side import Side
 
     _prepare(out)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -89,7 +90,7 @@ def _prepare(out: Path) -> None:
 
 def run(sides: "Sequence[Side]", jobs: "Sequence[DemoJob]", *, quiet: bool) -> None:
     """Start the schedulers and run all jobs on each side. Raises DemoError."""
-    from coadapt.cli.demo.side import DemoError
+    from coadapt.cli.demo.scheduler_process import DemoError
 
     for side in sides:
         side.start()

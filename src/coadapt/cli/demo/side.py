@@ -1,12 +1,10 @@
 """One side of `coadapt demo`: a real scheduler, and what its jobs got."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -14,23 +12,17 @@ from typing import cast
 from coadapt.cli.client import (
     Client,
     JsonObject,
-    RefusedError,
     UnreachableError,
     find_client,
 )
 from coadapt.cli.demo.plan import NUM_SLOTS, DemoJob
+from coadapt.cli.demo.scheduler_process import DemoError, answers, end
 from coadapt.cli.jobs.submit import checked
-from coadapt.executors.processes.job_processes import kill_marked
 
 ROUND_S = 5.0
 REACTION_S = 0.5
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 10.0
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
-
-
-class DemoError(RuntimeError):
-    """The demo cannot go on; the text says why."""
 
 
 @dataclass(slots=True)
@@ -110,7 +102,7 @@ class Side:
         """Return once the scheduler answers. Raises DemoError if it does not."""
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
+        while not answers(self._state):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 said = self._log.read_text(errors="replace").strip()[-500:]
                 raise DemoError(
@@ -146,23 +138,7 @@ class Side:
 
     def stop(self) -> None:
         """End the scheduler and every process of its jobs."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        for folder in sorted((self._state / "jobs").glob("*")):
-            with suppress(OSError):
-                kill_marked(folder / "checkpoints")
+        end(self._process, self._state)
 
     def _client(self) -> Client:
         return find_client(self._state)
-
-    def _answers(self) -> bool:
-        try:
-            self._client().get("/v1/healthz")
-        except (UnreachableError, RefusedError, FileNotFoundError, ValueError):
-            return False
-        return True
