@@ -31,6 +31,7 @@ from benchmarks.stored import store_results
 from benchmarks.trainer._replicas import on_two_replicas
 from coadapt.model import GradStats
 from coadapt.train.noise.noise_scale import GradNorms, NoiseScale
+from coadapt.train.samples import pace
 from coadapt.train.samples.pace import measures
 
 RESULTS = Path(__file__).parents[1] / "results" / "noise_scale.json"
@@ -284,6 +285,7 @@ def trial(problem: Problem, estimator: str, num_steps: int, seed: int) -> Measur
     max_atomic = None if whole else BATCH // 2
     loader = run.loader(TensorDataset(*data), batch_size=BATCH, max_atomic=max_atomic)
     for _ in run.epochs(1):
+        _ = run.grad_stats  # asks for it, so that it is measured in full
         for x, y in loader:
             optimizer.zero_grad()
             model(x, y).mean().backward()
@@ -415,6 +417,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
+    # Steps here take a millisecond. Of steps of 20 ms and more, every pair is measured.
+    pace.PAIR_EVERY_CPU_S = 0.0
     found = {
         name: run_cases(name, ESTIMATORS, options.trials, options.steps)
         for name in PROBLEMS
