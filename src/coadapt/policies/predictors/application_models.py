@@ -31,7 +31,15 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import GradStats, JobId, JobView, KinTimes, Measured, TypeProfile
+from coadapt.model import (
+    GradStats,
+    JobId,
+    JobView,
+    KinTimes,
+    Measured,
+    ThroughputParams,
+    TypeProfile,
+)
 from coadapt.model.quick_init import replace
 from coadapt.policies.predictors.best_goodputs import Configs
 from coadapt.policies.predictors.measured_step_times import (
@@ -165,6 +173,48 @@ class _Report(NamedTuple):
     step_s: float
 
 
+class _LentTimes(NamedTuple):
+    """Step times of an application on a GPU type, and the step-time model that they are
+    told over. ratio: of a job's own step times to them.
+    """
+
+    times: StepTimes
+    params: ThroughputParams
+    ratio: float
+
+
+@dataclass(slots=True)
+class _Curves:
+    """Curves of errors, each worked out once. found: their arrays, in order.
+
+    numbers: the number of the first curve, by step times and shape; None: of all
+    configurations.
+    """
+
+    found: list[FloatArray] = field(default_factory=lambda: [AS_SAID])
+    size: int = 1
+    numbers: dict[tuple[int, Shape | None], int] = field(default_factory=dict)
+
+    def of_all(self, lent: _LentTimes, gpus_C: IntArray) -> int:
+        """Return the number of the first of the curves of all configurations."""
+        key = id(lent.times), None
+        if key not in self.numbers:
+            self._add(key, lent.times.packed(lent.params, gpus_C))
+        return self.numbers[key]
+
+    def on(self, lent: _LentTimes, shape: Shape) -> int:
+        """Return the number of the curve of a shape."""
+        key = id(lent.times), shape
+        if key not in self.numbers:
+            self._add(key, lent.times.on(lent.params, shape))
+        return self.numbers[key]
+
+    def _add(self, key: tuple[int, Shape | None], curves: FloatArray) -> None:
+        self.numbers[key] = self.size
+        self.found.append(curves)
+        self.size += len(curves)
+
+
 @dataclass(slots=True)
 class Applications:
     """What is known per application, and of the jobs of the last round that have
@@ -263,54 +313,41 @@ class Applications:
 
         On all configurations, then on what each holds.
         """
+        curves = _Curves()
         shape = len(jobs), len(configs.gpus_C) + 1
         curve_JX = np.zeros(shape, dtype=np.int64)
         ratio_JX = np.ones(shape)
-        curves = [AS_SAID]
-        num_curves = 1
         held = held_JX.tolist() if self.members else []
         for number, gpu_type in enumerate(gpu_types if self.members else ()):
             begin, end = np.searchsorted(configs.type_C, (number, number + 1)).tolist()
-            first_J = np.zeros(len(jobs), dtype=np.int64)
-            ratio_J = np.ones(len(jobs))
-            known: dict[
-                int, dict[Shape | None, int]
-            ] = {}  # by kin; None: of all configurations
+            gpus_C = configs.gpus_C[begin:end]
+            every_C = np.arange(end - begin)
             for row, job in enumerate(jobs):
-                member = self._believed(job)
-                if (
-                    member is None
-                    or member.lent is None
-                    or gpu_type not in member.lent.types
-                ):
+                lent = self._lent_times(job, gpu_type)
+                if lent is None:
                     continue
-                kin = member.kin
-                times = member.kin.times.get(gpu_type)
-                if times is None:
-                    continue
-                params = kin.profiles[gpu_type][1].params
-                numbers = known.get(id(kin))
-                if numbers is None:
-                    numbers = known[id(kin)] = {None: num_curves}
-                    curves.append(times.packed(params, configs.gpus_C[begin:end]))
-                    num_curves += end - begin
-                first_J[row] = numbers[None]
-                ratio_J[row] = ratio = math.exp(member.log_ratio.get(gpu_type, 0.0))
+                curve_JX[row, begin:end] = curves.of_all(lent, gpus_C) + every_C
+                ratio_JX[row, begin:end] = lent.ratio
                 of_type, nodes, racks, gpus = held[row]
                 if of_type == number:
                     on = Shape(nodes, racks, gpus) if gpus else ONE_GPU
-                    if on not in numbers:
-                        numbers[on] = num_curves
-                        curves.append(times.on(params, on))
-                        num_curves += 1
-                    curve_JX[row, -1] = numbers[on]
-                    ratio_JX[row, -1] = ratio
-            every_C = np.arange(end - begin)
-            curve_JX[:, begin:end] = np.where(
-                first_J[:, None] > 0, first_J[:, None] + every_C, 0
-            )
-            ratio_JX[:, begin:end] = ratio_J[:, None]
-        return Slower(np.concatenate(curves), curve_JX, ratio_JX)
+                    curve_JX[row, -1] = curves.on(lent, on)
+                    ratio_JX[row, -1] = lent.ratio
+        return Slower(np.concatenate(curves.found), curve_JX, ratio_JX)
+
+    def _lent_times(self, job: JobView, gpu_type: str) -> "_LentTimes | None":
+        """Return the step times that were lent to a job for a GPU type, if any were."""
+        member = self._believed(job)
+        if member is None or member.lent is None or gpu_type not in member.lent.types:
+            return None
+        times = member.kin.times.get(gpu_type)
+        if times is None:
+            return None
+        return _LentTimes(
+            times,
+            member.kin.profiles[gpu_type][1].params,
+            math.exp(member.log_ratio.get(gpu_type, 0.0)),
+        )
 
     def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:
         """Return what jobs of the application timed on this shape, for the job to
