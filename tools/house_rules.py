@@ -23,15 +23,10 @@ MAX_NODES = 450  # of a function's body; h11's largest has 318
 # Functions that are still larger, with what they have. Split one, and its line goes.
 LARGE_FUNCTIONS = {
     "cli/demo/numpy_job.py:train": 582,
-    "cli/research/compare.py:compare": 455,
-    "cli/research/simulate.py:simulate": 477,
-    "cli/up/live.py:_live": 610,
     "goodput/fit_kernel.py:_solve_free": 480,
     "goodput/fit_kernel.py:evaluate": 705,
     "policies/checks/sample_views.py:_random_job": 460,
     "policies/pollux/local_search.py:_move_pair": 500,
-    "policies/predictors/application_models.py:slower": 574,
-    "policies/predictors/loss_curves.py:fit_curve": 490,
     "policies/predictors/progress_beta.py:_train": 480,
     "policies/solvers/fluid_market.py:_divide": 484,
     "policies/solvers/fluid_pool.py:_play": 493,

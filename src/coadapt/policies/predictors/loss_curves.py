@@ -69,7 +69,6 @@ def fit_curve(
         return None
     x_P = x_P[kept_P] / x_P[-1]
     loss_P = loss_P[kept_P]
-    weight_P = np.sqrt(np.repeat(LATE_WEIGHTS, -(-len(x_P) // 3))[: len(x_P)])
     found = _best_fit(x_P, loss_P, quadratic=quadratic)
     if found is None:
         return None
