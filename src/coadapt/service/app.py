@@ -244,8 +244,8 @@ async def report(
     request: Request, job: JobId, body: ReportBody
 ) -> dict[str, JsonValue]:
     "Accept a training report; one of an old generation changes nothing. The"
-    "response may have `kin_times`, a KinTimes in wire form: step times of other "
-    "jobs of the same application at this placement."
+    "response may have `application_times`, an ApplicationTimes in wire form: step "
+    "times of other jobs of the same application at this placement."
     record = _service(request).loop.peek(job)
     if record is None:
         # Its last words, after its end: lawful, and of no use.
@@ -285,7 +285,7 @@ async def submit(
     job: JobFile,
     idempotency_key: Annotated[str, Header(max_length=200)] = "",
 ) -> dict[str, JsonValue]:
-    "Submit a job. A repeated request with the same Idempotency-Key returns the"
+    "Submit a job. A repeated request with the same Idempotency-Key returns the "
     "same job."
     new_id = job_id(job.name, idempotency_key or secrets.token_hex())
     known = await _submitted(request, new_id)
