@@ -285,7 +285,7 @@ async def submit(
     job: JobFile,
     idempotency_key: Annotated[str, Header(max_length=200)] = "",
 ) -> dict[str, JsonValue]:
-    "Submit a job. A repeated request with the same Idempotency-Key returns the "
+    "Submit a job. A repeated request with the same Idempotency-Key returns the"
     "same job."
     new_id = job_id(job.name, idempotency_key or secrets.token_hex())
     known = await _submitted(request, new_id)

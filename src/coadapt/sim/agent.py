@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -318,9 +318,16 @@ def kept_batch(
     )
 
 
-# Seconds left over; then, as in a Training: epoch, progress, samples, batch, grad,
-# learned.
-_Trained = tuple[float, int, float, float, BatchConfig, GradStats | None, Learned]
+class _Trained(NamedTuple):
+    """Where a stretch of training ends: seconds left over, and fields of a Training."""
+
+    left_s: float
+    epoch: int
+    progress: float
+    samples: float
+    batch: BatchConfig
+    grad: GradStats | None
+    learned: Learned
 
 
 def advance(
@@ -340,17 +347,17 @@ def advance(
     delay_s = min(training.delay_s, seconds)
     train = _train_keeping if assigned.keeps_batch else _train_choosing
     found = train(application, assigned, training, seconds - delay_s, speed)
-    left_s, epoch, progress, samples, batch, grad, learned = found
     after = _new_training(
-        epoch=epoch,
-        progress=progress,
-        samples=samples,
+        epoch=found.epoch,
+        progress=found.progress,
+        samples=found.samples,
         delay_s=training.delay_s - delay_s,
-        batch=batch,
-        grad=grad,
-        learned=learned,
+        batch=found.batch,
+        grad=found.grad,
+        learned=found.learned,
     )
-    return Segment(after, seconds - left_s if epoch >= application.num_epochs else None)
+    ended = found.epoch >= application.num_epochs
+    return Segment(after, seconds - found.left_s if ended else None)
 
 
 def _train_choosing(
@@ -417,7 +424,7 @@ def _train_choosing(
             progress=progress,
             samples=samples,
         )
-    return left_s, epoch, progress, samples, batch, grad, learned
+    return _Trained(left_s, epoch, progress, samples, batch, grad, learned)
 
 
 def _train_keeping(
@@ -462,7 +469,7 @@ def _train_keeping(
             progress = reached
             left_s -= used_s
             samples += used_s * steps_per_s * total
-    return left_s, epoch, progress, samples, batch, grad, learned
+    return _Trained(left_s, epoch, progress, samples, batch, grad, learned)
 
 
 def _next_change(assigned: Assignment, samples: float) -> float:

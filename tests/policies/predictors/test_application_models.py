@@ -31,9 +31,9 @@ from coadapt.policies.predictors.measured_step_times import (
     StepTimes,
 )
 from coadapt.policies.predictors.noise_growth import (
+    APART_MAX,
     BINS_PER_OCTAVE,
     GROWTH_MAX,
-    KIN_APART,
     NUM_BINS,
     POINTS,
     Trainings,
@@ -609,7 +609,7 @@ def test_noise_grows_as_that_of_other_jobs_and_comes_near_to_theirs(
 
     def expected(at: float) -> float:
         kept = min(
-            abs(apart), max(math.log(KIN_APART), abs(apart) - math.log(at / begun))
+            abs(apart), max(math.log(APART_MAX), abs(apart) - math.log(at / begun))
         )
         return at * math.exp(math.copysign(kept, apart))
 
