@@ -941,7 +941,8 @@ class Scheduler:
                 state.changed.add(job.id)
         for job, seen in smaller:
             if told := hindrances.of_smaller(seen, job.target.allocation):
-                _tell(job, job.reason, with_own_words(told, job.explanation))
+                own = plan.reasons.get(job.id, "")
+                _tell(job, job.reason, with_own_words(told, own))
 
     def _restarted(self) -> list[Command]:
         self.state.solve_at = self.state.round_due_at = None
