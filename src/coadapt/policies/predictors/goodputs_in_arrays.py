@@ -57,13 +57,24 @@ def best_of_pairs(pairs: Pairs, loops: Loops) -> tuple[FloatArray, FloatArray]:
     atomic_P = np.ones(len(pairs.replicas_P))
     kept = np.flatnonzero(pairs.adaptive_P == 0)
     if len(kept):
-        of_kept = Pairs(*(column[kept] for column in pairs))
-        goodput_P[kept], atomic_P[kept] = _as_requested(of_kept, loops)
+        goodput_P[kept], atomic_P[kept] = _as_requested(_part(pairs, kept), loops)
     chosen = np.flatnonzero(pairs.adaptive_P)
     if len(chosen):
-        of_chosen = Pairs(*(column[chosen] for column in pairs))
+        of_chosen = _part(pairs, chosen)
         goodput_P[chosen], atomic_P[chosen] = _best_batches(of_chosen, loops)
     return goodput_P, atomic_P
+
+
+def _part(pairs: Pairs, rows: IntArray) -> Pairs:
+    return Pairs(
+        params_PX=pairs.params_PX[rows],
+        batch_PX=pairs.batch_PX[rows],
+        replicas_P=pairs.replicas_P[rows],
+        noise_P=pairs.noise_P[rows],
+        sync_P=pairs.sync_P[rows],
+        adaptive_P=pairs.adaptive_P[rows],
+        may_P=pairs.may_P[rows],
+    )
 
 
 def _as_requested(pairs: Pairs, loops: Loops) -> tuple[FloatArray, FloatArray]:
