@@ -234,7 +234,7 @@ class Reports:
         try:
             opener.open(request, timeout=REPORT_TIMEOUT_S).close()
         except OSError as error:
-            logger.warning("%s not delivered: %s", path, error)
+            logger.warning("%s could not be sent: %s", path, error)
 
 
 def noise_of(gradients: FloatArray) -> GradStats:
@@ -295,7 +295,7 @@ def main() -> int:
     try:
         return train(settings)
     except (OSError, EOFError) as error:
-        logger.warning("a replica is gone: %s", error)
+        logger.warning("a replica is lost: %s", error)
         return EXIT_PEER_LOST
 
 

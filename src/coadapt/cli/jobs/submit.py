@@ -125,7 +125,7 @@ def _by_sbatch(
         raise InputError(
             "--sbatch",
             f"{len(bodies)} files",
-            "one file: a job has an allocation of its own",
+            "one file; each job gets its own Slurm allocation",
         )
     job, folder = submit_by_sbatch(bodies[0], find_state_dir(state), options)
     typer.echo(json.dumps({"slurm_job": job, "state": str(folder)}) if as_json else job)
