@@ -63,7 +63,7 @@ def test_a_backup_is_private_whole_and_overwrites_nothing(
     copy = tmp_path / "backup.sqlite"
     assert copy.stat().st_mode & 0o777 == 0o600
     assert list(Journal.at_path(copy).events()) == BEFORE
-    with pytest.raises(InputError, match="a file that is not there yet"):
+    with pytest.raises(InputError, match="a file that does not exist yet"):
         backup(copy, directory.path)
 
 

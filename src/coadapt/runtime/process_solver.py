@@ -108,7 +108,7 @@ class ProcessSolver:
         """Return the policy's plan, or why there is none."""
         connection = self._connect()
         if self._closed.is_set():
-            return NoPlan(why="the scheduler ends", of_jobs=False)
+            return NoPlan(why="the scheduler is stopping", of_jobs=False)
         try:
             if not self._came_up:
                 if not connection.poll(START_TIMEOUT_S):
@@ -126,7 +126,7 @@ class ProcessSolver:
         except (EOFError, ConnectionError):
             exit_code = self._kill()
             if self._closed.is_set():  # it was ended
-                return NoPlan(why="the scheduler ends", of_jobs=False)
+                return NoPlan(why="the scheduler is stopping", of_jobs=False)
             return NoPlan(why=f"the policy's process died with exit code {exit_code}")
         return answer
 

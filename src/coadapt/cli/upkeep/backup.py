@@ -39,7 +39,7 @@ def backup(
     """Copy the journal to a file and check the copy. The scheduler may be running."""
     directory = _prepared(state)
     if file.exists():
-        raise InputError("FILE", str(file), "a file that is not there yet")
+        raise InputError("FILE", str(file), "a file that does not exist yet")
     _copy(directory.journal, file)
     num_events = _check_sound(file)
     told = {"file": str(file), "num_events": num_events}
@@ -150,13 +150,15 @@ def _check_sound(path: Path) -> int:
 
     version = schema_of(path)
     if version is None or version > SCHEMA_VERSION:
-        raise StoreError(f"{path} is no journal that this Coadapt can read")
+        raise StoreError(
+            f"{path} is not a journal that this version of Coadapt can read"
+        )
     if version < SCHEMA_VERSION:
         return _count(path)
     found = read_all(path)
     findings = judge(found).findings()
     if findings:
-        raise StoreError(f"{path} is harmed: {findings[0]}")
+        raise StoreError(f"{path} is damaged: {findings[0]}")
     return max(found.rows, default=found.anchor[0])
 
 
@@ -185,7 +187,9 @@ def _check_needed(directory: StateDir, file: Path) -> None:
         f"a backup that is needed: {directory.journal} is sound, and has all of it "
         f"and {more} events more"
     )
-    raise InputError("FILE", str(file), f"{allowed} (--anyway takes it all the same)")
+    raise InputError(
+        "FILE", str(file), f"{allowed} (--anyway restores it nevertheless)"
+    )
 
 
 def _end_and_renumber(directory: StateDir, found: "Differences") -> None:

@@ -65,7 +65,7 @@ class BackgroundWriter:
         """Write `state` before this returns, also if the write before failed."""
         self._join()
         if self._error is not None:
-            logger.warning("the checkpoint before was not written: %s", self._error)
+            logger.warning("the previous checkpoint was not written: %s", self._error)
             self._error = None
         self._store.save(state)
 
