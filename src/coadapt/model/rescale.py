@@ -8,7 +8,8 @@ only.
 # Over the network (ENV_CONTROL_URL) the files are notes under CONTROL_PATH, with the
 # same names and contents:
 #   GET  CONTROL_PATH?after=N   {"version": V, "notes": {name: text}}, once V is not N,
-#   or after 20 s; 0: now PUT  CONTROL_PATH/NAME      the body is the note's text; 204
+#                               or after 20 s; 0: now
+#   PUT  CONTROL_PATH/NAME      the body is the note's text; 204
 #   POST CONTROL_PATH/NAME      makes an empty note: 201, or 409 if it was there
 # each with the header Authorization: Bearer TOKEN (ENV_CONTROL_TOKEN), else 401.
 

@@ -3,8 +3,7 @@ part (Gavel, §5).
 """
 
 # A policy says which part of the time each job is to run on each GPU type. In each
-# round, per type, those
-# jobs go first that have had least of their part:
+# round, per type, those jobs go first that have had least of their part:
 #
 #   priority = part / time received on the type since the parts were decided
 #
