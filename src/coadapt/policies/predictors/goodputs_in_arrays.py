@@ -1,4 +1,5 @@
-"""The best goodput of each job on each configuration, in NumPy: where no compiler is.
+"""The best goodput of each job on each configuration, in NumPy: for machines without
+numba.
 
 `best_goodputs` uses it instead of its loops. It returns the same bits.
 
@@ -102,38 +103,57 @@ def _best_batches(pairs: Pairs, loops: Loops) -> tuple[FloatArray, FloatArray]:
         )
     ]
     atomic_PB, passes_PB = np.array(batches).transpose(1, 0, 2)
-    params_PX = pairs.params_PX
+    found = _estimates(pairs, atomic_PB, passes_PB)
+    # Of equals the one with the largest bound wins, then the first of the candidates.
+    first_P = found.bound_PB.argmax(axis=1)
+    least_P1 = found.about_PB.max(axis=1, keepdims=True) * (1.0 - TOLERANCE)
+    near_PB = (found.about_PB >= least_P1) & (found.about_PB > 0.0)
+    rows, columns = np.nonzero(near_PB)
+    best_P = np.zeros(len(first_P))
+    best_atomic_P = np.ones(len(first_P))
+    for p, b in zip(rows.tolist(), columns.tolist(), strict=True):
+        atomic = atomic_PB[p, b]
+        step_s = loops.step_s(
+            pairs.params_PX[p], pairs.sync_P[p], atomic, passes_PB[p, b]
+        )
+        goodput = found.worth_PB[p, b] / step_s
+        if goodput > best_P[p] or (goodput == best_P[p] and b == first_P[p]):
+            best_P[p] = goodput
+            best_atomic_P[p] = atomic
+    return best_P, best_atomic_P
+
+
+class _Estimates(NamedTuple):
+    """Of each candidate: progress per step, and its goodput, at most and about."""
+
+    worth_PB: FloatArray
+    bound_PB: FloatArray
+    about_PB: FloatArray
+
+
+def _estimates(
+    pairs: Pairs, atomic_PB: FloatArray, passes_PB: FloatArray
+) -> _Estimates:
     sync_P1 = pairs.sync_P[:, None]
-    initial_P1 = pairs.batch_PX[:, :1]
     noise_P1 = pairs.noise_P[:, None]
+    params_PX = pairs.params_PX
     total_PB = pairs.replicas_P[:, None] * atomic_PB * passes_PB
     with np.errstate(all="ignore"):
-        efficiency_PB = (noise_P1 + initial_P1) / (noise_P1 + total_PB)
+        efficiency_PB = (noise_P1 + pairs.batch_PX[:, :1]) / (noise_P1 + total_PB)
         efficiency_PB = np.where(noise_P1 == np.inf, 1.0, efficiency_PB)
         worth_PB = np.where(total_PB > 0.0, total_PB * efficiency_PB, 0.0)
         compute_PB = params_PX[:, :1] + params_PX[:, 1:2] * atomic_PB
         longest_PB = np.maximum(np.maximum(compute_PB, sync_P1), STEP_TIME_MIN_S)
         further_PB = (passes_PB - 1.0) * compute_PB
-        bound_PB = worth_PB / (longest_PB + further_PB)
         gamma_P1 = params_PX[:, GAMMA : GAMMA + 1]
         ratio_PB = np.minimum(compute_PB, sync_P1) / longest_PB
         overlapped_PB = longest_PB * (1.0 + ratio_PB**gamma_P1) ** (1.0 / gamma_P1)
         overlapped_PB = np.where(ratio_PB > 0.0, overlapped_PB, longest_PB)
-        about_PB = worth_PB / (overlapped_PB + further_PB)
-    # Of equals the one with the largest bound wins, then the first of the candidates.
-    first_P = bound_PB.argmax(axis=1)
-    least_P1 = about_PB.max(axis=1, keepdims=True) * (1.0 - TOLERANCE)
-    rows, columns = np.nonzero((about_PB >= least_P1) & (about_PB > 0.0))
-    best_P = np.zeros(len(first_P))
-    best_atomic_P = np.ones(len(first_P))
-    for p, b in zip(rows.tolist(), columns.tolist(), strict=True):
-        atomic = atomic_PB[p, b]
-        step_s = loops.step_s(params_PX[p], pairs.sync_P[p], atomic, passes_PB[p, b])
-        goodput = worth_PB[p, b] / step_s
-        if goodput > best_P[p] or (goodput == best_P[p] and b == first_P[p]):
-            best_P[p] = goodput
-            best_atomic_P[p] = atomic
-    return best_P, best_atomic_P
+        return _Estimates(
+            worth_PB,
+            worth_PB / (longest_PB + further_PB),
+            worth_PB / (overlapped_PB + further_PB),
+        )
 
 
 @lru_cache(maxsize=BATCHES_KEPT)
