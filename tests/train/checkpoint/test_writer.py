@@ -97,10 +97,8 @@ def test_a_stop_saves_although_the_write_before_failed(
     newest = CheckpointStore(tmp_path).newest()
     assert newest is not None
     assert read_checkpoint(newest) == {"value": 2}
-    assert caplog.messages == [
-        "a checkpoint was not written: no space left on device; training goes on, and "
-        "the next one is tried in its turn"
-    ]
+    (message,) = caplog.messages
+    assert message.startswith("a checkpoint was not written: no space left on device;")
     writer.wait()
 
 
