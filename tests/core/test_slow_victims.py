@@ -6,7 +6,15 @@ import heapq
 
 import pytest
 
-from coadapt.core.commands import Command, Rescale, SetAlarm, Solve, Start, Stop
+from coadapt.core.commands import (
+    Command,
+    Rescale,
+    RetractRescale,
+    SetAlarm,
+    Solve,
+    Start,
+    Stop,
+)
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted, Outcome, TenantConfigured
 from coadapt.core.lifecycle import JobState
@@ -28,6 +36,7 @@ class Cluster:
         self._takes_s = takes_s
         self._coming: list[tuple[float, int, Command]] = []
         self._count = 0
+        self._retracted: set[tuple[str, int]] = set()
         self.orders: list[tuple[float, Command]] = []
 
     def submit(self, job: str, gpus: tuple[int, int], tenant: str) -> None:
@@ -57,7 +66,12 @@ class Cluster:
             case Start(job=job, generation=generation):
                 return stage.started(job, generation)
             case Rescale(job=job, generation=generation):
+                if (job, generation) in self._retracted:
+                    return []
                 return stage.started(job, generation)
+            case RetractRescale(job=job, generation=generation):
+                self._retracted.add((job, generation))
+                return stage.kept(job, generation)
             case Stop(job=job, generation=generation):
                 return stage.exited(Outcome.STOPPED, job, generation)
         raise AssertionError(command)
