@@ -65,7 +65,7 @@ def test_a_backup_is_private_whole_and_overwrites_nothing(
     copy = tmp_path / "backup.sqlite"
     assert copy.stat().st_mode & 0o777 == 0o600
     assert list(Journal.at_path(copy).events()) == BEFORE
-    with pytest.raises(InputError, match="a file that is not there yet"):
+    with pytest.raises(InputError, match="a file that does not exist yet"):
         backup(copy, directory.path)
 
 
@@ -172,7 +172,7 @@ def test_a_backup_is_restored_on_a_machine_that_never_had_a_scheduler(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", "backup.sqlite is no journal of Coadapt"),
+        (b"", "backup.sqlite is not a journal of Coadapt"),
         (b"no database" * 500, r"backup.sqlite cannot be copied .*not a database"),
         (None, "is of version 99, this Coadapt's is 2: a later Coadapt wrote it"),
         ("half", r"backup.sqlite cannot be copied .*malformed"),

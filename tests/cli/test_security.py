@@ -275,7 +275,7 @@ def test_a_foreign_server_is_one_line() -> None:
         thread.start()
         try:
             with pytest.raises(
-                UnreachableError, match=r"is no scheduler of Coadapt \(a list\)"
+                UnreachableError, match=r"is not a Coadapt scheduler \(a list\)"
             ):
                 Client(f"http://127.0.0.1:{server.server_port}", "x").get("/v1/jobs")
         finally:

@@ -50,7 +50,7 @@ BATCH_KEYS = (
     "tokens_per_sample, rule"
 )
 KEYS = (
-    "name, run, setup, workdir, envs, resources, batch, contract, tenant, priority, "
+    "name, run, setup, workdir, envs, params, resources, batch, contract, tenant, priority, "
     "deadline, length, "
     "application, max_failures, hang_timeout, setup_timeout, checkpoints"
 )
@@ -435,3 +435,30 @@ def test_over_http_a_workdir_must_be_absolute() -> None:
         InputError, match=r"workdir: got '\.'; allowed: an absolute path"
     ):
         job_spec(job, 1000.0)
+
+
+def test_parameters_reach_command_and_environment(tmp_path: Path) -> None:
+    spec = parse(
+        tmp_path,
+        "name: a\n"
+        "run: python -m train --lr {lr} --tag {tag} ${HOME} {other} {1..3}\n"
+        "setup: echo {deep}\n"
+        "params: {lr: 0.25, tag: a b, deep: true}\n"
+        "batch: {initial: 8}\n",
+    )
+    assert spec.launch is not None
+    assert spec.launch.run == (
+        "python -m train --lr 0.25 --tag 'a b' ${HOME} {other} {1..3}"
+    )
+    assert spec.launch.setup == "echo true"
+    assert dict(spec.launch.envs) == {
+        "COADAPT_PARAMS": '{"deep": true, "lr": 0.25, "tag": "a b"}',
+        "COADAPT_PARAM_deep": "true",
+        "COADAPT_PARAM_lr": "0.25",
+        "COADAPT_PARAM_tag": "a b",
+    }
+
+
+def test_a_parameter_needs_a_name_that_a_variable_may_have(tmp_path: Path) -> None:
+    text = "name: a\nrun: x\nparams: {a-b: 1}\nbatch: {initial: 8}\n"
+    assert complaint(tmp_path, text).startswith("params: got 'a-b'; allowed: names of")

@@ -25,6 +25,7 @@ from coadapt.train.env import (
     Times,
     TrainConfig,
     as_if_alone,
+    params,
     parse_config,
     tell_placement,
 )
@@ -242,3 +243,13 @@ def test_checkpoints_are_where_the_script_says_else_the_job_file(
     config = parse_config({"checkpoint_dir": given}, environ)
     assert (config.checkpoint_dir, config.checkpoint_url) == (folder, url)
     assert config.keeps_checkpoints == bool(folder or url)
+
+
+def test_parameters_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COADAPT_PARAMS", raising=False)
+    assert params() == {}
+    monkeypatch.setenv("COADAPT_PARAMS", '{"lr": 0.1, "tag": "a", "deep": true}')
+    assert params() == {"lr": 0.1, "tag": "a", "deep": True}
+    monkeypatch.setenv("COADAPT_PARAMS", "lr=0.1")
+    with pytest.raises(InputError, match="a JSON object"):
+        params()

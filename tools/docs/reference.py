@@ -35,6 +35,7 @@ from tools.public_surface import subcommands_of
 
 # The packages that scripts, policies and engines import from.
 PACKAGES = {
+    "coadapt.client": "for programs that submit jobs: `from coadapt import Client`",
     "coadapt.train": "for training scripts",
     "coadapt.policies": "for scheduling policies",
     "coadapt.model": "the values that policies and engines exchange with the core",

@@ -223,7 +223,9 @@ def check_own(path: Path, field: str) -> None:
             field, str(path), f"a path that you can read ({error.strerror})"
         ) from None
     if status.st_uid != os.geteuid():
-        raise InputError(field, f"{path} of user {status.st_uid}", "a path of your own")
+        raise InputError(
+            field, f"{path} of user {status.st_uid}", "a path that you own"
+        )
     mode = stat.S_IMODE(status.st_mode)
     if mode & WRITABLE_BY_OTHERS:
         allowed = f"one that only you may write: chmod go-w {path}"
@@ -271,7 +273,7 @@ def check_plain(path: Path) -> None:
     """Raise InputError if something else than a plain file stands at `path`."""
     if path.exists() and not path.is_file():
         raise InputError(
-            "--state", str(path), "a plain file there, or none: remove what is no file"
+            "--state", str(path), "a regular file, or nothing; remove what is there now"
         )
 
 

@@ -98,7 +98,7 @@ class NodeHealth:
                 return False
             self._failures.pop(node, None)
             write_json(self._path, NodesAside(why=self._aside))
-        logger.info("node %s is taken back", node)
+        logger.info("node %s may run jobs again", node)
         return True
 
     def sound(self, nodes: Iterable[Node]) -> tuple[Node, ...]:

@@ -34,6 +34,10 @@ LISTENER_ENDED = "ended"
 LISTENER_FAILED = "failed"
 LISTENER_WORDS = frozenset({LISTENER_TRAINS, LISTENER_ENDED, LISTENER_FAILED})
 
+# The job's parameters: all as a JSON object, and each as text in a variable of its own.
+ENV_PARAMS = "COADAPT_PARAMS"
+PARAM_PREFIX = "COADAPT_PARAM_"
+
 # Where replicas hear of their next generation (model/rescale.py); unset: they only ever
 # stop.
 ENV_RESCALE_DIR = "COADAPT_RESCALE_DIR"

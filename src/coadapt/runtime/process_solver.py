@@ -109,7 +109,7 @@ class ProcessSolver:
         connection = self._connect()
         overdue = threading.Event()
         if self._closed.is_set():
-            return NoPlan(why="the scheduler ends", of_jobs=False)
+            return NoPlan(why="the scheduler is stopping", of_jobs=False)
         try:
             if not self._came_up:
                 if not connection.poll(START_TIMEOUT_S):
@@ -124,7 +124,7 @@ class ProcessSolver:
         except (EOFError, ConnectionError):
             exit_code = self._kill()
             if self._closed.is_set():  # it was ended
-                return NoPlan(why="the scheduler ends", of_jobs=False)
+                return NoPlan(why="the scheduler is stopping", of_jobs=False)
             if overdue.is_set():
                 return self._too_slow()
             return NoPlan(why=f"the policy's process died with exit code {exit_code}")

@@ -168,8 +168,8 @@ class Triage:
             self._good = frozenset()
         except _NoTimeLeftError:
             logger.warning(
-                "the policy fails on some jobs; there was no time to tell all of "
-                "them apart"
+                "the policy fails with some jobs; there was not enough time to "
+                "find all of them"
             )
             self._good = frozenset(search.good)
         return search

@@ -124,21 +124,23 @@ def read_token(path: Path) -> str:
         ) from None
     if not stat.S_ISREG(status.st_mode):
         raise InputError(
-            "token file", str(path), "a plain file; remove what is no file"
+            "token file", str(path), "a regular file; remove what is there now"
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         raise InputError(
             "token file",
             f"{path} with mode {mode:04o}",
-            "mode 0600 (chmod 600): its owner alone",
+            "mode 0600, so that only its owner can read it (chmod 600)",
         )
     if status.st_uid != os.geteuid():
         raise InputError(
-            "token file", f"{path} of user {status.st_uid}", "a file of your own"
+            "token file", f"{path} of user {status.st_uid}", "a file that you own"
         )
     if not token or not token.isascii():
         raise InputError(
-            "token file", str(path), "a token; remove the file to have a new one made"
+            "token file",
+            str(path),
+            "a token; remove the file, and a new one is created",
         )
     return token

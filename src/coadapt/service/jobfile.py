@@ -42,6 +42,7 @@ from coadapt.model.schedule import ALLOWED as SCHEDULE_ALLOWED
 from coadapt.model.tenant import EVERYBODY
 from coadapt.objects import check_scheme
 from coadapt.service.deadline import DEADLINE_ALLOWED, deadline_at
+from coadapt.service.job_params import check_params, filled, param_envs
 from coadapt.service.job_yaml import load_yaml
 from coadapt.service.limits import (
     COMMAND_BYTES_MAX,
@@ -173,6 +174,11 @@ class JobFile(_Section):
         default_factory=dict,
         description="a mapping of variable names to text or numbers",
     )
+    params: dict[str, bool | int | float | str] = Field(
+        default_factory=dict,
+        description="a mapping of names to numbers, text, true or false: {name} in run and "
+        "setup, COADAPT_PARAM_name, ct.params()",
+    )
     resources: ResourcesSection = Field(
         default_factory=ResourcesSection,
         description="a mapping with gpus, requested, gpu_types",
@@ -255,7 +261,13 @@ def parse_job_file(text: str, name: str, folder: Path) -> JobFile:
 
     Raises InputError (field, value, allowed).
     """
-    document = load_yaml(text, name)
+    return job_file_of(load_yaml(text, name), name, folder)
+
+
+def job_file_of(document: object, name: str, folder: Path) -> JobFile:
+    """Return the job file that `document` holds, as YAML or JSON gives it; otherwise
+    like parse_job_file.
+    """
     if not isinstance(document, dict):
         raise InputError(
             name, document, f"a mapping with {', '.join(JobFile.model_fields)}"
@@ -291,9 +303,10 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
         raise InputError("workdir", job.workdir, "an absolute path")
     if job.tenant == EVERYBODY:
         raise InputError(
-            "tenant", job.tenant, "a name; this one stands for all tenants together"
+            "tenant", job.tenant, "the name of one tenant; this one means all tenants"
         )
     _check_texts(job)
+    check_params(job.params)
     envs = _envs(job)
     return JobSpec(
         name=job.name,
@@ -307,8 +320,8 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
         application=job.application,
         max_failures=job.max_failures,
         launch=Launch(
-            run=job.run,
-            setup=job.setup,
+            run=filled(job.run, job.params),
+            setup=filled(job.setup, job.params),
             envs=envs,
             workdir=str(Path(job.workdir)),
             hang_timeout_s=job.hang_timeout,
@@ -348,7 +361,8 @@ def _check_texts(job: JobFile) -> None:
 
 
 def _envs(job: JobFile) -> tuple[tuple[str, str], ...]:
-    size = 0
+    params = param_envs(job.params)
+    size = sum(len(f"{name}={value}".encode()) for name, value in params.items())
     for name, value in job.envs.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise InputError(
@@ -362,10 +376,12 @@ def _envs(job: JobFile) -> tuple[tuple[str, str], ...]:
             )
         check_scalar(value, f"envs.{name}")
         size += len(f"{name}={value}".encode())
-    if len(job.envs) > ENVS_MAX or size > ENVS_BYTES_MAX:
+    number = len(job.envs) + len(params)
+    if number > ENVS_MAX or size > ENVS_BYTES_MAX:
         allowed = f"at most {ENVS_MAX} variables of {ENVS_BYTES_MAX} bytes in all"
-        raise InputError("envs", f"{len(job.envs)} variables of {size} bytes", allowed)
-    return tuple((name, str(value)) for name, value in sorted(job.envs.items()))
+        raise InputError("envs", f"{number} variables of {size} bytes", allowed)
+    given = {name: str(value) for name, value in job.envs.items()}
+    return tuple(sorted({**given, **params}.items()))
 
 
 def input_error(
@@ -502,7 +518,7 @@ def _rule(job: JobFile) -> BatchRule | None:
         raise InputError(
             "batch.rule",
             job.batch.rule,
-            f"none under contract {job.contract}, only under self",
+            f"no rule under contract {job.contract}; a rule needs contract self",
         )
     rule = BatchRule.parse(job.batch.rule)
     first = job.batch.requested or job.batch.initial

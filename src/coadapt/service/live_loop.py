@@ -179,7 +179,7 @@ class LiveLoop:
             while True:
                 future = self._queue.get_nowait().future
                 if future is not None and not future.done():
-                    future.set_exception(EndedError("the scheduler ends"))
+                    future.set_exception(EndedError("the scheduler is stopping"))
 
     def _tell(self, group: "list[_Waiting]") -> None:
         """Tell whoever waits what became of the events."""
@@ -271,7 +271,7 @@ class LiveLoop:
         if trouble := self._trouble():
             raise StoreAwayError(trouble)
         if self._ended.is_set():
-            raise EndedError("the scheduler ends")
+            raise EndedError("the scheduler is stopping")
         future: Future[dict[int, EventRefusedError]] = Future()
         try:
             self._queue.put_nowait(_Waiting(events=events, future=future, since=since))

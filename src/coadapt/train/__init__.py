@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 from coadapt.model import BatchConfig, InputError, RescaleContract
-from coadapt.train.env import Options
+from coadapt.train.env import Options, params
 from coadapt.train.loading.loader import ElasticLoader
 from coadapt.train.loading.validation import ValidationLoader
 from coadapt.train.noise.scaling_rules import BatchScale, Scaled, ScalingRule, legw
@@ -36,4 +36,5 @@ __all__ = [
     "ValidationLoader",
     "init",
     "legw",
+    "params",
 ]

@@ -36,6 +36,7 @@ from coadapt.model.contract_env import (
     ENV_JOINING,
     ENV_LISTENERS_DIR,
     ENV_NODE_ADDRESS,
+    ENV_PARAMS,
     ENV_PLACEMENT,
     ENV_REPORT_EVERY_S,
     ENV_RESCALE_DIR,
@@ -346,6 +347,22 @@ def _times(options: Options, environ: Mapping[str, str]) -> Times:
             options.get("stop_timeout_s"), environ, ENV_STOP_TIMEOUT_S, STOP_TIMEOUT_S
         ),
     )
+
+
+def params() -> dict[str, bool | int | float | str]:
+    """Return the job's parameters, by name: `params` of its job file, or those of this
+    trial of a search. Empty where the job has none.
+
+    Raises InputError.
+    """
+    text = os.environ.get(ENV_PARAMS, "")
+    try:
+        found = json.loads(text or "{}")
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(ENV_PARAMS, text, "a JSON object")
+    return found
 
 
 def _seed(given: int) -> int:

@@ -126,7 +126,7 @@ class Figures:
         if speaks:
             logger.warning(
                 "step %d: %s: look at the data and the loss, lower the learning "
-                "rate, or clip; training goes on",
+                "rate, or clip; training continues",
                 step,
                 what,
             )

@@ -5,7 +5,7 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from coadapt.cli.client import find_client, is_remote
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.model import InputError
 from coadapt.model.wire import Json
+
+if TYPE_CHECKING:
+    from coadapt.service.jobfile import JobFile
 
 
 def submit(
@@ -122,7 +125,7 @@ def _by_sbatch(
         raise InputError(
             "--sbatch",
             f"{len(bodies)} files",
-            "one file: a job has an allocation of its own",
+            "one file; each job gets its own Slurm allocation",
         )
     job, folder = submit_by_sbatch(bodies[0], find_state_dir(state), options)
     typer.echo(json.dumps({"slurm_job": job, "state": str(folder)}) if as_json else job)
@@ -136,23 +139,26 @@ def checked(path: Path, *, on_disk: bool) -> Json:
     """Return the body of the request for a job file. Raises InputError (field, value,
     allowed).
     """
-    from coadapt.service.jobfile import (
-        check_disk,
-        job_spec,
-        parse_job_file,
-        read_job_file,
-    )
+    from coadapt.service.jobfile import parse_job_file, read_job_file
     from coadapt.service.limits import JOB_FILE_BYTES_MAX
 
-    if str(path) == "-":
-        text = sys.stdin.read(JOB_FILE_BYTES_MAX + 1)
-        if len(text) > JOB_FILE_BYTES_MAX:
-            raise InputError(
-                "stdin", f"more than {JOB_FILE_BYTES_MAX} characters", "a job file"
-            )
-        job = parse_job_file(text, "stdin", Path.cwd())
-    else:
-        job = read_job_file(path)
+    if str(path) != "-":
+        return body_of(read_job_file(path), on_disk=on_disk)
+    text = sys.stdin.read(JOB_FILE_BYTES_MAX + 1)
+    if len(text) > JOB_FILE_BYTES_MAX:
+        raise InputError(
+            "stdin", f"more than {JOB_FILE_BYTES_MAX} characters", "a job file"
+        )
+    return body_of(parse_job_file(text, "stdin", Path.cwd()), on_disk=on_disk)
+
+
+def body_of(job: "JobFile", *, on_disk: bool) -> Json:
+    """Return the body of the request for a job, once its values fit each other.
+
+    on_disk: whether workdir and script must be on this machine. Raises InputError.
+    """
+    from coadapt.service.jobfile import check_disk, job_spec
+
     launch = job_spec(job, time.time()).launch
     assert launch is not None
     if on_disk:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import typer
@@ -61,6 +61,14 @@ def wait(
     )
 
 
+class StillWaitingError(TimeoutError):
+    """Jobs have not ended within the time that was given for them: `waiting`, ids."""
+
+    def __init__(self, waiting: list[str]) -> None:
+        self.waiting = waiting
+        super().__init__(f"still waiting for {', '.join(waiting)}")
+
+
 def wait_for(
     client: Client, jobs: Iterable[str], timeout_s: float | None, *, as_json: bool
 ) -> int:
@@ -69,12 +77,36 @@ def wait_for(
     Raises RefusedError for an unknown job, UnreachableError if the scheduler stays
     away.
     """
+    ended: list[JsonObject] = []
+    waiting: list[str] = []
+    try:
+        for job in as_they_end(client, jobs, timeout_s):
+            ended.append(job)
+            if not as_json:
+                _tell(job)
+    except StillWaitingError as error:
+        waiting = error.waiting
+    if as_json:
+        typer.echo(json.dumps({"ended": ended, "waiting": [*waiting]}))
+    if waiting:
+        typer.echo(str(StillWaitingError(waiting)), err=True)
+        return EXIT_TIMEOUT
+    return 0 if all(job["state"] == "succeeded" for job in ended) else EXIT_JOB_FAILED
+
+
+def as_they_end(
+    client: Client, jobs: Iterable[str], timeout_s: float | None
+) -> Iterator[JsonObject]:
+    """Yield each job once it has ended.
+
+    Raises StillWaitingError when the time is over, RefusedError for an unknown job,
+    UnreachableError if the scheduler stays away.
+    """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     # Once found by its beginning a job keeps its id, whatever is submitted meanwhile.
     waiting = list(
         dict.fromkeys(str(client.get(client.job_path(job))["id"]) for job in jobs)
     )
-    ended: list[JsonObject] = []
     look_s = FIRST_LOOK_S
     away_since = None
     while True:
@@ -88,12 +120,11 @@ def wait_for(
                 raise
         for job in (job for job in looks if job["state"] in ENDED):
             waiting.remove(str(job["id"]))
-            ended.append(job)
-            if not as_json:
-                _tell(job)
-        late = deadline is not None and time.monotonic() >= deadline
-        if not waiting or late:
-            break
+            yield job
+        if not waiting:
+            return
+        if deadline is not None and time.monotonic() >= deadline:
+            raise StillWaitingError(waiting)
         left_s = (
             look_s
             if deadline is None
@@ -101,12 +132,6 @@ def wait_for(
         )
         time.sleep(left_s)
         look_s = min(look_s * 1.5, LOOKS_APART_MAX_S)
-    if as_json:
-        typer.echo(json.dumps({"ended": ended, "waiting": [*waiting]}))
-    if waiting:
-        typer.echo(f"still waiting for {', '.join(waiting)}", err=True)
-        return EXIT_TIMEOUT
-    return 0 if all(job["state"] == "succeeded" for job in ended) else EXIT_JOB_FAILED
 
 
 def _tell(job: JsonObject) -> None:

@@ -156,7 +156,9 @@ def compare(
     _check_published(as_published, config)
     markets = read_markets(offer, sizer)
     if markets and (cluster or as_published):
-        raise InputError("--offer", "beside --cluster or --as-published", "one of them")
+        raise InputError(
+            "--offer", "together with --cluster or --as-published", "one of them"
+        )
     cases = []
     for sizer_name, market in markets.items():
         check_cluster(sources.values(), market.largest, skip_too_large=skip_too_large)

@@ -133,8 +133,8 @@ def _live(
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
     if (kept := upgrade(state_dir.journal)) is not None:
         logger.warning(
-            "the journal was brought over from an earlier version; the file as it "
-            "was is kept in %s",
+            "the journal was converted from an earlier version; the old file "
+            "is kept as %s",
             kept,
         )
     retry = JournalRetry()
@@ -223,7 +223,7 @@ def close_files(closes: Sequence[Callable[[], None]]) -> bool:
         if not is_disk_full(error):
             raise
         logger.error(
-            "the disk is full: the history of jobs is made anew from the journal at "
+            "the disk is full: the history of jobs is rebuilt from the journal at "
             "the next start"
         )
         return True
@@ -329,13 +329,15 @@ def run_parts(
         except BaseException as error:
             if is_disk_full(error):
                 logger.error(
-                    "the disk is full, the scheduler ends, its jobs run on: %s", error
+                    "the disk is full; the scheduler stops, its jobs keep running: %s",
+                    error,
                 )
             elif isinstance(error, StoreError):
-                logger.error("%s; the scheduler ends, its jobs run on", error)
+                logger.error("%s; the scheduler stops, its jobs keep running", error)
             else:
                 logger.exception(
-                    "the %s thread broke; the scheduler ends, its jobs run on", name
+                    "the %s thread failed; the scheduler stops, its jobs keep running",
+                    name,
                 )
             broken.set()
         finally:
@@ -358,7 +360,7 @@ def run_parts(
         thread.start()
     over.wait()
     if came:
-        logger.info("%s: the scheduler ends, its jobs run on", ENDS_BY[came[0]])
+        logger.info("%s: the scheduler stops, its jobs keep running", ENDS_BY[came[0]])
     try:
         close()
     finally:
@@ -489,6 +491,6 @@ def _print_banner(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
             f"taken over"
         )
     typer.echo(
-        "Ctrl-C stops the scheduler; its jobs run on, and the next `coadapt up` "
+        "Ctrl-C stops the scheduler; its jobs keep running, and the next `coadapt up` "
         "takes them over."
     )

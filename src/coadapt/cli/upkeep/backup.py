@@ -39,7 +39,7 @@ def backup(
     """Copy the journal to a file and check the copy. The scheduler may be running."""
     directory = _prepared(state)
     if file.exists():
-        raise InputError("FILE", str(file), "a file that is not there yet")
+        raise InputError("FILE", str(file), "a file that does not exist yet")
     _copy(directory.journal, file)
     num_events = _check_sound(file)
     told = {"file": str(file), "num_events": num_events}
@@ -151,7 +151,7 @@ def _check_version(path: Path, of: Path) -> int:
 
     version = schema_of(path)
     if version is None:
-        raise StoreError(f"{of} is no journal of Coadapt")
+        raise StoreError(f"{of} is not a journal of Coadapt")
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"{of} is of version {version}, this Coadapt's is {SCHEMA_VERSION}: a "
@@ -162,7 +162,7 @@ def _check_version(path: Path, of: Path) -> int:
 
 def _check_sound(path: Path, of: Path | None = None) -> int:
     """Return the number of events at `path`, which is a copy of `of` where that is
-    given. Raises StoreError where something of it is harmed.
+    given. Raises StoreError where something of it is damaged.
     """
     from coadapt.runtime.journal_check import judge, read_all
     from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
@@ -173,7 +173,7 @@ def _check_sound(path: Path, of: Path | None = None) -> int:
     found = read_all(path)
     findings = judge(found).findings()
     if findings:
-        raise StoreError(f"{called} is harmed: {findings[0]}")
+        raise StoreError(f"{called} is damaged: {findings[0]}")
     return max(found.rows, default=found.anchor[0])
 
 
@@ -202,7 +202,9 @@ def _check_needed(directory: StateDir, file: Path) -> None:
         f"a backup that is needed: {directory.journal} is sound, and has all of it "
         f"and {more} events more"
     )
-    raise InputError("FILE", str(file), f"{allowed} (--anyway takes it all the same)")
+    raise InputError(
+        "FILE", str(file), f"{allowed} (--anyway restores it nevertheless)"
+    )
 
 
 def _end_and_renumber(directory: StateDir, found: "Differences") -> None:

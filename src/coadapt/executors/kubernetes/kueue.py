@@ -131,7 +131,7 @@ class KueuePool:
     def _release(self, going: Sequence[str], count: int) -> None:
         for name in going[: max(count, 0)]:
             self._api.delete(f"{self._path}/{name}")
-            logger.info("gave a slot back to Kueue: %s", name)
+            logger.info("returned a slot to Kueue: %s", name)
 
     def _resize(
         self, staying: Sequence[str], waiting: Sequence[str], wanted: int
@@ -193,7 +193,9 @@ def follow(pool: KueuePool, most: int, post: Post) -> None:
     try:
         pool.look(most, post)
     except ApiError as error:
-        logger.warning("slots were neither asked of Kueue nor given back: %s", error)
+        logger.warning(
+            "slots could be neither requested from Kueue nor returned: %s", error
+        )
 
 
 def without_queue(template: JsonObject) -> tuple[JsonObject, dict[str, str]]:

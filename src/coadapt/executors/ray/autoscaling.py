@@ -86,7 +86,7 @@ class RayDemand:
             return
         self._request(asked)
         if asked != self._asked and (asked or self._asked):
-            logger.info("asked Ray for %d slots in all", goal)
+            logger.info("requested %d slots from Ray in total", goal)
         self._asked = asked
         self._asked_at = now
 
@@ -143,7 +143,7 @@ class RayExecutor(ProcessExecutor):
             try:
                 self._demand.look(time.monotonic())
             except RayAwayError as error:  # the next look tells
-                logger.warning("Ray was not told what is wanted: %s", error)
+                logger.warning("the request for slots did not reach Ray: %s", error)
 
 
 def _sum(nodes: tuple[Node, ...]) -> int:

@@ -125,7 +125,9 @@ def check_terms(terms: PoolTerms) -> None:
         tools.would_grant((f"--nodes={terms.nodes}", *terms.sbatch), HOLD)
     except SlurmError as error:
         raise InputError(
-            "--executor", "slurm", f"what Slurm grants; sbatch --test-only: {error}"
+            "--executor",
+            "slurm",
+            f"an allocation that Slurm grants; sbatch --test-only says: {error}",
         ) from None
 
 

@@ -160,8 +160,7 @@ class Castor(CastorOptions):
             return held
         topology = topology_of(view)
         if not topology.gpu_types:
-            waits = "waits: the cluster has no live node"
-            return Plan(reasons={job.id: waits for job in view.jobs})
+            return Plan()
         reasons = {
             job.id: fixed_reason(job, topology)
             for job in view.jobs

@@ -175,7 +175,9 @@ class CheckpointStore:
     def set_aside(self, name: str, why: str) -> None:
         """Let a damaged one not count any more; the next checkpoint sweeps it away."""
         path = Path(name)
-        logger.warning("checkpoint %s is damaged (%s): falling back", path.name, why)
+        logger.warning(
+            "checkpoint %s is damaged (%s); the previous one is used", path.name, why
+        )
         _remove([path.with_suffix(DAMAGED)])
         path.rename(path.with_suffix(DAMAGED))
 

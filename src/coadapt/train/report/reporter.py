@@ -112,7 +112,7 @@ class Reporter:
             return choose_batch(item, self._kin_times)
         except Exception:
             logger.exception(
-                "no choice of a batch; training goes on with the present one"
+                "the batch could not be chosen; training continues with the current one"
             )
             return None
 
@@ -154,7 +154,7 @@ class Reporter:
         except Exception:
             # The thread must live: later snapshots may do, and the pause of a change is
             # still to be told.
-            logger.exception("no report from this snapshot; training goes on")
+            logger.exception("a report could not be made; training continues")
             return
         with self._wake:
             self._params = fitted.params
@@ -186,7 +186,9 @@ class Reporter:
         """Say that reports do not arrive when that begins, not for each report."""
         if not self._failed:
             logger.warning(
-                "%s not delivered to the scheduler: %s; training goes on", path, error
+                "%s could not be sent to the scheduler: %s; training continues",
+                path,
+                error,
             )
         self._failed = True
 

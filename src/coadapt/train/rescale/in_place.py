@@ -113,8 +113,8 @@ class InPlaceRescaler(CheckpointRescaler):
         elif config.contract is not RescaleContract.FROZEN and config.place.rank == 0:
             if dist.is_initialized() and not self._session.group.distributed:
                 logger.warning(
-                    "not in place: this process has a process group that the run did "
-                    "not form"
+                    "no change in place: this process has a process group that the run did "
+                    "not create"
                 )
             else:
                 self._channel.announce()
@@ -225,7 +225,9 @@ class InPlaceRescaler(CheckpointRescaler):
             model.let_go()
         leave_group(old)
         if self._me not in staying:
-            logger.info("no part of generation %d: leaves", order.generation)
+            logger.info(
+                "this replica is not part of generation %d and leaves", order.generation
+            )
             self._stop.dismiss()
             leave(0)
         clock.mark("destroy")
@@ -343,7 +345,8 @@ class InPlaceRescaler(CheckpointRescaler):
             yield
         except (RuntimeError, OSError) as error:
             logger.error(
-                "change to generation %d failed, the last checkpoint counts: %s",
+                "the change to generation %d failed; training continues from the "
+                "last checkpoint: %s",
                 generation,
                 error,
             )

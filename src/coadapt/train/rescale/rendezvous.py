@@ -188,7 +188,7 @@ def _needed(order: RescaleOrder) -> bool:
 
 
 def _dismiss(why: str, stop: StopSignal) -> NoReturn:
-    logger.info("not needed to join: %s", why)
+    logger.info("this replica does not join: %s", why)
     stop.dismiss()
     raise SystemExit(0)
 

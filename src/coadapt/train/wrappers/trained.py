@@ -163,7 +163,7 @@ class TrainedPairs:
         ):
             logger.warning(
                 "a learning-rate scheduler that run.prepare_scheduler(...) was not "
-                "given starts anew after a "
+                "given starts from its beginning after a "
                 "stop and in a replica that joins, and steps in every pass"
             )
 

@@ -422,7 +422,7 @@ def read_json(path: Path, kind: type[T]) -> T | None:
     try:
         return None if text is None else from_json(kind, json.loads(text), path.name)
     except (ValueError, RecursionError):
-        raise InputError(str(path), text, "what Coadapt wrote there") from None
+        raise InputError(str(path), text, "the file as Coadapt wrote it") from None
 
 
 def read_note(path: Path, kind: type[T]) -> T | None:
