@@ -9,7 +9,14 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from coadapt.model import WAITING, Allocation, ClusterView, JobId, KinTimes, Plan
+from coadapt.model import (
+    WAITING,
+    Allocation,
+    ApplicationTimes,
+    ClusterView,
+    JobId,
+    Plan,
+)
 from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED, Arrivals, Silence
 from coadapt.policies.castor.explain import Told, explained, fixed_reason
@@ -186,7 +193,7 @@ class Castor(CastorOptions):
         plan = Plan(
             allocations={**topology.kept, **placed},
             reasons={**reasons, **explained(told)},
-            kin_times=_timed_by_others(memory.applications, now, placed),
+            application_times=_timed_by_others(memory.applications, now, placed),
             diagnostics={
                 "objective": sizes.value,
                 "bound": sizes.bound,
@@ -268,9 +275,9 @@ class Castor(CastorOptions):
 
 def _timed_by_others(
     applications: Applications, now: Situation, placed: Mapping[JobId, Allocation]
-) -> dict[JobId, KinTimes]:
+) -> dict[JobId, ApplicationTimes]:
     """Return steps that other jobs of the application timed where each job trains."""
-    found: dict[JobId, KinTimes] = {}
+    found: dict[JobId, ApplicationTimes] = {}
     for job in now.jobs:
         held = now.topology.shape_of(placed.get(job.id, WAITING))
         if held is not None:
