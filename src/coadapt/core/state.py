@@ -51,6 +51,7 @@ from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.growth import NO_GROWTH, Growth
+from coadapt.core.hindrances import AwayNode
 from coadapt.core.lifecycle import JobState, Reason, Trigger, advance
 from coadapt.core.node_buying import Buying
 from coadapt.model import (
@@ -280,6 +281,8 @@ class SchedulerState(_Followed):
     """Those that the operator configured."""
     last_lost: str = ""
     """Which node went away last, and why, in words."""
+    away: dict[NodeId, AwayNode] = field(default_factory=dict)
+    """The last AWAY_KEPT nodes that went away and have not come back, in order."""
     round: int = 0
     """Number of the last Solve."""
     round_at: float = 0.0

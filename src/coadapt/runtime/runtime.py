@@ -39,7 +39,7 @@ from coadapt.core.events import (
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.model import JobId, KinTimes
+from coadapt.model import ApplicationTimes, JobId
 from coadapt.runtime.journaled_scheduler import JournaledScheduler, OnRestored
 from coadapt.runtime.ports import (
     Cancel,
@@ -167,11 +167,11 @@ class Runtime:
         finally:
             self._draining = False
 
-    def kin_times_of(self, job: JobId) -> KinTimes | None:
+    def application_times_of(self, job: JobId) -> ApplicationTimes | None:
         """Return what the last plan tells `job` of steps that others timed; for any
         thread.
         """
-        return self.journaled.kin_times.get(job)
+        return self.journaled.application_times.get(job)
 
     def _within_means(self, events: Sequence[Event]) -> Sequence[Event]:
         """Return `events` with settings that an executor can keep which starts anew for

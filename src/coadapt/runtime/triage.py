@@ -260,7 +260,7 @@ class Triage:
             },
             diagnostics=plan.diagnostics,
             set_aside={job: self._aside[job].until for job in sorted(left_out)},
-            kin_times=plan.kin_times,
+            application_times=plan.application_times,
         )
 
     def _reason(self, job: JobId, kept: Grant | None) -> str:

@@ -25,7 +25,7 @@ from coadapt.core.events import (
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import JobId, KinTimes, Node, NodeId
+from coadapt.model import ApplicationTimes, JobId, Node, NodeId
 from coadapt.model.errors import StoreAwayError
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.ports import Executor, Post, Solver, Store
@@ -332,9 +332,9 @@ class LiveLoop:
         """
         return self._runtime.scheduler.state.jobs.get(job)
 
-    def kin_times_of(self, job: JobId) -> KinTimes | None:
+    def application_times_of(self, job: JobId) -> ApplicationTimes | None:
         """Return what the last plan tells a job of steps that others timed."""
-        return self._runtime.kin_times_of(job)
+        return self._runtime.application_times_of(job)
 
     def num_waiting(self) -> int:
         """Return how many events wait to be written."""

@@ -211,8 +211,8 @@ class TimeShareRounds:
         for job in view.jobs:
             if job.id in held_back:
                 notes[job.id] = (
-                    "waits: its part of the time is not decided yet, and its GPUs "
-                    "stay idle until then"
+                    "its part of the time is not decided yet, and its GPUs stay idle "
+                    "until then"
                 )
                 continue
             part = self._part(job)
@@ -220,10 +220,8 @@ class TimeShareRounds:
                 notes[job.id] = part
                 continue
             count = requested_gpus(job)
-            notes[job.id] = (
-                waits(job, count, capacity, go_first(ahead, "behind their part"))
-                + f"; {part}"
-            )
+            told = waits(job, count, capacity, go_first(ahead, "behind their part"))
+            notes[job.id] = f"{told}; {part}" if told else part
         return notes
 
     def _part(self, job: JobView) -> str:

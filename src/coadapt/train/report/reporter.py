@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-from coadapt.model import BatchConfig, InputError, KinTimes, ThroughputParams
+from coadapt.model import ApplicationTimes, BatchConfig, InputError, ThroughputParams
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import RunSnapshot, choose_batch, fit
 from coadapt.train.rescale.pause import Pause
@@ -80,7 +80,7 @@ class Reporter:
         self._params: ThroughputParams | None = None
         # Beside reports, which may wait for the network.
         self._deciding = ThreadPoolExecutor(1, thread_name_prefix="coadapt-batch")
-        self._kin_times: KinTimes | None = None
+        self._application_times: ApplicationTimes | None = None
         self._thread = threading.Thread(
             target=self._run, name="coadapt-reporter", daemon=True
         )
@@ -109,7 +109,7 @@ class Reporter:
 
     def _choose(self, item: RunSnapshot) -> BatchConfig | None:
         try:
-            return choose_batch(item, self._kin_times)
+            return choose_batch(item, self._application_times)
         except Exception:
             logger.exception(
                 "the batch could not be chosen; training continues with the current one"
@@ -169,7 +169,7 @@ class Reporter:
                 answer = self._channel.send(
                     path, {"generation": self._generation, **body}
                 )
-                self._kin_times = told_of_kin(answer)
+                self._application_times = times_in_answer(answer)
                 self._failed = False
                 return True
             except (OSError, http.client.HTTPException) as error:
@@ -193,13 +193,17 @@ class Reporter:
         self._failed = True
 
 
-def told_of_kin(answer: bytes) -> KinTimes | None:
+def times_in_answer(answer: bytes) -> ApplicationTimes | None:
     """Return what the scheduler's answer says of steps that others timed; None: nothing
     that can be read.
     """
     try:
-        told = json.loads(answer).get("kin_times") if answer else None
-        return None if told is None else from_json(KinTimes, told, "kin_times")
+        told = json.loads(answer).get("application_times") if answer else None
+        return (
+            None
+            if told is None
+            else from_json(ApplicationTimes, told, "application_times")
+        )
     except (ValueError, AttributeError, InputError) as error:
         # Of another version, or no scheduler of ours: a job does without.
         logger.debug("the answer to a report is not understood: %s", error)
