@@ -92,6 +92,11 @@ class StateDir:
             check_plain(self.connection)
             _close_to_others(self.connection)
 
+    def replaced_journals(self) -> list[Path]:
+        """Return the journals that `coadapt restore` has replaced, the oldest first."""
+        found = self.path.glob(f"{self.journal.name}.replaced-*[0-9]")
+        return sorted(found)
+
     def write_connection(self, url: str, policy: str) -> None:
         """Write where the scheduler of this process answers, for the verbs and for the
         next run.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 import typer
@@ -214,7 +215,7 @@ def _open_books(state_dir: StateDir, executor: LiveExecutor) -> Books:
         )
     retry = JournalRetry()
     journal = Journal.at_path(state_dir.journal, retry)
-    _check_not_lost(journal, executor)
+    _check_not_lost(journal, executor, state_dir.replaced_journals())
     index = _open_index(state_dir, journal)
     writer = IndexWriter(index, journal.whole, state_dir.first_config())
     retention = Retention(index, journal, StateDirFiles(state_dir.path))
@@ -470,10 +471,19 @@ def listening(host: str, ports: Sequence[int]) -> Iterator[socket.socket]:
         yield server_socket
 
 
-def _check_not_lost(journal: Journal, executor: LiveExecutor) -> None:
+def _check_not_lost(
+    journal: Journal, executor: LiveExecutor, replaced: Sequence[Path]
+) -> None:
     """Raise StoreError if jobs run here but the journal is empty: a new one would have
-    them all stopped.
+    them all stopped. Also if a restore put one aside (`replaced`) and broke off.
     """
+    if replaced and journal.last_number == 0:
+        journal.close()
+        raise StoreError(
+            f"the journal is empty, and {replaced[-1]} was put aside: a restore broke "
+            f"off; repeat it with: coadapt restore FILE (to begin anew, move that "
+            f"file away)"
+        )
     running = [job for job, _ in executor.adopted()]
     if running and journal.last_number == 0:
         named = ", ".join(running[:JOBS_NAMED]) + (

@@ -160,11 +160,9 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
             from coadapt.executors.processes.elsewhere import sweep
 
             sweep(order.settings, directory.job.path.name)
-        if num_left:
-            what = "a process" if num_left == 1 else f"{num_left} processes"
-            left = f"{what} that it left behind had to be ended"
-            detail = "; ".join(filter(None, (record.detail, left)))
-            record = replace(record, detail=detail)
+        if succeeded:
+            notes = (record.detail, _words_of(num_left), launcher.killed_meanwhile())
+            record = replace(record, detail="; ".join(filter(None, notes)))
         launcher.pump.close()
         # The lead's comes last: it also counts for a generation that was ordered too
         # late to be taken up.
@@ -182,6 +180,14 @@ def _left_behind(checkpoints: Path) -> int:
         reap_orphans(())
         time.sleep(POLL_S)
     return len(left)
+
+
+def _words_of(num_left: int) -> str:
+    """Return what to say of that many processes that had to be ended."""
+    if not num_left:
+        return ""
+    what = "a process" if num_left == 1 else f"{num_left} processes"
+    return f"{what} that it left behind had to be ended"
 
 
 def _write_end(directory: GenerationDir, record: ExitRecord) -> None:
@@ -229,6 +235,10 @@ class _Launcher:
         self._why_stopped = "stopped as ordered"
         for number in OUTSIDE_SIGNALS - {signal.SIGKILL}:
             signal.signal(number, self._on_signal)
+
+    def killed_meanwhile(self) -> str:
+        """Return what to say of processes that the kernel killed while the job ran."""
+        return "" if self._is_elsewhere() else self._oom.meanwhile()
 
     @property
     def left_something(self) -> bool:

@@ -77,7 +77,9 @@ class CastorOptions:
     rescales take less than 15 s). rho_max: how many times its time on an equal share a
     job may take: its seconds weigh more from half of that on, and its share is reserved
     for a job that would pass it (None: 2, or less, down to 1, where GPU types differ);
-    0: no limit. expect: whether to keep room for jobs like those of the last hours.
+    0: no limit; it does not hold for rigid jobs that need more than an equal share, and
+    near 1 it lets them wait. expect: whether to keep room for jobs like those of the
+    last hours.
     """
 
     makespan_jobs: float | None = None

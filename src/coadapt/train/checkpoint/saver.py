@@ -121,7 +121,8 @@ class Saver:
         on.
 
         `stopped`: the processes are about to end, so the file is there when this
-        returns. Raises OSError if it, or the one before, could not be written.
+        returns, and OSError is raised if it could not be written. Otherwise a warning
+        says so, and training goes on.
         """
         if self._writer is None:
             return

@@ -118,6 +118,11 @@ class TrainedPairs:
         assert self._pairs, "no pair yet"
         return self._pairs[0]
 
+    @property
+    def num_steps(self) -> int:
+        """Return how often the optimisers of all pairs have stepped."""
+        return sum(pair.gradients.check.use.steps for pair in self._pairs)
+
     def check_next(self, name: str, shard: object) -> None:
         """Raise InputError unless a pair of that name may be added."""
         if not self._pairs:
