@@ -7,13 +7,13 @@ Axes: J jobs, A applications, B bins of progress, L stretches.
 # A plan looks ahead, so it must price a GPU by what it will do, not by what it does
 # now. Over the next `a` of progress the noise scale φ is taken for the harmonic mean of
 # some points, as the time that a batch of M costs is M / φ. By what it grows until p'
-# is told by its application, whose noise scales over progress are a curve.
-# Where these are not there it is sqrt(p' / p), as the noise scale grows while a job
-# learns, about like a root of its progress. A job whose noise scale is not that of its
+# follows from its application, whose noise scales over progress are a curve. Where
+# these are not there it is sqrt(p' / p), as the noise scale grows while a job learns,
+# about like a root of its progress. A job whose noise scale is not that of its
 # application here is not taken to differ for good: its noise comes nearer to that of
-# the application by as much as the latter grows, until it is within
-# APART_MAX. (At the end of an epoch noise scales may jump by hundreds of times. A job
-# that jumps a little sooner than the curve would be taken to jump twice.)
+# the application by as much as the latter grows, until it is within APART_MAX. (At the
+# end of an epoch noise scales may jump by hundreds of times. A job that jumps a little
+# sooner than the curve would be taken to jump twice.)
 #
 # That is what sizes are chosen by now; so far they look at GROWTH_MAX times the noise
 # of now at most, as what comes of a jump is of no use before it. Tried instead: φ of

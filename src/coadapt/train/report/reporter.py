@@ -129,8 +129,8 @@ class Reporter:
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        # What the change cost is told once: until that came through, it goes before
-        # each report.
+        # The cost of the change is reported once: until that came through, it goes
+        # before each report.
         cost: dict[str, object] | None = None
         while True:
             with self._wake:
