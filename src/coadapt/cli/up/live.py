@@ -53,6 +53,8 @@ from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.server import http_server
+from coadapt.service.studies.driver import STORAGE, Studies
+from coadapt.service.studies.figures import TrialFigures
 
 DEFAULT_PORT = 8471
 OTHER_PORT = (
@@ -130,12 +132,7 @@ def _live(
     demand = Demand()
     executor = connect(_host(settings, credentials, url, clock, demand))
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
-    if (kept := upgrade(state_dir.journal)) is not None:
-        logger.warning(
-            "the journal was brought over from an earlier version; the file as it "
-            "was is kept in %s",
-            kept,
-        )
+    _upgrade_journal(state_dir)
     retry = JournalRetry()
     journal = Journal.at_path(state_dir.journal, retry)
     _check_not_lost(journal, executor)
@@ -145,9 +142,8 @@ def _live(
     change_log = ChangeLog()
     tally = Tally()
     decisions = DecisionLog()
-    latencies = Latencies(tally.registry)
-    latencies.watch_journal(state_dir.journal)
-    latencies.watch_trouble(retry.seconds)
+    latencies = _latencies(tally, state_dir, retry)
+    trial_figures = TrialFigures()
     store = BackgroundSnapshots(journal, latencies.commit)
     reserve = DiskReserve(state_dir.files_with_room())
     reserve.look()
@@ -157,7 +153,7 @@ def _live(
         executor=executor,
         store=store,
         solver=solver,
-        observers=(writer, change_log, tally, decisions),
+        observers=(writer, change_log, tally, decisions, trial_figures),
         restored=writer.restored,
         waited=latencies.lag,
     )
@@ -168,6 +164,7 @@ def _live(
     loop.recover(settings.config, executor.announce)
     spare_readers()
     _stop_strangers(executor, loop)
+    studies = _studies(state_dir, loop, index, trial_figures)
     retention = Retention(index, journal, StateDirFiles(state_dir.path))
     housekeeping = Housekeeping(partial(retention.steps, settings.keep), clock.now)
     service = Service(
@@ -184,6 +181,7 @@ def _live(
         engine_trouble=lambda: executor.trouble,
         nodes=executor,
         decisions=decisions,
+        studies=studies,
     )
     server = http_server(service)
     _come_up(settings, url, loop)
@@ -195,6 +193,7 @@ def _live(
         "solver": solver.run,
         "disk": reserve.run,
         "housekeeping": housekeeping.run,
+        "studies": studies.run,
         "http": partial(server.run, sockets=sockets),
     }
 
@@ -203,13 +202,44 @@ def _live(
         call_all(
             [
                 part.close
-                for part in (loop, retry, executor, solver, reserve, housekeeping)
+                for part in (
+                    studies,
+                    loop,
+                    retry,
+                    executor,
+                    solver,
+                    reserve,
+                    housekeeping,
+                )
             ]
         )
 
     broken = run_parts(parts, close)
     closes = [index.close, store.close, journal.close, reserve.release]
     return close_files(closes) or broken
+
+
+def _upgrade_journal(state_dir: StateDir) -> None:
+    if (kept := upgrade(state_dir.journal)) is not None:
+        logger.warning(
+            "the journal was brought over from an earlier version; the file as it "
+            "was is kept in %s",
+            kept,
+        )
+
+
+def _latencies(tally: Tally, state_dir: StateDir, retry: JournalRetry) -> Latencies:
+    latencies = Latencies(tally.registry)
+    latencies.watch_journal(state_dir.journal)
+    latencies.watch_trouble(retry.seconds)
+    return latencies
+
+
+def _studies(
+    state_dir: StateDir, loop: LiveLoop, index: JobIndex, figures: TrialFigures
+) -> Studies:
+    remove = StateDirFiles(state_dir.path).remove_checkpoints
+    return Studies(loop, index, figures, state_dir.path / STORAGE, remove)
 
 
 def close_files(closes: Sequence[Callable[[], None]]) -> bool:
