@@ -6,6 +6,7 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -84,9 +85,23 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     assert broken_links(page) == ["gone.md", "#gone"]
 
 
+def test_links_to_other_sites_are_well_formed() -> None:
+    """No test has a network, so whether these sites answer is not checked."""
+    num_links = 0
+    for page in PAGES:
+        for target in LINK.findall(page.read_text(encoding="utf-8")):
+            parts = urlsplit(target)
+            if parts.scheme and parts.scheme != "mailto":
+                num_links += 1
+                assert parts.scheme == "https", f"{page}: {target}"
+                assert parts.hostname, f"{page}: {target}"
+                assert "." in parts.hostname, f"{page}: {target}"
+    assert num_links > 10
+
+
 def test_python_snippets_run() -> None:
-    """Snippets that need a scheduler or a training loop around them at least
-    compile.
+    """Those of training scripts compile here; tests/train/test_doc_snippets.py runs
+    them.
     """
     found = snippets("python")
     assert found

@@ -118,9 +118,7 @@ def test_a_missing_scheduler_says_how_to_start_one(tmp_path: Path) -> None:
         ["story", "x"],
     ):
         line = fails(1, *verb, state=tmp_path)
-        assert (
-            line == f"no scheduler ever ran on {tmp_path}; start one with: coadapt up"
-        )
+        assert line == f"no scheduler has run on {tmp_path}; start one with: coadapt up"
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_ctrl_c_ends_the_scheduler_and_leaves_its_jobs(cluster: LiveCluster) -> 
     assert cluster.kill(signal.SIGINT) == 0
     log = (cluster.folder / "up.log").read_text()
     assert "Traceback" not in log
-    assert "Ctrl-C stops the scheduler; its jobs run on" in log
+    assert "Ctrl-C stops the scheduler; its jobs keep running" in log
     cluster.up()
     cluster.wait_for(job, "succeeded")
     assert cluster.trace(job) == ["generation 1 starts at 0", "generation 1 ends at 30"]

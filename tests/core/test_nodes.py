@@ -43,9 +43,10 @@ def test_a_job_that_waits_says_what_the_cluster_has_now_though_the_plan_says_the
             stage.handle(event)
         stage.round(at, {})
         told.append(stage.job().explanation)
-    waits = "waits: the policy gave it no GPU this round"
-    impossible = "waits: needs at least 6 GPUs"
-    assert [told[0], told[1][: len(impossible)], told[2]] == [waits, impossible, waits]
+    needs = "waits: needs at least 6 GPUs, "
+    waits = needs + "8 of 8 are free, and the policy gives it none"
+    small = needs + "the cluster has 4 of one type; node n1 with 4 was lost"
+    assert told == [waits, small, waits]
 
 
 def test_a_node_that_comes_back_is_full_of_those_who_have_not_ended_there() -> None:

@@ -75,7 +75,7 @@ def test_a_job_larger_than_its_quota_says_that_it_cannot_start(quota: int) -> No
     stage.round(60.0, {})
     assert stage.job("a").reason is Reason.IMPOSSIBLE
     assert stage.job("a").explanation == (
-        f"waits: needs at least 2 GPUs, and the quota of tenant vision is {quota}; "
+        f"waits: needs at least 2 GPUs, the quota of tenant vision is {quota}; "
         "it cannot start until the quota is raised"
     )
     configured(stage, Tenant(id="vision", quota_gpus=2))

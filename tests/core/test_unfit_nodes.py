@@ -53,7 +53,9 @@ def test_what_others_were_given_is_not_taken() -> None:
     exits_on(stage, "n0")
     stage.round(120.0, {"a": on(n0=2), "b": on(n1=4)})
     assert stage.job().state is JobState.PENDING
-    assert stage.job().explanation == f"waits for GPUs on other nodes: {WHY}"
+    assert stage.job().explanation == (
+        f"waits: needs at least 1 GPU, 0 of 4 are free, b has 4; not on n0: {WHY}"
+    )
     assert stage.scheduler.state.plan_error == ""
 
 

@@ -91,7 +91,6 @@ def test_tenants_are_guaranteed_their_part_and_use_what_others_leave() -> None:
     ]
     plan = policy.allocate(view(nodes(4), *held, *own, tenants=tenants))
     assert counts(plan) == {"y0": 1, "x0": 1, "x1": 1, "x2": 1}
-    assert plan.reasons["y1"].startswith("gives up its 1 GPU and waits")
 
 
 def test_an_opportunistic_job_is_upgraded_where_it_is() -> None:

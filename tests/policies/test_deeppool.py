@@ -92,7 +92,6 @@ def test_a_foreground_job_displaces_background_ones_but_none_of_its_kind() -> No
     small = job("small", held=on(n1=1))
     plan = DeepPool().allocate(view(nodes(2, 2), runs, small, front("comes", 2)))
     assert counts(plan) == {"runs": 2, "comes": 2}
-    assert plan.reasons["small"].startswith("gives up its 1 GPU and waits")
     crowded = DeepPool().allocate(view(nodes(2), runs, front("comes", 2)))
     assert counts(crowded) == {"runs": 2}
 

@@ -159,8 +159,6 @@ def test_quotas_bind_over_all_types() -> None:
     seen = view(SMALL + LARGE, *jobs, at=3600.0, quotas={"default": 5})
     plan = Sia().allocate(seen)
     assert sum(counts(plan).values()) == 4
-    (waits,) = (plan.reasons[name] for name in "abc" if name not in plan.allocations)
-    assert "tenant default has 1 left of its 5" in waits
 
 
 def test_the_programme_tells_its_bound() -> None:
@@ -181,7 +179,6 @@ def test_options_are_checked(option: str, value: float) -> None:
         Sia(**{option: value})  # type: ignore[arg-type]
 
 
-def test_an_empty_cluster_says_so() -> None:
+def test_an_empty_cluster_gives_nothing() -> None:
     plan = Sia().allocate(ClusterView(at=0.0, nodes=(), jobs=(job("a"),)))
     assert plan.allocations == {}
-    assert "cluster has fewer" in plan.reasons["a"]

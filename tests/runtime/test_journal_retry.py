@@ -71,7 +71,7 @@ def test_a_lock_is_waited_for_and_told(
     assert list(journal.events()) == [EVENT]
     first = caplog.messages[0]
     last = caplog.messages[-1]
-    assert "the scheduler waits for it, its jobs run on" in first
+    assert "the scheduler waits for it, its jobs keep running" in first
     assert last.startswith("the journal is in use again, after")
 
 

@@ -166,7 +166,13 @@ def test_changes_that_did_not_come_about_are_told() -> None:
             ),
         ),
         (180.0, "rescaling; generation 3 on 3 GPUs (n0: 3); runs on 3 GPUs"),
-        (240.0, "rescaling; runs on 2 GPUs"),
+        (
+            240.0,
+            (
+                "rescaling; shrinks from 3 to 2 GPUs: 6 of 8 are free, "
+                "and the policy gives it no more"
+            ),
+        ),
         (240.0, "the change of generation 3 was taken back in time; it trains on"),
         (240.0, "running; generation 3 on 2 GPUs (n0: 2)"),
     ]

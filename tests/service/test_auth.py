@@ -48,7 +48,9 @@ def test_another_users_token_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     load_token(path)
     os.chown(path, 12345, 12345)
-    with pytest.raises(InputError, match="of user 12345'; allowed: a file of your own"):
+    with pytest.raises(
+        InputError, match="of user 12345'; allowed: a file that you own"
+    ):
         load_token(path)
 
 
@@ -69,6 +71,6 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
     make(path, 0o700)
     with pytest.raises(
         InputError,
-        match=r"token file: got '.*token'; allowed: a (plain file|file that you can)",
+        match=r"token file: got '.*token'; allowed: a (regular file|file that you can)",
     ):
         load_token(path)

@@ -90,7 +90,7 @@ def test_what_cannot_be_deleted_is_told_and_tried_again(
     assert asked == [7.0, 7.0]
     assert "could not be deleted: the disk is mounted read-only" in caplog.text
     assert (
-        "deleted what is too old: 1 ended jobs, logs of 0 more, 1.0 MiB of files, 0 "
+        "deleted old data: 1 ended jobs, logs of 0 more, 1.0 MiB of files, 0 "
         "events" in caplog.text
     )
     housekeeping.close()

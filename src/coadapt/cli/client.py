@@ -132,7 +132,8 @@ class Client:
             raise self._foreign("not JSON") from None
         except OSError as error:
             raise UnreachableError(
-                f"the scheduler at {self._place} broke off its answer ({error})"
+                f"the scheduler at {self._place} closed the connection before its "
+                f"answer was complete ({error})"
             ) from None
         if not isinstance(answer, dict):
             raise self._foreign(f"a {type(answer).__name__}")
@@ -144,7 +145,7 @@ class Client:
 
     def _foreign(self, what: str) -> UnreachableError:
         return UnreachableError(
-            f"what answers at {self._place} is no scheduler of Coadapt ({what})"
+            f"the program that answers at {self._place} is not a Coadapt scheduler ({what})"
         )
 
     def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
@@ -208,7 +209,7 @@ class Client:
             raise UnreachableError(
                 f"the scheduler at {self._place} did not answer within {seconds:g} "
                 f"s: it is busy or stopped"
-                + "; it may still do what it was asked for: look before you ask again"
+                + "; it may still carry out the request: check before you repeat it"
                 * (method != "GET")
             ) from None
         except OSError as error:
@@ -253,12 +254,12 @@ def find_client(state: Path | None, timeout_s: float = TIMEOUT_S) -> Client:
     last = directory.last_run()
     if not directory.path.is_dir():
         raise UnreachableError(
-            f"{directory.path} is not there; where it was moved, bring it back, else "
+            f"{directory.path} does not exist; if it was moved, move it back; otherwise "
             "start a scheduler with: coadapt up"
         )
     if last is None:
         raise UnreachableError(
-            f"no scheduler ever ran on {directory.path}; start one with: coadapt up"
+            f"no scheduler has run on {directory.path}; start one with: coadapt up"
         )
     from coadapt.service.auth import read_token
 

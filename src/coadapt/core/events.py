@@ -61,7 +61,10 @@ class JobSubmitted(_OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequested(_OfJob):
-    """Somebody who may wants the job gone. why: the reason, "" where none was given."""
+    """A caller with the right to do so cancels the job.
+
+    why: the reason, "" where none was given.
+    """
 
     why: str = ""
 

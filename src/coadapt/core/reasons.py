@@ -1,13 +1,14 @@
 """Why a job is in its state: the reason for programs, and the sentence for its user."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from coadapt.core.events import Outcome, ReplicasExited
 from coadapt.core.growth import plural
+from coadapt.core.hindrances import Hindrances, with_own_words
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.state import JobRecord
-from coadapt.model import Plan, Tenant
+from coadapt.model import JobView, Plan
 
 HOLDERS_NAMED = 3  # jobs that a sentence names
 # The longest rest after a failure without progress, in seconds. A job that ran for as
@@ -122,38 +123,21 @@ def blocked_reason(
 
 
 def waiting_reason(
-    job: JobRecord,
-    plan: Plan,
-    pools: Mapping[str, int],
-    tenant: Tenant | None = None,
-    last_lost: str = "",
+    job: JobRecord, view: JobView, plan: Plan, hindrances: Hindrances
 ) -> tuple[Reason, str]:
-    """Return why `plan` gives the job nothing.
+    """Return why `plan` gives the job nothing: what is proven, and then the policy's
+    own words.
 
-    pools: GPUs by type (`gpus_by_type`). tenant: the job's, None if it has no settings.
-    last_lost: what became of the last node, where none is left.
+    view: the job as the policy saw it.
     """
-    limits = job.spec.replicas
-    largest = max(
-        (count for name, count in pools.items() if limits.allows_type(name)), default=0
-    )
-    if (least := limits.min) > largest:
-        has = f"the cluster has {largest} of {limits.types_in_words}"
-        if last_lost:
-            has = f"the cluster has no node: {last_lost}"
-        return (
-            Reason.IMPOSSIBLE,
-            f"waits: needs at least {least} GPU{'s' if least > 1 else ''}, {has}",
-        )
-    if tenant is not None and not tenant.allows(least):
-        why = (
-            f"waits: needs at least {plural(least, 'GPU')}, and the quota "
-            f"of tenant {tenant.id} is {tenant.quota_gpus}; it cannot start until the "
-            "quota is raised"
-        )
-        return Reason.IMPOSSIBLE, why
-    reason = Reason.SET_ASIDE if job.id in plan.set_aside else Reason.NO_CAPACITY
-    reason = reason if job.state is JobState.PENDING else Reason.PREEMPTED
-    return reason, plan.reasons.get(
-        job.id, "waits: the policy gave it no GPU this round"
-    )
+    own = plan.reasons.get(job.id, "")
+    if job.id in plan.set_aside:
+        reason = Reason.SET_ASIDE
+        told = own or "waits: set aside, the policy fails with it"
+    else:
+        found = hindrances.of_waiting(view, job.unfit_nodes)
+        reason = Reason.IMPOSSIBLE if found.impossible else Reason.NO_CAPACITY
+        told = with_own_words(found.text, own)
+    if job.state is not JobState.PENDING and reason is not Reason.IMPOSSIBLE:
+        reason = Reason.PREEMPTED
+    return reason, told

@@ -69,6 +69,12 @@ from coadapt.core.growth import (
     told_failure,
     within,
 )
+from coadapt.core.hindrances import (
+    AWAY_KEPT,
+    AwayNode,
+    Hindrances,
+    with_own_words,
+)
 from coadapt.core.instants import next_multiple
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
 from coadapt.core.node_buying import Buying
@@ -300,15 +306,20 @@ class Scheduler:
         )
         commands = self._node_lost(node.id) if known and not keeps else []
         self.state.nodes[node.id] = node
+        self.state.away.pop(node.id, None)
         if self.state.buying is not None:
             self.state.buying.joined(node, self.state.at)
         self._go_on_with_nodes(node.id)
         return commands + self._wake()
 
     def _node_lost(self, node: NodeId, what: str = "was lost") -> list[Command]:
-        if self.state.nodes.pop(node, None) is None:
+        gone = self.state.nodes.pop(node, None)
+        if gone is None:
             return []
         self.state.last_lost = f"node {node} {what}"
+        self.state.away[node] = AwayNode(node=gone, why=what)
+        if len(self.state.away) > AWAY_KEPT:
+            del self.state.away[next(iter(self.state.away))]
         if self.state.buying is not None:
             self.state.buying.gone(node, self.state.at)
         self._go_on_with_nodes(node)
@@ -795,7 +806,8 @@ class Scheduler:
         plan = self._without_unfit(plan, view, concerned)
         for job in concerned:
             if not (job.status.cancel_requested or job.retry_at):
-                self._set_target(job, plan, view)
+                self._set_target(job, plan)
+        self._tell_who_waits(plan, view, concerned)
         self._plan = plan
         # Whose order is not as the plan has it is under way, or may need another.
         for job_id in settling(state, self._work.unlike_plan, self.config.settle_s):
@@ -873,13 +885,12 @@ class Scheduler:
                 batches.pop(job.id, None)
             if not given:
                 del allocations[job.id]
-                why = "; ".join(job.unfit_nodes.values())
-                reasons[job.id] = f"waits for GPUs on other nodes: {why}"
+                reasons.pop(job.id, None)
         return dataclasses.replace(
             plan, allocations=allocations, batches=batches, reasons=reasons
         )
 
-    def _set_target(self, job: JobRecord, plan: Plan, view: ClusterView) -> None:
+    def _set_target(self, job: JobRecord, plan: Plan) -> None:
         if job.failed_rescales.waits_for_plan:
             job.failed_rescales = replace(job.failed_rescales, waits_for_plan=False)
             self._work.note(job)
@@ -896,22 +907,56 @@ class Scheduler:
         reason = job.reason
         why = plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs"
         if not allocation.slots:
-            waits, why = waiting_reason(
-                job,
-                plan,
-                view.inventory.by_type,
-                self.state.tenants.get(job.spec.tenant),
-                "" if self.state.nodes else self.state.last_lost,
-            )
-            reason = reason if job.state is JobState.STOPPING else waits
-        elif given != wanted:
+            return  # told once it is known what all others get
+        if given != wanted:
             aside = job.growth.refuses(size_of(allocation))
             assert aside is not None  # else it may have what was planned
             what = "gets fewer GPUs than planned" if given else "waits"
             why = f"{what}: {told_aside(aside)}"
             reason = Reason.GROWTH_FAILED
-        if (reason, why, "") != (job.reason, job.explanation, job.status.blocked):
-            job.status = replace(job.status, reason=reason, explanation=why, blocked="")
+        _tell(job, reason, why)
+
+    def _tell_who_waits(
+        self, plan: Plan, view: ClusterView, concerned: list[JobRecord]
+    ) -> None:
+        """Say of each job that the plan gives nothing, and of each that shrinks, what
+        stands in its way.
+        """
+        views = standing_of(view).jobs
+        state = self.state
+        given = [
+            (each, state.jobs[job_id].target.allocation)
+            for job_id, each in views.items()
+            if job_id in state.jobs
+        ]
+        smaller = [
+            (job, views[job.id])
+            for job in concerned
+            if job.id in views
+            and job.reason is not Reason.GROWTH_FAILED
+            and job.target.allocation.num_replicas > 0
+            and job.target.allocation.num_replicas
+            < views[job.id].allocation.num_replicas
+        ]
+        if not smaller and all(allocation.slots for _, allocation in given):
+            return
+        hindrances = Hindrances(
+            view, given, state.away, "" if state.nodes else state.last_lost
+        )
+        for seen, allocation in given:
+            job = state.jobs[seen.id]
+            if allocation.slots or plan.allocations.get(job.id):
+                continue
+            if job.status.cancel_requested or job.retry_at:
+                continue
+            reason, why = waiting_reason(job, seen, plan, hindrances)
+            reason = job.reason if job.state is JobState.STOPPING else reason
+            if _tell(job, reason, why):
+                state.changed.add(job.id)
+        for job, seen in smaller:
+            if told := hindrances.of_smaller(seen, job.target.allocation):
+                own = plan.reasons.get(job.id, "")
+                _tell(job, job.reason, with_own_words(told, own))
 
     def _restarted(self) -> list[Command]:
         self.state.solve_at = self.state.round_due_at = None
@@ -1073,6 +1118,14 @@ class Scheduler:
         self._departed = []
         while len(ended) > ENDED_KEPT:
             del ended[next(iter(ended))]
+
+
+def _tell(job: JobRecord, reason: Reason, why: str) -> bool:
+    """Say why the job is where it is; return whether that is new."""
+    if (reason, why, "") == (job.reason, job.explanation, job.status.blocked):
+        return False
+    job.status = replace(job.status, reason=reason, explanation=why, blocked="")
+    return True
 
 
 def _let_go(job: JobRecord, at: float, status: Status) -> None:

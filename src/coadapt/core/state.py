@@ -51,6 +51,7 @@ from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.growth import NO_GROWTH, Growth
+from coadapt.core.hindrances import AwayNode
 from coadapt.core.lifecycle import JobState, Reason, Trigger, advance
 from coadapt.core.node_buying import Buying
 from coadapt.model import (
@@ -264,7 +265,7 @@ class Study:
 
 @dataclass(slots=True, kw_only=True)
 class _Followed:
-    """For those who follow the books: what follows from them; no part of them."""
+    """Values derived from the state; no part of it."""
 
     changed: set[JobId] = field(
         default_factory=set, init=False, compare=False, repr=False
@@ -286,7 +287,7 @@ class SchedulerState(_Followed):
     """The last settings that an event brought, None before the first."""
     nodes: dict[str, Node] = field(default_factory=dict)
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
-    """The live jobs, and those that ended with the last event: whoever watches sees
+    """The live jobs, and those that ended with the last event, so that observers see
     their last record.
     """
     ended: dict[JobId, JobState] = field(default_factory=dict)
@@ -297,6 +298,8 @@ class SchedulerState(_Followed):
     """Those that the operator configured."""
     last_lost: str = ""
     """Which node went away last, and why, in words."""
+    away: dict[NodeId, AwayNode] = field(default_factory=dict)
+    """The last AWAY_KEPT nodes that went away and have not come back, in order."""
     round: int = 0
     """Number of the last Solve."""
     round_at: float = 0.0

@@ -108,7 +108,9 @@ def _find(name: str) -> Callable[..., Connect]:
         ) from error
     if not callable(found):
         raise InputError(
-            "--executor", name, "a function of options that returns how to connect"
+            "--executor",
+            name,
+            "a function that takes options and returns a Connect function",
         )
     factory: Callable[..., Connect] = found
     return factory

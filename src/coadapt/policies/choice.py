@@ -18,7 +18,7 @@ def split_choices(text: str) -> list[str]:
     options.
 
     Raises InputError for brackets that do not close, an empty list and a policy that
-    stands there twice.
+    appears twice.
     """
     choices = [""]
     depth = 0

@@ -239,12 +239,8 @@ class Lwf:
             if job.id in allocations:
                 note = ""
             elif place is not None and job.id in busy:
-                held = job.allocation.num_replicas
-                start = (
-                    f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
-                )
                 note = (
-                    f"{start} for its GPUs on "
+                    f"its GPUs are on "
                     f"{', '.join(node for node, _ in place.slots)}: {busy[job.id]}"
                 )
             else:

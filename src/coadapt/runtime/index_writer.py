@@ -140,14 +140,14 @@ class IndexWriter:
 
     def _make_anew(self, state: SchedulerState, upto: int) -> None:
         logger.warning(
-            "the index of jobs ends before the journal's snapshot: it is made anew"
+            "the history of jobs is older than the journal's snapshot and is rebuilt"
         )
         self._index.clear()
         self._seen = {}
         events = self._events()
         if events is None:
             logger.warning(
-                "the journal was pruned: the index knows no job that ended before "
+                "the journal was pruned: the history has no job that ended before "
                 "event %d",
                 upto,
             )

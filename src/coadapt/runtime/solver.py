@@ -3,7 +3,6 @@ process_solver.py.)
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from coadapt.core.commands import Solve
 from coadapt.core.events import PlanFailed, PlanReady
@@ -58,16 +57,7 @@ class InlineSolver:
 def decide(policy: Policy, view: ClusterView) -> Plan:
     """Return what the policy gives of the GPUs that it may give."""
     shown = without_unavailable_gpus(view)
-    plan = policy.allocate(shown)
-    if shown.nodes == view.nodes:
-        return plan
-    note = (
-        f"; of the cluster's {view.num_gpus} GPUs all jobs together may hold "
-        f"{shown.num_gpus}"
-    )
-    waits = {job.id for job in view.jobs if not plan.allocations.get(job.id)}
-    reasons = {job: why + note * (job in waits) for job, why in plan.reasons.items()}
-    return replace(plan, reasons=reasons)
+    return policy.allocate(shown)
 
 
 def describe(error: BaseException) -> str:

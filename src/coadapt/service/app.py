@@ -248,8 +248,8 @@ async def report(
     request: Request, job: JobId, body: ReportBody
 ) -> dict[str, JsonValue]:
     "Accept a training report; one of an old generation changes nothing. The"
-    "response may have `kin_times`, a KinTimes in wire form: step times of other "
-    "jobs of the same application at this placement."
+    "response may have `application_times`, an ApplicationTimes in wire form: step "
+    "times of other jobs of the same application at this placement."
     record = _service(request).loop.peek(job)
     if record is None:
         # Its last words, after its end: lawful, and of no use.

@@ -58,9 +58,9 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(found) < len(pairs):
         names = [key for key, _ in pairs]
         twice = next(name for name in found if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:100]!r} stands there twice")
+        raise ValueError(f"the key {twice[:100]!r} appears twice")
     return found
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -36,5 +36,5 @@ def deadline_at(text: str, at: float) -> float:
     except (ValueError, OverflowError, OSError):
         raise InputError("deadline", text, DEADLINE_ALLOWED) from None
     if instant <= at:
-        raise InputError("deadline", text, "an instant that is still to come")
+        raise InputError("deadline", text, "a time in the future")
     return instant

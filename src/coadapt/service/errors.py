@@ -116,7 +116,7 @@ async def _on_http_error(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_overload(_: Request, error: Exception) -> JSONResponse:
-    logger.warning("a request was turned away: %s", error)
+    logger.warning("a request was refused: %s", error)
     return _plain(503, str(error), {"Retry-After": str(RETRY_AFTER_S)})
 
 

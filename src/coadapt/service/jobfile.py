@@ -303,7 +303,7 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
         raise InputError("workdir", job.workdir, "an absolute path")
     if job.tenant == EVERYBODY:
         raise InputError(
-            "tenant", job.tenant, "a name; this one stands for all tenants together"
+            "tenant", job.tenant, "the name of one tenant; this one means all tenants"
         )
     _check_texts(job)
     check_params(job.params)
@@ -518,7 +518,7 @@ def _rule(job: JobFile) -> BatchRule | None:
         raise InputError(
             "batch.rule",
             job.batch.rule,
-            f"none under contract {job.contract}, only under self",
+            f"no rule under contract {job.contract}; a rule needs contract self",
         )
     rule = BatchRule.parse(job.batch.rule)
     first = job.batch.requested or job.batch.initial

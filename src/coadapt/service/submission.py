@@ -104,6 +104,6 @@ def _check_batch(spec: JobSpec, most: int) -> None:
         raise InputError(
             "batch",
             f"{limits.initial}..{limits.max_total} samples in passes of {atomic}",
-            f"limits that some number of GPUs in {least}..{most} can keep"
+            f"limits that at least one number of GPUs in {least}..{most} satisfies"
             + ("" if limits.accumulation else ", without accumulation"),
         )

@@ -74,7 +74,7 @@ async def configure(
         raise InputError(
             "tenant",
             tenant,
-            f"one of the {len(known)} that there are; more are not kept",
+            f"one of the {len(known)} existing tenants; the scheduler keeps no more",
         )
     await commit(loop, TenantConfigured(at=loop.now(), tenant=granted))
     (told,) = await asyncio.to_thread(

@@ -205,7 +205,5 @@ class MemoryCeilingFile:
                 for model, rows in data.items()
             }
         except (ValueError, AttributeError, InputError) as error:
-            logger.warning(
-                "%s is damaged, what it knew is forgotten: %s", self._path.name, error
-            )
+            logger.warning("%s is damaged and is ignored: %s", self._path.name, error)
             return {}

@@ -1,5 +1,5 @@
-"""What the parts of one training process share: who takes part, where training stands,
-what is running.
+"""What the parts of one training process share: its group, its progress, and what is
+running.
 """
 
 import logging
@@ -126,7 +126,7 @@ class Figures:
         if speaks:
             logger.warning(
                 "step %d: %s: look at the data and the loss, lower the learning "
-                "rate, or clip; training goes on",
+                "rate, or clip; training continues",
                 step,
                 what,
             )

@@ -41,10 +41,10 @@ def test_the_table_marks_what_nothing_beats(
 @pytest.mark.parametrize(
     ("offers", "sizers", "words"),
     [
-        (None, "demand", "only beside --offer"),
+        (None, "demand", "only together with --offer"),
         ([OFFER], "nonsense", "castor"),
         ([OFFER, OFFER], "demand", "each name once"),
-        (["node=4x2,most=0"], "demand", "one node at least"),
+        (["node=4x2,most=0"], "demand", "offers of at least one node"),
     ],
 )
 def test_mistakes_say_what_is_allowed(

@@ -191,5 +191,5 @@ def test_nothing_new_starts_while_the_disk_is_nearly_full(
         if "MiB free" in record.getMessage()
     ]
     assert said == [
-        f"nothing new is started while {site.state_dir} has less than 1 MiB free"
+        f"no job is started while {site.state_dir} has less than 1 MiB free"
     ]

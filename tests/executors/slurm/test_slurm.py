@@ -394,7 +394,8 @@ def test_preemption_is_a_node_that_leaves(
 def test_what_slurm_does_not_grant_is_said_in_its_words(pooled: SlurmSite) -> None:
     pooled.options["partition"] = "nowhere"
     with pytest.raises(
-        InputError, match=r"what Slurm grants; it says: .*invalid partition"
+        InputError,
+        match=r"an allocation that Slurm grants; Slurm says: .*invalid partition",
     ):
         pooled.executor()
 

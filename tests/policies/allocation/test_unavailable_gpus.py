@@ -105,17 +105,6 @@ def test_jobs_that_cannot_shrink_go_whole_the_youngest_first_and_frozen_ones_las
     assert seen(view(*rigid, frozen, quota=3)) == {"n1": 3}
 
 
-def test_a_job_that_waits_is_told_that_all_may_hold_less_than_there_is() -> None:
-    plan = decide(create_policy("fifo"), view(job("a", 2), quota=1))
-    assert plan.reasons["a"].endswith(
-        "; of the cluster's 8 GPUs all jobs together may hold 1"
-    )
-    assert (
-        "together"
-        not in decide(create_policy("fifo"), view(job("a", 9), quota=8)).reasons["a"]
-    )
-
-
 @pytest.mark.parametrize("name", ["pollux", "castor", "sia"])
 def test_policies_that_size_jobs_shrink_that_job_where_it_is_and_leave_the_other(
     name: str,

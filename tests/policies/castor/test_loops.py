@@ -2,7 +2,6 @@
 drawn goodputs.
 """
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -293,8 +292,7 @@ def test_no_start_is_foretold_without_a_past(seed: int) -> None:
         predictions=Predictions(),
         starts=Predictions(),
     )
-    for why in explained(told).values():
-        assert re.fullmatch(r"waits: needs \d+ GPUs?, \d+ (is|are) free", why)
+    assert set(explained(told).values()) <= {""}
 
 
 @seeds

@@ -71,15 +71,6 @@ def unknown_job(view: ClusterView, plan: Plan, call: int) -> Plan:
     return replace(plan, reasons={**plan.reasons, "nobody": "is here"})
 
 
-def no_reasons(view: ClusterView, plan: Plan, call: int) -> Plan:
-    return replace(
-        plan,
-        reasons={
-            job: text for job, text in plan.reasons.items() if job in plan.allocations
-        },
-    )
-
-
 def nothing_for_anybody(view: ClusterView, plan: Plan, call: int) -> Plan:
     return Plan(
         reasons=dict.fromkeys((job.id for job in view.jobs), "waits for better days")
@@ -140,7 +131,6 @@ BROKEN: list[tuple[Callable[[ClusterView, Plan, int], Plan], str, str]] = [
         "gives lawful plans round after round",
         "round 1: allocate raised KeyError",
     ),
-    (no_reasons, "says why a job waits", "waits, and Plan.reasons does not say why"),
     (changes_the_view, "leaves the view alone", "allocate modified the view"),
     (
         draws_from_the_world,

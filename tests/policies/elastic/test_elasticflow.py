@@ -37,7 +37,7 @@ def test_a_deadline_that_cannot_be_kept_is_refused_and_served_last() -> None:
     plan = ElasticFlow().allocate(view(nodes(1), late, due))
     assert counts(plan) == {"due": 1}
     assert plan.reasons["late"] == (
-        "waits: needs 1 GPU, 0 are free; its deadline cannot be kept beside those "
+        "its deadline cannot be kept beside those "
         "promised before, "
         "so it gets what is left"
     )

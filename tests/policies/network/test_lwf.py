@@ -58,8 +58,7 @@ def test_the_job_with_the_least_left_runs_and_the_other_gives_up_its_gpus() -> N
     plan = Lwf().allocate(view(nodes(1), long, short))
     assert counts(plan) == {"short": 1}
     assert plan.reasons["long"] == (
-        "gives up its 1 GPU and waits for its GPUs on n0: jobs with less left to "
-        "train go first there"
+        "its GPUs are on n0: jobs with less left to train go first there"
     )
     alone = Lwf(residents=1).allocate(view(nodes(1), long, short))
     assert counts(alone) == {"long": 1}

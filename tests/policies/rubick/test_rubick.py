@@ -115,8 +115,7 @@ def test_what_was_paid_for_is_not_taken_and_who_cannot_have_it_waits() -> None:
     # to it meanwhile.
     assert "paid" not in plan.allocations
     assert plan.reasons["paid"] == (
-        "waits: needs 4 GPUs, 0 are free; guaranteed jobs and those that gain more "
-        "by a GPU go first"
+        "guaranteed jobs and those that gain more by a GPU go first"
     )
     # With slack it is content with 1.22 / 1.2 of the speed of one.
     assert counts(

@@ -216,7 +216,7 @@ def test_a_pass_of_weight_zero_is_told_once(caplog: pytest.LogCaptureFixture) ->
         weights.begin_pass(current)
         weights.give(0, current, step)
     assert caplog.messages == [
-        "step 1: a pass weighs 0 (run.weight): its gradient is left out"
+        "step 1: run.weight(0): the gradient of this pass is left out"
     ]
     grads = [torch.tensor([float("nan"), 1.0])]
     scale_all(grads, 0.0)

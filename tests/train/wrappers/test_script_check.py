@@ -27,7 +27,7 @@ UNWRAPPED = (
 # Where nobody uses the noise scale, two steps in 64 are looked at.
 NOT_FINITE = (
     "step 12: gradients are infinite or not a number (NaN): look at the data and the loss, lower the learning "
-    "rate, or clip; training goes on"
+    "rate, or clip; training continues"
 )
 NO_BACKWARD = "50 steps without a backward through the model of run.prepare: "
 
@@ -137,7 +137,7 @@ def test_a_loss_that_is_not_finite_is_told_with_its_step_and_reported(
     assert caplog.messages == [
         (
             "step 7: loss is nan: look at the data and the loss, lower the learning "
-            "rate, or clip; training goes on"
+            "rate, or clip; training continues"
         )
     ]
     report = fit(take_snapshot(run._session, 1, None)).report

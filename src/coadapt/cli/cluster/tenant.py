@@ -24,14 +24,16 @@ def set_tenant(
     quota: Annotated[
         str | None,
         typer.Option(
-            "--quota", help=f"The most GPUs of its jobs; {NO_QUOTA}: no limit."
+            "--quota", help=f"Most GPUs its jobs may hold; {NO_QUOTA}: no limit."
         ),
     ] = None,
     weight: Annotated[
-        float | None, typer.Option("--weight", help="Its weight in fair shares.")
+        float | None,
+        typer.Option("--weight", help="The tenant's weight in fair shares."),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", help="Higher goes first.")
+        int | None,
+        typer.Option("--priority", help="Tenants with a higher priority go first."),
     ] = None,
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -24,10 +24,11 @@ MARK = ".coadapt-demo"
 LOOK_S = 0.25
 LIMIT_S = 600.0
 ABOUT = """\
-Four jobs arrive on 4 slots, twice at the same time: under fifo, where each has the size
-that its user asked for, and under castor, which may give each 1 to 4 slots. The jobs are
-real processes. Waiting for data and for the link between replicas is a timed wait, so
-slots that share this machine's cores still speed a job up. Every time is measured.
+Four jobs arrive on 4 CPU slots, which stand in for GPUs. They run twice, at the same
+time: under fifo, where each job gets the number of slots that its user asked for, and
+under castor, which gives each job 1 to 4 slots. The jobs are real processes. They wait
+for data and for each other's messages by timers, so that slots which share this
+machine's cores still make a job faster. All times are measured.
 """
 
 
@@ -120,6 +121,8 @@ def _show(side: "Side", at_s: float, shown: dict[tuple[str, str], int]) -> None:
         key = (side.policy, each.id)
         for _, gpus in each.gpus[shown.get(key, 0) :]:
             text = f"{gpus} GPU{'s' * (gpus != 1)}"
+            if gpus == 0:
+                text = "saves, and restarts with another size"
             if each.ended_s is not None:
                 text = f"ended, {each.took_s:.1f} s after its arrival"
             typer.echo(f"{at_s:6.1f} s  {side.policy:7} {each.job.name:8} {text}")
@@ -154,6 +157,16 @@ def outcome(sides: "Sequence[Side]", wall_s: float, path: Path) -> dict[str, obj
     }
 
 
+def _compared(fifo_s: float, castor_s: float) -> str:
+    """Return the difference of two mean completion times as a sentence."""
+    share = castor_s / fifo_s - 1 if fifo_s else 0.0
+    side = "below" if share < 0 else "above"
+    return (
+        f"The mean completion time under castor is {abs(share):.0%} {side} that "
+        "under fifo."
+    )
+
+
 def _print(sides: "Sequence[Side]", found: dict[str, object]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -175,7 +188,8 @@ def _print(sides: "Sequence[Side]", found: dict[str, object]) -> None:
         console.width = 120
     console.print()
     console.print(table)
-    console.print("\nWhy, in castor's words:")
+    console.print(f"\n{_compared(*means)}")
+    console.print("\nThe reasons that castor gave:")
     for each in castor.runs:
         for at_s, text in each.reasons:
             console.print(

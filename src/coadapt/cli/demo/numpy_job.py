@@ -8,8 +8,8 @@ It speaks the protocol that any trainer may speak: environment in, reports out.
 #
 # Two waits imitate a cluster: the data come from a store that delivers so many samples
 # a second to each replica, and gradients cross a link that takes its time for each
-# further replica. So replicas that share the cores of one small machine
-# are faster together, as on machines of their own, and how much depends on the job.
+# further replica. So replicas that share the cores of one small machine are faster
+# together, as on machines of their own, and how much depends on the job.
 
 import argparse
 import json
@@ -82,10 +82,14 @@ class Settings:
 
 @dataclass(slots=True)
 class Training:
-    """What a checkpoint holds: weights, the step, and all step times so far."""
+    """What a checkpoint holds: weights, the step, and all step times so far.
+
+    saved_at: when the checkpoint was written, in seconds since 1970; None without one.
+    """
 
     weights: FloatArray
     step: int = 0
+    saved_at: float | None = None
     timed: list[tuple[int, float, float]] = field(default_factory=list)
 
     def profile(self, batch: int) -> Profile:
@@ -104,7 +108,11 @@ def load(path: Path) -> Training:
     if not path.exists():
         return Training(weights=np.zeros(NUM_FEATURES))
     with np.load(path) as stored:
-        training = Training(weights=stored["weights"], step=int(stored["step"]))
+        training = Training(
+            weights=stored["weights"],
+            step=int(stored["step"]),
+            saved_at=float(stored["saved_at"]),
+        )
         for replicas, compute_s, step_s in stored["timed"]:
             training.timed.append((int(replicas), float(compute_s), float(step_s)))
     return training
@@ -117,6 +125,7 @@ def save(path: Path, training: Training) -> None:
         partial,
         weights=training.weights,
         step=training.step,
+        saved_at=time.time(),
         timed=np.array(training.timed).reshape(-1, 3),
     )
     os.replace(partial, path)
@@ -225,7 +234,7 @@ class Reports:
         try:
             opener.open(request, timeout=REPORT_TIMEOUT_S).close()
         except OSError as error:
-            logger.warning("%s not delivered: %s", path, error)
+            logger.warning("%s could not be sent: %s", path, error)
 
 
 def noise_of(gradients: FloatArray) -> GradStats:
@@ -257,6 +266,19 @@ def report_of(settings: Settings, at: Snapshot) -> TrainingReport:
     )
 
 
+def lost_s(training: Training) -> float:
+    """Return the seconds without training before the first step of this process.
+
+    They count from the checkpoint; for a new training from the start of the process.
+    """
+    if training.saved_at is not None:
+        return time.time() - training.saved_at
+    # Field 22 of the file, counted from 1; the second field may contain spaces.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, required=True)
@@ -273,13 +295,12 @@ def main() -> int:
     try:
         return train(settings)
     except (OSError, EOFError) as error:
-        logger.warning("a replica is gone: %s", error)
+        logger.warning("a replica is lost: %s", error)
         return EXIT_PEER_LOST
 
 
 def train(settings: Settings) -> int:
     """Train to the end or to SIGTERM; return the exit code."""
-    began = time.monotonic()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     notice = Path(os.environ[ENV_LISTENERS_DIR]) / str(os.getpid())
@@ -316,7 +337,7 @@ def train(settings: Settings) -> int:
         now = time.monotonic()
         training.timed.append((size, compute_s, now - step_began))
         if rank == 0 and last_report == 0.0:
-            reports.send("rescaled", {"rescale_s": now - began})
+            reports.send("rescaled", {"rescale_s": lost_s(training)})
         if rank == 0 and now - last_report > REPORT_EVERY_S:
             last_report = now
             reports.offer(training, size, together)

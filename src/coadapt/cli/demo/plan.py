@@ -37,6 +37,7 @@ class DemoJob:
             f"run: exec {shlex.join(command)}\n"
             f"resources: {{gpus: {gpus}}}\n"
             f"batch: {{initial: {BATCH}}}\n"
+            f"length: {{steps: {self.steps}}}\n"
             # The job's fit is over a few points: quicker than compiling for it.
             'envs: {NUMBA_DISABLE_JIT: "1"}\n'
         )

@@ -29,7 +29,8 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 class JobRun:
     """What a job got. gpus: (seconds since the first job arrived, GPUs) at each change.
 
-    arrived_s, ended_s: likewise. reasons: what the scheduler said at each change.
+    arrived_s, ended_s: also since the first job arrived. reasons: the scheduler's
+    reason each time that its first clause changed.
     """
 
     job: DemoJob
@@ -54,10 +55,15 @@ class JobRun:
         if (self.gpus[-1][1] if self.gpus else 0) != num_gpus:
             self.gpus.append((at_s, num_gpus))
         reason = str(picture["explanation"]).splitlines()[0]
-        if not self.reasons or self.reasons[-1][1] != reason:
+        if not self.reasons or _clause(self.reasons[-1][1]) != _clause(reason):
             self.reasons.append((at_s, reason))
         if self.state in ENDED:
             self.ended_s = at_s
+
+
+def _clause(reason: str) -> str:
+    """Return what a reason says before the time that is left, which always changes."""
+    return reason.partition(";")[0]
 
 
 class Side:

@@ -26,7 +26,9 @@ def tell_estimates(
     question = live_question(find_state_dir(state))
     jobs = dict(spec_of_file(path, question.at) for path in job_files)
     if len(jobs) < len(job_files):
-        raise InputError("name", "two files", "a name of its own for each job")
+        raise InputError(
+            "name", "two files with the same name", "a different name for each job"
+        )
     for spec in jobs.values():
         check_possible(spec, list(question.state.nodes.values()))
         check_quota(spec, question.state.tenants.get(spec.tenant))

@@ -32,7 +32,7 @@ def explain(
     runs: Annotated[
         int,
         typer.Option(
-            "--runs", help="Courses of the future computed.", min=1, max=ROLLS_MAX
+            "--runs", help="Number of simulated futures.", min=1, max=ROLLS_MAX
         ),
     ] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -20,34 +20,32 @@ def what_if(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", help="Another policy; may be repeated.", show_default=False
+            "--policy", help="Use this policy; may be repeated.", show_default=False
         ),
     ] = None,
     nodes: Annotated[
-        int, typer.Option("--nodes", help="So many nodes more, or fewer: +4, -1.")
+        int, typer.Option("--nodes", help="Add (+4) or remove (-1) nodes.")
     ] = 0,
     quota: Annotated[
         list[str] | None,
         typer.Option(
-            "--quota", metavar="TENANT=GPUS", help="Another quota; `none` lifts it."
+            "--quota", metavar="TENANT=GPUS", help="Use this quota; `none`: no quota."
         ),
     ] = None,
     submit: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--submit", metavar="FILE", help="A job file that is submitted now."
-        ),
+        typer.Option("--submit", metavar="FILE", help="Also submit this job file now."),
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without", metavar="JOB", help="A job that is cancelled now."),
+        typer.Option("--without", metavar="JOB", help="Cancel this job now."),
     ] = None,
     state: StateOption = None,
     runs: Annotated[
         int,
         typer.Option(
             "--runs",
-            help="Courses of the future that are computed.",
+            help="Number of simulated futures.",
             min=1,
             max=ROLLS_MAX,
         ),

@@ -58,5 +58,5 @@ def submit_by_sbatch(
     try:
         return tools.submit([*fixed, *options], script), folder
     except SlurmError as error:
-        allowed = f"what Slurm grants; it says: {error}"
+        allowed = f"an allocation that Slurm grants; Slurm says: {error}"
         raise InputError("--sbatch-option", " ".join(options), allowed) from None

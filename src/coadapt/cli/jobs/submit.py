@@ -99,8 +99,8 @@ def submit(
         answer = client.post(
             "/v1/jobs", body, {"Idempotency-Key": secrets.token_hex(16)}
         )
-        # Beside a log that is followed, or a last line of JSON, the id is for whoever
-        # watches.
+        # Beside a log that is followed, or a last line of JSON, the id is for a person
+        # who watches.
         typer.echo(
             json.dumps(answer) if as_json else answer["id"],
             err=follow or (wait and as_json),
@@ -125,7 +125,7 @@ def _by_sbatch(
         raise InputError(
             "--sbatch",
             f"{len(bodies)} files",
-            "one file: a job has an allocation of its own",
+            "one file; each job gets its own Slurm allocation",
         )
     job, folder = submit_by_sbatch(bodies[0], find_state_dir(state), options)
     typer.echo(json.dumps({"slurm_job": job, "state": str(folder)}) if as_json else job)

@@ -25,7 +25,7 @@ def page(
     job: Annotated[str, typer.Option("--job", help="Open the page of this job.")] = "",
     state: StateOption = None,
     port: Annotated[
-        int, typer.Option("--port", help="Of a recorded page; 0 takes a free one.")
+        int, typer.Option("--port", help="Port of a recorded page; 0: any free port.")
     ] = 0,
     open_it: Annotated[
         bool, typer.Option("--open", help="Open it in this machine's browser.")

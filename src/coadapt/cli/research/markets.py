@@ -24,7 +24,7 @@ SizersOption = Annotated[
     str | None,
     typer.Option(
         "--sizer",
-        help="Sizers that choose among the offers, with commas between. "
+        help="Sizers that choose among the offers, separated by commas. "
         "[default: castor]",
     ),
 ]
@@ -45,11 +45,11 @@ def read_markets(
 
     if not offers:
         if sizers is not None:
-            raise InputError("--sizer", sizers, "only beside --offer")
+            raise InputError("--sizer", sizers, "only together with --offer")
         return {}
     terms = tuple(parse_offer(text) for text in offers)
     if not any(each.offer.most for each in terms):
-        raise InputError("--offer", ", ".join(offers), "one node at least")
+        raise InputError("--offer", ", ".join(offers), "offers of at least one node")
     found = {}
     for name in split_choices(sizers or DEFAULT_SIZER):
         create_sizer(name)

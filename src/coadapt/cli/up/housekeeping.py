@@ -41,10 +41,10 @@ class Housekeeping:
                 if self._closed.is_set():
                     break
         except (OSError, StoreError) as error:
-            logger.warning("what is too old could not be deleted: %s", error)
+            logger.warning("old jobs and logs could not be deleted: %s", error)
         if taken:
             logger.info(
-                "deleted what is too old: %d ended jobs, logs of %d more, %.1f MiB "
+                "deleted old data: %d ended jobs, logs of %d more, %.1f MiB "
                 "of files, %d events",
                 sum(step.what == JOB for step in taken),
                 sum(step.what == LOGS for step in taken),

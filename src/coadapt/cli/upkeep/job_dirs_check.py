@@ -34,7 +34,11 @@ def look_at_job_dirs(directory: StateDir) -> bool:
         lives = not lock_is_free(job.records / "lock")
         if told and (replaced or lives):
             sound = False
-            then = "remove that, else it cannot start" if replaced else "made anew soon"
+            then = (
+                "remove it, or the job cannot start"
+                if replaced
+                else "it is created again"
+            )
             typer.echo(f"job        {name}: {told}; {then}")
         if not path_is_dir(job.records):
             sound = False

@@ -135,7 +135,7 @@ class OnKubernetes:
             raise InputError(
                 "--executor",
                 "kubernetes",
-                f"a cluster that lets it work; {'; '.join(found)}",
+                f"a cluster where the scheduler has its permissions; {'; '.join(found)}",
             )
 
 

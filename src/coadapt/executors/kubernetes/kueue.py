@@ -11,7 +11,7 @@ one by one.
 # feature gate.
 #
 # What is taken back is not gone at once. Kueue says so (condition Evicted) and waits
-# until whoever runs the Workload lets go of its quota; that is the grace. So: the quota
+# until the owner of the Workload lets go of its quota; that is the grace. So: the quota
 # of everybody is lowered, the next plan shrinks jobs in place, their pods end, and only
 # when neither the plan nor a pod holds more than what stays, the Workload is deleted,
 # which gives its quota back. Slots that we give back of ourselves go the same way.
@@ -131,7 +131,7 @@ class KueuePool:
     def _release(self, going: Sequence[str], count: int) -> None:
         for name in going[: max(count, 0)]:
             self._api.delete(f"{self._path}/{name}")
-            logger.info("gave a slot back to Kueue: %s", name)
+            logger.info("returned a slot to Kueue: %s", name)
 
     def _resize(
         self, staying: Sequence[str], waiting: Sequence[str], wanted: int
@@ -193,7 +193,9 @@ def follow(pool: KueuePool, most: int, post: Post) -> None:
     try:
         pool.look(most, post)
     except ApiError as error:
-        logger.warning("slots were neither asked of Kueue nor given back: %s", error)
+        logger.warning(
+            "slots could be neither requested from Kueue nor returned: %s", error
+        )
 
 
 def without_queue(template: JsonObject) -> tuple[JsonObject, dict[str, str]]:

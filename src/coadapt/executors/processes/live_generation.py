@@ -48,7 +48,7 @@ class LiveGeneration:
     to join failed by itself.
     remains: what a dead launcher left, while that is ended; taken_over: how often one
     took another's place. since: when it was first seen to have started, by the clock of
-    whoever looks; None before. stop_asked_at: when this scheduler told it to stop, s
+    the observer; None before. stop_asked_at: when this scheduler told it to stop, s
     since 1970. told_setup: whether it was told that `setup` runs; told_plain: whether
     it was told that the script is a plain one.
     """
@@ -89,9 +89,7 @@ class LiveGeneration:
             self.directory.request_stop()
         except OSError as error:
             job = self.directory.job
-            logger.warning(
-                "job %s is told to stop by a signal: %s", job.path.name, error
-            )
+            logger.warning("job %s is stopped by a signal: %s", job.path.name, error)
             for pid in launchers_of(job.checkpoints):
                 ask(pid)
 
@@ -149,7 +147,7 @@ class LiveGeneration:
         grace_s = 0.0 if order is None else order.settings.stop_grace_s
         if waited_s > grace_s + STUCK_S:
             logger.warning(
-                "the launcher of job %s hangs and is ended",
+                "the launcher of job %s does not respond and is killed",
                 self.directory.job.path.name,
             )
             kill_left(self.lead)  # it has its job's mark, too
@@ -198,7 +196,7 @@ class LiveGeneration:
             self.directory.write_exit_record(record)
         except OSError as error:  # the scheduler's own journal holds it, too
             job = self.directory.job.path.name
-            logger.warning("the end of job %s cannot be written down: %s", job, error)
+            logger.warning("the end of job %s cannot be recorded: %s", job, error)
 
     def _outlives_launchers(self) -> bool:
         """Return whether the replicas live elsewhere and can be taken over by a new

@@ -170,7 +170,7 @@ class OrderBook:
         """
         if job not in self._troubled:
             self._troubled.add(job)
-            logger.warning("job %s has to wait: %s", job, error)
+            logger.warning("job %s waits: %s", job, error)
 
     # -- orders
     # ----------------------------------------------------------------------------------
@@ -224,10 +224,10 @@ class OrderBook:
             where = self._launching.host.state_dir
             reserve = self._launching.settings.disk_reserve_bytes >> 20
             if room:
-                logger.info("%s has room again: what waits is started", where)
+                logger.info("%s has free space again: waiting jobs are started", where)
             else:
                 logger.warning(
-                    "nothing new is started while %s has less than %d MiB free",
+                    "no job is started while %s has less than %d MiB free",
                     where,
                     reserve,
                 )
@@ -306,9 +306,7 @@ class OrderBook:
             directory.make_records()
             directory.write_exit_record(record)
         except OSError as error:  # the scheduler's own journal holds it, too
-            logger.warning(
-                "the end of job %s cannot be written down: %s", order.job, error
-            )
+            logger.warning("the end of job %s cannot be recorded: %s", order.job, error)
         self._post_exit(order.job, order.generation, record, post)
 
     def _record_of(self, order: JobCommand) -> ExitRecord | None:

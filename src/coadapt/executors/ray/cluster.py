@@ -125,7 +125,7 @@ class RayCluster:
 
     @property
     def has_slots(self) -> bool:
-        """Return whether a node that lives has a slot, whoever holds it now."""
+        """Return whether a live node has a slot, held or free."""
         return any(
             self._total(found) > 0 and _probe(found) is not _Answer.REFUSES
             for found in self._found
@@ -193,7 +193,7 @@ class RayCluster:
         now = time.monotonic()
         if self._away_since is not None:
             away_s = now - self._away_since
-            logger.warning("Ray can be asked again, after %.0f s", away_s)
+            logger.warning("Ray answers again, after %.0f s", away_s)
             self._away_since = None
         while self._started and self._started[0][0] < now - KNOWN_AFTER_S:
             self._started.popleft()

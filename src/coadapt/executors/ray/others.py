@@ -76,7 +76,7 @@ class Others:
         """
         if why := answer["why_unknown"]:
             if not self._told:
-                logger.warning("Ray does not say what others hold: %s", why)
+                logger.warning("Ray does not report what other programs hold: %s", why)
             self._told = True
             self._looks.clear()
             return

@@ -56,7 +56,9 @@ class SlurmExecutor(ProcessExecutor):
             )
         except SlurmError as error:
             raise InputError(
-                "--executor", "slurm", f"what Slurm grants; it says: {error}"
+                "--executor",
+                "slurm",
+                f"an allocation that Slurm grants; Slurm says: {error}",
             ) from None
         return cls(pool, SlurmCluster(pool, terms, options.control_host), host, options)
 

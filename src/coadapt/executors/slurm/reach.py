@@ -15,7 +15,7 @@ from coadapt.executors.slurm.tools import (
 )
 from coadapt.model import InputError
 
-# What a tool says, and what that means to whoever reads it.
+# What a tool says, and what it means to its reader.
 MUNGE = (
     "Slurm's authentication: munged does not run here, or has another key (systemctl "
     "start munge)"
@@ -38,7 +38,7 @@ SIGNS = (
     (("unable to contact", "connection refused", "connect failure"), CONTROLLER),
     (("timed out",), SILENCE),
 )
-# Whoever starts a scheduler waits for it.
+# The start of a scheduler waits for it.
 FIRST_CALL_S = 8.0
 ANY_PORT = 9  # nothing is sent: the kernel is asked for a route
 
@@ -125,7 +125,9 @@ def check_terms(terms: PoolTerms) -> None:
         tools.would_grant((f"--nodes={terms.nodes}", *terms.sbatch), HOLD)
     except SlurmError as error:
         raise InputError(
-            "--executor", "slurm", f"what Slurm grants; sbatch --test-only: {error}"
+            "--executor",
+            "slurm",
+            f"an allocation that Slurm grants; sbatch --test-only says: {error}",
         ) from None
 
 

@@ -161,7 +161,7 @@ class PoolSize:
                 self._tell(f"Slurm refuses {num_nodes} more nodes: {error}")
                 return
             self._pause.granted()
-            logger.info("asked Slurm for %d nodes: job %s", num_nodes, job)
+            logger.info("requested %d nodes from Slurm: Slurm job %s", num_nodes, job)
 
     def _give_back(
         self,
@@ -224,7 +224,7 @@ class PoolSize:
         )
 
     def _let_go(self, job: SlurmJob, what: str, kept: set[str] | None = None) -> None:
-        logger.info("given back to Slurm: job %s, %s free", job.id, what)
+        logger.info("returned to Slurm: Slurm job %s, %s free", job.id, what)
         with suppress(
             SlurmError
         ):  # it has just ended by itself, or is tried again at the next look

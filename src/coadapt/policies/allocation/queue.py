@@ -73,7 +73,7 @@ def admit(
             num_served += 1
         elif blocker is not None:
             needs = plural(blocker.spec.replicas.requested, "GPU")
-            notes[job.id] = f"waits behind {blocker.spec.name}, which needs {needs}"
+            notes[job.id] = f"behind {blocker.spec.name}, which needs {needs}"
         else:
             notes[job.id] = waits(
                 job, count, capacity, go_first(num_served, rule.ahead)

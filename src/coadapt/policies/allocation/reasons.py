@@ -39,38 +39,20 @@ def _gets(held: int, count: int, stays: bool, was: str = "", now: str = "") -> s
 
 
 def waits(job: JobView, count: int, capacity: Capacity, ahead: str = "") -> str:
-    """Return why `job` gets nothing though it needs `count` replicas, given what
-    `capacity` has left.
+    """Return what the policy adds to why `job` gets none of `count` replicas, "" for
+    nothing. What GPUs, quotas and types have to do with it, the core tells.
 
-    ahead: a clause on who went first, for a job that waits for free GPUs.
+    ahead: a clause on the jobs before it, for a job that waits for free GPUs.
     """
-    held = job.allocation.num_replicas
-    start = f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
     match capacity.verdict(job, count):
         case Verdict.STRANDED:
             return (
-                f"{start}: its contract is frozen and what it held is no longer "
-                f"there or allowed"
+                "its contract is frozen and what it held is no longer there or allowed"
             )
-        case Verdict.TOO_LARGE:
-            types = job.spec.replicas.types_in_words
-            return (
-                f"{start}: needs {plural(count, 'GPU')} of {types}, the cluster has "
-                f"fewer"
-            )
-        case Verdict.QUOTA:
-            left = capacity.quota_left(job)
-            quota = (
-                f"tenant {job.spec.tenant} has {left:g} left of its "
-                f"{capacity.quota(job)}"
-            )
-            return f"{start}: needs {plural(count, 'GPU')}, {quota}"
         case Verdict.BUSY | Verdict.FITS:
-            num_free = capacity.most_free(job)
-            free = f"{num_free} {'is' if num_free == 1 else 'are'} free"
-            return f"{start}: needs {plural(count, 'GPU')}, {free}" + (
-                f"; {ahead}" if ahead else ""
-            )
+            return ahead
+        case _:
+            return ""
 
 
 def go_first(num_jobs: int, which: str) -> str:

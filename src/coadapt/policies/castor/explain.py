@@ -50,8 +50,7 @@ def fixed_reason(job: JobView, topology: Topology) -> str:
     """Return the sentence of a frozen job that has run before."""
     if job.id in topology.kept:
         return f"{gets(job, job.allocation)}: its contract is frozen"
-    held = plural(job.allocation.num_replicas, "GPU")
-    return f"gives up its {held} and waits: frozen, and it cannot stay there"
+    return "its contract is frozen, and it cannot stay there"
 
 
 def duration(seconds: float) -> str:
@@ -158,30 +157,22 @@ def _brings(count: int, larger: _NextSize) -> str:
 
 
 def _of_waiting(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
-    """Return what waiting jobs need, and when they start."""
+    """Return when waiting jobs start, "" where no past bears it out."""
     now = told.now
     held_by: dict[TenantId, int] = {}
     for job in now.jobs:
         if job.id in told.placed:
             count = told.placed[job.id].num_replicas
             held_by[job.spec.tenant] = held_by.get(job.spec.tenant, 0) + count
-    num_gpus = sum(each.num_gpus for each in now.topology.gpu_types)
-    idle = max(num_gpus - sum(held_by.values()), 0)
-    free = f"{idle} {'is' if idle == 1 else 'are'} free"
     ranges = [NO_PREDICTION] * len(rows)
     if told.starts.has_past:
         ranges = told.starts.ranges([now.jobs[row].id for row in rows])
     found = {}
     for row, within in zip(rows, ranges, strict=True):
         job = now.jobs[row]
-        barred = _barred(now.topology, job.spec, held_by.get(job.spec.tenant, 0))
-        needs = f"needs {plural(least(job.spec), 'GPU')}, {free}"
-        needs = barred or needs + _start(told.starts, job.id, within)
-        gives_up = ""
-        if job.allocation.slots:
-            held = plural(job.allocation.num_replicas, "GPU")
-            gives_up = f"gives up its {held} and "
-        found[job.id] = f"{gives_up}waits: {needs}"
+        held = held_by.get(job.spec.tenant, 0)
+        barred = _barred(now.topology, job.spec, held)
+        found[job.id] = "" if barred else _start(told.starts, job.id, within)
     return found
 
 
@@ -194,26 +185,19 @@ def _start(starts: Predictions, job: JobId, within: Prediction) -> str:
         return ""
     after, low, high = (duration(each) for each in within)
     if within.end_at <= ROUND_S:
-        return f"; starts soon (90 %: within {high})"
-    return f"; starts in about {after} (90 %: {low} to {high})"
+        return f"starts soon (90 %: within {high})"
+    return f"starts in about {after} (90 %: {low} to {high})"
 
 
-def _barred(topology: Topology, spec: JobSpec, held: int) -> str | None:
-    """Return what bars a job from GPUs that are free. held: GPUs that its tenant has
-    now.
+def _barred(topology: Topology, spec: JobSpec, held: int) -> bool:
+    """Return whether the cluster's size or its quota bars a job from GPUs that are
+    free. held: GPUs that its tenant has now.
     """
     need = least(spec)
-    wanted = plural(need, "GPU")
-    limits = spec.replicas
     allowed = [
-        each.num_gpus for each in topology.gpu_types if limits.allows_type(each.name)
+        each.num_gpus
+        for each in topology.gpu_types
+        if spec.replicas.allows_type(each.name)
     ]
-    if not allowed:
-        return f"no live node has GPUs of {limits.types_in_words}"
-    if need > max(allowed):
-        types = limits.types_in_words
-        return f"needs {wanted} of {types}, and there are {max(allowed)} to plan with"
     left = topology.quota_left.get(spec.tenant, math.inf) - held
-    if left < need:
-        return f"needs {wanted}, tenant {spec.tenant} may hold {max(left, 0):g} more"
-    return None
+    return need > max(allowed, default=0) or left < need

@@ -33,7 +33,7 @@ from coadapt.policies.predictors.best_goodputs import (
     goodputs,
     params_of,
 )
-from coadapt.policies.predictors.measured_step_times import Shape
+from coadapt.policies.predictors.measured_step_times import Shape, Slower
 from coadapt.policies.predictors.noise_growth import (
     Stretches,
     Trainings,
@@ -92,6 +92,19 @@ class Sources(NamedTuple):
     steps: Steps
     done_J: FloatArray
     noise_J: FloatArray
+    slower_JX: FloatArray
+
+
+class _Rates(NamedTuple):
+    """Goodputs: on each configuration (0 where a job may not be), on what a job holds,
+    and on one GPU.
+
+    slower_JX: as in Sources.
+    """
+
+    goodput_JC: FloatArray
+    here_J: FloatArray
+    alone_J: FloatArray
     slower_JX: FloatArray
 
 
@@ -163,120 +176,192 @@ def situation(
     jobs = tuple(applications.lend(job) for job in view.jobs if job.id not in fixed)
     facts = job_facts(jobs, topology)
     steps = facts.steps
-    every_J = np.arange(len(jobs))
     configs, may_JC = configurations(
         topology.gpu_types, facts.span_J2, facts.profiled_J, facts.allowed_JT
     )
-    trainings = Trainings(
-        steps.known_J & steps.may_JX[:, 0] & (facts.noise_J < np.inf),
-        facts.noise_J,
-        facts.progress_J,
-        np.maximum(facts.hint_J - facts.progress_J, 0.0),
-        *applications.curves(jobs),
-    )
+    trainings = _trainings(facts, applications.curves(jobs))
     slower = applications.slower(jobs, topology.names, configs, steps.held_JX)
-    rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
-    held = goodputs(steps, NO_CONFIGS, rows)
-    rate_J = (held.goodput_NC / slower.held(held.atomic_NC))[:, 0]
     rescale_s_J = np.array([job.rescale_s for job in jobs])
     look_s_J = ahead_s(rescale_s_J, room=room)
-    noise_J = ahead(trainings, look_s_J * rate_J, room=room)
+    noise_J = ahead(
+        trainings, look_s_J * _held_rates(trainings, steps, slower), room=room
+    )
+    rates = _rates(steps, configs, may_JC, noise_J, slower)
+    timed_J = steps.known_J & (rates.goodput_JC > 0.0).any(axis=1)
+    left_J = _left(jobs, np.where(timed_J, rates.alone_J, 0.0), work)
 
-    runs_J = steps.held_JX[:, 3] > 0
-    wanted_JX = np.column_stack((may_JC | (configs.gpus_C == 1), runs_J))
-    here = goodputs(steps, configs, Rows(every_J, noise_J, wanted_JX))
-    slower_JX = slower.at(every_J, here.atomic_NC)
-    goodput_JX = here.goodput_NC / slower_JX
-    goodput_JC = np.where(may_JC, goodput_JX[:, :-1], 0.0)
-    here_J = goodput_JX[:, -1].copy()
-    one_gpu_JC = goodput_JX[:, :-1] * (configs.gpus_C == 1)
-    alone_J = one_gpu_JC.max(axis=1, initial=0.0)
-    timed_J = steps.known_J & (goodput_JC > 0.0).any(axis=1)
-    left_J = _left(jobs, np.where(timed_J, alone_J, 0.0), work)
-
-    rate_J = np.where(runs_J, here_J, alone_J)
+    rate_J = np.where(_runs(steps), rates.here_J, rates.alone_J)
     first_J = np.where(timed_J, np.minimum(left_J, look_s_J * rate_J), left_J)
     many = PHASES if len(jobs) <= JOBS_WITH_PHASES_MAX else 0
     later = stretches(trainings, left_J, first_J, many)
-    wanted_JX[:, :-1] = may_JC
-    wanted_JX[:, -1] = False
-    then = goodputs(
-        steps, configs, Rows(later.job_L, later.noise_L, wanted_JX[later.job_L])
-    )
-    later_LX = then.goodput_NC / slower.at(later.job_L, then.atomic_NC)
+    later_LC = _later_goodputs(steps, configs, may_JC, later, slower)
     if not timed_J.all():
-        guess_C = power(configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
-        goodput_JC = np.where(~timed_J[:, None] & may_JC, guess_C, goodput_JC)
-        held_J = steps.held_JX[:, 3].astype(np.float64)
-        held_guess_J = power(held_J, UNTIMED_EXPONENT)
-        here_J = np.where(timed_J, here_J, held_guess_J)
+        rates = _with_guesses(rates, timed_J, steps, configs, may_JC)
     return Situation(
         jobs=jobs,
         topology=topology,
         facts=facts,
         configs=configs,
-        goodput_JC=goodput_JC,
-        here_J=here_J,
-        sources=Sources(steps, facts.progress_J, noise_J, slower_JX),
+        goodput_JC=rates.goodput_JC,
+        here_J=rates.here_J,
+        sources=Sources(steps, facts.progress_J, noise_J, rates.slower_JX),
         left_J=left_J,
         weights=_weights(view, jobs),
         timed_J=timed_J,
         rescale_s_J=rescale_s_J,
         later=later,
-        later_LC=later_LX[:, :-1],
+        later_LC=later_LC,
+    )
+
+
+def _runs(steps: Steps) -> BoolArray:
+    """Return which jobs hold GPUs."""
+    runs_J: BoolArray = steps.held_JX[:, 3] > 0
+    return runs_J
+
+
+def _trainings(facts: JobFacts, curves: tuple[FloatArray, IntArray]) -> Trainings:
+    """Return the jobs as trainings whose noise scale may grow."""
+    steps = facts.steps
+    return Trainings(
+        steps.known_J & steps.may_JX[:, 0] & (facts.noise_J < np.inf),
+        facts.noise_J,
+        facts.progress_J,
+        np.maximum(facts.hint_J - facts.progress_J, 0.0),
+        *curves,
+    )
+
+
+def _held_rates(trainings: Trainings, steps: Steps, slower: Slower) -> FloatArray:
+    """Return the goodput of each job on what it holds, at its noise scale of now."""
+    every_J = np.arange(len(trainings.noise_J))
+    rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
+    held = goodputs(steps, NO_CONFIGS, rows)
+    rate_J: FloatArray = (held.goodput_NC / slower.held(held.atomic_NC))[:, 0]
+    return rate_J
+
+
+def _rates(
+    steps: Steps,
+    configs: Configs,
+    may_JC: BoolArray,
+    noise_J: FloatArray,
+    slower: Slower,
+) -> _Rates:
+    """Return the goodputs of all jobs at these noise scales."""
+    every_J = np.arange(len(noise_J))
+    wanted_JX = np.column_stack((may_JC | (configs.gpus_C == 1), _runs(steps)))
+    best = goodputs(steps, configs, Rows(every_J, noise_J, wanted_JX))
+    slower_JX = slower.at(every_J, best.atomic_NC)
+    goodput_JX = best.goodput_NC / slower_JX
+    one_gpu_JC = goodput_JX[:, :-1] * (configs.gpus_C == 1)
+    return _Rates(
+        goodput_JC=np.where(may_JC, goodput_JX[:, :-1], 0.0),
+        here_J=goodput_JX[:, -1].copy(),
+        alone_J=one_gpu_JC.max(axis=1, initial=0.0),
+        slower_JX=slower_JX,
+    )
+
+
+def _later_goodputs(
+    steps: Steps,
+    configs: Configs,
+    may_JC: BoolArray,
+    later: Stretches,
+    slower: Slower,
+) -> FloatArray:
+    """Return the goodputs in later phases of jobs, (L, C)."""
+    wanted_JX = np.column_stack((may_JC, np.zeros(len(may_JC), dtype=np.bool_)))
+    rows = Rows(later.job_L, later.noise_L, wanted_JX[later.job_L])
+    best = goodputs(steps, configs, rows)
+    goodput_LX = best.goodput_NC / slower.at(later.job_L, best.atomic_NC)
+    goodput_LC: FloatArray = goodput_LX[:, :-1]
+    return goodput_LC
+
+
+def _with_guesses(
+    rates: _Rates,
+    timed_J: BoolArray,
+    steps: Steps,
+    configs: Configs,
+    may_JC: BoolArray,
+) -> _Rates:
+    """Return `rates` where jobs that were never timed have goodputs by the number of
+    GPUs.
+    """
+    guess_C = power(configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
+    held_J = steps.held_JX[:, 3].astype(np.float64)
+    guessed_JC = ~timed_J[:, None] & may_JC
+    return rates._replace(
+        goodput_JC=np.where(guessed_JC, guess_C, rates.goodput_JC),
+        here_J=np.where(timed_J, rates.here_J, power(held_J, UNTIMED_EXPONENT)),
     )
 
 
 def job_facts(jobs: Sequence[JobView], topology: Topology) -> JobFacts:
     """Return the facts of these jobs on the GPU types of this topology."""
     names = topology.names
+    specs = [job.spec for job in jobs]
+    flags = [(spec.adaptive, spec.batch.accumulation) for spec in specs]
+    held = [_held_lawfully(job, topology) for job in jobs]
+    steps = Steps(
+        _step_time_params(jobs, names),
+        _bools([bool(job.measured.by_type) for job in jobs]),
+        _batches(jobs, names),
+        _bools(flags).reshape(-1, 2),
+        np.array(held, dtype=np.int64).reshape(-1, 4),
+    )
+    allowed = [[spec.replicas.allows_type(name) for name in names] for spec in specs]
+    hints = [hinted(job) for job in jobs]
+    return JobFacts(
+        steps,
+        _bools(allowed).reshape(len(jobs), len(names)),
+        np.array([limits(job) for job in jobs], dtype=np.int64).reshape(-1, 2),
+        np.array([_only_size(spec) for spec in specs], dtype=np.int64),
+        np.array([_noise_scale(job) for job in jobs], dtype=np.float64),
+        np.array([job.measured.progress for job in jobs], dtype=np.float64),
+        np.array([math.inf if hint is None else hint for hint in hints]),
+        _bools([job.measured.num_replicas_profiled > 0 for job in jobs]),
+    )
+
+
+def _bools(values: Sequence[object]) -> BoolArray:
+    return np.array(values, dtype=np.bool_)
+
+
+def _batches(jobs: Sequence[JobView], names: Sequence[str]) -> FloatArray:
+    """Return the batch limits of jobs on GPU types, (J, T, 5), in the order of
+    Steps.
+    """
+    batches = [[_batch_limits(job, name) for name in names] for job in jobs]
+    return np.array(batches, dtype=np.float64).reshape(len(jobs), len(names), 5)
+
+
+def _step_time_params(jobs: Sequence[JobView], names: Sequence[str]) -> FloatArray:
+    """Return the step-time parameters of jobs on GPU types, (J, T, PARAM_NAMES).
+
+    A job that was timed on some types only has parameters on the others by the ratios
+    between types; one that was timed on none has zeros.
+    """
     params_JTX = np.zeros((len(jobs), len(names), len(PARAM_NAMES)))
     partial = []
-    batches = []
     for row, job in enumerate(jobs):
         told = job.measured.by_type
-        widest = max(
-            told.values(), key=lambda each: each.num_replicas_profiled, default=None
-        )
+        if not told:
+            continue
+        widest = max(told.values(), key=lambda each: each.num_replicas_profiled)
         for number, name in enumerate(names):
-            if widest is not None and name in told:
+            if name in told:
                 params_JTX[row, number] = _params(told[name], widest)
-        if told and not told.keys() >= set(names):
+        if not told.keys() >= set(names):
             partial.append(row)
-        batches.append([_batch_limits(job, name) for name in names])
     factor_TT = _type_factors(names, jobs) if partial else np.empty(0)
     for row in partial:
         told = jobs[row].measured.by_type
         for number, name in enumerate(names):
             if name not in told:
                 params_JTX[row, number] = _params_on(number, names, told, factor_TT)
-    specs = [job.spec for job in jobs]
-    flags = [(spec.adaptive, spec.batch.accumulation) for spec in specs]
-    hints = [hinted(job) for job in jobs]
-    steps = Steps(
-        params_JTX,
-        np.array([bool(job.measured.by_type) for job in jobs], dtype=np.bool_),
-        np.array(batches, dtype=np.float64).reshape(len(jobs), len(names), 5),
-        np.array(flags, dtype=np.bool_).reshape(-1, 2),
-        np.array(
-            [_held_lawfully(job, topology) for job in jobs], dtype=np.int64
-        ).reshape(-1, 4),
-    )
-    return JobFacts(
-        steps,
-        np.array(
-            [[spec.replicas.allows_type(name) for name in names] for spec in specs],
-            dtype=np.bool_,
-        ).reshape(len(jobs), len(names)),
-        np.array([limits(job) for job in jobs], dtype=np.int64).reshape(-1, 2),
-        np.array([_only_size(spec) for spec in specs], dtype=np.int64),
-        np.array([_noise_scale(job) for job in jobs], dtype=np.float64),
-        np.array([job.measured.progress for job in jobs], dtype=np.float64),
-        np.array([math.inf if hint is None else hint for hint in hints]),
-        np.array(
-            [job.measured.num_replicas_profiled > 0 for job in jobs], dtype=np.bool_
-        ),
-    )
+    return params_JTX
 
 
 def limits(job: JobView) -> tuple[int, int]:

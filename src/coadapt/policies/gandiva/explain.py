@@ -19,9 +19,7 @@ def why_not(job: JobView, homes: Mapping[JobId, Allocation], capacity: Capacity)
             capacity,
             "every server has as many jobs as may take turns there",
         )
-    held = job.allocation.num_replicas
-    start = f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
-    return f"{start} for its turn: {_crowd(homes, home)}"
+    return f"it is not its turn: {_crowd(homes, home)}"
 
 
 def note(

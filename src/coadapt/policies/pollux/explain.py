@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.model import Allocation, ClusterView, JobId, RescaleContract
+from coadapt.model import Allocation, JobId, RescaleContract
 from coadapt.policies.allocation.reasons import gets, plural
 from coadapt.policies.pollux.objective import IntArray, RoundProblem
 
@@ -38,18 +38,6 @@ def explained_plan(
         else:
             why[job.id] = _waits(problem, number, rows_JN)
     return given, why
-
-
-def without_pool(view: ClusterView) -> dict[JobId, str]:
-    """Return a sentence for each job of which no node has a GPU that it allows."""
-    live = {node.gpu_type for node in view.nodes}
-    return {
-        job.id: f"waits: no live node has GPUs of {job.spec.replicas.types_in_words}"
-        if live and job.spec.replicas.gpu_types
-        else "waits: the cluster has no live node"
-        for job in view.jobs
-        if not any(job.spec.replicas.allows_type(gpu_type) for gpu_type in live)
-    }
 
 
 class _Cluster(NamedTuple):
@@ -110,34 +98,17 @@ def _next(
 
 
 def _waits(problem: RoundProblem, number: int, rows_JN: IntArray) -> str:
-    job = problem.jobs[number]
+    """Return what the policy adds to why a job waits, "" for nothing."""
     need = int(problem.min_J[number])
-    change = (
-        f"gives up its {plural(job.allocation.num_replicas, 'GPU')} and waits"
-        if job.allocation
-        else "waits"
-    )
     total = int(problem.capacity_N.sum())
     if problem.max_J[number] < need <= total:
-        return f"{change}: it is frozen, and what it held is no longer there"
+        return "it is frozen, and what it held is no longer there"
     if need > total:
-        return (
-            f"{change}: needs {plural(need, 'GPU')} of one type, and there are {total}"
-        )
+        return ""
     tenant = problem.tenant_J[number]
     left = problem.quota_T[tenant] - rows_JN[problem.tenant_J == tenant].sum()
     if left < need:
-        return (
-            f"{change}: needs {plural(need, 'GPU')}, tenant {job.spec.tenant} may "
-            f"hold {left} more"
-        )
-    idle = total - int(rows_JN.sum())
-    why = (
-        "the others make more of theirs"
-        if idle < need
-        else "but not where it could use them"
-    )
-    return (
-        f"{change}: needs {plural(need, 'GPU')}, {idle} "
-        f"{'is' if idle == 1 else 'are'} free, {why}"
-    )
+        return ""
+    if total - int(rows_JN.sum()) < need:
+        return "the others make more of theirs"
+    return "they are not where it could use them"

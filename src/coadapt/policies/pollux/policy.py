@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from coadapt.model import Allocation, ClusterView, JobId, Plan
 from coadapt.policies.base import PolicyCard
-from coadapt.policies.pollux.explain import explained_plan, without_pool
+from coadapt.policies.pollux.explain import explained_plan
 from coadapt.policies.pollux.objective import (
     PolluxOptions,
     RoundProblem,
@@ -50,15 +50,14 @@ def allocate_by_pools(view: ClusterView, options: PolluxOptions, solve: Solve) -
         plan, reasons = explained_plan(problem, solution.rows_JN)
         given |= plan
         why |= reasons
-    homeless = without_pool(view)
     if not why:
-        return Plan(reasons=homeless)
+        return Plan()
     objective = power_mean(cost, len(why), options.power)
     diagnostics = {"objective": objective}
     if bound > float("-inf"):
         most = power_mean(bound, len(why), options.power)
         diagnostics |= {"bound": most, "gap": max(1.0 - objective / most, 0.0)}
-    return Plan(allocations=given, reasons=why | homeless, diagnostics=diagnostics)
+    return Plan(allocations=given, reasons=why, diagnostics=diagnostics)
 
 
 @dataclass(frozen=True, kw_only=True)

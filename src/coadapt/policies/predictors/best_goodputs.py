@@ -11,7 +11,7 @@ batches.
 # worked out.
 
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from coadapt.goodput.batch import NUM_CANDIDATES, ROUNDING_SLACK
 from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import ThroughputParams
+from coadapt.policies.predictors.goodputs_in_arrays import (
+    Loops,
+    Pairs,
+    best_of_pairs,
+)
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 
 STEP_TIME_MIN_S = 1e-9  # as in goodput/throughput.py
@@ -88,6 +93,9 @@ def goodputs(steps: Steps, configs: Configs, rows: Rows) -> Best:
     """
     shape = rows.wanted_NC.shape
     best = Best(np.zeros(shape), np.ones(shape))
+    if not hasattr(_write_goodputs, "py_func"):  # there is no compiler
+        _write_goodputs_in_arrays(steps, configs, rows, best)
+        return best
     # Scratch: samples of a pass, passes, and the bound, of each candidate batch.
     _write_goodputs(steps, configs, rows, np.empty((3, NUM_CANDIDATES)), best)
     return best
@@ -284,3 +292,47 @@ def _write_goodputs(
                 )
             best.goodput_NC[n, c] = goodput
             best.atomic_NC[n, c] = atomic
+
+
+def _in_python(function: object) -> Any:
+    return getattr(function, "py_func", function)
+
+
+# Scalar functions that call each other are plain where no compiler is.
+LOOPS = Loops(
+    candidates=_in_python(_candidates),
+    step_s=_in_python(_step_s),
+    most=NUM_CANDIDATES,
+)
+
+
+def _write_goodputs_in_arrays(
+    steps: Steps, configs: Configs, rows: Rows, best: Best
+) -> None:
+    """Write what `_write_goodputs` writes, to the same bits."""
+    wanted_NC = rows.wanted_NC & steps.known_J[rows.job_N][:, None]
+    n_P, c_P = np.nonzero(wanted_NC)
+    j_P = rows.job_N[n_P]
+    held_P = c_P == len(configs.gpus_C)
+    settings_XP = steps.held_JX[j_P].T.copy()
+    settings_XP[3] = np.maximum(settings_XP[3], 1)
+    for row, column_C in zip(settings_XP, configs, strict=True):
+        row[~held_P] = column_C[c_P[~held_P]]
+    of_type_P, nodes_P, racks_P, replicas_P = settings_XP
+    params_PX = steps.params_JTX[j_P, of_type_P]
+    link_P = np.where(racks_P > 1, 6, np.where(nodes_P > 1, 4, 2))
+    pairs = np.arange(len(j_P))
+    growth_P = params_PX[pairs, link_P + 1] * np.maximum(replicas_P - 2, 0)
+    sync_P = np.where(replicas_P > 1, params_PX[pairs, link_P] + growth_P, 0.0)
+    best.goodput_NC[n_P, c_P], best.atomic_NC[n_P, c_P] = best_of_pairs(
+        Pairs(
+            params_PX=params_PX,
+            batch_PX=steps.batch_JTX[j_P, of_type_P],
+            replicas_P=replicas_P,
+            noise_P=rows.noise_N[n_P],
+            sync_P=sync_P,
+            adaptive_P=steps.may_JX[j_P, 0].astype(np.int64),
+            may_P=steps.may_JX[j_P, 1].astype(np.int64),
+        ),
+        LOOPS,
+    )

@@ -7,13 +7,12 @@ Axes: J jobs, A applications, B bins of progress, L stretches.
 # A plan looks ahead, so it must price a GPU by what it will do, not by what it does
 # now. Over the next `a` of progress the noise scale φ is taken for the harmonic mean of
 # some points, as the time that a batch of M costs is M / φ. By what it grows until p'
-# is told by kin, whose noise scales over progress are a curve.
+# is told by its application, whose noise scales over progress are a curve.
 # Where these are not there it is sqrt(p' / p), as the noise scale grows while a job
-# learns, about like a
-# root of its progress. A job whose noise scale is not that of its kin here is not taken
-# to differ for good:
-# its noise comes nearer to theirs by as much as theirs grows, until it is within
-# KIN_APART. (At the end of an epoch noise scales may jump by hundreds of times. A job
+# learns, about like a root of its progress. A job whose noise scale is not that of its
+# application here is not taken to differ for good: its noise comes nearer to that of
+# the application by as much as the latter grows, until it is within
+# APART_MAX. (At the end of an epoch noise scales may jump by hundreds of times. A job
 # that jumps a little sooner than the curve would be taken to jump twice.)
 #
 # That is what sizes are chosen by now; so far they look at GROWTH_MAX times the noise
@@ -44,13 +43,13 @@ from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 AHEAD_RESCALES = 33.0
 ROOM_RESCALES = 100.0
 AHEAD_S = (300.0, 3_000.0)
-GROWTH_MAX = (
-    30.0  # of the noise scale: as sizes of now see it, and where kin tell nothing
-)
+GROWTH_MAX = 30.0  # of the noise scale, where its application tells nothing
 LOG_GROWTH_MAX = math.log(
     1e12
-)  # as kin showed it: statistics may be of any size, and growth is finite
-KIN_APART = 4.0  # times: so far a job's noise scale may stay from its kin's (tried: 2)
+)  # as its application showed it: statistics may be of any size, and growth is finite
+APART_MAX = (
+    4.0  # times: so far a job's noise scale may be from its application's (tried: 2)
+)
 BINS_PER_OCTAVE = (
     8  # of progress, in curves of noise over it (2: jumps are seen hours too soon)
 )
@@ -65,8 +64,8 @@ class Trainings(NamedTuple):
 
     grows_J: whether it matters: the batch is free, and noise costs it something.
     noise_J: noise scale, samples. progress_J, left_J: done and to do (inf: unknown),
-    samples. curve_AB: logarithms of noise scales over bins of progress, as kin showed
-    them; curve_J: each job's row of it, -1: none.
+    samples. curve_AB: logarithms of noise scales over bins of progress,
+    per application; curve_J: each job's row of it, -1: none.
     """
 
     grows_J: BoolArray
@@ -100,7 +99,7 @@ def _growth(trainings: Trainings, j: int, later: float) -> float:
         log_growth = _at(curve_B, later) - here
         if trainings.noise_J[j] > 0.0:
             apart = np.log(trainings.noise_J[j]) - here
-            most = max(abs(apart) - abs(log_growth), np.log(KIN_APART))
+            most = max(abs(apart) - abs(log_growth), np.log(APART_MAX))
             log_growth -= apart - min(max(apart, -most), most)
         seen: float = np.exp(min(max(log_growth, -LOG_GROWTH_MAX), LOG_GROWTH_MAX))
         return seen

@@ -85,6 +85,6 @@ class JournalRetry:
         assert self._since is not None
         seconds = now - self._since
         return (
-            f"{self._why}; the scheduler waits for it, its jobs run on "
+            f"{self._why}; the scheduler waits for it, its jobs keep running "
             f"({seconds:.0f} s)"
         )

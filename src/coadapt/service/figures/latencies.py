@@ -41,7 +41,7 @@ class Latencies:
         )
         self._away = Gauge(
             "coadapt_journal_away_seconds",
-            "Time for which the journal could not be written; 0 if it can be, s",
+            "How long the journal has not been writable; 0 if it is, s",
             registry=registry,
         )
 

@@ -201,7 +201,9 @@ def _job_text(jobs: Iterable[JobRecord], at: float) -> str:
     series = _JobSeries()
     gpus = series.family("coadapt_job_gpus", "GPUs that an active job holds")
     batch = series.family("coadapt_job_batch", "Total batch size, samples")
-    progress = series.family("coadapt_job_progress", "Scale-invariant samples so far")
+    progress = series.family(
+        "coadapt_job_progress", "Progress so far: samples times efficiency"
+    )
     efficiency = series.family(
         "coadapt_job_efficiency", "Statistical efficiency, (0, 1]"
     )

@@ -80,7 +80,7 @@ class Tally:
         ProcessCollector(registry=self.registry)
         info = Gauge(
             "coadapt_build_info",
-            "The version that runs",
+            "The running version",
             ["version"],
             registry=self.registry,
         )
@@ -216,7 +216,7 @@ class _Figures:
         )
         self.rescale_s = counter(
             "coadapt_rescale_seconds",
-            "Training time that all starts and rescales cost, s",
+            "Training time lost to starts and rescales, s",
         )
         self.failures = counter(
             "coadapt_failures", "Failures of jobs that count against max_failures"
@@ -243,7 +243,7 @@ class _Figures:
         )
         self.costs = histogram(
             "coadapt_rescale_cost_seconds",
-            "Training time that one start or rescale cost, s",
+            "Training time lost to one start or rescale, s",
             PAUSE_BUCKETS_S,
         )
         self.decisions = histogram(

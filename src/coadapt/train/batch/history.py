@@ -43,4 +43,4 @@ def write_batches(session: Session, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / FILE, json.dumps(as_job(session)) + "\n", durable=False)
     except OSError as error:
-        logger.warning("%s was not written: %s; training goes on", FILE, error)
+        logger.warning("%s was not written: %s; training continues", FILE, error)

@@ -158,7 +158,9 @@ class ObjectStore:
 
     def set_aside(self, name: str, why: str) -> None:
         """Let a damaged one not count any more; the next checkpoint sweeps it away."""
-        logger.warning("checkpoint %s is damaged (%s): falling back", name, why)
+        logger.warning(
+            "checkpoint %s is damaged (%s); the previous one is used", name, why
+        )
         self._damaged.add(name)
 
     @contextmanager

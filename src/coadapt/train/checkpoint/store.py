@@ -87,7 +87,12 @@ class CheckpointStore:
     def _save(self, state: State) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
         beside = self._beside()
-        digest = _write_state(state, beside)
+        try:
+            digest = _write_state(state, beside)
+        except BaseException:
+            # Where there is no room, a part of a checkpoint must not take what is left.
+            beside.unlink(missing_ok=True)
+            raise
         return self._put_in_place(beside, f"{digest[:DIGITS]}.pt")
 
     def begin_folder(self) -> str:
@@ -170,7 +175,9 @@ class CheckpointStore:
     def set_aside(self, name: str, why: str) -> None:
         """Let a damaged one not count any more; the next checkpoint sweeps it away."""
         path = Path(name)
-        logger.warning("checkpoint %s is damaged (%s): falling back", path.name, why)
+        logger.warning(
+            "checkpoint %s is damaged (%s); the previous one is used", path.name, why
+        )
         _remove([path.with_suffix(DAMAGED)])
         path.rename(path.with_suffix(DAMAGED))
 

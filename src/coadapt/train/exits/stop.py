@@ -137,7 +137,9 @@ class StopSignal:
             write_whole(self._notice, word, durable=False)
         except OSError as error:
             logger.warning(
-                "the launcher does not hear that this replica is %s: %s", word, error
+                "the launcher could not be notified that this replica is %s: %s",
+                word,
+                error,
             )
 
     def request(self) -> None:

@@ -144,7 +144,7 @@ class PassWeights:
         if value == 0.0 and current.num_samples and not self._told_zero:
             self._told_zero = True
             logger.warning(
-                "step %d: a pass weighs 0 (run.weight): its gradient is left out",
+                "step %d: run.weight(0): the gradient of this pass is left out",
                 step + 1,
             )
 

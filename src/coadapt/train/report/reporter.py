@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import Protocol
 
-from coadapt.model import BatchConfig, InputError, KinTimes, ThroughputParams
+from coadapt.model import ApplicationTimes, BatchConfig, InputError, ThroughputParams
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import RunSnapshot, choose_batch, fit
 from coadapt.train.rescale.pause import Pause
@@ -90,7 +90,7 @@ class Reporter:
         self._params: ThroughputParams | None = None
         # Beside reports, which may wait for the network.
         self._deciding = ThreadPoolExecutor(1, thread_name_prefix="coadapt-batch")
-        self._kin_times: KinTimes | None = None
+        self._application_times: ApplicationTimes | None = None
         self._thread = threading.Thread(
             target=self._run, name="coadapt-reporter", daemon=True
         )
@@ -119,10 +119,10 @@ class Reporter:
 
     def _choose(self, item: RunSnapshot) -> BatchConfig | None:
         try:
-            return choose_batch(item, self._kin_times)
+            return choose_batch(item, self._application_times)
         except Exception:
             logger.exception(
-                "no choice of a batch; training goes on with the present one"
+                "the batch could not be chosen; training continues with the current one"
             )
             return None
 
@@ -166,7 +166,7 @@ class Reporter:
         except Exception:
             # The thread must live: later snapshots may do, and the pause of a change is
             # still to be told.
-            logger.exception("no report from this snapshot; training goes on")
+            logger.exception("a report could not be made; training continues")
             return
         with self._wake:
             self._params = fitted.params
@@ -181,7 +181,7 @@ class Reporter:
                 answer = self._channel.send(
                     path, {"generation": self._generation, **body}
                 )
-                self._kin_times = told_of_kin(answer)
+                self._application_times = times_in_answer(answer)
                 self._failed = False
                 return True
             except (OSError, http.client.HTTPException) as error:
@@ -204,18 +204,24 @@ class Reporter:
         """Say that reports do not arrive when that begins, not for each report."""
         if not self._failed:
             logger.warning(
-                "%s not delivered to the scheduler: %s; training goes on", path, error
+                "%s could not be sent to the scheduler: %s; training continues",
+                path,
+                error,
             )
         self._failed = True
 
 
-def told_of_kin(answer: bytes) -> KinTimes | None:
+def times_in_answer(answer: bytes) -> ApplicationTimes | None:
     """Return what the scheduler's answer says of steps that others timed; None: nothing
     that can be read.
     """
     try:
-        told = json.loads(answer).get("kin_times") if answer else None
-        return None if told is None else from_json(KinTimes, told, "kin_times")
+        told = json.loads(answer).get("application_times") if answer else None
+        return (
+            None
+            if told is None
+            else from_json(ApplicationTimes, told, "application_times")
+        )
     except (ValueError, AttributeError, InputError) as error:
         # Of another version, or no scheduler of ours: a job does without.
         logger.debug("the answer to a report is not understood: %s", error)

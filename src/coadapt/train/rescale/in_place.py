@@ -13,8 +13,8 @@ goes on from its last checkpoint.
 # offer travels in the flags of a step, and every replica acts on the sum at the next
 # consensus: after the same step, without a message of its own (`group/consensus.py`).
 #
-# Who is source. Joining replicas get all that a checkpoint has from one staying
-# replica. That is the first one of the old group, if it stays: registered objects and
+# The source. Joining replicas get all that a checkpoint has from one staying replica.
+# That is the first one of the old group, if it stays: registered objects and
 # measurements are its own, the others have only model, optimiser, scheduler and scaler
 # alike. If it leaves, it first hands these to all (`load_notes`), and the first staying
 # replica is source. If none stays, the old group saves a checkpoint and the new one
@@ -32,8 +32,8 @@ goes on from its last checkpoint.
 #
 # Why a change that fails is not undone. A replica that waits cannot tell whether the
 # missing one is dead, slow, or in the new group already; some have left the old group,
-# which cannot be formed again without them all. To go on would need a vote about who is
-# where, for an event that costs seconds of work since the last checkpoint.
+# which cannot be formed again without them all. To go on would need a vote about which
+# replica is where, for an event that costs seconds of work since the last checkpoint.
 #
 # What the pause is made of, and what was moved out of it: starting processes, importing
 # torch and the script's own preparation (joining replicas do that while the others
@@ -113,8 +113,8 @@ class InPlaceRescaler(CheckpointRescaler):
         elif config.contract is not RescaleContract.FROZEN and config.place.rank == 0:
             if dist.is_initialized() and not self._session.group.distributed:
                 logger.warning(
-                    "not in place: this process has a process group that the run did "
-                    "not form"
+                    "no change in place: this process has a process group that the run did "
+                    "not create"
                 )
             else:
                 self._channel.announce()
@@ -168,8 +168,8 @@ class InPlaceRescaler(CheckpointRescaler):
             )
 
     def _agreed(self, generation: int) -> RescaleOrder:
-        """Return the order of `generation`; most replicas have heard of it while those
-        who join prepared.
+        """Return the order of `generation`; most replicas have heard of it while
+        joining ones prepared.
         """
         for now in (False, True):
             order = self._channel.order(now=now)
@@ -225,7 +225,9 @@ class InPlaceRescaler(CheckpointRescaler):
             model.let_go()
         leave_group(old)
         if self._me not in staying:
-            logger.info("no part of generation %d: leaves", order.generation)
+            logger.info(
+                "this replica is not part of generation %d and leaves", order.generation
+            )
             self._stop.dismiss()
             leave(0)
         clock.mark("destroy")
@@ -336,14 +338,15 @@ class InPlaceRescaler(CheckpointRescaler):
 
     @contextmanager
     def _or_lost(self, generation: int) -> Iterator[None]:
-        """Whatever goes wrong inside ends this process: nobody can tell who is
-        where.
+        """Whatever goes wrong inside ends this process: the state of the other replicas
+        is unknown.
         """
         try:
             yield
         except (RuntimeError, OSError) as error:
             logger.error(
-                "change to generation %d failed, the last checkpoint counts: %s",
+                "the change to generation %d failed; training continues from the "
+                "last checkpoint: %s",
                 generation,
                 error,
             )

@@ -50,7 +50,7 @@ def take_over_layout(state_dir: Path) -> None:
                 job.records.symlink_to(os.path.relpath(job.path, job.records.parent))
         except OSError as error:
             logger.warning(
-                "the records of job %s cannot be taken over: %s", name, error
+                "job %s of an earlier scheduler cannot be adopted: %s", name, error
             )
 
 
@@ -81,7 +81,7 @@ def end_unbooked(state_dir: Path, booked: Collection[JobId]) -> None:
             if job not in told:
                 told.add(job)
                 logger.warning(
-                    "%d processes of job %s run although no record says so: ended",
+                    "ended %d processes of job %s that no record mentions",
                     len(pids),
                     job,
                 )

@@ -1,0 +1,55 @@
+"""What the scheduler says of jobs that wait or shrink is true, whatever the policy."""
+
+from collections import Counter
+
+import pytest
+
+from coadapt.core import hindrances
+from coadapt.policies import POLICIES, create_policy
+from tests.core.reason_oracle import FalseReasonError, try_clusters
+
+CLUSTERS = 4
+MANY_CLUSTERS = 1_000
+KINDS = {"held", "size", "quota", "policy"}
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_each_sentence_is_true(policy: str) -> None:
+    kinds = try_clusters(policy, range(CLUSTERS), create_policy)
+    assert kinds["sentences"] > CLUSTERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_each_sentence_is_true_in_many_clusters(policy: str) -> None:
+    kinds = try_clusters(policy, range(MANY_CLUSTERS), create_policy)
+    assert {kind for kind, count in kinds.items() if count} >= KINDS
+
+
+def test_sentences_of_every_kind_are_tried() -> None:
+    kinds: Counter[str] = Counter()
+    kinds.update(try_clusters("fifo", range(30), create_policy))
+    assert {kind for kind, count in kinds.items() if count} >= KINDS
+
+
+def test_the_oracle_finds_a_quota_that_is_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hindrances.Hindrances, "_over_quota", lambda *_: [])
+    with pytest.raises(FalseReasonError):
+        try_clusters("fifo", range(30), create_policy)
+
+
+def test_the_oracle_finds_a_free_gpu_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = hindrances.Hindrances._whole_pool
+
+    def one_more(self: hindrances.Hindrances, gpu_type: str) -> hindrances._Pool:
+        pool = whole(self, gpu_type)
+        pool.free = min(pool.free + 1, pool.total)
+        return pool
+
+    monkeypatch.setattr(hindrances.Hindrances, "_whole_pool", one_more)
+    with pytest.raises(FalseReasonError):
+        try_clusters("fifo", range(30), create_policy)
