@@ -61,7 +61,7 @@ class JobSubmitted(_OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequested(_OfJob):
-    """Somebody who may wants the job gone."""
+    """A caller with the right to do so cancels the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

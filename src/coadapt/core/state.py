@@ -248,7 +248,7 @@ class JobRecord:
 
 @dataclass(slots=True, kw_only=True)
 class _Followed:
-    """For those who follow the books: what follows from them; no part of them."""
+    """Values derived from the state; no part of it."""
 
     changed: set[JobId] = field(
         default_factory=set, init=False, compare=False, repr=False
@@ -270,7 +270,7 @@ class SchedulerState(_Followed):
     """The last settings that an event brought, None before the first."""
     nodes: dict[str, Node] = field(default_factory=dict)
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
-    """The live jobs, and those that ended with the last event: whoever watches sees
+    """The live jobs, and those that ended with the last event, so that observers see
     their last record.
     """
     ended: dict[JobId, JobState] = field(default_factory=dict)

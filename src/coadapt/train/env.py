@@ -59,7 +59,7 @@ CHECKPOINT_EVERY_S = 30.0
 TORCHRUN_MARK = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its workers
 REPORT_EVERY_S = 30.0  # Pollux's agents refit and report at this period
 STOP_TIMEOUT_S = 25.0  # below the 30 s after which an executor kills
-# A replica that skipped a backward may wait for others who wait for that. Where all
+# A replica that skipped a backward may wait for others that wait for it. Where all
 # skipped it, one may be busy with something else: an evaluation of its own.
 SKIPPED_WAIT_S = 60.0
 

@@ -233,7 +233,7 @@ class Run:
             how=how,
         )
         pair = replace(pair, name=name)
-        # Whoever says how it is to be measured uses it.
+        # A script that says how the noise is measured uses it.
         self._session.noise_wanted = self._session.noise_wanted or "noise" in how
         trained.add(pair)
         self._rescaler.pairs.append(pair)
