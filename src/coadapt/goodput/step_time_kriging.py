@@ -9,9 +9,9 @@ Axes: B candidate batches, S steps that were timed.
 # the profiles of OSDI'21). What jobs of the same application timed on the same shape
 # says more: errors against the model, in logarithms, are taken for one process over the
 # logarithm of the samples of a pass (kriging). Where nothing was timed nearby, a batch
-# may prove faster than it looks, and whoever never tries it will not know. So seconds
-# here are hopeful, by one standard deviation (an upper confidence bound of the goodput;
-# Srinivas et al., ICML 2010, alg. 1).
+# may prove faster than it looks, and a job that never tries it will not know. So
+# seconds here are hopeful, by one standard deviation (an upper confidence bound of the
+# goodput; Srinivas et al., ICML 2010, alg. 1).
 
 from functools import lru_cache
 from typing import TypeGuard

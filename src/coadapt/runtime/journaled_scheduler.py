@@ -6,12 +6,11 @@ durable first.
 #
 # An event is durable before it is handled. So one that makes `handle` raise would end
 # each restart as well, and a bug that a single report can reach would be an outage
-# without end. A host that has to live (it says who is told: `on_refused`) sets such an
-# event aside instead. What `handle` did before it raised is unknown, so the state is
-# built anew from the last snapshot and the events after it, which is rare enough to be
-# dear; then the refusal is written, and a snapshot, so that a second event of the kind
-# costs no replay. The state is as if the event had never come, now and after each
-# restart.
+# without end. A host that must live on gives `on_refused`; such an event is set aside
+# then. What `handle` did before it raised is unknown, so the state is built anew from
+# the last snapshot and the events after it, which is rare enough to be dear; then the
+# refusal is written, and a snapshot, so that a second event of the kind costs no
+# replay. The state is as if the event had never come, now and after each restart.
 #
 # To handle a copy, and keep it if all goes well, would copy 10,000 jobs for each event.
 # A simulation sets nothing aside: there a bug is to end the run.

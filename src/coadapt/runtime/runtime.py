@@ -7,8 +7,8 @@ two clocks.
 #
 # An alarm rings once: where none is set any more, the runtime sets one, or no round
 # would ever come again. A plan that cannot be taken in is a plan that failed, and is
-# told so. Whoever waits for the event is told that it was refused. An observer that
-# raises is switched off: it is a chart or a log, and no job waits for it.
+# told so. A caller that waits for the event is told that it was refused. An observer
+# that raises is switched off: it is a chart or a log, and no job waits for it.
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ _NOTHING_TO_ENTER = nullcontext()
 
 
 class Mishaps(Protocol):
-    """Who is told of what went wrong inside, and lives on."""
+    """Receives what went wrong inside a runtime that lives on."""
 
     def event_refused(self, number: int, event: Event, error: Exception) -> None:
         """Event `number` made the core raise; it was set aside, and the state is as if

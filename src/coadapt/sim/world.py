@@ -49,8 +49,8 @@ class _Replicas:
     """A generation that is alive: `training` at instant `since`, and the `segment`
     after it at `speed`.
 
-    cancel_change: while those who join prepare, ends that. hung: they stand still, and
-    hold their GPUs.
+    cancel_change: while joining replicas prepare, ends that. hung: they stand still,
+    and hold their GPUs.
     """
 
     generation: int
@@ -276,7 +276,7 @@ class World:
     def _prepare(
         self, job: _Job, replicas: _Replicas, command: Rescale, post: Post
     ) -> None:
-        """Hold the GPUs of both allocations until those who join are ready, or fail
+        """Hold the GPUs of both allocations until joining replicas are ready, or fail
         halfway.
         """
         prepare_s = self.config.prepare_s

@@ -37,8 +37,8 @@ from coadapt.policies.predictors.noise_growth import (
     NUM_BINS,
     POINTS,
     Trainings,
-    ahead,
-    stretches,
+    later_phases,
+    noise_over_horizon,
 )
 from coadapt.policies.predictors.remaining_work import RemainingWork
 from tests.policies.castor.stage import (
@@ -554,7 +554,7 @@ def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> No
         float(each.sources.noise_J[0]) for each in told
     )
     assert in_place == few_s < more_s < usual < long_s
-    # What is not looked at now comes in the stretches: all of it is played.
+    # What is not looked at now comes in later phases: all of it is scheduled.
     firsts = [each.left_J[0] - each.later.left_L.sum() for each in told]
     assert firsts[0] < firsts[2] < firsts[3]
 
@@ -576,7 +576,9 @@ def test_sizes_look_farther_where_there_is_room() -> None:
 
 def test_where_there_is_room_sizes_are_for_the_most_that_the_noise_comes_to() -> None:
     one = of_kin(2.0**20, 2.0**20, 2.0**20)
-    mean, most = (ahead(one, one.left_J, room=room)[0] for room in (False, True))
+    mean, most = (
+        noise_over_horizon(one, one.left_J, room=room)[0] for room in (False, True)
+    )
     assert mean == pytest.approx(2.0**20 / math.log(2.0), rel=0.01)
     assert most == pytest.approx(1.9 * 2.0**20, rel=0.01)
 
@@ -603,7 +605,7 @@ def test_noise_grows_as_that_of_other_jobs_and_comes_near_to_theirs(
     begun = 2.0**20
     own = 2.0**20 * math.exp(apart)
     one = of_kin(begun, own, 2.0 ** (20.0 + octaves) - begun)
-    parts = stretches(one, one.left_J, np.array([1e-3 * begun]), 100)
+    parts = later_phases(one, one.left_J, np.array([1e-3 * begun]), 100)
     assume(len(parts.left_L))  # own noise may be where theirs comes to
     assert parts.left_L.sum() == pytest.approx(one.left_J[0] - 1e-3 * begun)
 
@@ -618,7 +620,9 @@ def test_noise_grows_as_that_of_other_jobs_and_comes_near_to_theirs(
         places = begin + work * (np.arange(POINTS) + 0.5) / POINTS
         assert noise == pytest.approx(harmonic_mean(map(expected, places)), rel=0.05)
     # A size of now looks at no more growth than this, however far it goes.
-    assert ahead(one, one.left_J, room=False)[0] <= GROWTH_MAX * own * 1.001
+    assert (
+        noise_over_horizon(one, one.left_J, room=False)[0] <= GROWTH_MAX * own * 1.001
+    )
 
 
 @pytest.mark.parametrize("log_noise", [-690.0, 690.0])
@@ -629,10 +633,14 @@ def test_noise_that_grows_beyond_all_numbers_is_cut_like_any_other(
     one.curve_AB[:] = np.where(
         np.arange(NUM_BINS) < 20 * BINS_PER_OCTAVE, -log_noise, log_noise
     )
-    parts = stretches(one, one.left_J, np.array([1e3]), 3)
+    parts = later_phases(one, one.left_J, np.array([1e3]), 3)
     assert len(parts.job_L) == 3
     assert np.isfinite(
-        [*parts.left_L, *parts.noise_L, *ahead(one, one.left_J, room=False)]
+        [
+            *parts.left_L,
+            *parts.noise_L,
+            *noise_over_horizon(one, one.left_J, room=False),
+        ]
     ).all()
 
 
@@ -643,7 +651,7 @@ def test_what_is_left_is_cut_once_for_each_time_that_its_noise_doubles(
     grows: float, parts: int
 ) -> None:
     one = of_kin(2.0**20, 2.0**20, (grows - 1.0) * 2.0**20)
-    assert len(stretches(one, one.left_J, np.array([1.0]), 3).job_L) == parts
+    assert len(later_phases(one, one.left_J, np.array([1.0]), 3).job_L) == parts
 
 
 def test_what_will_not_change_is_not_cut() -> None:

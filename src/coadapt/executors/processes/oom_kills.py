@@ -52,15 +52,17 @@ class OomWatch:
         """Return what to say of a job that succeeded while the kernel killed processes,
         "" if it killed none.
 
-        A process that a replica starts beside itself may be missed by nobody else.
+        A process that a replica starts beside itself is noticed here only.
         """
         now = read_kills()
         first = self._first
         where = "of its control group"
-        before, after = first.group, now.group
+        before = first.group
+        after = now.group
         if before is None or after is None:
             where = "on this machine"
-            before, after = first.machine, now.machine
+            before = first.machine
+            after = now.machine
         if before is None or after is None or after <= before:
             return ""
         killed = after - before

@@ -189,8 +189,8 @@ class TrainedPairs:
         )
 
     def follow(self, rule: BatchRule) -> OwnRule:
-        """Let the leading pair's gradients decide by `rule` on the batch; return who
-        decides.
+        """Let the leading pair's gradients decide by `rule` on the batch; return the
+        decider.
         """
         self.rule = OwnRule(self._session, rule)
         return self.rule
