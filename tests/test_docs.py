@@ -13,6 +13,7 @@ import pytest
 from coadapt.cli.verbs import VERBS
 from coadapt.executors import EXECUTORS, executor_options
 from coadapt.service.jobfile import read_job_file
+from coadapt.service.studies.search_file import read_search_file
 from tools.house_rules import ROOT
 
 PAGES = sorted(
@@ -125,7 +126,10 @@ def test_job_files_in_the_docs_are_lawful(tmp_path: Path) -> None:
     assert files
     for place, text in files:
         (tmp_path / "job.yaml").write_text(text)
-        assert read_job_file(tmp_path / "job.yaml").run, place
+        if "search:" in text:
+            assert read_search_file(tmp_path / "job.yaml").job.run, place
+        else:
+            assert read_job_file(tmp_path / "job.yaml").run, place
 
 
 def test_make_targets_in_the_docs_exist() -> None:

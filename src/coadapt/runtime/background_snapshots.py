@@ -90,7 +90,12 @@ def picture_of(state: SchedulerState) -> SchedulerState:
     ended = dict(state.ended)
     tenants = dict(state.tenants)
     picture = replace(
-        state, nodes=dict(state.nodes), jobs=jobs, ended=ended, tenants=tenants
+        state,
+        nodes=dict(state.nodes),
+        jobs=jobs,
+        ended=ended,
+        tenants=tenants,
+        studies=dict(state.studies),
     )
     picture.active = [jobs[job.id] for job in state.active]
     return picture

@@ -773,9 +773,10 @@ class Run:
             if config.job.url
             else None
         )
-        return Telemetry(
-            self._session, Reporter(channel, config.place.generation), num_epochs, cost
+        reporter = Reporter(
+            channel, config.place.generation, config.times.last_report_s
         )
+        return Telemetry(self._session, reporter, num_epochs, cost)
 
     def _last_pause(self) -> Pause:
         return self._rescaler.pause or Pause()

@@ -365,6 +365,23 @@ def test_a_scheduler_that_is_gone_is_mentioned_once(
     assert "training continues" in caplog.text
 
 
+def test_the_last_report_waits_for_a_scheduler_that_is_away() -> None:
+    with serving() as scheduler:
+        scheduler.status = 503
+        channel = HttpChannel(scheduler.url, "", "job")
+        reporter = Reporter(channel, generation=1, last_report_s=60.0)
+        reporter.offer(snapshot(7.0))
+        closing = threading.Thread(target=reporter.close)
+        closing.start()
+        closing.join(5.0)
+        assert closing.is_alive()  # three attempts take 1.5 s
+        scheduler.status = 200
+        closing.join(30.0)
+        assert not closing.is_alive()
+        bodies = scheduler.wait("reports", 4)
+    assert from_json(TrainingReport, bodies[-1]["report"]).progress == 7.0
+
+
 def test_a_snapshot_that_cannot_be_judged_ends_no_reporting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -43,6 +43,7 @@ from coadapt.runtime.journal import Journal
 from coadapt.runtime.ports import LiveExecutor
 from coadapt.runtime.process_solver import ProcessSolver
 from coadapt.runtime.retention import Keep, Retention
+from coadapt.runtime.runtime import Observer
 from coadapt.runtime.upkeep.journal_retry import JournalRetry
 from coadapt.runtime.upkeep.journal_upgrade import upgrade
 from coadapt.runtime.wall_clock import WallClock
@@ -54,6 +55,8 @@ from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.server import http_server
+from coadapt.service.studies.driver import STORAGE, Studies
+from coadapt.service.studies.figures import TrialFigures
 
 DEFAULT_PORT = 8471
 OTHER_PORT = (
@@ -111,6 +114,12 @@ class Views:
     tally: Tally
     decisions: DecisionLog
     latencies: Latencies
+    trial_figures: TrialFigures
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Return those that watch the loop's events."""
+        return (self.change_log, self.tally, self.decisions, self.trial_figures)
 
 
 def serve(settings: LiveSettings) -> None:
@@ -165,7 +174,7 @@ def _live(
         executor=executor,
         store=store,
         solver=solver,
-        observers=(books.writer, views.change_log, views.tally, views.decisions),
+        observers=(books.writer, *views.observers),
         restored=books.writer.restored,
         waited=views.latencies.lag,
     )
@@ -176,21 +185,30 @@ def _live(
         partial(books.retention.steps, settings.keep), clock.now
     )
     service = _service(settings, credentials, loop, executor, books=books, views=views)
+    studies = service.studies
+    assert studies is not None
     server = http_server(service)
-    _come_up(settings, url, loop)
-    views.change_log.speak()
-    loop.read(views.tally.begin)
+    _come_up(settings, url, loop, views)
     parts: dict[str, Callable[[], None]] = {
         "loop": loop.run,
         "executor": partial(executor.run, loop.post),
         "solver": solver.run,
         "disk": reserve.run,
         "housekeeping": housekeeping.run,
+        "studies": studies.run,
         "http": partial(server.run, sockets=sockets),
     }
     ends = [
         part.close
-        for part in (loop, books.retry, executor, solver, reserve, housekeeping)
+        for part in (
+            studies,
+            loop,
+            books.retry,
+            executor,
+            solver,
+            reserve,
+            housekeeping,
+        )
     ]
 
     def close() -> None:
@@ -240,7 +258,7 @@ def _open_views(state_dir: StateDir, books: Books) -> Views:
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
     latencies.watch_trouble(books.retry.seconds)
-    return Views(ChangeLog(), tally, DecisionLog(), latencies)
+    return Views(ChangeLog(), tally, DecisionLog(), latencies, TrialFigures())
 
 
 def _service(
@@ -266,6 +284,13 @@ def _service(
         engine_trouble=lambda: executor.trouble,
         nodes=executor,
         decisions=views.decisions,
+        studies=Studies(
+            loop,
+            books.index,
+            views.trial_figures,
+            settings.state_dir.path / STORAGE,
+            StateDirFiles(settings.state_dir.path).remove_checkpoints,
+        ),
     )
 
 
@@ -350,12 +375,14 @@ def _open_index(state_dir: StateDir, journal: Journal) -> JobIndex:
     return index
 
 
-def _come_up(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
+def _come_up(settings: LiveSettings, url: str, loop: LiveLoop, views: Views) -> None:
     """Write where the scheduler answers, for the verbs and for the next run; print the
-    banner.
+    banner. What happens from now on is told and counted.
     """
     settings.state_dir.write_connection(url, settings.policy)
     _print_banner(settings, url, loop)
+    views.change_log.speak()
+    loop.read(views.tally.begin)
 
 
 def _url(server_socket: socket.socket) -> str:

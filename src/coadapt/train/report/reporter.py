@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from typing import Protocol
 
 from coadapt.model import ApplicationTimes, BatchConfig, InputError, ThroughputParams
@@ -69,8 +70,17 @@ class Reporter:
     batch where asked.
     """
 
-    def __init__(self, channel: Channel | None, generation: int) -> None:
-        """`channel` None: nobody to report to; it only advises."""
+    def __init__(
+        self,
+        channel: Channel | None,
+        generation: int,
+        last_report_s: float = CLOSE_S,
+    ) -> None:
+        """`channel` None: nobody to report to; it only advises. last_report_s: how long
+        `close` waits for a scheduler that is away.
+        """
+        self._last_report_s = last_report_s
+        self._waits_until: float | None = None
         self._channel = channel
         self._generation = generation
         self._queue: deque[RunSnapshot | Pause | float] = deque(maxlen=QUEUE_MAX)
@@ -124,9 +134,11 @@ class Reporter:
             self._wake.notify()
 
     def close(self) -> None:
-        """Let the thread send what is queued, for a few seconds at most."""
+        """Let the thread send what is queued, for `last_report_s` at most."""
+        if self._last_report_s > CLOSE_S:
+            self._waits_until = time.monotonic() + self._last_report_s
         self.retire()
-        self._thread.join(CLOSE_S)
+        self._thread.join(self._last_report_s)
 
     def _run(self) -> None:
         # What the change cost is told once: until that came through, it goes before
@@ -164,7 +176,7 @@ class Reporter:
         """Return whether it is done with: delivered, or refused."""
         if self._channel is None:
             return True
-        for attempt in range(ATTEMPTS):
+        for attempt in count():
             try:
                 answer = self._channel.send(
                     path, {"generation": self._generation, **body}
@@ -176,11 +188,17 @@ class Reporter:
                 refused = (
                     isinstance(error, urllib.error.HTTPError) and error.code in NO_RETRY
                 )
-                if refused or attempt == ATTEMPTS - 1 or self._closing:
+                if refused or self._gives_up(attempt):
                     self._log_once(path, error)
                     return refused
-            time.sleep(BACKOFF_S * 2**attempt)
+            time.sleep(BACKOFF_S * 2 ** min(attempt, ATTEMPTS - 2))
         return False
+
+    def _gives_up(self, attempt: int) -> bool:
+        """Return whether a message that was not delivered is let go of."""
+        if self._waits_until is not None:
+            return time.monotonic() >= self._waits_until
+        return attempt >= ATTEMPTS - 1 or self._closing
 
     def _log_once(self, path: str, error: Exception) -> None:
         """Say that reports do not arrive when that begins, not for each report."""
