@@ -329,7 +329,10 @@ class Hindrances:
             if quota is None or held + more <= quota + SHARE_SLACK_GPUS:
                 continue
             if name == EVERYBODY:
-                parts.append(f"all jobs together hold {held:g}, and may hold {quota}")
+                part = f"all jobs together hold {held:g}, and may hold {quota}"
+                if more > quota:
+                    part += "; it cannot start until that quota is raised"
+                parts.append(part)
             elif more > quota:
                 parts.append(
                     f"the quota of tenant {name} is {quota}; it cannot start until "

@@ -329,7 +329,7 @@ def test_a_passing_failure_is_retried_and_a_refusal_is_not(
         scheduler.wait("reports", 2)
         reporter.close()
         assert len(scheduler.got) == 5
-    assert caplog.text.count("not delivered to the scheduler") == 1
+    assert caplog.text.count("could not be sent to the scheduler") == 1
 
 
 def test_what_a_change_cost_is_told_once_the_scheduler_is_back(
@@ -361,7 +361,7 @@ def test_a_scheduler_that_is_gone_is_mentioned_once(
         for _ in range(3):
             reporter.offer(1.0)
         reporter.close()
-    assert caplog.text.count("not delivered to the scheduler") == 1
+    assert caplog.text.count("could not be sent to the scheduler") == 1
     assert "training continues" in caplog.text
 
 

@@ -35,6 +35,13 @@ from coadapt.train.session import Session
 
 logger = logging.getLogger(__name__)
 
+UNLIKE_SAMPLES = (
+    "replicas 0 and %d have different samples at the same index, so some samples are "
+    "trained on twice and others never: give each replica the whole data set, which "
+    "run.loader deals out (no rank in Subset, shard or a slice such as x[rank::world]; "
+    "random data from a fixed seed), or run.loader(..., compare=False) if that is meant"
+)
+
 
 class Boundary(Protocol):
     """Whom the loader tells where the loop stands."""
@@ -132,6 +139,7 @@ class ElasticLoader:
         # soon as the script lets go of it.
         self._passes: weakref.ref[Generator[object, None, None]] | None = None
         self._ids: Sequence[int] = []
+        self._told_unlike = False
         self._compared: tuple[int, Group] | None = None  # in which epoch, by whom
         own = source.sampler
         self.own_order = None if own is None else OwnOrder(session, own)
@@ -418,7 +426,10 @@ class ElasticLoader:
         if not group.distributed:
             return passes
         if not session.data.order.stream:
-            compare_data(session, self.dataset)
+            unlike = compare_data(session, self.dataset)
+            if unlike is not None and not self._told_unlike and not group.rank:
+                logger.warning(UNLIKE_SAMPLES, unlike)
+            self._told_unlike = self._told_unlike or unlike is not None
             return passes
         first = first_of(passes)
         compare_streams(session, self.dataset, first[0].rows if first else ())
