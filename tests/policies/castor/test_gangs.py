@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from coadapt.cli.research.inputs import parse_cluster
 from coadapt.model import JobView, RescaleContract
-from coadapt.policies.castor.gangs import Capacity, Gang, Served, _admit, simulated
+from coadapt.policies.castor.gangs import (
+    Capacity,
+    Gang,
+    Served,
+    _admit,
+    predicted_times,
+)
 from coadapt.policies.castor.policy import Castor
 from coadapt.sim.experiment import ExperimentConfig, simulate
 from coadapt.sim.metrics import Metrics
@@ -87,7 +93,9 @@ def in_order(drawn: list[tuple[int, float]]) -> list[Gang]:
 def starts(order: list[Gang]) -> dict[int, float]:
     capacity = Capacity([8], {})
     admitted: list[Served] = _admit(order, capacity.copy())
-    return {row: at for row, (at, _) in simulated(order, admitted, capacity).items()}
+    return {
+        row: at for row, (at, _) in predicted_times(order, admitted, capacity).items()
+    }
 
 
 @settings(max_examples=100, deadline=None)

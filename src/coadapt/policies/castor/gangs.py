@@ -74,7 +74,7 @@ PRIOR_WEIGHT = 3.0  # the prior counts as much as this number of ended gangs
 # Factor of the rank of a running gang of unknown length, so that similar gangs do not
 # alternate. No measurement is recorded.
 UNPROVEN = 0.5
-SIMULATED_MAX = 50  # most waiting jobs whose start is predicted
+PREDICTED_MAX = 50  # most waiting jobs whose start is predicted
 
 
 class Gang(NamedTuple):
@@ -470,13 +470,13 @@ def _decided(
     for each in admitted:
         if each.gang.is_gang:
             served_J[each.gang.row] = True
-    for row, (start_s, end_s) in simulated(order, admitted, capacity).items():
+    for row, (start_s, end_s) in predicted_times(order, admitted, capacity).items():
         start_s_J[row] = start_s
         end_s_J[row] = end_s
     return Gangs(served_J, is_gang_J & ~served_J, start_s_J, end_s_J)
 
 
-def simulated(
+def predicted_times(
     order: Sequence[Gang], admitted: Sequence[Served], capacity: Capacity
 ) -> dict[int, tuple[float, float]]:
     """Return when jobs start and end, seconds from now, by row, if no other job comes.
@@ -484,11 +484,11 @@ def simulated(
     Whenever a job ends, the order is served from its front again. So a job's start
     depends only on the jobs in front of it. A job of unknown length never ends here,
     and jobs that would wait for it have no start. Nor have waiting jobs behind the
-    first SIMULATED_MAX ones. admitted: the jobs served now. capacity: before the first
+    first PREDICTED_MAX ones. admitted: the jobs served now. capacity: before the first
     job is served.
     """
     now = {each.gang.row for each in admitted}
-    waiting = [gang.row for gang in order if gang.row not in now][:SIMULATED_MAX]
+    waiting = [gang.row for gang in order if gang.row not in now][:PREDICTED_MAX]
     unstarted = set(waiting)
     alive = [gang for gang in order if gang.row in now or gang.row in unstarted]
     part_left = {gang.row: 1.0 for gang in alive}
