@@ -28,10 +28,10 @@ FOLDER = Path("demo-run")
 REPORT = FOLDER / "report.html"
 PIPE_WIDTH = 120
 HONESTLY = """\
-  The {slots} slots stand for GPUs but share {cores} CPU cores, so more of them do
-  not make these jobs faster by the clock. What counts here: jobs make room for others,
-  grow where what they measured says that it pays, and each learns what its script
-  learns alone.
+  The {slots} slots stand in for GPUs, but share {cores} CPU cores. So more slots do not
+  make these jobs faster. This demo shows that jobs make room for others, that they grow
+  when their measurements say that it pays, and that each job learns what its script
+  learns alone. `coadapt demo` shows the time that castor saves compared with fifo.
 """
 
 
@@ -65,7 +65,7 @@ def main() -> int:
         scheduler.coadapt("report", str(REPORT))
         keep = arguments.keep
     except KeyboardInterrupt:
-        console.print("interrupted; ending all that was started")
+        console.print("interrupted; ending all processes")
         return 130
     except DemoError as error:
         console.print(f"[bold red]error:[/] {error}")
@@ -78,8 +78,8 @@ def main() -> int:
     console.print(f"\nReport page: {REPORT}    Whole demo: {wall_s:.0f} s")
     if keep:
         console.print(
-            f"The scheduler runs on: coadapt top --state {FOLDER / 'state'}, kill "
-            f"{scheduler.pid} ends it"
+            f"The scheduler keeps running. Watch: coadapt top --state {FOLDER / 'state'}; "
+            f"end: kill {scheduler.pid}"
         )
     if arguments.json:
         print(json.dumps(outcome, indent=1))
@@ -90,7 +90,7 @@ def demo(console: Console, scheduler: LiveScheduler, *, kill: bool) -> list[Verd
     """Return how each job did. Raises DemoError where the demo cannot go on."""
     scheduler.start()
     console.rule(
-        "1. Each script alone, without the scheduler: what its job has to reach"
+        "1. Each script alone, without the scheduler: the result that its job must reach"
     )
     plain = run_plain(
         JOBS,
@@ -101,16 +101,17 @@ def demo(console: Console, scheduler: LiveScheduler, *, kill: bool) -> list[Verd
     console.rule(f"2. The same scripts as four jobs on {NUM_SLOTS} CPU slots")
     console.print(HONESTLY.format(slots=NUM_SLOTS, cores=len(os.sched_getaffinity(0))))
     course = _watch(console, scheduler, kill)
-    console.rule("3. What became of them")
+    console.rule("3. Results")
     verdicts = [_verdict(scheduler, course, job, plain[job.name]) for job in JOBS]
     console.print(_table(verdicts))
     tolerances = ", ".join(
         f"{verdict.job.name} {verdict.job.tolerance:g}" for verdict in verdicts
     )
     console.print(
-        f"good: succeeded, and worse than alone by no more than: {tolerances}"
+        "good: the job succeeded, and its result is worse than alone by at most: "
+        f"{tolerances}"
     )
-    console.rule("4. Why: the scheduler's own words")
+    console.rule("4. The reasons that the scheduler gave")
     for verdict in verdicts:
         console.print(f"  [bold]{verdict.id}[/]")
         for text in _reasons(scheduler, verdict.id):

@@ -45,12 +45,12 @@ class DemoJob:
 # fewer, larger steps, on purpose.
 JOBS = (
     DemoJob(name="shapes", at_s=0.0, higher_is_better=True, tolerance=0.03),  # accuracy
-    DemoJob(name="shapes-fixed", at_s=22.0, higher_is_better=True, tolerance=0.01),
+    DemoJob(name="shapes-fixed", at_s=14.0, higher_is_better=True, tolerance=0.01),
     DemoJob(
-        name="tiny-gpt", at_s=30.0, higher_is_better=False, tolerance=0.01
+        name="tiny-gpt", at_s=20.0, higher_is_better=False, tolerance=0.01
     ),  # bits per letter
     DemoJob(
-        name="factorise", at_s=38.0, higher_is_better=False, tolerance=0.02
+        name="factorise", at_s=26.0, higher_is_better=False, tolerance=0.02
     ),  # error of a rating
 )
 

@@ -149,7 +149,7 @@ class Timeline:
             return False
         self._say(
             "scheduler",
-            f"KILL -9 of the scheduler, process {self._scheduler.kill()}; jobs run on",
+            f"KILL -9 of the scheduler, process {self._scheduler.kill()}; jobs keep running",
         )
         time.sleep(self._pace.down_s)
         self._scheduler.start()

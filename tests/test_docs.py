@@ -6,12 +6,14 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from coadapt.cli.verbs import VERBS
 from coadapt.executors import EXECUTORS, executor_options
 from coadapt.service.jobfile import read_job_file
+from coadapt.service.studies.search_file import read_search_file
 from tools.house_rules import ROOT
 
 PAGES = sorted(
@@ -83,9 +85,23 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     assert broken_links(page) == ["gone.md", "#gone"]
 
 
+def test_links_to_other_sites_are_well_formed() -> None:
+    """No test has a network, so whether these sites answer is not checked."""
+    num_links = 0
+    for page in PAGES:
+        for target in LINK.findall(page.read_text(encoding="utf-8")):
+            parts = urlsplit(target)
+            if parts.scheme and parts.scheme != "mailto":
+                num_links += 1
+                assert parts.scheme == "https", f"{page}: {target}"
+                assert parts.hostname, f"{page}: {target}"
+                assert "." in parts.hostname, f"{page}: {target}"
+    assert num_links > 10
+
+
 def test_python_snippets_run() -> None:
-    """Snippets that need a scheduler or a training loop around them at least
-    compile.
+    """Those of training scripts compile here; tests/train/test_doc_snippets.py runs
+    them.
     """
     found = snippets("python")
     assert found
@@ -110,7 +126,10 @@ def test_job_files_in_the_docs_are_lawful(tmp_path: Path) -> None:
     assert files
     for place, text in files:
         (tmp_path / "job.yaml").write_text(text)
-        assert read_job_file(tmp_path / "job.yaml").run, place
+        if "search:" in text:
+            assert read_search_file(tmp_path / "job.yaml").job.run, place
+        else:
+            assert read_job_file(tmp_path / "job.yaml").run, place
 
 
 def test_make_targets_in_the_docs_exist() -> None:

@@ -2,6 +2,7 @@
 contract meant.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -61,9 +62,9 @@ def broken_contracts(folder: Path) -> set[str]:
         check=False,
     )
     contracts = [
-        line.rsplit(" ", 1)
+        (line[: found.start()], found[1])
         for line in run.stdout.splitlines()
-        if line.endswith((" KEPT", " BROKEN"))
+        if (found := re.search(r" (KEPT|BROKEN)( \(1 ignored import\))?$", line))
     ]
     assert len(contracts) == 5, run.stdout + run.stderr
     return {name for name, verdict in contracts if verdict == "BROKEN"}
@@ -95,6 +96,8 @@ def test_each_contract_bites(
     ):
         (tmp_path / "src" / "coadapt" / package).mkdir(parents=True, exist_ok=True)
         (tmp_path / "src" / "coadapt" / package / "__init__.py").touch()
+    (tmp_path / "src" / "coadapt" / "__init__.py").write_text("import coadapt.client")
+    (tmp_path / "src" / "coadapt" / "client.py").touch()
     (tmp_path / "src" / "coadapt" / "core" / "commands.py").touch()
     (tmp_path / "src" / "coadapt" / "durable.py").touch()
     (tmp_path / "src" / "coadapt" / "objects.py").touch()

@@ -162,7 +162,9 @@ def main() -> int:
             archives = release(ROOT, arguments.version, today)
             _tell(archives)
             print(f"next: git push && git push origin v{arguments.version}; then")
-            print("upload dist/ with twine and build the image (deploy/image)")
+            print(
+                "upload dist/ with twine and build the image (deploy/kubernetes/Dockerfile)"
+            )
             return 0
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "coadapt"

@@ -15,8 +15,9 @@ of a step, C curves, I steps in time or intervals of one price.
 # below w(t_i, .) everywhere. It is made from the end backwards. In a step a job uses u
 # GPUs in the mean and so, G being concave, moves on by y <= h G(u):
 #
-#     w(t_i, p) >= min over y of  phi_{i+1}(p + y) + h (1 + price u(y)),    u(y) being
-#     what moves it by y.
+#     w(t_i, p) >= min over y of  phi_{i+1}(p + y) + h (1 + price u(y))
+#
+# where u(y) moves it by y.
 #
 # The sum is straight but where p + y is a place or u has a corner, so these y are all
 # that need be tried.

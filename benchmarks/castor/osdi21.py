@@ -379,7 +379,7 @@ def _calibration(told: list[tuple[bool, float]]) -> dict[str, object]:
 
 
 # where all jobs have an application, and tell of another batch in each round
-KIN = "castor, kin"
+SHARED = "castor, ten applications"
 TYPES = (
     "castor, types"  # where GPUs are of three types, and all jobs were timed on each
 )
@@ -396,7 +396,7 @@ def decisions(_: Bench) -> dict[str, object]:
         row: dict[str, float] = {}
         makers: dict[str, Callable[[], Policy]] = {
             "castor": Castor,
-            KIN: Castor,
+            SHARED: Castor,
             TYPES: Castor,
         }
         if num_gpus <= 1024:
@@ -409,7 +409,7 @@ def decisions(_: Bench) -> dict[str, object]:
                 num_gpus,
                 num_jobs,
                 rounds,
-                kin=name == KIN,
+                shared=name == SHARED,
                 types=3 if name == TYPES else 1,
             )
             for view in views:

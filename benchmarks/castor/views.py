@@ -35,18 +35,18 @@ FASTER = 0.9, 4.0  # a pass on the next GPU type: at the least and at the most
 
 
 def crowded_views(
-    num_gpus: int, num_jobs: int, rounds: int, *, kin: bool = False, types: int = 1
+    num_gpus: int, num_jobs: int, rounds: int, *, shared: bool = False, types: int = 1
 ) -> Iterator[ClusterView]:
     """Yield views a minute apart: each follows castor's plan, one job in fifty is
     replaced by a new one.
 
-    kin: each job is of one of ten applications, and where it trains it tells of another
-    batch in each round. Steps take what the application's model says of them, up to a
+    shared: each job is of one of ten applications, and reports another batch in each
+    round in which it trains. Steps take what the application's model says, up to a
     fifth more or less. types: of GPUs, on each of which every job was timed. Raises
-    ValueError for both: kin tell of steps on one type.
+    ValueError for both: shared tells of steps on one type.
     """
-    if kin and types > 1:
-        raise ValueError(f"kin are on GPUs of one type, got types={types}")
+    if shared and types > 1:
+        raise ValueError(f"shared times are of GPUs of one type, got types={types}")
     rng = np.random.default_rng(0)
     guide = Castor()
     nodes = tuple(
@@ -60,7 +60,7 @@ def crowded_views(
 
     def new_job(name: str, at: float) -> JobView:
         job = _job(rng, name, at)
-        if kin:
+        if shared:
             return _of(kinds[zlib.crc32(name.encode()) % len(kinds)], job)
         return _on(GPU_TYPES[1:types], job, rng)
 
@@ -71,7 +71,7 @@ def crowded_views(
         yield view
         plan = guide.allocate(view)
         jobs = [
-            _later(job, plan.allocations.get(job.id), rng if kin else None)
+            _later(job, plan.allocations.get(job.id), rng if shared else None)
             for job in jobs
         ]
         for new in range(num_jobs // 50):

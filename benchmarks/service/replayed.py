@@ -171,8 +171,8 @@ def main() -> None:
         row = {"start_s": round(start_s, 3), **compared(was, now)}
         print(policy, json.dumps(row), flush=True)
         found[policy] = row
-    if not arguments.no_store:
-        store_results(RESULTS, found)
+        if not arguments.no_store:
+            store_results(RESULTS, found)
 
 
 if __name__ == "__main__":

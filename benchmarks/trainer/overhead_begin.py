@@ -4,7 +4,8 @@ DistributedDataParallel.
 `python -m benchmarks.trainer.overhead_begin`: two new replicas on the CPU (gloo) per
 round. Both ways train fresh models in the same processes and take turns of ten steps,
 so each turn has the same neighbours. For each window of steps since the group began:
-the median over rounds of the ratio of times. Results go to
+the median over rounds of the ratio of times. Also the time that looking for gradients
+that are not finite takes, over that of a plain step. Results go to
 benchmarks/results/overhead_begin.json.
 """
 
@@ -24,11 +25,13 @@ from benchmarks.stored import store_results
 from benchmarks.trainer import overhead
 from benchmarks.trainer._replicas import on_two_replicas
 from benchmarks.trainer.overhead import Case, ways_of
+from coadapt.train.wrappers.finite import FiniteLook
 
 RESULTS = Path(__file__).parents[1] / "results" / "overhead_begin.json"
 WINDOW_STEPS = 10
 WINDOWS = 9
 WAYS = ("plain", "coadapt")
+LOOK = "look"
 
 
 class Wide(nn.Module):
@@ -58,12 +61,32 @@ CASES = (
 )
 
 
+class TimedLook:
+    """Adds up the seconds in which the optimiser looks for gradients that are not
+    finite, in this process.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        look = FiniteLook.look
+
+        def timed(self_: FiniteLook, step: int) -> None:
+            began_s = time.perf_counter()
+            look(self_, step)
+            self.seconds += time.perf_counter() - began_s
+
+        FiniteLook.look = timed  # type: ignore[method-assign]  # to measure it
+
+
 def turns(options: argparse.Namespace) -> dict[str, list[float]]:
-    """Return the seconds of each window of steps, for each way."""
+    """Return the seconds of each window of steps, for each way, and as "look" those of
+    looking for gradients that are not finite.
+    """
     (case,) = (case for case in CASES if case.name == options.case)
     run = ct.init(device="cpu", contract="fixed")
     ways = ways_of(case, run, WINDOWS * WINDOW_STEPS)
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    look = TimedLook()
+    seconds: dict[str, list[float]] = {way: [] for way in (*WAYS, LOOK)}
     for window in range(WINDOWS):
         order = WAYS if (window + options.round) % 2 else tuple(reversed(WAYS))
         for way in order:
@@ -73,6 +96,8 @@ def turns(options: argparse.Namespace) -> dict[str, list[float]]:
                 next(ways[way])
             torch.distributed.barrier()
             seconds[way].append(time.perf_counter() - began_s)
+        seconds[LOOK].append(look.seconds)
+        look.seconds = 0.0
     return seconds
 
 
@@ -95,6 +120,9 @@ def measure(case: Case, num_rounds: int) -> dict[str, object]:
     later = statistics.median(
         sum(found["coadapt"][5:]) / sum(found["plain"][5:]) for found in rounds
     )
+    look = statistics.median(
+        sum(found[LOOK][1:]) / sum(found["plain"][1:]) for found in rounds
+    )
     plain_s = statistics.median(
         found["plain"][window] / WINDOW_STEPS
         for found in rounds
@@ -106,6 +134,7 @@ def measure(case: Case, num_rounds: int) -> dict[str, object]:
         "over_plain_by_window": [round(ratio, 3) for ratio in ratios],
         "steps_11_to_50": round(first_50, 3),
         "steps_51_to_90": round(later, 3),
+        "finite_look": round(look, 5),
     }
 
 
@@ -113,7 +142,7 @@ def main(argv: list[str] | None = None) -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--case", choices=[case.name for case in CASES])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument(
         "--no-store", action="store_true", help="leave benchmarks/results as it is"
     )

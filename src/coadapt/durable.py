@@ -23,8 +23,8 @@ DEFAULT_MODE = 0o666
 def write_whole(
     path: Path, data: str | bytes, *, mode: int | None = None, durable: bool = True
 ) -> None:
-    """Make `data` (text as UTF-8) the content of `path`, in one instant for whoever
-    reads it.
+    """Make `data` (text as UTF-8) the content of `path`, in one instant for all
+    readers.
 
     mode: of the file, whatever the umask; None: as `open` would make it. durable: it is
     on the disk when this returns. Raises OSError; then the file is as it was, and

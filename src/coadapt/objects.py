@@ -6,10 +6,10 @@ them.
 """
 
 # What is taken for granted of a store, and what is not. Taken: an object that was
-# written is there for whoever asks for it by its name. Not: that it can be renamed,
-# that a listing knows it at once, or that one whose writer died is absent. So nothing
-# here renames, names are never used twice for different contents (but for one that is a
-# hint only), and whoever reads compares checksums.
+# written is there for a reader that asks for it by its name. Not: that it can be
+# renamed, that a listing knows it at once, or that one whose writer died is absent. So
+# nothing here renames, names are never used twice for different contents (but for one
+# that is a hint only), and readers compare checksums.
 #
 # fsspec remembers listings, for speed. Here the newest is wanted each time, so it is
 # told to forget them.
@@ -53,7 +53,7 @@ class HashingFile:
         """Nothing: a store has the object when it is closed."""
 
     def close(self) -> None:
-        """Nothing, likewise: whoever opened the file closes it."""
+        """Do nothing: the opener of the file closes it."""
 
     def digest(self) -> str:
         """Return the SHA-256 of all that was written, in hexadecimal."""

@@ -13,12 +13,14 @@ import typer
 
 from coadapt.cli.state_dir import StateDir
 from coadapt.cli.upkeep.backup import backup, restore
+from coadapt.cli.upkeep.doctor import doctor
 from coadapt.cli.upkeep.restoring import state_of
 from coadapt.core.events import CancelRequested, Event, JobSubmitted, Outcome
 from coadapt.executors.processes.records.generation_dir import ExitRecord, JobDir
 from coadapt.model import BatchLimits, InputError, JobSpec
 from coadapt.model.errors import StoreError
 from coadapt.runtime.journal import Journal
+from tests.cli.live_cluster import call_cli
 
 SPEC = JobSpec(name="job", batch=BatchLimits(initial=8))
 BEFORE: list[Event] = [
@@ -151,3 +153,83 @@ def test_a_harmed_backup_is_refused_and_changes_nothing(
     names = sorted(path.name for path in directory.path.iterdir())
     assert names == ["jobs", "journal.sqlite", "lock", "runs"]
     assert len(list(Journal.at_path(directory.journal).events())) == 5
+
+
+def test_a_backup_is_restored_on_a_machine_that_never_had_a_scheduler(
+    directory: StateDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new"
+    restore(tmp_path / "backup.sqlite", new)
+    assert capsys.readouterr().out == "restored; start the scheduler with: coadapt up\n"
+    assert new.stat().st_mode & 0o777 == 0o700
+    assert set(state_of(StateDir(new).journal).jobs) == {
+        "cancelled-later",
+        "goes-on",
+        "succeeded-later",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "backup.sqlite is not a journal of Coadapt"),
+        (b"no database" * 500, r"backup.sqlite cannot be copied .*not a database"),
+        (None, "is of version 99, this Coadapt's is 2: a later Coadapt wrote it"),
+        ("half", r"backup.sqlite cannot be copied .*malformed"),
+    ],
+)
+def test_what_is_no_whole_backup_of_this_version_is_refused_by_its_name(
+    directory: StateDir, tmp_path: Path, content: bytes | str | None, told: str
+) -> None:
+    file = tmp_path / "backup.sqlite"
+    if content is None:
+        with closing(sqlite3.connect(file)) as database:
+            database.execute("UPDATE meta SET schema_version = 99")
+            database.commit()
+    elif content == "half":
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+    else:
+        assert isinstance(content, bytes)
+        file.write_bytes(content)
+    with pytest.raises(StoreError, match=told):
+        restore(file, directory.path, anyway=True)
+    assert len(list(Journal.at_path(directory.journal).events())) == 5
+
+
+def test_a_restore_that_broke_off_is_named_and_can_be_repeated(
+    directory: StateDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed after the old journal was put aside."""
+    kept = directory.path / "journal.sqlite.replaced-20260101-000000"
+    directory.journal.rename(kept)
+    with pytest.raises(typer.Exit):
+        doctor(state=directory.path)
+    told = capsys.readouterr().out
+    assert "is not there, but the records of 3 jobs are" in told
+    assert f"coadapt restore {kept}" in told
+    _, *rest = call_cli("up", "--slots", "1", state=directory.path).stderr.split(
+        "the journal is empty"
+    )
+    assert "a restore broke off" in rest[0]
+    restore(kept, directory.path)
+    restored = list(Journal.at_path(directory.journal).events())
+    assert restored[:5] == list(Journal.at_path(kept).events())
+
+
+def test_doctor_names_a_job_that_runs_and_is_in_no_journal(
+    directory: StateDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = JobDir.of(directory.path, "stranger").checkpoints
+    environ = {"COADAPT_CHECKPOINT_DIR": str(checkpoints), "PATH": os.environ["PATH"]}
+    process = os.spawnvpe(os.P_NOWAIT, "sleep", ["sleep", "60"], environ)
+    while Path(f"/proc/{process}/comm").read_text() != "sleep\n":
+        time.sleep(0.01)
+    try:
+        with pytest.raises(typer.Exit):
+            doctor(state=directory.path)
+    finally:
+        os.kill(process, 9)
+        os.waitpid(process, 0)
+    told = capsys.readouterr().out
+    assert "job        stranger runs, and the journal knows nothing of it" in told

@@ -122,7 +122,7 @@ def test_a_scheduler_that_is_stopped_keeps_no_verb_waiting_for_long(
     waited_s = time.monotonic() - begun
     with pytest.raises(
         UnreachableError,
-        match=r"within 1 s: it is busy or stopped; it may still do what",
+        match=r"within 1 s: it is busy or stopped; it may still carry out",
     ):
         find_client(cluster.state, 1.0).post(f"/v1/jobs/{job}/cancel")
     (cluster.state / "lock").unlink()
@@ -163,7 +163,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(
     state.mkdir(mode=0o700)
     os.mkfifo(state / name, 0o600)
     with (
-        pytest.raises(InputError, match=rf"{name}'; allowed: a plain file"),
+        pytest.raises(InputError, match=rf"{name}'; allowed: a regular file"),
         StateDir(state).locked(),
     ):
         pass
@@ -173,7 +173,7 @@ def test_a_pipe_in_place_of_the_connection_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
     os.mkfifo(state / "connection.json", 0o600)
-    with pytest.raises(InputError, match=r"connection.json'; allowed: a plain file"):
+    with pytest.raises(InputError, match=r"connection.json'; allowed: a regular file"):
         find_client(state)
 
 

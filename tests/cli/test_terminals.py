@@ -61,4 +61,4 @@ def test_a_path_with_an_umlaut_works_where_python_takes_names_for_ascii(
         capture_output=True,
         check=False,
     )
-    assert b"/no is not there" in ended.stderr
+    assert b"/no does not exist" in ended.stderr

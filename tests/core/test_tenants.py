@@ -83,6 +83,21 @@ def test_a_job_larger_than_its_quota_says_that_it_cannot_start(quota: int) -> No
     assert stage.job("a").reason is Reason.NO_CAPACITY
 
 
+@pytest.mark.parametrize("quota", [0, 1])
+def test_a_job_larger_than_the_quota_of_all_says_that_it_cannot_start(
+    quota: int,
+) -> None:
+    stage = Stage()
+    owned(stage, "a", "vision", 2)
+    configured(stage, Tenant(id=EVERYBODY, quota_gpus=quota))
+    stage.round(60.0, {})
+    assert stage.job("a").reason is Reason.IMPOSSIBLE
+    assert stage.job("a").explanation == (
+        f"waits: needs at least 2 GPUs, all jobs together hold 0, and may hold {quota}; "
+        "it cannot start until that quota is raised"
+    )
+
+
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_a_quota_that_is_cut_takes_effect_at_the_next_round(name: str) -> None:
     stage = Stage(SchedulerConfig(reaction_s=1.0))

@@ -83,7 +83,7 @@ def test_options_are_read_from_text_and_from_plain_values(
     [
         ("locla", {}, "--executor: got 'locla'; allowed: local"),
         ("no_such_module:theirs", {}, "a function that can be imported"),
-        (f"{__name__}:seen", {}, "a function of options"),
+        (f"{__name__}:seen", {}, "a function that takes options"),
         (
             "local",
             {"slot": "3"},

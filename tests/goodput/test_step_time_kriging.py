@@ -1,5 +1,5 @@
-"""Batches chosen by what kin timed: the best of all, where they timed enough; and what
-was not tried is.
+"""Batches chosen by what other jobs of the application timed: the best of all, where
+they timed enough; what was not tried is tried.
 """
 
 import math
@@ -19,9 +19,9 @@ from coadapt.goodput.step_time_kriging import (
 )
 from coadapt.goodput.throughput import step_time
 from coadapt.model import (
+    ApplicationTimes,
     BatchLimits,
     GradStats,
-    KinTimes,
     Placement,
     ThroughputParams,
     TimedStep,
@@ -39,17 +39,21 @@ def truth(atomic: int, accumulation: int) -> float:
     return float(step_time(PARAMS, PLACEMENT, atomic, accumulation)) * math.exp(error)
 
 
-def kin_of(batches: set[tuple[int, int]], factor: float = 1.0) -> KinTimes:
+def shared_times(
+    batches: set[tuple[int, int]], factor: float = 1.0
+) -> ApplicationTimes:
     steps = tuple(
         TimedStep(atomic=m, accumulation=s, seconds=factor * truth(m, s))
         for m, s in sorted(batches)
     )
-    return KinTimes(gpu_type="a", placement=PLACEMENT, params=PARAMS, steps=steps)
+    return ApplicationTimes(
+        gpu_type="a", placement=PLACEMENT, params=PARAMS, steps=steps
+    )
 
 
-def chosen(kin: KinTimes) -> tuple[int, int]:
+def chosen(shared: ApplicationTimes) -> tuple[int, int]:
     found = best_batch(
-        LIMITS, PARAMS, GRAD, PLACEMENT, model=optimistic_step_times(kin)
+        LIMITS, PARAMS, GRAD, PLACEMENT, model=optimistic_step_times(shared)
     ).config
     return found.atomic, found.accumulation
 
@@ -66,7 +70,7 @@ def test_whoever_tries_what_looks_best_finds_the_best_batch_within_a_dozen_trial
     by_model = best_batch(LIMITS, PARAMS, GRAD, PLACEMENT).config
     known = {(by_model.atomic, by_model.accumulation)}
     for _ in range(12):
-        known.add(chosen(kin_of(known)))
+        known.add(chosen(shared_times(known)))
     every = [
         (m, s)
         for m in range(16, 257)
@@ -74,7 +78,7 @@ def test_whoever_tries_what_looks_best_finds_the_best_batch_within_a_dozen_trial
         if 4 * m * (s + 1) <= LIMITS.max_total
     ]
     best = max(map(true_goodput, every))
-    assert true_goodput(chosen(kin_of(known))) > 0.99 * best
+    assert true_goodput(chosen(shared_times(known))) > 0.99 * best
     assert true_goodput((by_model.atomic, by_model.accumulation)) < 0.97 * best
 
 
@@ -82,7 +86,7 @@ def test_whoever_tries_what_looks_best_finds_the_best_batch_within_a_dozen_trial
 def test_what_was_timed_is_believed(
     atomic: int, accumulation: int, factor: float
 ) -> None:
-    times = optimistic_step_times(kin_of({(atomic, accumulation)}, factor))
+    times = optimistic_step_times(shared_times({(atomic, accumulation)}, factor))
     told = float(times(PARAMS, PLACEMENT, atomic, accumulation))
     measured = factor * truth(atomic, accumulation)
     # Less by the hope for what a measurement may be off by, and by its part in the
@@ -96,7 +100,7 @@ def test_what_it_remembers_is_of_the_batches_that_it_is_asked_for() -> None:
     """Candidates are the same arrays each time, and cannot change; what can is worked
     out each time.
     """
-    times = optimistic_step_times(kin_of({(64, 0)}))
+    times = optimistic_step_times(shared_times({(64, 0)}))
     one = candidates(LIMITS, 4)
     other = candidates(LIMITS, 2)
     asked = [
@@ -104,7 +108,7 @@ def test_what_it_remembers_is_of_the_batches_that_it_is_asked_for() -> None:
         for each in (one, one, other, one)
     ]
     fresh = [
-        optimistic_step_times(kin_of({(64, 0)}))(
+        optimistic_step_times(shared_times({(64, 0)}))(
             PARAMS, PLACEMENT, each.atomic.copy(), each.accumulation.copy()
         )
         for each in (one, one, other, one)
@@ -119,7 +123,7 @@ def test_what_it_remembers_is_of_the_batches_that_it_is_asked_for() -> None:
 
 
 def test_the_further_from_all_that_was_timed_the_more_is_hoped() -> None:
-    times = optimistic_step_times(kin_of({(64, 0)}))
+    times = optimistic_step_times(shared_times({(64, 0)}))
     atomic_B = np.array([64.0, 72.0, 96.0, 160.0, 256.0])
     hoped_B = np.log(times(PARAMS, PLACEMENT, atomic_B, np.zeros(5)))
     shared = math.log(truth(64, 0) / float(step_time(PARAMS, PLACEMENT, 64, 0)))
@@ -132,7 +136,7 @@ def test_the_further_from_all_that_was_timed_the_more_is_hoped() -> None:
 
 def test_two_per_cent_on_all_steps_change_no_choice() -> None:
     known = {(24, 0), (64, 0), (128, 0), (200, 1)}
-    assert chosen(kin_of(known, 1.02)) == chosen(kin_of(known, 0.98))
+    assert chosen(shared_times(known, 1.02)) == chosen(shared_times(known, 0.98))
 
 
 @pytest.mark.parametrize(
@@ -146,13 +150,13 @@ def test_two_per_cent_on_all_steps_change_no_choice() -> None:
     ],
 )
 def test_times_are_of_a_shape(gpu_type: str, placement: Placement, same: bool) -> None:
-    kin = KinTimes(
+    shared = ApplicationTimes(
         gpu_type="a",
         placement=Placement((3, 3)),
         params=PARAMS,
         steps=(TimedStep(atomic=1, accumulation=0, seconds=1.0),),
     )
-    assert kin.are_of(gpu_type, placement) == same
+    assert shared.are_of(gpu_type, placement) == same
 
 
 @pytest.mark.parametrize(

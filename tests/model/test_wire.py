@@ -270,3 +270,15 @@ def test_in_pieces_it_is_the_same_text(view: ClusterView) -> None:
         Plan(reasons={f"j{n}": "" for n in range(45)}), lambda: pauses.append(1)
     )
     assert len(pauses) == 45 // ENTRIES_BETWEEN
+
+
+def test_a_plan_of_an_older_writer_is_read_by_its_old_name() -> None:
+    written = to_json(Plan(reasons={"j": "waits"}))
+    assert isinstance(written, dict)
+    old = {
+        ("kin_times" if k == "application_times" else k): written[k] for k in written
+    }
+    assert "kin_times" in old
+    assert from_json(Plan, old) == Plan(reasons={"j": "waits"})
+    with pytest.raises(InputError, match="kins_times"):
+        from_json(Plan, {"kins_times": {}})

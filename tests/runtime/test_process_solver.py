@@ -2,6 +2,7 @@
 
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -145,6 +146,23 @@ def test_a_policy_that_takes_too_long_is_ended() -> None:
         error = "the policy took longer than 1.5 s and was ended"
         assert ask(3.0) == PlanFailed(at=7.0, round=13, error=error)
         assert figures(ask(0.0))[0] == 1
+
+
+@pytest.mark.parametrize("num_jobs", [1, 4000])
+def test_a_process_that_was_stopped_is_replaced(num_jobs: int) -> None:
+    """spur#767: nothing was planned for minutes. A large view fills the pipe, and so
+    whoever sends it waits.
+    """
+    cluster = nodes(2, 2)
+    jobs = [job(f"j{n:04}", at=float(n)) for n in range(num_jobs)]
+    with solving(Moody, timeout_s=4.0) as ask:
+        _, stopped = figures(ask(0.0))
+        os.kill(int(stopped), signal.SIGSTOP)
+        answer = ask(view(cluster, *jobs, at=60.0))
+        assert isinstance(answer, PlanFailed)
+        assert answer.error == "the policy took longer than 4 s and was ended"
+        _, successor = figures(ask(0.0))
+        assert successor != stopped
 
 
 def test_closing_does_not_wait_for_the_policy(caplog: pytest.LogCaptureFixture) -> None:

@@ -33,10 +33,10 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import (
     Allocation,
+    ApplicationTimes,
     BatchLimits,
     ClusterView,
     JobSpec,
-    KinTimes,
     Node,
     Placement,
     Plan,
@@ -193,7 +193,7 @@ def test_a_policy_that_raises_is_a_failed_plan_and_the_next_round_comes() -> Non
     assert runtime.scheduler.state.round == 2
 
 
-KIN_TIMES = KinTimes(
+APPLICATION_TIMES = ApplicationTimes(
     gpu_type="gpu",
     placement=Placement((2,)),
     params=ThroughputParams(alpha_c=0.1, beta_c=0.01),
@@ -206,26 +206,25 @@ class Telling(EqualShares):
 
     def allocate(self, view: ClusterView) -> Plan:
         return replace(
-            super().allocate(view), kin_times={job.id: KIN_TIMES for job in view.jobs}
+            super().allocate(view),
+            application_times={job.id: APPLICATION_TIMES for job in view.jobs},
         )
 
 
-def test_what_jobs_are_told_of_their_kin_is_kept_until_the_next_plan_and_not_journaled() -> (
-    None
-):
+def test_shared_step_times_are_kept_until_the_next_plan_and_not_journaled() -> None:
     store = MemoryStore()
     runtime, _, _ = build(store, Telling())
-    assert runtime.kin_times_of("j0") is None
+    assert runtime.application_times_of("j0") is None
     runtime.post_all(opening())
     assert (
-        runtime.kin_times_of("j0") is runtime.kin_times_of("j1") is None
+        runtime.application_times_of("j0") is runtime.application_times_of("j1") is None
     )  # no round was yet
     runtime.clock.ring()  # type: ignore[attr-defined]  # a HandClock
-    assert runtime.kin_times_of("j0") is KIN_TIMES
-    assert runtime.kin_times_of("another") is None
+    assert runtime.application_times_of("j0") is APPLICATION_TIMES
+    assert runtime.application_times_of("another") is None
     plans = [event.plan for event in store.events() if isinstance(event, PlanReady)]
     assert plans
-    assert not any(plan.kin_times for plan in plans)
+    assert not any(plan.application_times for plan in plans)
     assert plans[-1].allocations
 
 

@@ -76,6 +76,11 @@ EVERY_ROUTE = [
     ("GET", "/v1/nodes"),
     ("POST", "/v1/nodes/n/take-back"),
     ("POST", "/v1/prune"),
+    ("POST", "/v1/studies"),
+    ("GET", "/v1/studies"),
+    ("GET", "/v1/studies/s"),
+    ("POST", "/v1/studies/s/stop"),
+    ("POST", "/v1/studies/s/resume"),
     ("GET", "/v1/page/now"),
     ("GET", "/v1/page/jobs"),
     ("GET", "/v1/page/jobs/a"),
@@ -108,7 +113,10 @@ def test_every_route_is_in_the_list_above(client: TestClient) -> None:
     routes = {
         (
             method.upper(),
-            path.replace("{job}", "a").replace("{tenant}", "t").replace("{node}", "n"),
+            path.replace("{job}", "a")
+            .replace("{tenant}", "t")
+            .replace("{node}", "n")
+            .replace("{study}", "s"),
         )
         for path, known in paths.items()
         for method in known

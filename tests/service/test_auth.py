@@ -71,6 +71,6 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
     make(path, 0o700)
     with pytest.raises(
         InputError,
-        match=r"token file: got '.*token'; allowed: a (plain file|file that you can)",
+        match=r"token file: got '.*token'; allowed: a (regular file|file that you can)",
     ):
         load_token(path)

@@ -328,7 +328,7 @@ def test_a_batch_rule_arrives_with_its_numbers(tmp_path: Path) -> None:
         (
             "max: 64, rule: accordion",
             "fixed",
-            "batch.rule: got 'accordion'; allowed: none under contract",
+            "batch.rule: got 'accordion'; allowed: no rule under contract",
         ),
         (
             "rule: accordion",

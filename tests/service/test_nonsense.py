@@ -152,7 +152,7 @@ REFUSED: list[tuple[str, str, str]] = [
             contract="adaptive",
         ),
         "batch: got '1..1 samples in passes of 64..64'",
-        "some number of GPUs in 4..4",
+        "at least one number of GPUs in 4..4",
     ),
     (
         batch(

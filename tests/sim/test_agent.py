@@ -13,13 +13,13 @@ from coadapt.goodput.goodput import best_batch
 from coadapt.goodput.profile import ProfileBuilder
 from coadapt.goodput.throughput import step_time
 from coadapt.model import (
+    ApplicationTimes,
     BatchConfig,
     BatchLimits,
     BatchSchedule,
     Forecast,
     GradStats,
     JobSpec,
-    KinTimes,
     Placement,
     RescaleContract,
     TimedStep,
@@ -306,7 +306,7 @@ def test_an_adaptive_job_chooses_again_after_each_stretch() -> None:
     )
 
 
-def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
+def test_a_batch_is_chosen_by_what_other_jobs_timed_on_that_shape() -> None:
     adaptive = spec(contract=RescaleContract.ADAPTIVE)
     grad = GradStats(sqr=1.0, var=4.0)
     alone = assignment(ONE, None, adaptive)
@@ -321,19 +321,19 @@ def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
         )
         for m in range(4, 17)
     )
-    kin = KinTimes(
+    shared = ApplicationTimes(
         gpu_type=alone.setting.gpu_type, placement=ONE, params=params, steps=steps
     )
-    told = alone.told(kin)
-    assert told.told(kin) is told
+    told = alone.told(shared)
+    assert told.told(shared) is told
     assert chosen(alone, learned, grad).atomic < 12
     unfitted = learned.with_step(alone.setting, 99, 1.0, 1.0)
     assert chosen(told, unfitted, grad) == chosen(told, learned, grad)
     assert chosen(told, learned, grad).atomic >= 12
     assert "params" not in vars(unfitted.on(alone.setting))  # it made no fit of its own
-    assert alone.told(replace(kin, placement=TWO_NODES)) is alone
+    assert alone.told(replace(shared, placement=TWO_NODES)) is alone
     dictated = assignment(ONE, EIGHT, adaptive)
-    assert dictated.told(kin) is dictated
+    assert dictated.told(shared) is dictated
 
 
 def test_a_report_tells_progress_in_samples_and_fits_only_for_its_own_choice() -> None:

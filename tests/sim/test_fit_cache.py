@@ -9,9 +9,9 @@ from coadapt.goodput.profile import ProfileBuilder
 from coadapt.goodput.step_time_kriging import optimistic_step_times
 from coadapt.goodput.throughput import step_time
 from coadapt.model import (
+    ApplicationTimes,
     BatchLimits,
     GradStats,
-    KinTimes,
     Placement,
     ThroughputParams,
     TimedStep,
@@ -35,12 +35,14 @@ def test_a_batch_is_that_of_a_search_of_one_s_own(
 ) -> None:
     twice_s = 2.0 * float(step_time(params, placement, 8))
     steps = (TimedStep(atomic=8, accumulation=0, seconds=twice_s),)
-    kin = KinTimes(gpu_type="gpu", placement=placement, params=params, steps=steps)
-    model = optimistic_step_times(kin) if told else step_time
+    shared = ApplicationTimes(
+        gpu_type="gpu", placement=placement, params=params, steps=steps
+    )
+    model = optimistic_step_times(shared) if told else step_time
     alone = BatchSearch.of(limits, params, placement, model).best(grad).config
     for _ in range(2):
         assert (
-            best_of(search_of(limits, placement, kin if told else params), grad)
+            best_of(search_of(limits, placement, shared if told else params), grad)
             == alone
         )
 

@@ -175,7 +175,7 @@ def test_beside_a_process_group_of_ones_own_replicas_do_not_change_in_place(
         target, [str(tmp_path)], tmp_path, {ENV_RESCALE_DIR: str(control_dir)}
     ) == [0]
     assert (
-        "not in place: this process has a process group"
+        "no change in place: this process has a process group"
         in (tmp_path / "output-0.txt").read_text()
     )
     assert not (control_dir / CAPABLE_FILE).exists()

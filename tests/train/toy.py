@@ -35,7 +35,8 @@ class Toy:
     not only itself gets the signal, but all processes of its group. stream: the samples
     come as a stream, "reading", with a "state" of its own, or in "shards". schedule:
     batches that the job file declares. checkpoints: where they are, if not in the
-    folder. device: as of `init`.
+    folder. device: as of `init`. waits: after each step, until a checkpoint that was
+    begun is whole.
     """
 
     folder: str
@@ -60,6 +61,7 @@ class Toy:
     schedule: str = ""
     checkpoints: str = ""
     device: str = "cpu"
+    waits: bool = False
 
 
 class Points(Dataset[tuple[Tensor, Tensor, int]]):
@@ -227,6 +229,8 @@ def run_toy(toy: Toy) -> None:
                 run.sum(seen=len(x), index=index.sum())
                 run.mean(loss=loss)
                 time.sleep(0.0 if fast.exists() else toy.pace_s)
+                if toy.waits:
+                    run._saver.wait()
                 ids = index.tolist() if loader.sample_ids else []
                 assert toy.stream or ids == loader.sample_ids
                 print(

@@ -29,6 +29,8 @@ from coadapt.service.jobfile import (
 )
 from coadapt.service.nodes import router as nodes_router
 from coadapt.service.pruning import router as pruning_router
+from coadapt.service.studies.routes import router as studies_router
+from coadapt.service.studies.search_file import SearchSection
 from coadapt.service.tenants import router as tenants_router
 from tools.house_rules import PACKAGE
 from tools.public_surface import subcommands_of
@@ -46,6 +48,7 @@ JOB_FILE_SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("resources.", ResourcesSection),
     ("batch.", BatchSection),
     ("length.", LengthSection),
+    ("search.", SearchSection),
 )
 # Prometheus adds this to the name of a counter.
 COUNTERS = frozenset({"Counter", "CounterMetricFamily", "counter"})
@@ -161,7 +164,14 @@ def _default_text(field: Any) -> str:
 def http_page() -> str:
     """Return the page of all routes, from the same document as /v1/openapi.json."""
     api = FastAPI()
-    for part in (router, tenants_router, nodes_router, pruning_router, open_router):
+    for part in (
+        router,
+        tenants_router,
+        nodes_router,
+        pruning_router,
+        studies_router,
+        open_router,
+    ):
         api.include_router(part)
     document = api.openapi()
     schemas = document.get("components", {}).get("schemas", {})

@@ -92,6 +92,11 @@ class StateDir:
             check_plain(self.connection)
             _close_to_others(self.connection)
 
+    def replaced_journals(self) -> list[Path]:
+        """Return the journals that `coadapt restore` has replaced, the oldest first."""
+        found = self.path.glob(f"{self.journal.name}.replaced-*[0-9]")
+        return sorted(found)
+
     def write_connection(self, url: str, policy: str) -> None:
         """Write where the scheduler of this process answers, for the verbs and for the
         next run.
@@ -161,7 +166,7 @@ class StateDir:
 
         Raises InputError if there is another, or where something else stands in place
         of a file of ours:
-        whoever opens a pipe waits for somebody at its other end.
+        opening a pipe waits for a process at its other end.
         """
         plain = (
             self.token,
@@ -188,7 +193,7 @@ class StateDir:
         return InputError("--state", str(self.path), allowed)
 
     def is_listened_on(self) -> bool:
-        """Return whether a scheduler has the socket: who removes the lock file does not
+        """Return whether a scheduler has the socket: removing the lock file does not
         end it.
 
         (To lock the journal itself would keep its readers out, or be at odds with the
@@ -208,8 +213,8 @@ def check_own(path: Path, field: str) -> None:
     """Raise InputError unless `path` is this user's own, and nobody else may write to
     it.
 
-    Whoever writes to the state directory says where the verbs send the token, and what
-    jobs run.
+    A user who can write to the state directory decides where the verbs send the token,
+    and what jobs run.
     """
     try:
         status = path.stat()

@@ -39,6 +39,10 @@ VERBS: Mapping[str, Verb] = {
         module="jobs.submit",
         help="Submit jobs and print their ids.",
     ),
+    "sweep": Verb(
+        module="jobs.sweep",
+        help="Search over hyper-parameters, with Optuna.",
+    ),
     "ls": Verb(module="jobs.ls", help="List the jobs that have not ended."),
     "describe": Verb(
         module="jobs.describe",

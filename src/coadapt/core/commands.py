@@ -16,8 +16,8 @@
 # The price: an executor must remember what it started, over restarts of its own too.
 #
 # An order says what is to be, never what is to change: the whole allocation and the
-# whole batch. Whoever lost the order before, or saw it twice, still ends at the same
-# place.
+# whole batch. An executor that lost the order before, or saw it twice, still ends at
+# the same place.
 #
 # Solve is a command like the others because a policy is slow, may hang, and is never
 # trusted: it runs wherever the host likes, and its answer comes back as an event, in

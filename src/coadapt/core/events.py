@@ -61,7 +61,12 @@ class JobSubmitted(_OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequested(_OfJob):
-    """Somebody who may wants the job gone."""
+    """A caller with the right to do so cancels the job.
+
+    why: the reason, "" where none was given.
+    """
+
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +251,34 @@ class NodeNoticed(_Fact):
     gone_at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfStudy(_Fact):
+    study: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySubmitted(_OfStudy):
+    """A search over hyper-parameters came in; `file`: its search file as JSON."""
+
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyStopped(_OfStudy):
+    """No further trial of the study is started. why: the reason, a sentence.
+
+    done: all its trials have ended. Otherwise its user stopped it.
+    """
+
+    why: str
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResumed(_OfStudy):
+    """A study that its user stopped goes on."""
+
+
 Event = (
     JobSubmitted
     | CancelRequested
@@ -270,4 +303,7 @@ Event = (
     | SizingReady
     | SizingFailed
     | NodeNoticed
+    | StudySubmitted
+    | StudyStopped
+    | StudyResumed
 )

@@ -12,8 +12,8 @@ for every policy.
 # it could. Where nothing of this kind is in the way, the sentence says that the policy
 # leaves free GPUs to nobody or to others, and the policy's own words follow.
 #
-# Who holds the GPUs is told with what can be counted: that they came earlier, or have a
-# higher priority. That this is *why* they hold them only the policy can know.
+# The holders of GPUs are named with what can be counted: that they came earlier, or
+# have a higher priority. That this is *why* they hold them only the policy can know.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -101,7 +101,7 @@ class _Holders:
 
 
 class Hindrances:
-    """What a plan leaves, and who holds the rest.
+    """What a plan leaves free, and which jobs hold the rest.
 
     view: the cluster. given: what each job of it is to hold now, if anything. away:
     nodes that went away. last_lost: what became of the last node, where none is left.
@@ -329,7 +329,10 @@ class Hindrances:
             if quota is None or held + more <= quota + SHARE_SLACK_GPUS:
                 continue
             if name == EVERYBODY:
-                parts.append(f"all jobs together hold {held:g}, and may hold {quota}")
+                part = f"all jobs together hold {held:g}, and may hold {quota}"
+                if more > quota:
+                    part += "; it cannot start until that quota is raised"
+                parts.append(part)
             elif more > quota:
                 parts.append(
                     f"the quota of tenant {name} is {quota}; it cannot start until "

@@ -50,6 +50,9 @@ from coadapt.core.events import (
     SetupStarted,
     SizingFailed,
     SizingReady,
+    StudyResumed,
+    StudyStopped,
+    StudySubmitted,
     TenantConfigured,
     TimerFired,
     TrainerSeen,
@@ -96,6 +99,7 @@ from coadapt.core.state import (
     SchedulerState,
     Status,
 )
+from coadapt.core.studies import note_study
 from coadapt.core.unfit_nodes import moved
 from coadapt.core.worklist import Worklist
 from coadapt.model import (
@@ -222,6 +226,9 @@ class Scheduler:
                 return []
             case NodeNoticed():
                 return self._node_noticed(event.node)
+            case StudySubmitted() | StudyStopped() | StudyResumed():
+                note_study(self.state.studies, event)
+                return []
             case _:
                 assert_never(event)
 
@@ -281,10 +288,15 @@ class Scheduler:
         if job is None or job.status.cancel_requested:
             return []
         job.target = NO_GRANT
-        why = "is being stopped: cancelled on request"
-        job.status = replace(job.status, cancel_requested=True, explanation=why)
+        cancelled = f"cancelled: {event.why}" if event.why else "cancelled on request"
+        job.status = replace(
+            job.status,
+            cancel_requested=True,
+            cancel_why=cancelled,
+            explanation=f"is being stopped: {cancelled}",
+        )
         if job.state is JobState.PENDING:
-            self._end(job, Trigger.CANCELLED, Reason.CANCELLED, "cancelled on request")
+            self._end(job, Trigger.CANCELLED, Reason.CANCELLED, cancelled)
             return []
         return self._converge(job)
 
@@ -641,7 +653,9 @@ class Scheduler:
             why = f"finished; {event.detail}" if event.detail else "finished"
             self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, why)
         elif job.status.cancel_requested:
-            self._end(job, Trigger.CANCELLED, Reason.CANCELLED, "cancelled on request")
+            # A snapshot of an earlier version does not say why.
+            why = job.status.cancel_why or "cancelled on request"
+            self._end(job, Trigger.CANCELLED, Reason.CANCELLED, why)
         else:
             self._release(job, event)
         commands = self._converge(job) + ([] if foreseen else self._wake())

@@ -82,6 +82,8 @@ class Status:
     """Why, a sentence for its user."""
     cancel_requested: bool = False
     """Its user wants it gone: it gets nothing any more, and policies do not see it."""
+    cancel_why: str = ""
+    """Why it is cancelled, a sentence's end; "" while it is not."""
     unseen: str = ""
     """Why nobody can see at the moment whether its replicas live, "" where somebody
     can.
@@ -246,9 +248,24 @@ class JobRecord:
         return self.running.grant.allocation
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A search over hyper-parameters, whose trials are jobs.
+
+    file: its search file as JSON. stopped: why no further trial is started, "" while
+    they are. done: because all its trials have ended.
+    """
+
+    name: str
+    submitted_at: float
+    file: str
+    stopped: str = ""
+    done: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class _Followed:
-    """For those who follow the books: what follows from them; no part of them."""
+    """Values derived from the state; no part of it."""
 
     changed: set[JobId] = field(
         default_factory=set, init=False, compare=False, repr=False
@@ -270,7 +287,7 @@ class SchedulerState(_Followed):
     """The last settings that an event brought, None before the first."""
     nodes: dict[str, Node] = field(default_factory=dict)
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
-    """The live jobs, and those that ended with the last event: whoever watches sees
+    """The live jobs, and those that ended with the last event, so that observers see
     their last record.
     """
     ended: dict[JobId, JobState] = field(default_factory=dict)
@@ -299,3 +316,5 @@ class SchedulerState(_Followed):
     """Figures of the last plan that was taken."""
     buying: Buying | None = None
     """Nodes that are bought; None where no offers were configured."""
+    studies: dict[str, Study] = field(default_factory=dict)
+    """Searches over hyper-parameters, by name."""

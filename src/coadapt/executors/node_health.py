@@ -5,11 +5,11 @@ takes them back.
 # The rule, and why so.
 #
 # A node that breaks in part (a GPU with memory errors, a full disk, a mount that is
-# gone) lives on for whoever counts nodes, and is worse than a dead one: each job that
-# is put there fails, its place is free at once, and the next one is put there. So ends
-# are counted by node: an end by error (Outcome.FAILED) is a failure of the node on
-# which the replica ran that failed first. A generation that ended well there, or was
-# stopped as ordered after PROOF_S, wipes the node's failures out: they count in a row.
+# gone) still counts as a node, and is worse than a dead one: each job that is put there
+# fails, its place is free at once, and the next one is put there. So ends are counted
+# by node: an end by error (Outcome.FAILED) is a failure of the node on which the
+# replica ran that failed first. A generation that ended well there, or was stopped as
+# ordered after PROOF_S, wipes the node's failures out: they count in a row.
 #
 # Most errors are scripts', and say nothing of a node. A broken script fails wherever it
 # runs. So only the failures of a job count that is known to run elsewhere: a generation

@@ -12,8 +12,8 @@ kernels only.
 # turn, are better left to Python.
 #
 # What makes no array needs none of numba's counting of references, which is a fifth of
-# what is compiled: lean functions get their scratch from whoever calls. Numba takes a
-# tuple of arrays apart at each call, into some eight values per array, so few arrays
+# what is compiled: lean functions get their scratch space from the caller. Numba takes
+# a tuple of arrays apart at each call, into some eight values per array, so few arrays
 # are compiled faster than many. And a plain number as an argument makes it compile the
 # function anew for that number; one of numpy's type does not.
 

@@ -12,11 +12,11 @@ with an interval.
 # seen are the best known predictor of it (arXiv 2505.13738, 2410.21676).
 #
 # So the model is a value that is called with total batches and answers with an
-# interval. Whoever decides under risk takes an end of it: the low one, where growth
-# that does not pay costs more than growth that was missed.
+# interval. A decision under risk takes an end of it: the low one, where growth that
+# does not pay costs more than growth that was missed.
 #
-# Jobs whose batch nobody else chooses (contracts fixed, frozen, self, schedule) have no
-# efficiency to estimate: theirs is 1 by definition of their own progress.
+# Jobs whose batch no other part chooses (contracts fixed, frozen, self, schedule) have
+# no efficiency to estimate: theirs is 1 by definition of their own progress.
 
 from collections.abc import Sequence
 from dataclasses import dataclass

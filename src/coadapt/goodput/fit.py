@@ -32,7 +32,7 @@ def fit_throughput(
     """
     if len(profile) == 0:
         raise ValueError("a profile needs at least one observation to be fitted")
-    from coadapt.goodput import fit_kernel  # numba: loaded only by those who fit
+    from coadapt.goodput import fit_kernel  # numba: loaded only where a fit is made
 
     x = fit_kernel.search(
         profile.columns(), np.array(() if start is None else astuple(start))

@@ -1,5 +1,5 @@
-"""Step times that kin measured, beside the model: what batches are chosen by where
-others were before.
+"""Step times on a placement from the model and from steps that other jobs of the
+application measured there. Batches are chosen by them.
 
 Axes: B candidate batches, S steps that were timed.
 """
@@ -9,9 +9,9 @@ Axes: B candidate batches, S steps that were timed.
 # the profiles of OSDI'21). What jobs of the same application timed on the same shape
 # says more: errors against the model, in logarithms, are taken for one process over the
 # logarithm of the samples of a pass (kriging). Where nothing was timed nearby, a batch
-# may prove faster than it looks, and whoever never tries it will not know. So seconds
-# here are hopeful, by one standard deviation (an upper confidence bound of the goodput;
-# Srinivas et al., ICML 2010, alg. 1).
+# may prove faster than it looks, and a job that never tries it will not know. So
+# seconds here are hopeful, by one standard deviation (an upper confidence bound of the
+# goodput; Srinivas et al., ICML 2010, alg. 1).
 
 from functools import lru_cache
 from typing import TypeGuard
@@ -26,7 +26,7 @@ from coadapt.goodput.throughput import (
     ThroughputModel,
     step_time,
 )
-from coadapt.model import KinTimes, Placement, ThroughputParams
+from coadapt.model import ApplicationTimes, Placement, ThroughputParams
 
 # Of errors in logarithms: what all steps of a shape share, what differs from batch to
 # batch, over which distance (in logarithms of samples), and what a measurement is off
@@ -46,17 +46,17 @@ HOPE = 1.0
 
 
 @lru_cache(maxsize=NUM_MODELS_KEPT)
-def optimistic_step_times(kin: KinTimes) -> ThroughputModel:
-    """Return step times on the placement of `kin`, corrected by what was timed there,
-    as short as may be.
+def optimistic_step_times(shared: ApplicationTimes) -> ThroughputModel:
+    """Return step times on the placement of `shared`, as short as what was timed
+    there allows.
 
-    The model ignores the parameters that it is given: it goes by those of `kin`.
+    The model ignores the parameters that it is given: it goes by those of `shared`.
     """
-    placement = kin.placement
-    theirs = kin.params
-    atomic_S = np.array([step.atomic for step in kin.steps], dtype=np.float64)
-    passes_S = np.array([step.accumulation for step in kin.steps], dtype=np.float64)
-    taken_S = np.array([step.seconds for step in kin.steps])
+    placement = shared.placement
+    theirs = shared.params
+    atomic_S = np.array([step.atomic for step in shared.steps], dtype=np.float64)
+    passes_S = np.array([step.accumulation for step in shared.steps], dtype=np.float64)
+    taken_S = np.array([step.seconds for step in shared.steps])
     at_S = np.log(atomic_S)
     error_S = np.log(taken_S) - np.log(step_time(theirs, placement, atomic_S, passes_S))
     covariance_SS = _covariance(at_S, at_S) + MEASURED**2 * np.eye(len(at_S))

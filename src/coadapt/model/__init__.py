@@ -29,10 +29,10 @@ from coadapt.model.job import (
 from coadapt.model.measured import Measured, RescaleCosts, Usage
 from coadapt.model.plan import Plan, PlanError, check_plan
 from coadapt.model.report import (
+    ApplicationTimes,
     BatchMode,
     Forecast,
     GradStats,
-    KinTimes,
     ThroughputParams,
     TimedStep,
     TrainingReport,
@@ -50,6 +50,7 @@ __all__ = [
     "SHARERS_MAX",
     "WAITING",
     "Allocation",
+    "ApplicationTimes",
     "BatchConfig",
     "BatchLimits",
     "BatchMode",
@@ -69,7 +70,6 @@ __all__ = [
     "JobLength",
     "JobSpec",
     "JobView",
-    "KinTimes",
     "Launch",
     "Measured",
     "Node",

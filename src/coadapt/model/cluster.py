@@ -233,8 +233,8 @@ KEPT = 16
 
 
 class Inventory:
-    """Nodes by id, and their GPUs. Read it only: all who ask for the same nodes get the
-    same one.
+    """Nodes by id, and their GPUs. Read it only: all callers with the same nodes get
+    the same object.
 
     groups: by GPU type and rack, the place of each node in the view's order and its id.
     """

@@ -66,6 +66,8 @@ ENV_REPORT_EVERY_S = "COADAPT_REPORT_EVERY_S"
 ENV_STOP_TIMEOUT_S = (
     "COADAPT_STOP_TIMEOUT_S"  # from SIGTERM to a forced end of the replica
 )
+# How long a script that has ended waits for the scheduler to take its last report.
+ENV_LAST_REPORT_S = "COADAPT_LAST_REPORT_S"
 
 EXIT_NO_WORKDIR = 79  # the node has no such directory as the job's; nothing was run
 EXIT_PEER_LOST = (
@@ -98,7 +100,12 @@ PASSED_ENV_PREFIXES = (
 # another's rank, checkpoints or generation for its own would break promises that were
 # made to it. What only tunes the trainer it may.
 SETTABLE_ENVS = frozenset(
-    {ENV_CHECKPOINT_EVERY_S, ENV_REPORT_EVERY_S, ENV_STOP_TIMEOUT_S}
+    {
+        ENV_CHECKPOINT_EVERY_S,
+        ENV_LAST_REPORT_S,
+        ENV_REPORT_EVERY_S,
+        ENV_STOP_TIMEOUT_S,
+    }
 )
 RESERVED_ENVS = frozenset({
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",

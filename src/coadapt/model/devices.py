@@ -5,21 +5,22 @@ label.
 # How shares stay sound on devices
 #
 # A sum of shares per node says nothing about devices: three jobs with 0.6 of a GPU each
-# make 1.8 on a node of
-# two GPUs, and yet no two of them fit on one. Rounding up by classes of shares is sound
-# for a moment only:
-# when one of two partners leaves, its half is free on *that* GPU, and the sum does not
-# know which. So an allocation with a share below 1 names its GPUs: one label per
-# replica. Jobs that name the same label on the same node sit on one physical GPU, as
-# long as any of them holds it. An executor ties a label to a slot when it first appears
-# and unties it when nobody holds it any more; it never moves one.
+# make 1.8 on a node of two GPUs, and yet no two of them fit on one. Rounding up by
+# classes of shares is sound for a moment only: when one of two partners leaves, its
+# half is free on *that* GPU, and the sum does not know which. So an allocation with a
+# share below 1 names its GPUs: one label per replica. Jobs that name the same label on
+# the same node sit on one physical GPU, as long as any of them holds it. An executor
+# ties a label to a slot when it first appears and unties it when nobody holds it any
+# more; it never moves one.
 #
 # With that, what fits is a matter of counting, and the count is exact, now and after
 # any partner has left:
 #
-#   per node:   whole GPUs held + different labels held <= its GPUs      (each of both
-#   is one physical GPU) per label:  the shares held on it sum to at most 1 per job:
-#   its replicas on one node have different labels           (Allocation sees to that)
+#   per node:   whole GPUs held + different labels held <= its GPUs
+#               (each of both is one physical GPU)
+#   per label:  the shares held on it sum to at most 1
+#   per job:    its replicas on one node have different labels
+#               (Allocation sees to that)
 #
 # Shares are 1/n for n up to SHARERS_MAX and are counted in PARTS of a GPU, whole
 # numbers, so that thirds and sixths add up without rounding.

@@ -245,7 +245,7 @@ class JobSpec:
     replicas: ReplicaLimits = field(default_factory=ReplicaLimits)
     contract: RescaleContract = RescaleContract.FIXED
     tenant: TenantId = DEFAULT_TENANT
-    """Who owns it. What the tenant may have is state of the scheduler:
+    """The owner of the job. What the tenant may have is state of the scheduler:
     ClusterView.tenants.
     """
     priority: int = 0

@@ -4,14 +4,14 @@ core.
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation, JobId, Node, NodeId
 from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.job import OWNS_BATCH, RescaleContract
 from coadapt.model.quick_init import quick_init
-from coadapt.model.report import KinTimes
+from coadapt.model.report import ApplicationTimes
 from coadapt.model.tenant import EVERYBODY, beyond_quota
 from coadapt.model.view import ClusterView, JobView, Standing, standing_of
 
@@ -34,16 +34,19 @@ class Plan:
     reasons: per job, one sentence that its user can read. diagnostics: figures of the
     solver (for instance objective, bound, gap), for people and benchmarks only.
     set_aside: jobs that were kept from the policy because it fails with them, each with
-    the instant (s) from which it is tried again. kin_times: what jobs are told of steps
-    that others timed; no part of what the core books, and not journaled.
+    the instant (s) from which it is tried again. application_times: step times that
+    other jobs of a job's application measured; the core does not use them, and they are
+    not journaled.
     """
+
+    WIRE_RENAMED: ClassVar[Mapping[str, str]] = {"kin_times": "application_times"}
 
     allocations: Mapping[JobId, Allocation] = field(default_factory=dict)
     batches: Mapping[JobId, BatchConfig] = field(default_factory=dict)
     reasons: Mapping[JobId, str] = field(default_factory=dict)
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     set_aside: Mapping[JobId, float] = field(default_factory=dict)
-    kin_times: Mapping[JobId, KinTimes] = field(default_factory=dict)
+    application_times: Mapping[JobId, ApplicationTimes] = field(default_factory=dict)
 
     def names_only(self, held: Standing) -> bool:
         """Return whether it says something of the jobs of `held` only."""
@@ -80,7 +83,7 @@ class Plan:
             reasons=_made_of(before.reasons, self.reasons),
             diagnostics=self.diagnostics,
             set_aside=self.set_aside,
-            kin_times=self.kin_times,
+            application_times=self.application_times,
         )
 
     def without(self, gone: Callable[[JobId], bool], beside: Set[JobId]) -> "Plan":

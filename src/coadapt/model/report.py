@@ -275,7 +275,7 @@ class TimedStep:
 
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KinTimes:
+class ApplicationTimes:
     """Steps that jobs of the same application timed on placements alike: nodes, racks,
     replicas, GPU type.
 

@@ -8,7 +8,8 @@ only.
 # Over the network (ENV_CONTROL_URL) the files are notes under CONTROL_PATH, with the
 # same names and contents:
 #   GET  CONTROL_PATH?after=N   {"version": V, "notes": {name: text}}, once V is not N,
-#   or after 20 s; 0: now PUT  CONTROL_PATH/NAME      the body is the note's text; 204
+#                               or after 20 s; 0: now
+#   PUT  CONTROL_PATH/NAME      the body is the note's text; 204
 #   POST CONTROL_PATH/NAME      makes an empty note: 201, or 409 if it was there
 # each with the header Authorization: Bearer TOKEN (ENV_CONTROL_TOKEN), else 401.
 
@@ -21,18 +22,18 @@ CONTROL_PATH = "/v1/control"
 # Written by the replicas once they can change in place: the script has reached its
 # epochs.
 CAPABLE_FILE = "capable"
-# Written by the executor, whole, before it starts those who join; removed when it is
-# taken back. The next one only after that, or after DONE of this one.
+# Written by the executor, whole, before it starts the replicas that join; removed when
+# it is taken back. The next one only after that, or after DONE of this one.
 ORDER_FILE = "order.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleOrder:
-    """Who trains in generation `generation`.
+    """The replicas that train in generation `generation`.
 
     members: names in rank order; those of running replicas stay, those of this
-    generation join, and whoever is not named leaves. placement: replicas per node.
-    batch: None where the job picks its own.
+    generation join, and a replica that is not named leaves. placement: replicas per
+    node. batch: None where the job picks its own.
     """
 
     generation: int
@@ -83,17 +84,17 @@ def ready_file(member: str) -> str:
 
 def decided_file(generation: int) -> str:
     """Return what is created once, by the first replica as it offers the change to the
-    others, or by the executor to take the order back: whoever finds it there has come
-    too late.
+    others, or by the executor to take the order back: the second of the two finds it
+    there, and is too late.
     """
     return f"{generation}.decided"
 
 
 def begun_file(generation: int) -> str:
-    """Return what the first replica writes as a change begins: who ends from here on
-    leaves, or is lost.
+    """Return what the first replica writes as a change begins. A replica that ends from
+    then on has left, or is lost.
 
-    Whoever ended before had come to the end of the training.
+    A replica that ended before had come to the end of the training.
     """
     return f"{generation}.begun"
 

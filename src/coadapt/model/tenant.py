@@ -1,5 +1,5 @@
-"""Who owns jobs, and what the operator grants them. Kept by the scheduler, so it may
-change at any time.
+"""Tenants, who own jobs, and what the operator grants them. The scheduler keeps it, so
+it may change at any time.
 """
 
 import math
@@ -53,8 +53,8 @@ def unconfigured(tenant: TenantId) -> Tenant:
 def beyond_quota(
     quotas: Mapping[TenantId, int], held: Iterable[tuple[TenantId, float]]
 ) -> set[TenantId]:
-    """Return whose jobs hold more GPUs than the quota. held: tenant and GPUs of each
-    job.
+    """Return the tenants whose jobs hold more GPUs than the quota. held: tenant and
+    GPUs of each job.
     """
     sums = dict.fromkeys(quotas, 0.0)
     for tenant, gpus in held:

@@ -5,10 +5,10 @@ its jobs hold together, and pictures that are made one after another from what c
 # Why what jobs hold together is kept, and not computed anew.
 #
 # In a round of a large cluster a few jobs come, end or change, and hundreds go on as
-# they were. Who makes views tells a JobViews of the few; the view's sums over all jobs
-# are then copies of mappings, which cost a hundredth of looking at each job. A policy
-# that leaves most jobs alone plans from them, and `check_plan` looks at those alone
-# whose part of the plan is not the very thing that they hold.
+# they were. The maker of views tells a JobViews of the few; the view's sums over all
+# jobs are then copies of mappings, which cost a hundredth of looking at each job. A
+# policy that leaves most jobs alone plans from them, and `check_plan` looks at those
+# alone whose part of the plan is not the very thing that they hold.
 #
 # A view that was made in another way (a test's, a part of the cluster) sums up for
 # itself when it is asked.

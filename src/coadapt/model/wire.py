@@ -3,8 +3,9 @@ journal, HTTP and files.
 
 A union of dataclasses is tagged with `"type"`. Keys with a default may be missing (an
 older writer): the value is then what the class has under that name in WIRE_MISSING,
-else the default. An unknown key, a wrong type or an illegal value raises InputError
-with the path to it.
+else the default. Keys of an older name are read by WIRE_RENAMED of the class (old name
+to new). An unknown key, a wrong type or an illegal value raises InputError with the
+path to it.
 """
 
 # Why it is written so.
@@ -344,6 +345,7 @@ def _dataclass_decode(kind: type) -> _Decode:
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     inners = {name: _decoder(hints[name]) for name in fields}
     of_older: Mapping[str, object] = getattr(kind, "WIRE_MISSING", {})
+    renamed: Mapping[str, str] = getattr(kind, "WIRE_RENAMED", {})
     required = {
         name
         for name, field in fields.items()
@@ -368,6 +370,8 @@ def _dataclass_decode(kind: type) -> _Decode:
     def decode(data: object) -> object:
         if not isinstance(data, dict):
             data = _checked_keys(data, list(fields), required)
+        if not renamed.keys().isdisjoint(data):
+            data = {renamed.get(name, name): value for name, value in data.items()}
         names = to_decode(tuple(data), tuple(map(type, data.values())))
         if names is None:
             names = tuple(_checked_keys(data, list(fields), required))

@@ -5,8 +5,8 @@
 # A job wants its GPUs close together: on one node, else in one rack, else anywhere. It
 # declines an offer that is spread more widely than it allows, for a while: the timer of
 # a level says how long jobs of its size wait for that level. Timers follow what earlier
-# offers were worth waiting for. Whoever loses most of a step to the network, and has
-# had least service, is asked first and may displace whoever loses less.
+# offers were worth waiting for. The job that loses most of a step to the network, and
+# has had least service, is asked first; it may displace a job that loses less.
 #
 # The paper's formulas for priority, timers and tuner could not be read: those here are
 # ours (docs/policies).
@@ -156,7 +156,7 @@ class Dally(DallyOptions):
     )
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return the round's plan: who runs stays, unless somebody who waits takes its
+        """Return the round's plan: a running job stays, unless a waiting job takes its
         GPUs.
         """
         capacity = Capacity(view)
@@ -249,8 +249,8 @@ class Dally(DallyOptions):
         rank: dict[JobId, float],
         allowed: Level,
     ) -> _Offer | None:
-        """Return an offer that `job` accepts once jobs of clearly lower priority have
-        left, who then do.
+        """Return an offer that `job` accepts if jobs of clearly lower priority leave,
+        which they then do.
         """
         lower = [
             other

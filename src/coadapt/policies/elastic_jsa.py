@@ -3,10 +3,9 @@ programme.
 """
 
 # The job scalability analyser gives each job its scaling factor on g GPUs, S(g) =
-# R(b*(g), g) / R(b*(1), 1):
-# R samples per second, b*(g) the best batch of those that its user allows. The
-# optimiser maximises the sum of
-# scaling factors over all ways to give every admitted job at least its fewest GPUs:
+# R(b*(g), g) / R(b*(1), 1): R samples per second, b*(g) the best batch of those that
+# its user allows. The optimiser maximises the sum of scaling factors over all ways to
+# give every admitted job at least its fewest GPUs:
 #
 #   P[j][k] = max over g of S_j(g) + P[j - 1][k - g],   P[0][k] = 0
 #

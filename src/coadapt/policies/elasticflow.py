@@ -6,8 +6,8 @@ and then kept.
 # ends in time if it gets min(n, what earlier deadlines leave free) in every slot from
 # now on. Counts are doublings of a job's fewest replicas. A job is admitted if it and
 # all admitted ones, in the order of deadlines, have such a share (algorithm 1). What
-# the first slot leaves free goes, doubling by doubling, to whoever uses a further GPU
-# best in comparison with the GPUs of its own share (algorithm 2: least GPU time is
+# the first slot leaves free goes, doubling by doubling, to the job that uses a further
+# GPU best in comparison with the GPUs of its own share (algorithm 2: least GPU time is
 # added).
 
 import heapq
@@ -46,8 +46,8 @@ class ElasticFlow:
 
     slot_s: seconds for which one count is planned. margin: a promise is given only
     where so much more work (1: twice) could be done in time, since forecasts err and
-    rescales cost. A promise stands until its job has ended, late where it must be;
-    whoever was refused is asked again when a job has gone.
+    rescales cost. A promise stands until its job has ended, late where it must be; a
+    job that was refused is asked again when another has gone.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -99,12 +99,12 @@ class ElasticFlow:
     def _promises(
         self, view: ClusterView, requests: "dict[JobId, _Request]"
     ) -> "dict[JobId, _Promise]":
-        """Return who is promised its deadline, by deadline: all that were, and who can
-        be besides.
+        """Return the jobs with a promise, by deadline: all that had one, and those that
+        can have one besides.
         """
         by_deadline = sorted(requests, key=lambda job_id: requests[job_id].left_s)
-        # Whoever was refused is asked again when a job has gone: before that nothing
-        # became free.
+        # A job that was refused is asked again when another has gone: before that
+        # nothing became free.
         known = self._known
         self._known = {job.id for job in view.jobs}
         asked = set() if known - self._known else known

@@ -118,10 +118,10 @@ def traded(owned_UT: FloatArray, rate_UT: FloatArray) -> FloatArray:
     """Return what tenants own after trade. owned_UT: GPUs by type. rate_UT: their mean
     rate on each type.
 
-    For each two types: whoever speeds up most on the faster one buys it, with GPUs of
-    the slower one, from whoever speeds up least, at the second largest speedup of those
-    who could buy (the geometric mean of both where there are two).
-    So both gain. Until no two are left who would.
+    For each two types: the tenant that speeds up most on the faster one buys it, with
+    GPUs of the slower one, from the tenant that speeds up least, at the second largest
+    speedup of the possible buyers (the geometric mean of both where there are two). So
+    both gain. It ends when no two tenants would gain.
     """
     owned_UT = owned_UT.copy()
     for fast, slow in combinations(range(owned_UT.shape[1]), 2):

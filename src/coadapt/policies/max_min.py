@@ -1,4 +1,4 @@
-"""Max-min fairness: nobody can have more without somebody who has less having still
+"""Max-min fairness: no job can have more without a job that has less getting still
 less.
 """
 

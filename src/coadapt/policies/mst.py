@@ -15,7 +15,7 @@ from coadapt.policies.solvers.time_shares import central_max_total, max_total
 
 
 class Mst:
-    """Runs whoever is fastest, whatever becomes of the others.
+    """Runs the fastest jobs, whatever becomes of the others.
 
     round_s, resolve_s, hold_back: see RoundOptions. raw: throughput in passes per
     second of all replicas, as in the released code, where a job with small passes beats

@@ -1,5 +1,5 @@
-"""Optimus (Peng et al., EuroSys 2018) for all-reduce jobs: GPUs one at a time to
-whoever gains most time.
+"""Optimus (Peng et al., EuroSys 2018) for all-reduce jobs: GPUs one at a time to the
+job that gains most time.
 """
 
 from typing import ClassVar

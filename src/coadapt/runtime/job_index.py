@@ -19,7 +19,7 @@ is made anew from it.
 # snapshot all the same (the file was removed, or the machine lost power), the index is
 # made anew from the journal.
 #
-# Who reads writes nothing but jobs that have just ended: the rows of a plan that moves
+# A reader writes nothing but jobs that have just ended: the rows of a plan that moves
 # thousands of jobs are for the loop to write, a part at a time, and are found in memory
 # until then.
 #
@@ -206,9 +206,7 @@ class JobIndex:
             self._ended.clear()
 
     def _write_ended(self) -> None:
-        """Write the jobs that ended, which who asks for them shall find; rows wait
-        on.
-        """
+        """Write the jobs that ended, so that queries find them; rows wait on."""
         if self._ended:
             self._write(0)
 

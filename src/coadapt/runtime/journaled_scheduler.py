@@ -6,12 +6,11 @@ durable first.
 #
 # An event is durable before it is handled. So one that makes `handle` raise would end
 # each restart as well, and a bug that a single report can reach would be an outage
-# without end. A host that has to live (it says who is told: `on_refused`) sets such an
-# event aside instead. What `handle` did before it raised is unknown, so the state is
-# built anew from the last snapshot and the events after it, which is rare enough to be
-# dear; then the refusal is written, and a snapshot, so that a second event of the kind
-# costs no replay. The state is as if the event had never come, now and after each
-# restart.
+# without end. A host that must live on gives `on_refused`; such an event is set aside
+# then. What `handle` did before it raised is unknown, so the state is built anew from
+# the last snapshot and the events after it, which is rare enough to be dear; then the
+# refusal is written, and a snapshot, so that a second event of the kind costs no
+# replay. The state is as if the event had never come, now and after each restart.
 #
 # To handle a copy, and keep it if all goes well, would copy 10,000 jobs for each event.
 # A simulation sets nothing aside: there a bug is to end the run.
@@ -24,7 +23,7 @@ from coadapt.core.commands import Command
 from coadapt.core.events import Event, PlanReady
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.model import JobId, KinTimes
+from coadapt.model import ApplicationTimes, JobId
 from coadapt.runtime.ports import Store
 from coadapt.runtime.solver import describe
 
@@ -52,7 +51,7 @@ class JournaledScheduler:
         self._on_refused = on_refused
         self._first_config = scheduler.config
         self._num_events = 0
-        self.kin_times: Mapping[JobId, KinTimes] = {}
+        self.application_times: Mapping[JobId, ApplicationTimes] = {}
 
     def replay(
         self, restored: OnRestored = lambda *_: None
@@ -85,20 +84,20 @@ class JournaledScheduler:
     def write(self, events: Iterable[Event]) -> list[Event]:
         """Make events durable, and return them; each is then to be handled, in order.
 
-        What plans tell jobs of their kin is kept apart: the next plan tells it anew, so
-        no journal needs it.
+        Step times that a plan shares among jobs of an application are kept apart: each
+        plan has all of them, so no journal needs them.
         """
-        lasting = [self._without_kin_times(event) for event in events]
+        lasting = [self._without_application_times(event) for event in events]
         self.store.append(lasting)
         return lasting
 
-    def _without_kin_times(self, event: Event) -> Event:
+    def _without_application_times(self, event: Event) -> Event:
         if not isinstance(event, PlanReady):
             return event
-        self.kin_times = event.plan.kin_times
+        self.application_times = event.plan.application_times
         return (
-            replace(event, plan=replace(event.plan, kin_times={}))
-            if self.kin_times
+            replace(event, plan=replace(event.plan, application_times={}))
+            if self.application_times
             else event
         )
 

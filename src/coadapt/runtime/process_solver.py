@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -107,6 +107,7 @@ class ProcessSolver:
     def _ask(self, view: ClusterView, probe: bool) -> Plan | NoPlan:
         """Return the policy's plan, or why there is none."""
         connection = self._connect()
+        overdue = threading.Event()
         if self._closed.is_set():
             return NoPlan(why="the scheduler is stopping", of_jobs=False)
         try:
@@ -116,19 +117,48 @@ class ProcessSolver:
                     why = f"the policy's process was not up after {START_TIMEOUT_S:g} s"
                     return NoPlan(why=why, of_jobs=False)
                 self._came_up = bool(connection.recv())
-            _send_view(connection, view)
-            connection.send(probe)
-            if not connection.poll(self._timeout_s):
-                self._kill()
-                why = f"the policy took longer than {self._timeout_s:g} s and was ended"
-                return NoPlan(why=why, of_jobs=False)
-            answer: Plan | NoPlan = connection.recv()
+            with self._ends_it(overdue):
+                _send_view(connection, view)
+                connection.send(probe)
+                answer: Plan | NoPlan = connection.recv()
         except (EOFError, ConnectionError):
             exit_code = self._kill()
             if self._closed.is_set():  # it was ended
                 return NoPlan(why="the scheduler is stopping", of_jobs=False)
+            if overdue.is_set():
+                return self._too_slow()
             return NoPlan(why=f"the policy's process died with exit code {exit_code}")
+        if overdue.is_set():
+            self._kill()
+            return self._too_slow()
         return answer
+
+    def _too_slow(self) -> NoPlan:
+        why = f"the policy took longer than {self._timeout_s:g} s and was ended"
+        return NoPlan(why=why, of_jobs=False)
+
+    @contextlib.contextmanager
+    def _ends_it(self, overdue: threading.Event) -> Iterator[None]:
+        """Kill the policy's process if the block takes longer than its time, and set
+        `overdue`.
+
+        A process that is stopped (SIGSTOP, a debugger) takes no question: to send one
+        of thousands of jobs waits for it as well as to receive.
+        """
+        process = self._process
+        assert process is not None
+
+        def end() -> None:
+            overdue.set()
+            process.kill()
+
+        timer = threading.Timer(self._timeout_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _connect(self) -> Connection:
         """Return the way to the policy's process, which is started if there is none."""

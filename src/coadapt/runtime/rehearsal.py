@@ -61,7 +61,7 @@ def _job(index: int, done: float = 0.0) -> JobView:
     )
 
 
-def _kin(number: int, done: float) -> JobView:
+def _same_application(number: int, done: float) -> JobView:
     """Return one of some jobs of an application, which has reported a step, and is
     later than is fair.
     """
@@ -70,7 +70,11 @@ def _kin(number: int, done: float) -> JobView:
     spec = replace(one.spec, application="rehearsal")
     measured = replace(one.measured, batch=batch, step_time_s=0.1)
     return replace(
-        one, id=f"kin-{number}", spec=spec, measured=measured, submitted_at=-1e6
+        one,
+        id=f"same-application-{number}",
+        spec=spec,
+        measured=measured,
+        submitted_at=-1e6,
     )
 
 
@@ -79,7 +83,11 @@ def _kin(number: int, done: float) -> JobView:
 REHEARSAL = ClusterView(
     at=60.0,
     nodes=tuple(Node(id=f"node-{index}", num_gpus=3) for index in range(3)),
-    jobs=(*(_job(index) for index in range(4)), _kin(0, done=1e5), _kin(1, done=9e5)),
+    jobs=(
+        *(_job(index) for index in range(4)),
+        _same_application(0, done=1e5),
+        _same_application(1, done=9e5),
+    ),
 )
 # A round later the last job has ended: policies that learn from jobs that have do so
 # now. And a node is of another type: what is decided in other ways where types differ

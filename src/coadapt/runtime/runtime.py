@@ -7,8 +7,8 @@ two clocks.
 #
 # An alarm rings once: where none is set any more, the runtime sets one, or no round
 # would ever come again. A plan that cannot be taken in is a plan that failed, and is
-# told so. Whoever waits for the event is told that it was refused. An observer that
-# raises is switched off: it is a chart or a log, and no job waits for it.
+# told so. A caller that waits for the event is told that it was refused. An observer
+# that raises is switched off: it is a chart or a log, and no job waits for it.
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ from coadapt.core.events import (
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.model import JobId, KinTimes
+from coadapt.model import ApplicationTimes, JobId
 from coadapt.runtime.journaled_scheduler import JournaledScheduler, OnRestored
 from coadapt.runtime.ports import (
     Cancel,
@@ -61,7 +61,7 @@ _NOTHING_TO_ENTER = nullcontext()
 
 
 class Mishaps(Protocol):
-    """Who is told of what went wrong inside, and lives on."""
+    """Receives what went wrong inside a runtime that lives on."""
 
     def event_refused(self, number: int, event: Event, error: Exception) -> None:
         """Event `number` made the core raise; it was set aside, and the state is as if
@@ -167,11 +167,11 @@ class Runtime:
         finally:
             self._draining = False
 
-    def kin_times_of(self, job: JobId) -> KinTimes | None:
+    def application_times_of(self, job: JobId) -> ApplicationTimes | None:
         """Return what the last plan tells `job` of steps that others timed; for any
         thread.
         """
-        return self.journaled.kin_times.get(job)
+        return self.journaled.application_times.get(job)
 
     def _within_means(self, events: Sequence[Event]) -> Sequence[Event]:
         """Return `events` with settings that an executor can keep which starts anew for

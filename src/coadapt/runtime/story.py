@@ -82,7 +82,7 @@ def replicas_of_change(job: JobRecord, generation: int) -> tuple[int, int]:
     running = job.trains_on.num_replicas
     if generation == job.running.generation:
         return job.running.num_replicas_before, running
-    # It took its first step before all who left were gone.
+    # It took its first step before all leaving replicas were gone.
     return running, job.ordered.num_replicas
 
 

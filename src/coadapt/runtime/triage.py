@@ -11,8 +11,8 @@
 # had none otherwise.
 #
 # Jobs that hold GPUs are added first, then the others in the order of their submission:
-# of two that go wrong together, the younger one steps back, and nobody loses what it
-# has to somebody who came later.
+# of two that go wrong together, the younger one steps back: no job loses its GPUs to a
+# job that came later.
 #
 # One that is set aside and holds GPUs keeps them, and the policy does not see them: it
 # plans for a cluster that is smaller by what is held, for tenants whose quotas are.
@@ -260,7 +260,7 @@ class Triage:
             },
             diagnostics=plan.diagnostics,
             set_aside={job: self._aside[job].until for job in sorted(left_out)},
-            kin_times=plan.kin_times,
+            application_times=plan.application_times,
         )
 
     def _reason(self, job: JobId, kept: Grant | None) -> str:

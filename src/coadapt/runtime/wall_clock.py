@@ -1,5 +1,5 @@
-"""Real time: seconds since the epoch that never go back, and callbacks for whoever
-turns the loop.
+"""Real time: seconds since the epoch that never go back, and callbacks for the owner of
+the loop.
 """
 
 import heapq
@@ -58,7 +58,7 @@ def give_way() -> None:
     """Let threads go first that wait for the interpreter or for a lock that this one
     had.
 
-    For work that nobody waits for, after each piece of it: whoever sleeps for a moment
-    gets the interpreter back when the others have had a turn.
+    For work that nobody waits for, after each piece of it: a thread that sleeps for a
+    moment gets the interpreter back when the other threads have had a turn.
     """
     time.sleep(PAUSE_S)

@@ -88,6 +88,8 @@ from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.lane import ReportLane
 from coadapt.service.reports.reading import read_report
 from coadapt.service.reports.trainer_status import StatusBody, Throttle, report_of
+from coadapt.service.studies import routes as study_routes
+from coadapt.service.studies.driver import Studies
 from coadapt.service.submission import check_possible, check_quota, job_id
 
 # Decisions about a job that `describe` shows; its story tells all of them.
@@ -131,6 +133,7 @@ class Service:
     engine_trouble: Callable[[], str] = str
     nodes: KeepsNodes | None = None
     decisions: DecisionLog = field(default_factory=DecisionLog)
+    studies: Studies | None = None
 
 
 class ListQuery(BaseModel):
@@ -211,6 +214,7 @@ def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
         tenants.router,
         nodes.router,
         pruning.router,
+        study_routes.router,
         page_routes.router,
     )
     for part in parts:
@@ -246,8 +250,8 @@ async def report(
     request: Request, job: JobId, body: ReportBody
 ) -> dict[str, JsonValue]:
     "Accept a training report; one of an old generation changes nothing. The"
-    "response may have `kin_times`, a KinTimes in wire form: step times of other "
-    "jobs of the same application at this placement."
+    "response may have `application_times`, an ApplicationTimes in wire form: step "
+    "times of other jobs of the same application at this placement."
     record = _service(request).loop.peek(job)
     if record is None:
         # Its last words, after its end: lawful, and of no use.
@@ -388,16 +392,17 @@ async def logs(
 
 
 @router.post("/jobs/{job}/cancel", status_code=202)
-async def cancel(request: Request, job: JobId) -> dict[str, JsonValue]:
+async def cancel(
+    request: Request, job: JobId, why: Annotated[str, Query(max_length=200)] = ""
+) -> dict[str, JsonValue]:
     """Ask for the job's end; a job that has ended stays as it is, and `ended_before`
-    says so.
+    says so. `why`: what its explanation gives as the reason.
     """
     found = await _find(request, job)
     ended = isinstance(found, EndedJob)
     if not ended:
-        await _commit(
-            request, CancelRequested(at=_service(request).loop.now(), job=found.id)
-        )
+        at = _service(request).loop.now()
+        await _commit(request, CancelRequested(at=at, job=found.id, why=why))
         found = await _find(request, found.id)
     return {"id": found.id, "state": found.state.value, "ended_before": ended}
 

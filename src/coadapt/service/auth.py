@@ -1,8 +1,8 @@
-"""Who may ask: the operator's bearer token, and one for each job, in files that only
+"""Authentication: the operator's bearer token, and one for each job, in files that only
 their owner can read.
 """
 
-# Whoever holds the operator's token may do everything, so no job gets it. A job's token
+# A holder of the operator's token may do everything, so no job gets it. A job's token
 # is the job's id and a keyed hash of it (HMAC-SHA256). So nothing has to be stored per
 # job, it holds over restarts of the scheduler and of the job, and it says itself whose
 # it is. The key is a file of its own: a new operator's token leaves the jobs that run
@@ -56,8 +56,8 @@ class Credentials:
         return f"{JOB_TOKEN_MARK}.{job}.{mac}"
 
     def caller(self, authorization: bytes) -> Caller | None:
-        """Return who sends this value of the header, None if it is nobody's. RFC 6750:
-        `Bearer TOKEN`.
+        """Return the caller with this value of the header, None if there is none. RFC
+        6750: `Bearer TOKEN`.
         """
         scheme, _, given = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
@@ -99,7 +99,7 @@ def load_token(path: Path) -> str:
 
 
 def new_token(path: Path) -> str:
-    """Put a new token into `path`, at once for whoever reads it; return it."""
+    """Put a new token into `path`, in one instant for all readers; return it."""
     beside = path.with_name(f"{path.name}.new")
     beside.unlink(missing_ok=True)
     token = load_token(beside)

@@ -13,11 +13,11 @@ take to come, and how many come at once.
 # for the first request, and for the rest of one: a client without a token could take
 # all file descriptors, byte by byte.
 #
-# Nor does it count connections. Whoever reaches the port could have more of them than
-# this process may have files open (1,024 is usual), and then the scheduler cannot read
-# a job's files and ends. So half of these are for connections, and a newcomer beyond
-# takes the place of whoever has kept its own the longest without being given an answer:
-# a lawful request is here and gone within milliseconds, one that only stays is older.
+# Nor does it count connections. A client that reaches the port could have more of them
+# than this process may have files open (1,024 is usual), and then the scheduler cannot
+# read a job's files and ends. So half of these are for connections, and a newcomer
+# beyond takes the place of the connection that has gone longest without an answer: a
+# lawful request is here and gone within milliseconds, one that only stays is older.
 #
 # Requests that come together wait in memory, and 256 kB hold some 10,000 short ones:
 # PIPELINED_MAX.
@@ -142,7 +142,7 @@ class BoundedHttp(HttpToolsProtocol):
         )  # None before the first request
         if (
             self.flow.read_paused
-        ):  # it is we who do not read: the answer to the one before takes long
+        ):  # the server does not read: the answer to the request before takes long
             self._await_request()
         elif (
             answer is not None

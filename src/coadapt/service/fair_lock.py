@@ -2,9 +2,9 @@
 
 # Python's locks are not fair: a thread that lets go of one and takes it again at once
 # mostly has it before any other has woken up. The loop did so for two seconds after a
-# restart, and whoever asked for a list waited for as long. So there is a door before
-# the lock. Whoever waits for the lock stands in the door, and the loop, once it has let
-# go, must go through that door as well: behind the one who stands there.
+# restart, and a request for a list waited for as long. So there is a door before the
+# lock. A thread that waits for the lock stands in the door, and the loop, once it has
+# let go, must go through that door as well: behind the thread in it.
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What stands before every route: who asks, what they may, and how much they send; ASGI
+"""What every request passes: authentication, permissions, and limits of size; ASGI
 middleware.
 """
 
@@ -20,7 +20,7 @@ LENGTH_DIGITS_MAX = 20
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 OPEN_PATHS = frozenset({"/v1/healthz"})
 # What a job's token is good for: to read of the job itself, and to tell of it. It may
-# not even cancel itself, because whoever reads the environment of one of its processes
+# not even cancel the job, because any reader of the environment of one of its processes
 # could then end it.
 JOB_MAY = frozenset(
     {
@@ -94,7 +94,7 @@ class Guard:
 
 
 def caller_of(scope: Scope, credentials: Credentials) -> Caller | None:
-    """Return who sends the request, None if it is nobody who is known."""
+    """Return the caller that sends the request, None if it is unknown."""
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     # Of two headers a proxy in front may have looked at the other one.
     return credentials.caller(given[0]) if len(given) == 1 else None
@@ -137,8 +137,8 @@ async def _read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes | N
 
 def read_again(body: bytes, receive: Receive) -> Receive:
     """Give out a body that was read already; after it, what comes of the connection."""
-    # An empty one as well: in parts, its end is read by now, and whoever asks for it
-    # would wait for ever.
+    # An empty one as well: in parts, its end is read by now, and its reader would wait
+    # for ever.
     waiting: list[Message] = [
         {"type": "http.request", "body": body, "more_body": False}
     ]

@@ -4,10 +4,10 @@ mistake is one line.
 
 # What YAML 1.1 makes of plain words has surprised people for twenty years: `1:30` is
 # 90, `010` is 8, a date is an object, and `no` is false. So plain words are read by the
-# rules of YAML 1.2, which has none of the first three: they stay text, and whoever
-# wants a number is told. Only yes, no, on and off stay truth values:
-# as text they would pass for a name, while their author may have meant either. Whoever
-# expects text there says that they are to be quoted.
+# rules of YAML 1.2, which has none of the first three: they stay text, and a field that
+# wants a number says so. Only yes, no, on and off stay truth values: as text they would
+# pass for a name, while their author may have meant either. A field that expects text
+# says that they are to be quoted.
 #
 # The parser is recursive, Python's integers stop at 4,300 digits, and constructors of
 # tags raise what they like: nesting, digits and tags are limited here, so that no such

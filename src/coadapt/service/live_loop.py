@@ -25,7 +25,7 @@ from coadapt.core.events import (
 )
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import JobId, KinTimes, Node, NodeId
+from coadapt.model import ApplicationTimes, JobId, Node, NodeId
 from coadapt.model.errors import StoreAwayError
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.ports import Executor, Post, Solver, Store
@@ -76,8 +76,8 @@ class EventRefusedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
-    """Events that were handed over together at `since` (monotonic s), and who is told
-    of them, if anybody.
+    """Events that were handed over together at `since` (monotonic s), and the future
+    that waits for them, if any.
 
     The future's result says which of them were refused, by their place.
     """
@@ -91,9 +91,9 @@ class LiveLoop:
     """Turns the runtime. `post`, `commit` and `read` are for any thread, `run` for one
     of its own.
 
-    It is the runtime's Mishaps: an event that cannot be handled is told to whoever
-    waits for it, an observer that fails is switched off, and both are told in the log
-    and by `notices`.
+    It is the runtime's Mishaps: an event that cannot be handled is told to the caller
+    that waits for it, an observer that fails is switched off, and both are told in the
+    log and by `notices`.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class LiveLoop:
             self._tell(group)
 
     def _turn_away(self) -> None:
-        """Tell whoever waits for an event that nobody handles any more."""
+        """Tell callers that wait for an event that it will not be handled any more."""
         with suppress(queue.Empty):
             while True:
                 future = self._queue.get_nowait().future
@@ -182,7 +182,7 @@ class LiveLoop:
                     future.set_exception(EndedError("the scheduler is stopping"))
 
     def _tell(self, group: "list[_Waiting]") -> None:
-        """Tell whoever waits what became of the events."""
+        """Tell waiting callers what became of the events."""
         now = time.monotonic()
         refused = self._refused
         for waiting in group:
@@ -249,7 +249,7 @@ class LiveLoop:
         def tell(done: "Future[dict[int, EventRefusedError]]") -> None:
             error = done.exception() or done.result().get(0)
             if not handled.set_running_or_notify_cancel():
-                return  # whoever waited went away
+                return  # the caller went away
             if error is not None:
                 handled.set_exception(error)
             else:
@@ -332,9 +332,9 @@ class LiveLoop:
         """
         return self._runtime.scheduler.state.jobs.get(job)
 
-    def kin_times_of(self, job: JobId) -> KinTimes | None:
+    def application_times_of(self, job: JobId) -> ApplicationTimes | None:
         """Return what the last plan tells a job of steps that others timed."""
-        return self._runtime.kin_times_of(job)
+        return self._runtime.application_times_of(job)
 
     def num_waiting(self) -> int:
         """Return how many events wait to be written."""

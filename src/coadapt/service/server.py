@@ -24,12 +24,12 @@ def http_server(service: Service) -> uvicorn.Server:
     config = uvicorn.Config(
         create_app(service),
         http=HTTP,
-        # Nothing here asks who the client was, and a socket in the file system has no
+        # The address of the client is not used, and a socket in the file system has no
         # address.
         proxy_headers=False,
         ws="none",
-        # A warning for each that is no HTTP: whoever reaches the port could fill the
-        # operator's log.
+        # A warning for each that is no HTTP: any client that reaches the port could
+        # fill the operator's log.
         log_level="error",
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S,

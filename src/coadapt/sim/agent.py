@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -19,13 +19,13 @@ from coadapt.goodput.step_time_kriging import optimistic_step_times
 from coadapt.goodput.throughput import step_time
 from coadapt.model import (
     DEFAULT_GPU_TYPE,
+    ApplicationTimes,
     BatchConfig,
     BatchLimits,
     EfficiencyKind,
     Forecast,
     GradStats,
     JobSpec,
-    KinTimes,
     RescaleContract,
     ThroughputParams,
     TrainingReport,
@@ -64,14 +64,14 @@ class Assignment:
 
     limits: the job's batch limits, with the memory that the setting leaves it.
     keeps_batch: whether it has the same batch for as long as it has this assignment.
-    kin_times: what it was told of steps that others timed there.
+    application_times: what it was told of steps that others timed there.
     """
 
     spec: JobSpec
     setting: Setting
     limits: BatchLimits
     dictated: BatchConfig | None = None
-    kin_times: KinTimes | None = None
+    application_times: ApplicationTimes | None = None
     keeps_batch: bool = field(init=False, compare=False)
     _times: dict[int, tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
@@ -79,7 +79,7 @@ class Assignment:
     _timed: dict[int, Learned] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    _search: list[tuple[ThroughputParams | KinTimes, BatchSearch]] = field(
+    _search: list[tuple[ThroughputParams | ApplicationTimes, BatchSearch]] = field(
         init=False, repr=False, compare=False, default_factory=list
     )
     _kept: dict[float, tuple[float, Pace]] = field(
@@ -107,10 +107,12 @@ class Assignment:
         return whole_s + batch.accumulation * (whole_s - sync_s)
 
     def best(self, timed: TimedSteps, grad: GradStats) -> BatchConfig:
-        """Return the best batch by noise scale. Who goes by what kin timed needs no fit
-        of its own.
+        """Return the best batch by noise scale. A job that uses shared step times needs
+        no fit of its own.
         """
-        times = timed.params if self.kin_times is None else self.kin_times
+        times = (
+            timed.params if self.application_times is None else self.application_times
+        )
         if not self._search or self._search[0][0] is not times:
             self._search[:] = [
                 (times, search_of(self.limits, self.setting.placement, times))
@@ -132,23 +134,23 @@ class Assignment:
             kept = self._kept[speed] = steps_per_s, pace
         return kept
 
-    def told(self, kin_times: KinTimes | None) -> "Assignment":
-        """Return the assignment of a job that was told this of its kin; of other
-        placements it is nothing.
+    def told(self, application_times: ApplicationTimes | None) -> "Assignment":
+        """Return the assignment of a job that was told these step times; those of other
+        placements are ignored.
         """
         if (
-            kin_times is self.kin_times
+            application_times is self.application_times
             or self.keeps_batch
-            or kin_times == self.kin_times
+            or application_times == self.application_times
         ):
             return self
         setting = self.setting
         if setting.neighbours or (
-            kin_times is not None
-            and not kin_times.are_of(setting.gpu_type, setting.placement)
+            application_times is not None
+            and not application_times.are_of(setting.gpu_type, setting.placement)
         ):
             return self
-        return replace(self, kin_times=kin_times)
+        return replace(self, application_times=application_times)
 
     def learn(self, application: Application, learned: Learned, atomic: int) -> Learned:
         """Return `learned` with a step of `atomic` samples in this setting, itself if
@@ -286,7 +288,7 @@ def choose_batch(
         smallest = max(limits.initial, limits.min_atomic * num_replicas)
         return split_total(smallest, num_replicas, limits, accumulate_alone=True)
     if assigned.spec.efficiency.kind is not EfficiencyKind.NOISE_SCALE:
-        kin = assigned.kin_times
+        shared = assigned.application_times
         model = model_of(
             assigned.spec, grad, progress=progress * limits.initial, samples=samples
         )
@@ -295,7 +297,7 @@ def choose_batch(
             timed.params,
             grad,
             assigned.setting.placement,
-            model=step_time if kin is None else optimistic_step_times(kin),
+            model=step_time if shared is None else optimistic_step_times(shared),
             efficiency_model=model,
         ).config
     return assigned.best(timed, grad)
@@ -316,9 +318,16 @@ def kept_batch(
     )
 
 
-# Seconds left over; then, as in a Training: epoch, progress, samples, batch, grad,
-# learned.
-_Trained = tuple[float, int, float, float, BatchConfig, GradStats | None, Learned]
+class _Trained(NamedTuple):
+    """Where a stretch of training ends: seconds left over, and fields of a Training."""
+
+    left_s: float
+    epoch: int
+    progress: float
+    samples: float
+    batch: BatchConfig
+    grad: GradStats | None
+    learned: Learned
 
 
 def advance(
@@ -338,17 +347,17 @@ def advance(
     delay_s = min(training.delay_s, seconds)
     train = _train_keeping if assigned.keeps_batch else _train_choosing
     found = train(application, assigned, training, seconds - delay_s, speed)
-    left_s, epoch, progress, samples, batch, grad, learned = found
     after = _new_training(
-        epoch=epoch,
-        progress=progress,
-        samples=samples,
+        epoch=found.epoch,
+        progress=found.progress,
+        samples=found.samples,
         delay_s=training.delay_s - delay_s,
-        batch=batch,
-        grad=grad,
-        learned=learned,
+        batch=found.batch,
+        grad=found.grad,
+        learned=found.learned,
     )
-    return Segment(after, seconds - left_s if epoch >= application.num_epochs else None)
+    ended = found.epoch >= application.num_epochs
+    return Segment(after, seconds - found.left_s if ended else None)
 
 
 def _train_choosing(
@@ -415,7 +424,7 @@ def _train_choosing(
             progress=progress,
             samples=samples,
         )
-    return left_s, epoch, progress, samples, batch, grad, learned
+    return _Trained(left_s, epoch, progress, samples, batch, grad, learned)
 
 
 def _train_keeping(
@@ -460,7 +469,7 @@ def _train_keeping(
             progress = reached
             left_s -= used_s
             samples += used_s * steps_per_s * total
-    return left_s, epoch, progress, samples, batch, grad, learned
+    return _Trained(left_s, epoch, progress, samples, batch, grad, learned)
 
 
 def _next_change(assigned: Assignment, samples: float) -> float:

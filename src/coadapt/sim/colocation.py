@@ -3,15 +3,14 @@ extremes.
 """
 
 # A GPU runs the kernels of several processes in turn. A replica that keeps it busy for
-# a part `load` of its
-# time when alone leaves the rest idle, so:
+# a part `load` of its time when alone leaves the rest idle, so:
 #
-#   room       while the loads on a GPU sum to at most 1, everybody finds the GPU free;
-#   beyond that its time
-#              is divided in proportion to what each asks for: speed 1 / sum of loads.
-#   contention caches, memory bandwidth and launches are shared even then. Each loses
-#   CONTENTION, times what
-#              its neighbours ask for (at most one whole GPU of it).
+#   room       while the loads on a GPU sum to at most 1, every process finds the GPU
+#              free; beyond that its time is divided in proportion to what each asks
+#              for: speed 1 / sum of loads.
+#   contention caches, memory bandwidth and launches are shared even then. Each process
+#              loses CONTENTION, times what its neighbours ask for (at most one whole
+#              GPU of it).
 #
 # Source of the one constant: Gandiva (Xiao et al., OSDI 2018) measured packing from -16
 # % of total throughput (jobs that fill a GPU alone) to +412 % (small ones). Two jobs of

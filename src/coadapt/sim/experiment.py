@@ -252,7 +252,7 @@ def compose(
         solver=solver,
         observers=(recorder,),
     )
-    world.kin_times_of = runtime.kin_times_of
+    world.application_times_of = runtime.application_times_of
     provider = None
     if config.market is None:
         for node in cluster:

@@ -12,10 +12,10 @@ from coadapt.goodput.profile import ProfileBuilder, ProfileKey
 from coadapt.goodput.step_time_kriging import optimistic_step_times
 from coadapt.goodput.throughput import step_time
 from coadapt.model import (
+    ApplicationTimes,
     BatchConfig,
     BatchLimits,
     GradStats,
-    KinTimes,
     Placement,
     ThroughputParams,
 )
@@ -43,12 +43,14 @@ def fitted(
 
 @lru_cache(maxsize=NUM_SEARCHES_KEPT)
 def search_of(
-    limits: BatchLimits, placement: Placement, times: ThroughputParams | KinTimes
+    limits: BatchLimits,
+    placement: Placement,
+    times: ThroughputParams | ApplicationTimes,
 ) -> BatchSearch:
-    """Return the search by step times that a job fitted, or that kin timed; one object
-    for jobs alike.
+    """Return the search by step times that a job fitted or its application shares. Jobs
+    alike get the same object.
     """
-    if isinstance(times, KinTimes):
+    if isinstance(times, ApplicationTimes):
         return BatchSearch.of(
             limits, times.params, placement, optimistic_step_times(times)
         )

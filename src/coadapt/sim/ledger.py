@@ -17,7 +17,7 @@ WHOLE = Fraction(1)
 
 @dataclass(slots=True)
 class _Gpu:
-    """One physical GPU: who is on it with what share, and under which label while it is
+    """One physical GPU: the jobs on it with their shares, and its label while it is
     shared.
     """
 
@@ -26,8 +26,8 @@ class _Gpu:
 
 
 class Ledger:
-    """GPUs per live node, and who is on them. A GPU that is given out beyond itself is
-    an AssertionError.
+    """GPUs per live node, and the jobs on them. A GPU that is given out beyond itself
+    is an AssertionError.
     """
 
     def __init__(self) -> None:

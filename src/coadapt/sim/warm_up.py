@@ -6,7 +6,7 @@ their own.
 # neither its CPU time, nor its decisions' time, nor the memory that a compiler leaves
 # behind. So a rehearsal looks first whether all that a policy needs is on disk. If not,
 # it stops at the first kernel, and processes that end afterwards rehearse in its stead;
-# what they leave on disk is found there by whoever runs the policy.
+# what they leave on disk is found there by the process that runs the policy.
 
 import gc
 import multiprocessing

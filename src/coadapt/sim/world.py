@@ -22,7 +22,7 @@ from coadapt.core.events import (
     TrainingResumed,
 )
 from coadapt.core.instants import next_multiple
-from coadapt.model import Allocation, JobId, KinTimes, Node, NodeId
+from coadapt.model import Allocation, ApplicationTimes, JobId, Node, NodeId
 from coadapt.model.quick_init import maker
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (
@@ -49,8 +49,8 @@ class _Replicas:
     """A generation that is alive: `training` at instant `since`, and the `segment`
     after it at `speed`.
 
-    cancel_change: while those who join prepare, ends that. hung: they stand still, and
-    hold their GPUs.
+    cancel_change: while joining replicas prepare, ends that. hung: they stand still,
+    and hold their GPUs.
     """
 
     generation: int
@@ -119,7 +119,9 @@ class World:
             set()
         )  # the jobs whose changes fail while they are prepared
         # What the answer to a report tells a job.
-        self.kin_times_of: Callable[[JobId], KinTimes | None] = lambda _: None
+        self.application_times_of: Callable[[JobId], ApplicationTimes | None] = (
+            lambda _: None
+        )
         self._clock = clock
         self._oracle = oracle
         self._jobs = {
@@ -274,7 +276,7 @@ class World:
     def _prepare(
         self, job: _Job, replicas: _Replicas, command: Rescale, post: Post
     ) -> None:
-        """Hold the GPUs of both allocations until those who join are ready, or fail
+        """Hold the GPUs of both allocations until joining replicas are ready, or fail
         halfway.
         """
         prepare_s = self.config.prepare_s
@@ -342,7 +344,7 @@ class World:
             command.spec,
             self._setting(command.job, allocation),
             command.batch,
-        ).told(self.kin_times_of(command.job))
+        ).told(self.application_times_of(command.job))
         job.replicas = _Replicas(
             generation=command.generation,
             assigned=assigned,
@@ -599,5 +601,7 @@ class World:
                     report=told,
                 )
             )
-            replicas.assigned = replicas.assigned.told(self.kin_times_of(job.trace.id))
+            replicas.assigned = replicas.assigned.told(
+                self.application_times_of(job.trace.id)
+            )
         self._ahead.until = None

@@ -34,6 +34,7 @@ from coadapt.model.contract_env import (
     ENV_GPU_TYPE,
     ENV_JOB,
     ENV_JOINING,
+    ENV_LAST_REPORT_S,
     ENV_LISTENERS_DIR,
     ENV_NODE_ADDRESS,
     ENV_PARAMS,
@@ -57,9 +58,10 @@ ENV_CHECK_DIR = "COADAPT_CHECK_DIR"
 
 CHECKPOINT_EVERY_S = 30.0
 TORCHRUN_MARK = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its workers
+LAST_REPORT_S = 3.0
 REPORT_EVERY_S = 30.0  # Pollux's agents refit and report at this period
 STOP_TIMEOUT_S = 25.0  # below the 30 s after which an executor kills
-# A replica that skipped a backward may wait for others who wait for that. Where all
+# A replica that skipped a backward may wait for others that wait for it. Where all
 # skipped it, one may be busy with something else: an evaluation of its own.
 SKIPPED_WAIT_S = 60.0
 
@@ -135,13 +137,15 @@ class Job:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """Periods and limits in seconds. skipped_wait_s: for other replicas, after a step
-    without a backward, or a loop that was left early.
+    without a backward, or a loop that was left early. last_report_s: for a scheduler
+    that is away when the script has ended.
     """
 
     checkpoint_every_s: float = CHECKPOINT_EVERY_S
     report_every_s: float = REPORT_EVERY_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     skipped_wait_s: float = SKIPPED_WAIT_S
+    last_report_s: float = LAST_REPORT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +350,7 @@ def _times(options: Options, environ: Mapping[str, str]) -> Times:
         stop_timeout_s=_seconds(
             options.get("stop_timeout_s"), environ, ENV_STOP_TIMEOUT_S, STOP_TIMEOUT_S
         ),
+        last_report_s=_seconds(None, environ, ENV_LAST_REPORT_S, LAST_REPORT_S),
     )
 
 

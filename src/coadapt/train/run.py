@@ -233,7 +233,7 @@ class Run:
             how=how,
         )
         pair = replace(pair, name=name)
-        # Whoever says how it is to be measured uses it.
+        # A script that says how the noise is measured uses it.
         self._session.noise_wanted = self._session.noise_wanted or "noise" in how
         trained.add(pair)
         self._rescaler.pairs.append(pair)
@@ -773,9 +773,10 @@ class Run:
             if config.job.url
             else None
         )
-        return Telemetry(
-            self._session, Reporter(channel, config.place.generation), num_epochs, cost
+        reporter = Reporter(
+            channel, config.place.generation, config.times.last_report_s
         )
+        return Telemetry(self._session, reporter, num_epochs, cost)
 
     def _last_pause(self) -> Pause:
         return self._rescaler.pause or Pause()

@@ -1,5 +1,5 @@
-"""What the parts of one training process share: who takes part, where training stands,
-what is running.
+"""What the parts of one training process share: its group, its progress, and what is
+running.
 """
 
 import logging

@@ -58,6 +58,9 @@ class StepLoop:
         self._pace = Pace()
         self._coming: BatchConfig | None = None  # agreed on, not in force yet
         self._num_noted = 0
+        self._steps_before = 0  # of the optimisers, as the present pass began
+        # The last step of `coadapt check` ended with the loop that was left.
+        self._over = False
         # (step, samples until then) of the step whose norms were measured last, and of
         # the one whose norms were posted last. The consensus on them comes some steps
         # later, and how many depends on the clock.
@@ -86,6 +89,7 @@ class StepLoop:
                 used=self._session.uses_noise,
             ) and not (compares and self._session.halved)
             self._pace.measuring = measure
+        self._steps_before = self.trained.num_steps
         self.trained.begin_pass(first=current.first, measure=measure)
         self._saver.draws.begin_pass(current)
         self.trained.body_begins()
@@ -101,25 +105,11 @@ class StepLoop:
         the next.
         """
         session = self._session
-        current = self._session.current
+        current = session.current
         assert current is not None
-        self.trained.body_ended()
-        self._saver.draws.end_pass()
-        full = current.step_samples == session.data.batch.total
-        if self.timer.started:
-            self.timer.end(session.group.placement, current.num_samples, count=full)
-        self._rescaler.stepped()
-        self._saver.last_step_at = time.time()
         step = session.progress.step
-        self._book(current.step_samples)
-        if self._pace.measuring:
-            self._measured = (session.progress.step, session.progress.samples)
-        if self.telemetry is not None:
-            self.telemetry.end_step()
-        if self.trained.end_step():
+        if self._finish(current):
             self._rescaler.stop()
-        if session.data.limits.schedule is not None:
-            self._follow_schedule()
         batch = self.branches.stepped()
         if batch is not None:
             self._change_batch(batch)
@@ -141,6 +131,42 @@ class StepLoop:
             return
         batch = self._decide() if step % MEASURE_PERIOD == 0 else None
         self._post(norms, save=self._saver.due(), batch=batch)
+
+    def has_stepped(self) -> bool:
+        """Return whether an optimiser has stepped in the present pass."""
+        return self.trained.num_steps > self._steps_before
+
+    def leave_step(self) -> None:
+        """The script left the loop over the loader (`break`, `itertools.islice`) after
+        the optimiser's step. Book the step; replicas settle the rest as the epoch ends.
+
+        Nothing is exchanged here: this may be called while an error unwinds.
+        """
+        current = self._session.current
+        assert current is not None
+        self._over = self._finish(current)
+
+    def _finish(self, current: Pass) -> bool:
+        """Book the step that ends with this pass. Return whether training is to stop
+        here, on all replicas alike.
+        """
+        session = self._session
+        self.trained.body_ended()
+        self._saver.draws.end_pass()
+        full = current.step_samples == session.data.batch.total
+        if self.timer.started:
+            self.timer.end(session.group.placement, current.num_samples, count=full)
+        self._rescaler.stepped()
+        self._saver.last_step_at = time.time()
+        self._book(current.step_samples)
+        if self._pace.measuring:
+            self._measured = (session.progress.step, session.progress.samples)
+        if self.telemetry is not None:
+            self.telemetry.end_step()
+        over = self.trained.end_step()
+        if session.data.limits.schedule is not None and not over:
+            self._follow_schedule()
+        return over
 
     def end_training(self) -> None:
         """No step follows: say which batches there were, where they changed."""
@@ -164,6 +190,8 @@ class StepLoop:
         """
         if self.telemetry is not None:
             self.telemetry.break_off()
+        if self._over:
+            self._rescaler.stop()
         self.branches.undo(position=False)
         agreed = self._consensus.collect(left=left)
         self._apply(None if agreed is None else replace(agreed, rescale=0.0))

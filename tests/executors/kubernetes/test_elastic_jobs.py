@@ -14,7 +14,12 @@ pytest.importorskip("kubernetes")
 from coadapt.cli.client import Client
 from coadapt.cli.cluster.elastic_jobs import Mirror
 from coadapt.executors.kubernetes.api import ApiError, JsonObject, KubeApi
-from coadapt.executors.kubernetes.elastic_jobs import Standing, resources_path, status
+from coadapt.executors.kubernetes.elastic_jobs import (
+    EDITED,
+    Standing,
+    resources_path,
+    status,
+)
 from tests.cli.live_cluster import LiveCluster
 from tests.contracts.executor_contract import SLOTS_PER_NODE, until
 from tests.executors.kubernetes.control_plane import SCHEDULER
@@ -89,6 +94,26 @@ def test_a_condition_turns_only_when_its_truth_does() -> None:
     )
     turned = {each["type"]: each["lastTransitionTime"] for each in second["conditions"]}
     assert turned == {"Submitted": NOW, "Running": LATER, "Finished": NOW}
+
+
+@pytest.mark.parametrize("state", ["pending", "rescaling", "succeeded"])
+def test_an_edit_of_the_spec_is_told_while_the_job_lives(state: str) -> None:
+    """kueue#13646: two owners of the size. Here the scheduler alone decides on it."""
+    found = elastic_job("a", "x", gpus="1..2")
+    standing = Standing(job="a-1", picture={"state": state, "num_gpus": 2})
+    first = status(found, standing, NOW)
+    assert first["submittedGeneration"] == 1
+    edited = {
+        **elastic_job("a", "x", gpus="1..4"),
+        "metadata": {"name": "a", "generation": 2},
+        "status": first,
+    }
+    second = status(edited, standing, LATER)
+    assert (EDITED in second["reason"]) == (state != "succeeded")
+    assert second["replicas"] == first["replicas"]
+    assert (second["observedGeneration"], second["submittedGeneration"]) == (2, 1)
+    # The job of an object that an earlier version submitted is that of its spec.
+    assert EDITED not in status({**edited, "status": {}}, standing, LATER)["reason"]
 
 
 @pytest.fixture

@@ -88,3 +88,23 @@ def test_kills_of_long_ago_are_not_the_cause(monkeypatch: pytest.MonkeyPatch) ->
     watch.note()
     watch.note()
     assert watch.cause() == ""
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        (OomKills(group=3, machine=10), ""),
+        (OomKills(group=4, machine=10), "killed a process of its control group"),
+        (OomKills(group=None, machine=11), "killed 2 processes on this machine"),
+        (OomKills(group=None, machine=9), ""),
+        (OomKills(group=None, machine=None), ""),
+    ],
+)
+def test_a_job_that_succeeded_beside_killed_processes_says_so(
+    monkeypatch: pytest.MonkeyPatch, later: OomKills, told: str
+) -> None:
+    watch = OomWatch(_first=OomKills(group=3, machine=9))
+    monkeypatch.setattr(oom_kills, "read_kills", lambda: later)
+    said = watch.meanwhile()
+    assert told in said
+    assert bool(said) == bool(told)

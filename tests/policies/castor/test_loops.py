@@ -15,7 +15,7 @@ from coadapt.policies.castor.guarantees import ANY_TYPE, Reservations
 from coadapt.policies.castor.job_values import Aims, Outlook, Values, gpu_curves
 from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, choose, earnings
 from coadapt.policies.castor.situation import ROUND_S, Situation
-from coadapt.policies.predictors.noise_growth import Stretches
+from coadapt.policies.predictors.noise_growth import LaterPhases
 from coadapt.policies.predictors.prediction_intervals import Predictions
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
 from coadapt.policies.solvers.knapsack import WAIT, prove, solve
@@ -112,13 +112,13 @@ def test_shares_are_the_most_within_an_equal_part_else_the_least_in_turns(
 
 
 @seeds
-def test_a_fair_share_lasts_until_all_stretches_are_done(seed: int) -> None:
+def test_a_fair_share_lasts_until_all_phases_are_done(seed: int) -> None:
     rng = np.random.default_rng(seed)
     first = drawn(seed)
     now = drawn(seed + 100)
     job_L = np.array([0, 1, 1, 2])
     parts_L = rng.uniform(0.05, 0.45, 4)
-    later = Stretches(
+    later = LaterPhases(
         job_L, parts_L * first.left_J[job_L], np.ones(4), np.array([0, 1, 3, 4, 4])
     )
     cut = replace(first, later=later, later_LC=now.goodput_JC[[0, 1, 0, 2]])

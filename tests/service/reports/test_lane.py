@@ -13,14 +13,14 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from coadapt.core.events import Event, TrainingReported
-from coadapt.model import KinTimes, Placement, ThroughputParams, TimedStep
+from coadapt.model import ApplicationTimes, Placement, ThroughputParams, TimedStep
 from coadapt.model.errors import StoreError
 from coadapt.runtime.memory_store import MemoryStore
 from coadapt.service.app import api_routes
 from coadapt.service.live_loop import EventRefusedError, LiveLoop, OverloadedError
 from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.lane import BODY_BYTES_MAX, ReportLane
-from coadapt.train.report.reporter import told_of_kin
+from coadapt.train.report.reporter import times_in_answer
 from tests.service.fuzz import REPORT, Fuzzer
 from tests.service.in_process import TOKEN, InProcess, until
 from tests.service.reports.test_reading import JOB
@@ -206,10 +206,10 @@ def test_lane_and_route_answer_equally_and_make_equal_events(ways: Ways) -> None
     )
 
 
-def test_both_ways_tell_what_the_last_plan_knows_of_kin(
+def test_both_ways_tell_what_the_last_plan_knows_of_its_application(
     ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kin = KinTimes(
+    shared = ApplicationTimes(
         gpu_type="Größe",
         placement=Placement((2, 1)),
         params=ThroughputParams(alpha_c=0.1, beta_c=0.01),
@@ -219,19 +219,21 @@ def test_both_ways_tell_what_the_last_plan_knows_of_kin(
         ),
     )
     monkeypatch.setattr(
-        LiveLoop, "kin_times_of", lambda _, job: kin if job == ways.job else None
+        LiveLoop,
+        "application_times_of",
+        lambda _, job: shared if job == ways.job else None,
     )
     body = json.dumps(REPORT).encode()
     asked = (f"/v1/jobs/{ways.job}/reports", headers_of(body), body)
     status, _, text = by_lane = ways.ask(ways.lane, *asked)
     assert by_lane == ways.ask(ways.routes, *asked)
     assert status == 202
-    assert told_of_kin(text) == kin
+    assert times_in_answer(text) == shared
     body = json.dumps({"generation": 1, "rescale_s": 2.0}).encode()
     rescaled = ways.ask(
         ways.routes, f"/v1/jobs/{ways.job}/rescaled", headers_of(body), body
     )
-    assert told_of_kin(rescaled[2]) == kin
+    assert times_in_answer(rescaled[2]) == shared
 
 
 @pytest.mark.parametrize(

@@ -227,3 +227,23 @@ def test_the_example(
     runpy.run_path(str(script), run_name="__main__")
     assert re.search(r"^epoch 1: loss 0\.0\d+$", capsys.readouterr().out, re.MULTILINE)
     assert read("tensorboard", tmp_path)["loss"] == list(range(100))
+
+
+@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
+def test_a_run_of_wandb_that_the_script_began_itself_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wandb#9449: its init returned the script's run, and our end finished that."""
+    import wandb as library
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    place = {"mode": "offline", "project": "project", "dir": str(tmp_path)}
+    own = library.init(**place)  # type: ignore[arg-type]  # plain options
+    sink = wandb.WandbSink(dict(place))
+    assert sink.open("abcd1234") == "abcd1234"
+    sink.write(1, 8.0, {"loss": 1.0})
+    sink.close()
+    own.log({"mine": 1.0})
+    own.finish()
+    folders = sorted(path.name for path in (tmp_path / "wandb").glob("offline-run-*"))
+    assert {name.rpartition("-")[2] for name in folders} == {"abcd1234", own.id}

@@ -20,11 +20,11 @@ from torch.utils.data import TensorDataset
 from coadapt.goodput.profile import ProfileBuilder
 from coadapt.goodput.throughput import step_time
 from coadapt.model import (
+    ApplicationTimes,
     BatchConfig,
     BatchLimits,
     GradStats,
     JobSpec,
-    KinTimes,
     Placement,
     ReplicaLimits,
     RescaleContract,
@@ -43,7 +43,7 @@ from coadapt.train.batch.tuning import (
 )
 from coadapt.train.env import Job, Place, Times, TrainConfig
 from coadapt.train.report import reporter as module
-from coadapt.train.report.reporter import HttpChannel, Reporter, told_of_kin
+from coadapt.train.report.reporter import HttpChannel, Reporter, times_in_answer
 from coadapt.train.run import Run
 
 pytestmark = pytest.mark.train
@@ -209,16 +209,18 @@ def test_a_run_reports_to_its_scheduler() -> None:
     } == {"cpu": 1}
 
 
-def kin_times(placement: Placement = Placement((2,))) -> KinTimes:  # noqa: B008  # a frozen value
-    """Kin of `snapshot` whose steps of 128 samples per replica took three times as long
-    as one would think.
+def application_times(
+    placement: Placement = Placement((2,)),  # noqa: B008  # a frozen value
+) -> ApplicationTimes:
+    """Return step times by which steps of 128 samples per replica took three times as
+    long as one would think.
     """
     params = ThroughputParams(alpha_c=0.05, beta_c=0.001, alpha_r=0.03)
     steps = [
         (atomic, float(step_time(params, Placement((2,)), atomic)))
         for atomic in (32, 64, 80, 128)
     ]
-    return KinTimes(
+    return ApplicationTimes(
         gpu_type="cpu",
         placement=placement,
         params=params,
@@ -239,22 +241,22 @@ def choosing() -> RunSnapshot:
     return replace(snapshot(), tunes=True, grad=grad, cautious=grad)
 
 
-def chosen(kin: KinTimes | None) -> BatchConfig | None:
-    return choose_batch(choosing(), kin)
+def chosen(shared: ApplicationTimes | None) -> BatchConfig | None:
+    return choose_batch(choosing(), shared)
 
 
-def test_a_batch_is_chosen_by_what_kin_timed_on_that_shape() -> None:
+def test_a_batch_is_chosen_by_what_other_jobs_timed_on_that_shape() -> None:
     own = chosen(None)
     assert own is not None
     assert own.atomic == 128
-    assert chosen(kin_times()) is None
-    assert chosen(kin_times(Placement((1, 1)))) == own
+    assert chosen(application_times()) is None
+    assert chosen(application_times(Placement((1, 1)))) == own
 
 
-def test_the_answer_to_any_message_tells_of_kin() -> None:
+def test_the_answer_to_any_message_tells_of_its_application() -> None:
     with serving() as scheduler:
         scheduler.answer = json.dumps(
-            {"id": "job", "kin_times": to_json(kin_times())}
+            {"id": "job", "application_times": to_json(application_times())}
         ).encode()
         reporter = Reporter(HttpChannel(scheduler.url, "", "job"), generation=1)
         reporter.offer(1.5)
@@ -263,7 +265,7 @@ def test_the_answer_to_any_message_tells_of_kin() -> None:
         scheduler.wait("reports")
         found = reporter.better_batch(choosing()).result()
         reporter.close()
-    assert found == chosen(kin_times())
+    assert found == chosen(application_times())
 
 
 @pytest.mark.parametrize(
@@ -275,12 +277,12 @@ def test_the_answer_to_any_message_tells_of_kin() -> None:
         b"7",
         b"\xff",
         b"{}",
-        b'{"kin_times": null}',
-        b'{"kin_times": {"steps": 3}}',
+        b'{"application_times": null}',
+        b'{"application_times": {"steps": 3}}',
     ],
 )
 def test_an_answer_that_is_not_understood_tells_nothing(answer: bytes) -> None:
-    assert told_of_kin(answer) is None
+    assert times_in_answer(answer) is None
 
 
 def test_offering_never_blocks_and_drops_the_oldest() -> None:
@@ -327,7 +329,7 @@ def test_a_passing_failure_is_retried_and_a_refusal_is_not(
         scheduler.wait("reports", 2)
         reporter.close()
         assert len(scheduler.got) == 5
-    assert caplog.text.count("not delivered to the scheduler") == 1
+    assert caplog.text.count("could not be sent to the scheduler") == 1
 
 
 def test_what_a_change_cost_is_told_once_the_scheduler_is_back(
@@ -359,8 +361,25 @@ def test_a_scheduler_that_is_gone_is_mentioned_once(
         for _ in range(3):
             reporter.offer(1.0)
         reporter.close()
-    assert caplog.text.count("not delivered to the scheduler") == 1
+    assert caplog.text.count("could not be sent to the scheduler") == 1
     assert "training continues" in caplog.text
+
+
+def test_the_last_report_waits_for_a_scheduler_that_is_away() -> None:
+    with serving() as scheduler:
+        scheduler.status = 503
+        channel = HttpChannel(scheduler.url, "", "job")
+        reporter = Reporter(channel, generation=1, last_report_s=60.0)
+        reporter.offer(snapshot(7.0))
+        closing = threading.Thread(target=reporter.close)
+        closing.start()
+        closing.join(5.0)
+        assert closing.is_alive()  # three attempts take 1.5 s
+        scheduler.status = 200
+        closing.join(30.0)
+        assert not closing.is_alive()
+        bodies = scheduler.wait("reports", 4)
+    assert from_json(TrainingReport, bodies[-1]["report"]).progress == 7.0
 
 
 def test_a_snapshot_that_cannot_be_judged_ends_no_reporting(

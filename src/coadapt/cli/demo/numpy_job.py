@@ -8,8 +8,8 @@ It speaks the protocol that any trainer may speak: environment in, reports out.
 #
 # Two waits imitate a cluster: the data come from a store that delivers so many samples
 # a second to each replica, and gradients cross a link that takes its time for each
-# further replica. So replicas that share the cores of one small machine
-# are faster together, as on machines of their own, and how much depends on the job.
+# further replica. So replicas that share the cores of one small machine are faster
+# together, as on machines of their own, and how much depends on the job.
 
 import argparse
 import json

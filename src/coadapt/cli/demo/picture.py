@@ -64,12 +64,18 @@ def _row(run: JobRun, top: float, scale: float, colour: str) -> list[str]:
 def _axis(end_s: float, scale: float, top: float) -> list[str]:
     parts = []
     for at_s in range(0, int(end_s) + 1, 10):
-        parts.append(_text(LEFT + at_s * scale, top + 12, f"{at_s} s"))
+        x = LEFT + at_s * scale
+        parts.append(_text(x, top + 12, f"{at_s} s", anchor="middle"))
     parts.append(
         _text(LEFT, top + 28, "height of a bar: GPUs held, 1 to 4; line: the job waits")
     )
     return parts
 
 
-def _text(x: float, y: float, text: str, weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}">{escape(text)}</text>'
+def _text(
+    x: float, y: float, text: str, *, weight: str = "normal", anchor: str = "start"
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}" '
+        f'text-anchor="{anchor}">{escape(text)}</text>'
+    )

@@ -49,7 +49,7 @@ def check(
     ]
     flags = [*map(str, [*options, "--timeout", timeout]), *(["--json"] if json else [])]
     # The command line does without torch, and imports nothing of coadapt.train. The
-    # check takes its place, so that whoever ends the verb ends the check.
+    # check takes its place, so that a signal that ends the verb ends the check.
     os.execv(
         sys.executable,
         [sys.executable, "-m", "coadapt.train.check", *flags, *context.args],

@@ -1,1 +1,1 @@
-"""Verbs for whoever studies schedulers: no running scheduler is needed."""
+"""Verbs for the study of schedulers: no running scheduler is needed."""

@@ -161,7 +161,6 @@ def compare(
         )
     cases = []
     for sizer_name, market in markets.items():
-        check_cluster(sources.values(), market.largest, skip_too_large=skip_too_large)
         cases += _cases(
             sources,
             policies,
@@ -172,18 +171,13 @@ def compare(
             skips_too_large=skip_too_large,
             published="",
         )
-    for trace, source in sources.items():
-        if markets:
-            break
+    for trace, source in sources.items() if not markets else ():
         published = formats.get(trace, "")
         usual = terms_of(published).cluster if published else "16x4"
-        nodes = _clusters(cluster or [usual])
-        for each in nodes.values():
-            check_cluster([source], each, skip_too_large=skip_too_large)
         cases += _cases(
             {trace: source},
             policies,
-            nodes,
+            _clusters(cluster or [usual]),
             seeds,
             config,
             skips_too_large=skip_too_large,
@@ -283,9 +277,14 @@ def _cases(
     skips_too_large: bool,
     published: str,
 ) -> list["Case"]:
+    """Return the cases of these policies on these clusters. Raises InputError for a
+    job that fits into none of them, if such jobs are not to be skipped.
+    """
     from coadapt.sim.comparison.case import Case
     from coadapt.sim.sweep import Run
 
+    for nodes in clusters.values():
+        check_cluster(sources.values(), nodes, skip_too_large=skips_too_large)
     cases = [
         Case(
             run=Run(

@@ -172,8 +172,7 @@ def simulate(
     if len(played) < len(runs):
         typer.echo(
             f"note: {len(runs) - len(played)} of {len(runs)} runs do not depend on "
-            f"their seed "
-            "and are copies of that of seed 0, which is played once",
+            "their seed; they are copies of the run with seed 0, which is played once",
             err=True,
         )
     with stdout_kept():
@@ -186,14 +185,20 @@ def simulate(
     results = [found[run] if run in found else _copy(found, run) for run in runs]
     if markets:
         results = [_named_by_sizer(result) for result in results]
+    _print_results(results, as_json=as_json, costs=bool(markets))
+    if policy is None:
+        typer.echo(QUICK_NOTE, err=True)
+
+
+def _print_results(
+    results: Sequence["RunResult"], *, as_json: bool, costs: bool
+) -> None:
     if as_json:
         typer.echo(json.dumps({"results": [entry(result) for result in results]}))
-    elif markets:
+    elif costs:
         print_costs([_cost_row(result) for result in results if not result.seed])
     else:
         _print_tables(results)
-    if policy is None:
-        typer.echo(QUICK_NOTE, err=True)
 
 
 def _named_by_sizer(result: "RunResult") -> "RunResult":

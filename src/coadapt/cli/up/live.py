@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 import typer
@@ -42,6 +43,7 @@ from coadapt.runtime.journal import Journal
 from coadapt.runtime.ports import LiveExecutor
 from coadapt.runtime.process_solver import ProcessSolver
 from coadapt.runtime.retention import Keep, Retention
+from coadapt.runtime.runtime import Observer
 from coadapt.runtime.upkeep.journal_retry import JournalRetry
 from coadapt.runtime.upkeep.journal_upgrade import upgrade
 from coadapt.runtime.wall_clock import WallClock
@@ -53,6 +55,8 @@ from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.server import http_server
+from coadapt.service.studies.driver import STORAGE, Studies
+from coadapt.service.studies.figures import TrialFigures
 
 DEFAULT_PORT = 8471
 OTHER_PORT = (
@@ -87,6 +91,35 @@ class LiveSettings:
     host: str
     port: int | None
     keep: Keep
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What the scheduler keeps on disk. retry: what tries the journal again while it
+    cannot be written; writer: what writes the index.
+    """
+
+    retry: JournalRetry
+    journal: Journal
+    index: JobIndex
+    writer: IndexWriter
+    retention: Retention
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """What people's questions are answered from."""
+
+    change_log: ChangeLog
+    tally: Tally
+    decisions: DecisionLog
+    latencies: Latencies
+    trial_figures: TrialFigures
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Return those that watch the loop's events."""
+        return (self.change_log, self.tally, self.decisions, self.trial_figures)
 
 
 def serve(settings: LiveSettings) -> None:
@@ -130,6 +163,68 @@ def _live(
     demand = Demand()
     executor = connect(_host(settings, credentials, url, clock, demand))
     solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
+    books = _open_books(state_dir, executor)
+    views = _open_views(state_dir, books)
+    store = BackgroundSnapshots(books.journal, views.latencies.commit)
+    reserve = DiskReserve(state_dir.files_with_room())
+    reserve.look()
+    loop = LiveLoop(
+        Scheduler(state_dir.first_config()),
+        clock=clock,
+        executor=executor,
+        store=store,
+        solver=solver,
+        observers=(books.writer, *views.observers),
+        restored=books.writer.restored,
+        waited=views.latencies.lag,
+    )
+    loop.watch_trouble(books.retry.trouble)
+    demand.loop = loop
+    _recover(settings, loop, executor, books)
+    housekeeping = Housekeeping(
+        partial(books.retention.steps, settings.keep), clock.now
+    )
+    service = _service(settings, credentials, loop, executor, books=books, views=views)
+    studies = service.studies
+    assert studies is not None
+    server = http_server(service)
+    _come_up(settings, url, loop, views)
+    parts: dict[str, Callable[[], None]] = {
+        "loop": loop.run,
+        "executor": partial(executor.run, loop.post),
+        "solver": solver.run,
+        "disk": reserve.run,
+        "housekeeping": housekeeping.run,
+        "studies": studies.run,
+        "http": partial(server.run, sockets=sockets),
+    }
+    ends = [
+        part.close
+        for part in (
+            studies,
+            loop,
+            books.retry,
+            executor,
+            solver,
+            reserve,
+            housekeeping,
+        )
+    ]
+
+    def close() -> None:
+        server.should_exit = True
+        call_all(ends)
+
+    broken = run_parts(parts, close)
+    closes = [books.index.close, store.close, books.journal.close, reserve.release]
+    return close_files(closes) or broken
+
+
+def _open_books(state_dir: StateDir, executor: LiveExecutor) -> Books:
+    """Open the journal, of an earlier version too, and the index of jobs.
+
+    Raises InputError if the journal is lost while its replicas run.
+    """
     if (kept := upgrade(state_dir.journal)) is not None:
         logger.warning(
             "the journal was converted from an earlier version; the old file "
@@ -138,78 +233,65 @@ def _live(
         )
     retry = JournalRetry()
     journal = Journal.at_path(state_dir.journal, retry)
-    _check_not_lost(journal, executor)
+    _check_not_lost(journal, executor, state_dir.replaced_journals())
     index = _open_index(state_dir, journal)
-    first_config = state_dir.first_config()
-    writer = IndexWriter(index, journal.whole, first_config)
-    change_log = ChangeLog()
-    tally = Tally()
-    decisions = DecisionLog()
-    latencies = Latencies(tally.registry)
-    latencies.watch_journal(state_dir.journal)
-    latencies.watch_trouble(retry.seconds)
-    store = BackgroundSnapshots(journal, latencies.commit)
-    reserve = DiskReserve(state_dir.files_with_room())
-    reserve.look()
-    loop = LiveLoop(
-        Scheduler(first_config),
-        clock=clock,
-        executor=executor,
-        store=store,
-        solver=solver,
-        observers=(writer, change_log, tally, decisions),
-        restored=writer.restored,
-        waited=latencies.lag,
-    )
-    loop.watch_trouble(retry.trouble)
-    demand.loop = loop
-    writer.number = loop.num_events
+    writer = IndexWriter(index, journal.whole, state_dir.first_config())
+    retention = Retention(index, journal, StateDirFiles(state_dir.path))
+    return Books(retry, journal, index, writer, retention)
+
+
+def _recover(
+    settings: LiveSettings, loop: LiveLoop, executor: LiveExecutor, books: Books
+) -> None:
+    """Bring the state of the last run back, and end replicas that it knows nothing
+    of.
+    """
+    books.writer.number = loop.num_events
     spare_readers()
     loop.recover(settings.config, executor.announce)
     spare_readers()
     _stop_strangers(executor, loop)
-    retention = Retention(index, journal, StateDirFiles(state_dir.path))
-    housekeeping = Housekeeping(partial(retention.steps, settings.keep), clock.now)
-    service = Service(
+
+
+def _open_views(state_dir: StateDir, books: Books) -> Views:
+    tally = Tally()
+    latencies = Latencies(tally.registry)
+    latencies.watch_journal(state_dir.journal)
+    latencies.watch_trouble(books.retry.seconds)
+    return Views(ChangeLog(), tally, DecisionLog(), latencies, TrialFigures())
+
+
+def _service(
+    settings: LiveSettings,
+    credentials: Credentials,
+    loop: LiveLoop,
+    executor: LiveExecutor,
+    *,
+    books: Books,
+    views: Views,
+) -> Service:
+    return Service(
         loop=loop,
-        index=index,
+        index=books.index,
         read_log=executor.log,
         policy=settings.policy,
-        retention=retention,
-        tally=tally,
-        latencies=latencies,
+        retention=books.retention,
+        tally=views.tally,
+        latencies=views.latencies,
         credentials=credentials,
         to_come=lambda: executor.to_come,
         shares_disk=executor.shares_disk,
         engine_trouble=lambda: executor.trouble,
         nodes=executor,
-        decisions=decisions,
+        decisions=views.decisions,
+        studies=Studies(
+            loop,
+            books.index,
+            views.trial_figures,
+            settings.state_dir.path / STORAGE,
+            StateDirFiles(settings.state_dir.path).remove_checkpoints,
+        ),
     )
-    server = http_server(service)
-    _come_up(settings, url, loop)
-    change_log.speak()
-    loop.read(tally.begin)
-    parts: dict[str, Callable[[], None]] = {
-        "loop": loop.run,
-        "executor": partial(executor.run, loop.post),
-        "solver": solver.run,
-        "disk": reserve.run,
-        "housekeeping": housekeeping.run,
-        "http": partial(server.run, sockets=sockets),
-    }
-
-    def close() -> None:
-        server.should_exit = True
-        call_all(
-            [
-                part.close
-                for part in (loop, retry, executor, solver, reserve, housekeeping)
-            ]
-        )
-
-    broken = run_parts(parts, close)
-    closes = [index.close, store.close, journal.close, reserve.release]
-    return close_files(closes) or broken
 
 
 def close_files(closes: Sequence[Callable[[], None]]) -> bool:
@@ -293,12 +375,14 @@ def _open_index(state_dir: StateDir, journal: Journal) -> JobIndex:
     return index
 
 
-def _come_up(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
+def _come_up(settings: LiveSettings, url: str, loop: LiveLoop, views: Views) -> None:
     """Write where the scheduler answers, for the verbs and for the next run; print the
-    banner.
+    banner. What happens from now on is told and counted.
     """
     settings.state_dir.write_connection(url, settings.policy)
     _print_banner(settings, url, loop)
+    views.change_log.speak()
+    loop.read(views.tally.begin)
 
 
 def _url(server_socket: socket.socket) -> str:
@@ -414,10 +498,19 @@ def listening(host: str, ports: Sequence[int]) -> Iterator[socket.socket]:
         yield server_socket
 
 
-def _check_not_lost(journal: Journal, executor: LiveExecutor) -> None:
+def _check_not_lost(
+    journal: Journal, executor: LiveExecutor, replaced: Sequence[Path]
+) -> None:
     """Raise StoreError if jobs run here but the journal is empty: a new one would have
-    them all stopped.
+    them all stopped. Also if a restore put one aside (`replaced`) and broke off.
     """
+    if replaced and journal.last_number == 0:
+        journal.close()
+        raise StoreError(
+            f"the journal is empty, and {replaced[-1]} was put aside: a restore broke "
+            f"off; repeat it with: coadapt restore FILE (to begin anew, move that "
+            f"file away)"
+        )
     running = [job for job, _ in executor.adopted()]
     if running and journal.last_number == 0:
         named = ", ".join(running[:JOBS_NAMED]) + (

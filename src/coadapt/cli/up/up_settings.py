@@ -129,7 +129,7 @@ def _check(settings: UpSettings, named: Callable[[str], str]) -> None:
     host = settings.host
     loopback = host in ("localhost", "::1") or host.startswith("127.")
     if not loopback and not settings.expose:
-        # Whoever holds the token runs commands as this user, and the token would cross
+        # A holder of the token runs commands as this user, and the token would cross
         # the network in clear.
         raise InputError(
             named("host"),

@@ -76,18 +76,20 @@ def restore(
     from coadapt.executors.processes.records.taking_over import take_over_layout
     from coadapt.runtime.upkeep.journal_upgrade import upgrade
 
-    directory = _prepared(state)
+    directory = find_state_dir(state)
     if not file.is_file():
         raise InputError("FILE", str(file), "a file that `coadapt backup` wrote")
     kept: Path | None = None
+    directory.prepare()  # perhaps a new machine's
     with directory.locked():
         if not anyway:
             _check_needed(directory, file)
         beside = beside_of(directory.journal)
         try:
             _copy(file, beside)
+            _check_version(beside, file)
             upgrade(beside)
-            _check_sound(beside)
+            _check_sound(beside, of=file)
             ends = ends_on_disk(directory.journal, directory.index)
             take_over_layout(directory.path)
             found = compare(state_of(beside), ends, directory.path)
@@ -140,25 +142,38 @@ def _copy(source: Path, target: Path) -> None:
         raise StoreError(f"{source} cannot be copied to {target}: {error}") from None
 
 
-def _check_sound(path: Path) -> int:
-    """Return the number of events at `path`. Raises StoreError where something of it is
-    harmed.
+def _check_version(path: Path, of: Path) -> int:
+    """Return the version of the journal at `path`, a copy of the file `of`. Raises
+    StoreError where it is none, or a later one than this Coadapt's.
     """
-    from coadapt.runtime.journal_check import judge, read_all
     from coadapt.runtime.upkeep.journal_upgrade import schema_of
     from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 
     version = schema_of(path)
-    if version is None or version > SCHEMA_VERSION:
+    if version is None:
+        raise StoreError(f"{of} is not a journal of Coadapt")
+    if version > SCHEMA_VERSION:
         raise StoreError(
-            f"{path} is not a journal that this version of Coadapt can read"
+            f"{of} is of version {version}, this Coadapt's is {SCHEMA_VERSION}: a "
+            f"later Coadapt wrote it; use that one"
         )
-    if version < SCHEMA_VERSION:
+    return version
+
+
+def _check_sound(path: Path, of: Path | None = None) -> int:
+    """Return the number of events at `path`, which is a copy of `of` where that is
+    given. Raises StoreError where something of it is damaged.
+    """
+    from coadapt.runtime.journal_check import judge, read_all
+    from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
+
+    called = of or path
+    if _check_version(path, called) < SCHEMA_VERSION:
         return _count(path)
     found = read_all(path)
     findings = judge(found).findings()
     if findings:
-        raise StoreError(f"{path} is damaged: {findings[0]}")
+        raise StoreError(f"{called} is damaged: {findings[0]}")
     return max(found.rows, default=found.anchor[0])
 
 

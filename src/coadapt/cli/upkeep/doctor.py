@@ -21,6 +21,7 @@ from coadapt.cli.state_dir import (
 )
 from coadapt.cli.upkeep.job_dirs_check import look_at_job_dirs
 from coadapt.model import InputError
+from coadapt.model.errors import StoreError
 from coadapt.runtime.upkeep.schema_version import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def doctor(
             _end_jobs(directory)
     sound = _look_at_journal(directory, repair)
     sound = look_at_job_dirs(directory) and sound
+    sound = _look_for_strangers(directory) and sound
     sound = _look_at_scheduler(directory) and sound
     if not (sound and ready):
         raise typer.Exit(EXIT_FAILED)
@@ -162,8 +164,7 @@ def _look_at_journal(directory: StateDir, repair: bool) -> bool:
 
     path = directory.journal
     if not path.exists():
-        typer.echo(f"journal    {path} is not there; `coadapt up` begins a new one")
-        return True
+        return _tell_missing(directory)
     version = schema_of(path)
     if version is not None and version != SCHEMA_VERSION:
         return _tell_version(path, version)
@@ -200,6 +201,50 @@ def _look_at_journal(directory: StateDir, repair: bool) -> bool:
         rewrite(path, found, judgement)
     typer.echo(f"           repaired; {_told_cost(judgement)}")
     return True
+
+
+def _tell_missing(directory: StateDir) -> bool:
+    """Say what a directory without a journal means; return whether nothing was lost."""
+    from coadapt.executors.processes.records.generation_dir import RECORDS
+    from coadapt.executors.processes.records.own_files import names_in
+
+    path = directory.journal
+    jobs = names_in(directory.path / RECORDS)
+    kept = directory.replaced_journals()
+    if not jobs and not kept:
+        typer.echo(f"journal    {path} is not there; `coadapt up` begins a new one")
+        return True
+    typer.echo(
+        f"journal    {path} is not there, but the records of {len(jobs)} jobs are: "
+        f"`coadapt up` would begin a journal that knows none of them"
+    )
+    source = str(kept[-1]) if kept else "FILE"
+    typer.echo(f"           bring back a backup with: coadapt restore {source}")
+    return False
+
+
+def _look_for_strangers(directory: StateDir) -> bool:
+    """Name the jobs that run here and that the journal knows nothing of; return whether
+    there is none.
+    """
+    from coadapt.cli.upkeep.restoring import state_of
+    from coadapt.executors.processes.job_processes import marked_jobs
+    from coadapt.executors.processes.records.generation_dir import JOBS
+
+    running = marked_jobs(directory.path / JOBS)
+    if not running or not directory.journal.exists():
+        return True
+    try:
+        state = state_of(directory.journal)
+    except (StoreError, ValueError):
+        return True  # told above
+    strangers = sorted(set(running) - {*state.jobs, *state.ended})
+    for name in strangers:
+        typer.echo(
+            f"job        {name} runs, and the journal knows nothing of it: `coadapt up` "
+            f"ends it; a later backup may know it (coadapt restore FILE)"
+        )
+    return not strangers
 
 
 def _tell_version(path: Path, version: int) -> bool:

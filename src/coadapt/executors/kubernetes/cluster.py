@@ -153,7 +153,7 @@ class KubernetesCluster:
         """
         while not self._closed:
             time.sleep(LOOK_S)
-            with suppress(ApiError):  # whoever watches the nodes says it
+            with suppress(ApiError):  # the watch of the nodes says it
                 self._look()
 
     def _look(self) -> None:

@@ -172,8 +172,8 @@ def _way_to(api: KubeApi) -> str:
 
 
 def _owner(api: KubeApi, namespace: str, name: str) -> JsonObject:
-    """Return a reference to a small object of this scheduler's: whoever deletes it,
-    deletes all its pods.
+    """Return a reference to a small object of this scheduler's: deleting it deletes all
+    its pods.
     """
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     labels = {**MANAGED_BY, LABEL_SCHEDULER: name}

@@ -14,6 +14,10 @@ FINALIZER = f"{DOMAIN}/cancel-job"
 REFUSED = "Refused"
 TRAINS = ("running", "rescaling")
 ENDED = ("succeeded", "failed", "cancelled")
+EDITED = (
+    "its spec was edited after its job was submitted, which has no effect: delete it and "
+    "create another"
+)
 ENDED_PHASES = (*(state.capitalize() for state in ENDED), REFUSED)
 
 
@@ -61,6 +65,11 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
     reason = standing.refusal or str(
         picture.get("explanation") or picture.get("reason") or phase
     )
+    generation = found["metadata"].get("generation", 1)
+    # Of which spec the job was made. Objects of an earlier version do not say it.
+    submitted = (found.get("status") or {}).get("submittedGeneration", generation)
+    if standing.job and submitted != generation and state not in ENDED:
+        reason = f"{reason}; {EDITED}"
     truths = {
         "Submitted": not standing.refusal,
         "Running": not standing.refusal and state in TRAINS,
@@ -85,8 +94,12 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
         picture, (found.get("status") or {}).get("trainerStatus"), now
     )
     return {
-        "observedGeneration": found["metadata"].get("generation", 1),
-        **({"job": standing.job} if standing.job else {}),
+        "observedGeneration": generation,
+        **(
+            {"job": standing.job, "submittedGeneration": submitted}
+            if standing.job
+            else {}
+        ),
         "phase": phase,
         "replicas": 0 if standing.refusal or state in ENDED else replicas,
         "reason": reason,

@@ -4,11 +4,11 @@ tells the story.
 
 # Which changes become events, and how often.
 #
-# A change of a job is told once, over restarts of whoever tells it: the object's status
-# says up to which event of the journal everything was told, and an event's name follows
-# from what it tells, so that one which was posted just before a crash is found to be
-# there. What a job's user waits for is told at its end, so its end is told whatever
-# went before.
+# A change of a job is told once, over restarts of the scheduler, too: the object's
+# status says up to which event of the journal everything was told, and an event's name
+# follows from what it tells, so that one which was posted just before a crash is found
+# to be there. What a job's user waits for is told at its end, so its end is told
+# whatever went before.
 #
 # A sentence that says the same again is counted up on the event that has it, as
 # Kubernetes' own recorder does. A job that changes all the time gets BURST events at

@@ -11,7 +11,7 @@ one by one.
 # feature gate.
 #
 # What is taken back is not gone at once. Kueue says so (condition Evicted) and waits
-# until whoever runs the Workload lets go of its quota; that is the grace. So: the quota
+# until the owner of the Workload lets go of its quota; that is the grace. So: the quota
 # of everybody is lowered, the next plan shrinks jobs in place, their pods end, and only
 # when neither the plan nor a pod holds more than what stays, the Workload is deleted,
 # which gives its quota back. Slots that we give back of ourselves go the same way.

@@ -65,8 +65,7 @@ def slot_type(resource: str, labels: Mapping[str, str]) -> str:
     """Return the type of slots of a resource that is no CPU: the product's name, with
     the profile of its part.
 
-    labels: of the node; who makes the devices puts the product's name there, in one of
-    several ways.
+    labels: of the node; vendors put the product's name there, in one of several ways.
     """
     own = (
         f"{resource}.product",

@@ -58,8 +58,8 @@ class PodLog:
         tries = 0
         while tries <= TRIES_AFTER_END:
             ended = self._ended.is_set()
-            # What ends well need not be the end: whoever stands between closes a
-            # connection that was silent.
+            # What ends well need not be the end: a proxy between closes a connection
+            # that was silent.
             if self._read() and (ended or self._ended.wait(self._retry_s)):
                 return
             # A connection that breaks off, or a node that does not answer now.

@@ -1,5 +1,5 @@
-"""How long the API server has told a proxy nothing of its pod, and who hears of
-that.
+"""How long the API server has told a proxy nothing of its pod, and how that is
+reported.
 """
 
 import time

@@ -1,7 +1,7 @@
 """The control directory of a job, served to its replicas over HTTP by their launcher.
 
-Whoever has the token may read and write the notes of this one job, and nothing else; it
-is made here, given to the replicas in their environment, and is gone with the launcher.
+The token allows to read and write the notes of this one job, and nothing else; it is
+made here, given to the replicas in their environment, and is gone with the launcher.
 """
 
 import hmac
@@ -143,8 +143,8 @@ class _Notes:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # All replicas of a job may come at once, and who finds no room tries again a second
-    # later.
+    # All replicas of a job may come at once; one that finds no room tries again a
+    # second later.
     request_queue_size = 1024
     notes: _Notes
     token: str

@@ -13,12 +13,12 @@
 # then no replica will ever offer it, the order is removed, and the joining replicas are
 # ended.
 #
-#   ordered ── all joining replicas are ready ──▶ decided by rank 0 ──▶ begun ──▶ done
-#   ──▶ complete
-#      │                                             (too late)                   first
-#      leaving ones
-#      └─ retract, a joining one fails, 600 s ──▶ decided here ──▶ they are gone: kept
-#      are gone
+#   ordered ── all joining replicas are ready ──▶ decided by rank 0 ──▶ begun
+#      │                                             (too late)           │
+#      │                              complete ◀── leaving ones gone ◀── done
+#      │
+#      └─ retract, a joining one fails, 600 s ──▶ decided here
+#                                                    └──▶ they are gone: kept
 #
 # What the end of a process means depends on where in this line it falls, which is why
 # rank 0 marks `begun` before anybody acts: before it, old replicas that end with code 0
@@ -45,13 +45,13 @@ from coadapt.executors.processes.records.generation_dir import (
 from coadapt.executors.processes.replica import Replica, first_failed
 from coadapt.model.rescale import ORDER_FILE, begun_file, decided_file, done_file
 
-# Training goes on while those who join prepare, so there is time; but they hold their
+# Training goes on while joining replicas prepare, so there is time; but they hold their
 # slots meanwhile.
 JOIN_LIMIT_S = 600.0
-# Those who wait to join end when the others' first process does, perhaps a while before
-# all of these have.
+# Replicas that wait to join end when the others' first process does, perhaps a while
+# before all of these have.
 GONE_LIMIT_S = 30.0
-# Those who are not to join any more have no state to save.
+# Replicas that are not to join any more have no state to save.
 DISMISS_GRACE_S = 5.0
 
 
@@ -88,7 +88,7 @@ class InPlaceRescale:
 
     @property
     def begun(self) -> bool:
-        """Return whether the replicas act on it: from here on who ends may have
+        """Return whether the replicas act on it: one that ends from then on may have
         left.
         """
         return self.lead.own.has(begun_file(self.directory.number))
@@ -100,7 +100,7 @@ class InPlaceRescale:
 
     @property
     def complete(self) -> bool:
-        """Return whether it trains, and those who left are gone."""
+        """Return whether it trains, and the leaving replicas are gone."""
         members = self.order.rescale.members
         left = [replica for replica in self.old if replica.name not in members]
         return self.done and all(replica.code == 0 for replica in left)
@@ -111,8 +111,8 @@ class InPlaceRescale:
 
     @property
     def unneeded(self) -> list[Replica]:
-        """Return those who wait for others that ended before the change could begin."""
-        # In this order: whoever begins a change says so before it ends.
+        """Return joining replicas whose group ended before the change could begin."""
+        # In this order: a replica that begins a change says so before it ends.
         return self.joiners if self.old_are_gone and not self.begun else []
 
     @property
@@ -180,8 +180,8 @@ class InPlaceRescale:
         return gone and not marked_processes(checkpoints, number)
 
     def _sweep_joiners(self) -> None:
-        """Where those who stood for joiners elsewhere were killed, begin to end the
-        joiners themselves.
+        """Where the local stand-ins of joiners on other nodes were killed, begin to end
+        the joiners themselves.
         """
         killed = any(
             joiner.code is not None and joiner.code < 0 for joiner in self.joiners

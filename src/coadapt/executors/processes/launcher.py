@@ -10,34 +10,34 @@ coadapt.executors.processes.launcher GENERATION_DIR`.
 #
 # Three parties write: the executor (it may die and come back at any moment), the
 # launcher (one per job, or none), the replicas. Each file has one writer, is written
-# whole, and once; so whoever reads a file may act on it, and nobody needs a lock but
-# the launcher's own. The executor and the launcher write below `<state>/runs/JOB`
+# whole, and once; so a reader may act on a file at once, and no lock is needed but the
+# launcher's own. The executor and the launcher write below `<state>/runs/JOB`
 # (generation_dir.py), the replicas below `<state>/jobs/JOB` (own_files.py): nothing
 # that a job does to its own directory touches an order, an end or the lock.
 #
 #   order.json    executor   before there is a launcher, or before the lead's
-#   `successor` names it successor     executor   in the lead's folder: the newest
-#   generation that has an order. The one file
-#                            that is replaced, always by a later number
+#                            `successor` names it
+#   successor     executor   in the lead's folder: the newest generation that has an
+#                            order. The one file that is replaced, always by a later
+#                            number
 #   stop, retract executor   wishes; they are never withdrawn, and may come at any
-#   moment kept.json     executor   if no launcher ever heard of the order; else the
-#   launcher, after the last joining
-#                            replica is gone: from then on their slots are free
-#   leaders.json  launcher   in the lead's folder: who is to be ended should the
-#   launcher die setup         launcher   `setup` runs since this file was written plain
-#   launcher   as far as can be seen, no process of the job uses coadapt.train. The one
-#   file that
-#                            is taken away again, when a process does
+#                            moment
+#   kept.json     executor   if no launcher ever heard of the order; else the launcher,
+#                            after the last joining replica is gone: from then on their
+#                            slots are free
+#   leaders.json  launcher   in the lead's folder: processes to end if the launcher dies
+#   setup         launcher   `setup` runs since this file was written
+#   plain         launcher   as far as can be seen, no process of the job uses
+#                            coadapt.train. The one file that is taken away again, when
+#                            a process does
 #   started       launcher   all replicas of a start are there, or a rescale is
-#   complete: its first step is
-#                            done and the leaving replicas are gone
+#                            complete: its first step is done and the leaving replicas
+#                            are gone
 #   exit.json     launcher   the last thing it writes, after everything of the job was
-#   ended; in its stead the
-#                            executor, if it holds the job's lock and so knows that no
-#                            launcher lives
+#                            ended; in its stead the executor, if it holds the job's
+#                            lock and so knows that no launcher lives
 #   rescale/      the notes of model/rescale.py: `order.json` by the launcher, the rest
-#   by replicas; below
-#                 `jobs/JOB`, as `listeners/`
+#                 by replicas; below `jobs/JOB`, as `listeners/`
 #
 # Why one launcher leads the generations that follow each other in place: while a
 # rescale is under way, replicas of both train together, and only the parent of a
@@ -160,11 +160,9 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
             from coadapt.executors.processes.elsewhere import sweep
 
             sweep(order.settings, directory.job.path.name)
-        if num_left:
-            what = "a process" if num_left == 1 else f"{num_left} processes"
-            left = f"{what} that it left behind had to be ended"
-            detail = "; ".join(filter(None, (record.detail, left)))
-            record = replace(record, detail=detail)
+        if succeeded:
+            notes = (record.detail, _words_of(num_left), launcher.killed_meanwhile())
+            record = replace(record, detail="; ".join(filter(None, notes)))
         launcher.pump.close()
         # The lead's comes last: it also counts for a generation that was ordered too
         # late to be taken up.
@@ -182,6 +180,14 @@ def _left_behind(checkpoints: Path) -> int:
         reap_orphans(())
         time.sleep(POLL_S)
     return len(left)
+
+
+def _words_of(num_left: int) -> str:
+    """Return what to say of that many processes that had to be ended."""
+    if not num_left:
+        return ""
+    what = "a process" if num_left == 1 else f"{num_left} processes"
+    return f"{what} that it left behind had to be ended"
 
 
 def _write_end(directory: GenerationDir, record: ExitRecord) -> None:
@@ -229,6 +235,10 @@ class _Launcher:
         self._why_stopped = "stopped as ordered"
         for number in OUTSIDE_SIGNALS - {signal.SIGKILL}:
             signal.signal(number, self._on_signal)
+
+    def killed_meanwhile(self) -> str:
+        """Return what to say of processes that the kernel killed while the job ran."""
+        return "" if self._is_elsewhere() else self._oom.meanwhile()
 
     @property
     def left_something(self) -> bool:
@@ -379,7 +389,7 @@ class _Launcher:
             self._lead.mark_started()
 
     def _note(self, started: list[Replica]) -> list[Replica]:
-        """Put those who were started on record; return them."""
+        """Put the started replicas on record; return them."""
         self._spawned += started
         living = (
             identity(replica.process.pid)
@@ -393,7 +403,7 @@ class _Launcher:
         """Wait until all are gone; end the rest once one failed or a stop was asked
         for.
 
-        Those who join in place are added to `replicas`. Return the one that failed
+        Replicas that join in place are added to `replicas`. Return the one that failed
         first, None if none did before a stop was asked for.
         """
         failed: Replica | None = None
@@ -432,8 +442,8 @@ class _Launcher:
         return failed if kill_at is not None else first_failed(replicas)
 
     def _look_around(self) -> None:
-        """Now and then see who trains, note harm to the job's own directory, and make
-        anew what is missing.
+        """Now and then see which replicas train, note harm to the job's own directory,
+        and restore what is missing.
         """
         if time.monotonic() < self._look_at:
             return
@@ -466,8 +476,8 @@ class _Launcher:
                 self._lead.note_plain(plain=plain)
 
     def _first_failed(self, replicas: list[Replica]) -> Replica | None:
-        """Return one that failed, if any; of those who join, only once the others count
-        on them.
+        """Return one that failed, if any; a joining replica counts only once the others
+        depend on it.
         """
         change = self._change
         if change is not None and not change.decided:
@@ -485,8 +495,8 @@ class _Launcher:
         return PEER_GRACE_S
 
     def _to_ask(self, replicas: list[Replica]) -> list[Replica]:
-        """Return whom to tell to end, now that all are to: those who join come after
-        those who train.
+        """Return the replicas to end next, now that all are to end: joining ones come
+        after training ones.
 
         They may be needed still, if the others have begun to change; and then they hear
         it from them.

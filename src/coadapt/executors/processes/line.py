@@ -2,8 +2,8 @@
 may be said on it.
 
 The runner calls, with a token that came to it in its environment; then the proxy says
-STOP, at most once, and the runner how the replica ended, last. Who hears the line go
-dead knows that the other one is gone.
+STOP, at most once, and the runner how the replica ended, last. When the line goes dead,
+each side knows that the other is gone.
 """
 
 import hmac

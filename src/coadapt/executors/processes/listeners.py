@@ -27,8 +27,8 @@ from coadapt.model.contract_env import (
 
 
 def listening_processes(own: OwnFiles) -> set[int]:
-    """Return the ids of those who listen and live, of the job of which this process is
-    the launcher.
+    """Return the ids of live processes that listen, of the job that this process is the
+    launcher of.
     """
     names = names_in(own.listeners)
     announced = {int(name) for name in names if name.isascii() and name.isdecimal()}

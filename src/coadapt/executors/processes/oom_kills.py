@@ -33,11 +33,12 @@ def read_kills() -> OomKills:
 
 @dataclass(slots=True)
 class OomWatch:
-    """Keeps the counters of the last half to one minute."""
+    """Keeps the counters of the last half to one minute, and those of its begin."""
 
     _before: OomKills = field(default_factory=read_kills)
     _last: OomKills = field(default_factory=read_kills)
     _noted_at: float = field(default_factory=time.monotonic)
+    _first: OomKills = field(default_factory=read_kills)
 
     def note(self) -> None:
         """Take in the counters; to be called every few seconds."""
@@ -46,6 +47,30 @@ class OomWatch:
             self._noted_at = now
             self._before = self._last
             self._last = read_kills()
+
+    def meanwhile(self) -> str:
+        """Return what to say of a job that succeeded while the kernel killed processes,
+        "" if it killed none.
+
+        A process that a replica starts beside itself is noticed here only.
+        """
+        now = read_kills()
+        first = self._first
+        where = "of its control group"
+        before = first.group
+        after = now.group
+        if before is None or after is None:
+            where = "on this machine"
+            before = first.machine
+            after = now.machine
+        if before is None or after is None or after <= before:
+            return ""
+        killed = after - before
+        what = "a process" if killed == 1 else f"{killed} processes"
+        return (
+            f"while it ran, the kernel killed {what} {where} because memory ran out: "
+            f"see whether its log misses one"
+        )
 
     def cause(self) -> str:
         """Return why a process that was killed just now was killed, "" if not by the

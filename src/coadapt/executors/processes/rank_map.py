@@ -42,7 +42,8 @@ def map_ranks(
     free: FreeSlots,
     present: RankMap | None = None,
 ) -> RankMap | None:
-    """Return who takes which slots in `generation`, None while too few are free.
+    """Return which replica takes which slots in `generation`, None while too few are
+    free.
 
     `present`: replicas that go on in place; as many of them as the allocation allows
     stay where they are, of those that share a GPU the ones whose label it has. The
@@ -72,8 +73,8 @@ def ordered_rank_map(order: LaunchOrder) -> RankMap:
 def _staying(
     present: list[Member], allocation: Allocation, node: NodeId
 ) -> list[Member]:
-    """Return who stays on a node, with the share of its slot that it has from now
-    on.
+    """Return the replicas that stay on a node, with the share of its slot that each has
+    from now on.
     """
     if not allocation.shared:
         return [(name, slot) for name, slot in present if slot.label is None][

@@ -138,7 +138,7 @@ class Replica:
     def report(self, who: str, killer: str = "") -> str:
         """Return how it failed, in words, with the end of its log.
 
-        killer: who sent SIGKILL, if anything is known of that.
+        killer: the sender of SIGKILL, if it is known.
         """
         code = self.code or 0
         number = _signal_number(code)

@@ -2,11 +2,11 @@
 GPU stands for.
 """
 
-# A plan names a shared GPU by a label, which says no more than who sits with whom
+# A plan names a shared GPU by a label, which says no more than which jobs share it
 # (model/devices.py). Here it is tied to a slot: to the first free one when the first
 # job comes with it, and for as long as any job holds it. The tie is kept nowhere but in
-# the orders of the jobs that run: whoever knows what they hold, as a new executor does
-# after it has adopted them, knows it again.
+# the orders of the jobs that run: a new executor knows it again once it has adopted
+# them.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -4,13 +4,12 @@ tells Ray of it.
 
 # Ray's autoscaler starts nodes until the whole cluster, with what is in use, has room
 # for the request, and ends nodes that stand idle and are not needed for it. A request
-# stands until another replaces it, whoever made that: it is one of the cluster, not of
-# a job. So while jobs wait it is all slots that there are, and those that they lack;
-# that sum stays what it is while nodes come one by one. Once nobody waits it is empty:
-# what is in use is not idle, and what is idle may go. But Ray learns of what is in use
-# some seconds late, and ended nodes under jobs that had just started there, as idle
-# ones that nobody asked for any more. So what there is stays asked for until that is
-# known.
+# stays until any other request replaces it: it is one of the cluster, not of a job. So
+# while jobs wait it is all slots that there are, and those that they lack; that sum
+# stays what it is while nodes come one by one. Once nobody waits it is empty: what is
+# in use is not idle, and what is idle may go. But Ray learns of what is in use some
+# seconds late, and ended nodes under jobs that had just started there, as idle ones
+# that nobody asked for any more. So what there is stays asked for until that is known.
 
 import logging
 import math

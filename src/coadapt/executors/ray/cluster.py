@@ -125,7 +125,7 @@ class RayCluster:
 
     @property
     def has_slots(self) -> bool:
-        """Return whether a node that lives has a slot, whoever holds it now."""
+        """Return whether a live node has a slot, held or free."""
         return any(
             self._total(found) > 0 and _probe(found) is not _Answer.REFUSES
             for found in self._found

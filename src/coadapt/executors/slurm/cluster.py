@@ -13,9 +13,9 @@ from coadapt.executors.slurm.terms import PoolTerms
 from coadapt.model import DEFAULT_GPU_TYPE, Node, NodeId
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 
-# Who holds which slot is the plan's business, and within an allocation Slurm gives all
-# to every step: else it makes a new one wait until it has cleaned up after the one
-# before.
+# Which job holds which slot is the plan's business, and within an allocation Slurm
+# gives all to every step: else it makes a new one wait until it has cleaned up after
+# the one before.
 STEP = (
     "srun",
     "--overlap",

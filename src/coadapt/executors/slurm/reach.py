@@ -15,7 +15,7 @@ from coadapt.executors.slurm.tools import (
 )
 from coadapt.model import InputError
 
-# What a tool says, and what that means to whoever reads it.
+# What a tool says, and what it means to its reader.
 MUNGE = (
     "Slurm's authentication: munged does not run here, or has another key (systemctl "
     "start munge)"
@@ -38,7 +38,7 @@ SIGNS = (
     (("unable to contact", "connection refused", "connect failure"), CONTROLLER),
     (("timed out",), SILENCE),
 )
-# Whoever starts a scheduler waits for it.
+# The start of a scheduler waits for it.
 FIRST_CALL_S = 8.0
 ANY_PORT = 9  # nothing is sent: the kernel is asked for a route
 

@@ -10,9 +10,9 @@ def contenders(view: ClusterView) -> Sequence[JobView]:
     """Return the jobs that a queue has to put in order: all, or those that wait if
     there is room for all.
 
-    There is if who holds GPUs holds what it requested, and who waits fits beside. Where
-    GPUs are of several types or shared, or tenants have quotas, all are returned: that
-    takes more than a sum.
+    There is if each job that holds GPUs holds what it requested, and each waiting job
+    fits beside. Where GPUs are of several types or shared, or tenants have quotas, all
+    are returned: that takes more than a sum.
     """
     held = standing_of(view)
     pools = view.inventory.by_type

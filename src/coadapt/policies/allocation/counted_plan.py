@@ -36,7 +36,7 @@ def counted_plan(
     its user requested.
 
     notes: why a job waits; what to add to the reason of a job that runs. order, picks:
-    who is placed first and where, as in `pack`.
+    which job is placed first and where, as in `pack`.
     """
     return placed_plan(
         view,

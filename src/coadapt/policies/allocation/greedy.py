@@ -1,5 +1,5 @@
-"""GPUs one at a time to whoever gains most by the next one: the greedy of Optimus and
-SLAQ.
+"""GPUs one at a time to the job that gains most by the next one: the greedy of Optimus
+and SLAQ.
 """
 
 from collections.abc import Mapping, Sequence

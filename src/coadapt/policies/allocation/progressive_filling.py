@@ -1,5 +1,5 @@
-"""Progressive filling: the next GPU to whoever has least, and the shares that it leads
-to.
+"""Progressive filling: the next GPU to the job that has least, and the shares that
+result.
 """
 
 import heapq

@@ -42,7 +42,7 @@ def waits(job: JobView, count: int, capacity: Capacity, ahead: str = "") -> str:
     """Return what the policy adds to why `job` gets none of `count` replicas, "" for
     nothing. What GPUs, quotas and types have to do with it, the core tells.
 
-    ahead: a clause on who went first, for a job that waits for free GPUs.
+    ahead: a clause on the jobs before it, for a job that waits for free GPUs.
     """
     match capacity.verdict(job, count):
         case Verdict.STRANDED:

@@ -1,17 +1,16 @@
-"""From parts of the time to rounds: who runs now, so that over time each job has its
+"""From parts of the time to rounds: which jobs run now, so that over time each has its
 part (Gavel, §5).
 """
 
 # A policy says which part of the time each job is to run on each GPU type. In each
-# round, per type, those
-# jobs go first that have had least of their part:
+# round, per type, those jobs go first that have had least of their part:
 #
 #   priority = part / time received on the type since the parts were decided
 #
 # ties by what they missed under the parts before (the deficit), then by the part. A job
 # that does not fit is passed over. Counters begin at half a round, so that a job
 # without any time is urgent, not infinitely so.
-# When all jobs with a part had their turn, GPUs that are still free go to whoever can
+# When all jobs with a part had their turn, GPUs that are still free go to jobs that can
 # use them.
 #
 # A turn of this mechanism lasts `round_s`, whatever the scheduler's own round is:

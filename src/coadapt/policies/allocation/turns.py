@@ -13,8 +13,9 @@ GAVEL_ROUND_S = 360.0
 class Turns:
     """Turns of turn_s seconds, counted from instant 0; with 0 every round begins one.
 
-    Whoever orders jobs by what they used would otherwise swap equal jobs in each round,
-    and pay a rescale for each swap. Raises ValueError for a turn that is no duration.
+    A policy that orders jobs by what they used would otherwise swap equal jobs in each
+    round, and pay a rescale for each swap. Raises ValueError for a turn that is no
+    duration.
     """
 
     def __init__(self, turn_s: float) -> None:
@@ -33,8 +34,8 @@ class Turns:
         return begins
 
     def ahead(self, view: ClusterView) -> Callable[[JobView], bool]:
-        """Return who goes before all others: within a turn, those that run and those
-        that never did.
+        """Return which jobs go before all others: within a turn, those that run and
+        those that never did.
         """
         if self.begins(view.at):
             return lambda _: False

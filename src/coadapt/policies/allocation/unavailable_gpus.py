@@ -2,7 +2,7 @@
 see.
 """
 
-# Who lends us GPUs (Kueue's queue, an operator's limit for all) says how many, not
+# The lender of GPUs (Kueue's queue, an operator's limit for all) says how many, not
 # which. A policy plans for nodes. So the quota of everybody is turned into nodes that
 # are smaller, here, once for all policies.
 #

@@ -65,6 +65,14 @@ class _Shares(NamedTuple):
     rate_J: FloatArray
 
 
+class _ShareOfType(NamedTuple):
+    """The share of each job on one GPU type; goodput_J: 0 where it may not be there."""
+
+    gpus_J: IntArray
+    goodput_J: FloatArray
+    rate_J: FloatArray
+
+
 @dataclass(slots=True)
 class FairClocks:
     """done: the progress that each job's clock had at instant `at`."""
@@ -121,39 +129,43 @@ def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares
     size in turns. A job that may be nowhere has a share of 0.
     """
     equal = gpus_T.sum() / max(len(now.jobs), 1)
-    within = max(np.floor(equal), 1.0)
-    every = np.arange(len(goodput_JC))
-    shares = _Shares(
-        *np.zeros((2, len(every)), dtype=np.int64), *np.zeros((2, len(every)))
-    )
-    done_J = np.zeros(len(every))
-    may_J = np.zeros(len(every))
-    most_J = np.zeros(len(every))
+    num_rows = len(goodput_JC)
+    shares = _Shares(*np.zeros((2, num_rows), dtype=np.int64), *np.zeros((2, num_rows)))
+    done_J = np.zeros(num_rows)
+    may_J = np.zeros(num_rows)
+    most_J = np.zeros(num_rows)
     for number, num_gpus in enumerate(gpus_T.tolist()):
         columns = now.configs.type_C == number
-        gpus_K = now.configs.gpus_C[columns]  # ascending
-        goodput_JK = goodput_JC[:, columns]
-        if not len(gpus_K):
+        if not columns.any():
             continue
-        can_JK = goodput_JK > 0.0
-        fits_JK = can_JK & (gpus_K <= within)
-        last_J = len(gpus_K) - 1 - fits_JK[:, ::-1].argmax(axis=1)
-        size_J = np.where(fits_JK.any(axis=1), last_J, can_JK.argmax(axis=1))
-        goodput_J = goodput_JK[every, size_J]
-        gpus_J = gpus_K[size_J]
-        turns_J = np.where(gpus_J > within, equal / gpus_J, min(equal, 1.0))
-        rate_J = goodput_J * turns_J
-        can_J = can_JK.any(axis=1)
-        done_J += num_gpus * rate_J
+        of_type = _of_type(equal, now.configs.gpus_C[columns], goodput_JC[:, columns])
+        can_J = of_type.goodput_J > 0.0
+        done_J += num_gpus * of_type.rate_J
         may_J += num_gpus * can_J
         chosen_J = can_J & (num_gpus > most_J)
         most_J[chosen_J] = num_gpus
-        shares.gpus_J[chosen_J] = gpus_J[chosen_J]
+        shares.gpus_J[chosen_J] = of_type.gpus_J[chosen_J]
         shares.type_J[chosen_J] = number
-        shares.goodput_J[chosen_J] = goodput_J[chosen_J]
-        shares.rate_J[chosen_J] = rate_J[chosen_J]
+        shares.goodput_J[chosen_J] = of_type.goodput_J[chosen_J]
+        shares.rate_J[chosen_J] = of_type.rate_J[chosen_J]
     in_turns_J = done_J / np.maximum(may_J, 1.0)
     return shares._replace(rate_J=np.maximum(shares.rate_J, in_turns_J))
+
+
+def _of_type(equal: float, gpus_K: IntArray, goodput_JK: FloatArray) -> _ShareOfType:
+    """Return the shares on one GPU type.
+
+    equal: GPUs of an equal share. gpus_K: sizes, ascending.
+    """
+    within = max(np.floor(equal), 1.0)
+    can_JK = goodput_JK > 0.0
+    fits_JK = can_JK & (gpus_K <= within)
+    last_J = len(gpus_K) - 1 - fits_JK[:, ::-1].argmax(axis=1)
+    size_J = np.where(fits_JK.any(axis=1), last_J, can_JK.argmax(axis=1))
+    goodput_J = goodput_JK[np.arange(len(goodput_JK)), size_J]
+    gpus_J = gpus_K[size_J]
+    turns_J = np.where(gpus_J > within, equal / gpus_J, min(equal, 1.0))
+    return _ShareOfType(gpus_J, goodput_J, goodput_J * turns_J)
 
 
 @dataclass(slots=True)

@@ -56,8 +56,10 @@ class LastPlan:
             reasons={
                 job: each for job, each in self.plan.reasons.items() if job in here
             },
-            kin_times={
-                job: each for job, each in self.plan.kin_times.items() if job in here
+            application_times={
+                job: each
+                for job, each in self.plan.application_times.items()
+                if job in here
             },
             diagnostics=self.plan.diagnostics,
         )

@@ -9,7 +9,14 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from coadapt.model import WAITING, Allocation, ClusterView, JobId, KinTimes, Plan
+from coadapt.model import (
+    WAITING,
+    Allocation,
+    ApplicationTimes,
+    ClusterView,
+    JobId,
+    Plan,
+)
 from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED, Arrivals, Silence
 from coadapt.policies.castor.explain import Told, explained, fixed_reason
@@ -70,7 +77,9 @@ class CastorOptions:
     rescales take less than 15 s). rho_max: how many times its time on an equal share a
     job may take: its seconds weigh more from half of that on, and its share is reserved
     for a job that would pass it (None: 2, or less, down to 1, where GPU types differ);
-    0: no limit. expect: whether to keep room for jobs like those of the last hours.
+    0: no limit; it does not hold for rigid jobs that need more than an equal share, and
+    near 1 it lets them wait. expect: whether to keep room for jobs like those of the
+    last hours.
     """
 
     makespan_jobs: float | None = None
@@ -184,7 +193,7 @@ class Castor(CastorOptions):
         plan = Plan(
             allocations={**topology.kept, **placed},
             reasons={**reasons, **explained(told)},
-            kin_times=_timed_by_others(memory.applications, now, placed),
+            application_times=_timed_by_others(memory.applications, now, placed),
             diagnostics={
                 "objective": sizes.value,
                 "bound": sizes.bound,
@@ -266,9 +275,9 @@ class Castor(CastorOptions):
 
 def _timed_by_others(
     applications: Applications, now: Situation, placed: Mapping[JobId, Allocation]
-) -> dict[JobId, KinTimes]:
+) -> dict[JobId, ApplicationTimes]:
     """Return steps that other jobs of the application timed where each job trains."""
-    found: dict[JobId, KinTimes] = {}
+    found: dict[JobId, ApplicationTimes] = {}
     for job in now.jobs:
         held = now.topology.shape_of(placed.get(job.id, WAITING))
         if held is not None:

@@ -31,7 +31,7 @@ from coadapt.policies.castor.guarantees import ANY_TYPE, Reservations
 from coadapt.policies.castor.job_values import Outlook
 from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
-from coadapt.policies.solvers.knapsack import NEVER, WAIT, Options, prove, solve
+from coadapt.policies.solvers.knapsack import NEVER, WAIT, Choice, Options, prove, solve
 
 HORIZON_S = 300.0
 RESCALES_AHEAD = (3.0, 10.0)  # a horizon spans so many rescales at least, at most (1)
@@ -98,60 +98,65 @@ def earnings(value_J: FloatArray, jobs: Prospects) -> FloatArray:
 
 def choose(now: Situation, outlook: Outlook, reserved: Reservations) -> Sizes:
     """Return the sizes of this round."""
-    held_JX = now.sources.steps.held_JX
-    with np.errstate(divide="ignore", invalid="ignore"):
-        takes_s_JC = now.left_J[:, None] / now.goodput_JC
-        lasts_s_J = np.where(now.here_J > 0.0, now.left_J / now.here_J, np.inf)
-    prospects = Prospects(
-        now.goodput_JC,
-        now.here_J,
-        held_JX[:, 3] > 0,
-        takes_s_JC,
-        lasts_s_J,
-        now.rescale_s_J,
-        outlook.next_event_s,
-    )
-    earned_JO = earnings(outlook.value_J, prospects)
-    num_jobs = len(now.jobs)
-    gpus_JC = np.tile(now.configs.gpus_C, (num_jobs, 1))
-    type_JC = np.tile(now.configs.type_C, (num_jobs, 1))
-    options = _options(
-        now,
-        earned_JO,
-        np.column_stack((gpus_JC, held_JX[:, 3])),
-        np.column_stack((type_JC, held_JX[:, 0])),
-    )
-    some_reserved = bool(reserved.gpus_J.any())
-    served_JO = np.zeros_like(earned_JO)
-    if some_reserved:
-        large = LARGE * (1.0 + earned_JO.max(axis=1, initial=0.0).sum())
-        served_JO = _served(now, reserved, options)
-        options = options._replace(value_JO=earned_JO + large * served_JO)
-    choice = solve(options)
+    earned_JO = earnings(outlook.value_J, _prospects(now, outlook.next_event_s))
+    plain = _options(now, earned_JO)
+    if reserved.gpus_J.any():
+        choice, gap, price_R = _solve_beside(now, reserved, plain)
+    else:
+        choice = solve(plain)
+        gap = max(choice.bound - choice.value, 0.0)
+        price_R = choice.price_R
     chosen = np.flatnonzero(choice.option_J != WAIT)
     option = choice.option_J[chosen]
     names = [now.jobs[row].id for row in chosen.tolist()]
-    gap = max(choice.bound - choice.value, 0.0)
-    price_R = choice.price_R
-    if some_reserved:
-        plain = options._replace(value_JO=earned_JO)
-        gap_beside, price_R = _beside(plain, choice.option_J, served_JO)
-        gap = min(gap, gap_beside)
     value = sum(earned_JO[chosen, option].tolist())
     return Sizes(
-        dict(zip(names, options.gpus_JO[chosen, option].tolist(), strict=True)),
-        dict(zip(names, options.type_JO[chosen, option].tolist(), strict=True)),
+        dict(zip(names, plain.gpus_JO[chosen, option].tolist(), strict=True)),
+        dict(zip(names, plain.type_JO[chosen, option].tolist(), strict=True)),
         value,
         value + gap,
-        price_R[: options.num_types],
+        price_R[: plain.num_types],
         room=not choice.price_R.any(),
     )
 
 
-def _options(
-    now: Situation, value_JO: FloatArray, gpus_JO: IntArray, type_JO: IntArray
-) -> Options:
+def _prospects(now: Situation, next_event_s: float) -> Prospects:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        takes_s_JC = now.left_J[:, None] / now.goodput_JC
+        lasts_s_J = np.where(now.here_J > 0.0, now.left_J / now.here_J, np.inf)
+    return Prospects(
+        now.goodput_JC,
+        now.here_J,
+        now.sources.steps.held_JX[:, 3] > 0,
+        takes_s_JC,
+        lasts_s_J,
+        now.rescale_s_J,
+        next_event_s,
+    )
+
+
+def _solve_beside(
+    now: Situation, reserved: Reservations, plain: Options
+) -> tuple[Choice, float, FloatArray]:
+    """Return the choice that serves reservations before all else, its gap and prices.
+
+    Gap and prices are those of the jobs whose options serve no reservation.
+    """
+    earned_JO = plain.value_JO
+    large = LARGE * (1.0 + earned_JO.max(axis=1, initial=0.0).sum())
+    served_JO = _served(now, reserved, plain)
+    choice = solve(plain._replace(value_JO=earned_JO + large * served_JO))
+    gap_beside, price_R = _beside(plain, choice.option_J, served_JO)
+    gap = min(max(choice.bound - choice.value, 0.0), gap_beside)
+    return choice, gap, price_R
+
+
+def _options(now: Situation, value_JO: FloatArray) -> Options:
+    """Return the options of all jobs: each configuration, then what a job holds."""
     topology = now.topology
+    held_JX = now.sources.steps.held_JX
+    gpus_JC = np.tile(now.configs.gpus_C, (len(now.jobs), 1))
+    type_JC = np.tile(now.configs.type_C, (len(now.jobs), 1))
     num_types = len(topology.gpu_types)
     tenants = sorted(topology.quota_left)
     number_of = {tenant: num_types + number for number, tenant in enumerate(tenants)}
@@ -160,8 +165,8 @@ def _options(
     tenant_J = [number_of.get(job.spec.tenant, -1) for job in now.jobs]
     return Options(
         value_JO=value_JO,
-        gpus_JO=gpus_JO,
-        type_JO=type_JO,
+        gpus_JO=np.column_stack((gpus_JC, held_JX[:, 3])),
+        type_JO=np.column_stack((type_JC, held_JX[:, 0])),
         tenant_J=np.array(tenant_J, dtype=np.int64),
         capacity_R=np.array(capacity, dtype=np.int64),
         num_types=num_types,

@@ -1,9 +1,22 @@
-"""The jobs of a round as arrays: what each could do where, what it has left, what its
-time is worth.
+"""The situation of a round: goodputs, remaining work and weights of its jobs, as
+arrays.
 
-Axes: J jobs in view order (without frozen ones that run), T GPU types, C
-configurations, L later phases of jobs, X as said.
+Axes: J jobs in the view's order, without the fixed jobs of the topology; T GPU types;
+C configurations; L later phases of jobs; X as said where it is used.
 """
+
+# For job j on configuration c (a number of GPUs of one type), with progress in samples
+# of the initial batch:
+#
+#     goodput_JC = max over batches of throughput x efficiency / slowdown.
+#
+# Throughput follows from the fitted step-time model. Efficiency follows from the noise
+# scale over the horizon (noise_growth.py), not from the present one. The slowdown is
+# what steps took over what the model says (measured_step_times.py).
+#
+# A job without a step-time model, of its own or its application's, has the goodput
+# k^UNTIMED_EXPONENT on k GPUs, and its remaining work is in seconds of one GPU. It
+# counts as "untimed"; all other jobs are "timed".
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,43 +46,49 @@ from coadapt.policies.predictors.best_goodputs import (
     goodputs,
     params_of,
 )
-from coadapt.policies.predictors.measured_step_times import Shape
+from coadapt.policies.predictors.measured_step_times import Shape, Slower
 from coadapt.policies.predictors.noise_growth import (
-    Stretches,
+    LaterPhases,
     Trainings,
-    ahead,
-    ahead_s,
-    stretches,
+    later_phases,
+    noise_horizon_s,
+    noise_over_horizon,
 )
 from coadapt.policies.predictors.remaining_work import RemainingWork, hinted
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray, power
 
-# A job that was never timed starts within a node, on at most so many GPUs (1 with
-# doubling has mean completion times 5 % longer; 8 and 16 are no better). Later it may
-# have OPTIMISM times the most that it was timed on.
+# Most replicas of a job that was never timed (with 1 the mean completion time is 5 %
+# longer; 8 and 16 are no better).
 FIRST_GPUS = 4
+# Afterwards it may have this many times the most replicas that it was timed on. Without
+# this limit and FIRST_GPUS the mean is 0.990, but the makespan of the built-in mixes is
+# 1.030 times as long.
 OPTIMISM = 4
-# Goodput on k GPUs of a job that was never timed is k to this power, in units of one
-# GPU's.
+# Goodput of an untimed job on k GPUs over that on one GPU: k to this power. No
+# measurement is recorded.
 UNTIMED_EXPONENT = 0.8
-ROUND_S = 60.0  # a wait for a round, or for a job's first report
-# A step of priority doubles what a job's time is worth; so many steps count at most.
+# The usual time between two rounds, s: the wait for a round or for a first report.
+ROUND_S = 60.0
+# A step of priority doubles a job's weight. Steps beyond this number do not count, so
+# that weights stay finite.
 PRIORITY_STEPS_MAX = 10
-# What a job has left past the next minutes is cut into so many phases at most, where
-# its noise scale will grow; none where there are more jobs (1).
+# Most later phases of a job (six are no better).
 PHASES = 3
+# With more jobs than this no job has later phases, which keeps decisions short. No
+# measurement is recorded.
 JOBS_WITH_PHASES_MAX = 1_000
-NUM_COMPUTE = 2  # parameters of a pass; the others are of synchronisation and overlap
+NUM_COMPUTE = 2  # leading parameters of a step-time model that describe a pass
 
 
 class JobFacts(NamedTuple):
-    """What jobs are and have reported.
+    """What the jobs' specs and reports say.
 
-    steps: what their goodput follows from. allowed_JT: GPU types that each may have.
-    span_J2: the least and the most replicas that a plan may give; size_J: the only
-    size, 0: there are several. noise_J: noise scale, samples (infinity: any batch is as
-    good). progress_J: done, hint_J: progress at the end (infinity: unknown), samples.
-    profiled_J: whether any number of replicas was timed.
+    steps: step-time models, batch limits and current allocations. allowed_JT: whether a
+    job may use a GPU type. span_J2: the least and the most replicas of a plan. size_J:
+    the number of replicas of a rigid job, 0 for other jobs. noise_J: present noise
+    scale, samples; infinity: the batch does not affect efficiency. progress_J: progress
+    made, samples. hint_J: progress at the end by the job's report or declared length,
+    samples; infinity: unknown. profiled_J: whether num_replicas_profiled > 0.
     """
 
     steps: Steps
@@ -83,10 +102,11 @@ class JobFacts(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What goodputs follow from. done_J: progress made; noise_J: noise scale ahead of
-    it.
+    """What the goodputs of a situation were computed from.
 
-    slower_JX: what steps take over their model, on all configurations, then as held.
+    done_J: progress made, samples. noise_J: noise scale over the horizon, samples.
+    slower_JX: slowdown, step time over that of the model; a column per configuration,
+    then one for the current allocation.
     """
 
     steps: Steps
@@ -95,11 +115,25 @@ class Sources(NamedTuple):
     slower_JX: FloatArray
 
 
-class Weights(NamedTuple):
-    """What each job's time is worth. weight_J: of a second. due_J: seconds to its
-    deadline.
+class _Rates(NamedTuple):
+    """Goodputs, progress per second.
 
-    due_J is infinity where there is none. age_J: seconds since it was submitted.
+    goodput_JC: on each configuration, 0 where it is not allowed. here_J: on the current
+    allocation, 0 if there is none. alone_J: on one GPU of the best type, even if the
+    job may not train on one. slower_JX: as in Sources.
+    """
+
+    goodput_JC: FloatArray
+    here_J: FloatArray
+    alone_J: FloatArray
+    slower_JX: FloatArray
+
+
+class Weights(NamedTuple):
+    """Weights and times of the jobs.
+
+    weight_J: what a second of completion time counts. due_J: seconds until the
+    deadline, infinity: none. age_J: seconds since the job was submitted.
     """
 
     weight_J: FloatArray
@@ -109,11 +143,12 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """The jobs that a round may move.
+    """The jobs that a round may move, and what is known of them.
 
-    goodput_JC: 0 where a job may not be; here_J: on what it holds. left_J: progress to
-    do. timed_J: whether anything was measured of it or its application. later,
-    later_LC: phases past the work that goodput_JC looks at, and goodputs in them.
+    goodput_JC: progress per second, 0 where a configuration is not allowed. here_J: on
+    the current allocation. left_J: remaining progress; for untimed jobs, seconds of one
+    GPU. timed_J: whether a step-time model is known. rescale_s_J: what a rescale costs,
+    s. later: phases of the work past the horizon; later_LC: the goodputs in them.
     """
 
     jobs: tuple[JobView, ...]
@@ -127,11 +162,14 @@ class Situation:
     weights: Weights
     timed_J: BoolArray
     rescale_s_J: FloatArray
-    later: Stretches
+    later: LaterPhases
     later_LC: FloatArray
 
     def spread(self, row: int, column: int) -> float:
-        """Return the goodput of a job where what would fit one node is on two."""
+        """Return the goodput on a configuration of one node if it is spread over two.
+
+        Where that makes no difference, or nothing is known, it is goodput_JC.
+        """
         goodput = float(self.goodput_JC[row, column])
         configs = self.configs
         in_one_node = configs.nodes_C[column] == 1 and configs.gpus_C[column] > 1
@@ -153,136 +191,213 @@ def situation(
     *,
     room: bool = False,
 ) -> Situation:
-    """Return the situation of the jobs that may be moved; the records take in what they
-    report.
+    """Return the situation of the jobs that may be moved.
 
-    room: whether each job had its best size in the last round.
+    work and applications are updated with what the jobs report. room: whether no GPU
+    had a price in the last round, so that each job had its best size.
     """
     fixed = topology.kept.keys() | topology.stranded
     applications.observe(view.jobs, lambda job: _held(topology, job))
     jobs = tuple(applications.lend(job) for job in view.jobs if job.id not in fixed)
     facts = job_facts(jobs, topology)
     steps = facts.steps
-    every_J = np.arange(len(jobs))
     configs, may_JC = configurations(
         topology.gpu_types, facts.span_J2, facts.profiled_J, facts.allowed_JT
     )
-    trainings = Trainings(
-        steps.known_J & steps.may_JX[:, 0] & (facts.noise_J < np.inf),
-        facts.noise_J,
-        facts.progress_J,
-        np.maximum(facts.hint_J - facts.progress_J, 0.0),
-        *applications.curves(jobs),
-    )
+    trainings = _trainings(facts, applications.curves(jobs))
     slower = applications.slower(jobs, topology.names, configs, steps.held_JX)
-    rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
-    held = goodputs(steps, NO_CONFIGS, rows)
-    rate_J = (held.goodput_NC / slower.held(held.atomic_NC))[:, 0]
     rescale_s_J = np.array([job.rescale_s for job in jobs])
-    look_s_J = ahead_s(rescale_s_J, room=room)
-    noise_J = ahead(trainings, look_s_J * rate_J, room=room)
+    horizon_s_J = noise_horizon_s(rescale_s_J, room=room)
+    ahead_J = horizon_s_J * _present_rates(trainings, steps, slower)
+    noise_J = noise_over_horizon(trainings, ahead_J, room=room)
+    rates = _rates(steps, configs, may_JC, noise_J, slower)
+    timed_J = steps.known_J & (rates.goodput_JC > 0.0).any(axis=1)
+    left_J = _left(jobs, np.where(timed_J, rates.alone_J, 0.0), work)
 
-    runs_J = steps.held_JX[:, 3] > 0
-    wanted_JX = np.column_stack((may_JC | (configs.gpus_C == 1), runs_J))
-    here = goodputs(steps, configs, Rows(every_J, noise_J, wanted_JX))
-    slower_JX = slower.at(every_J, here.atomic_NC)
-    goodput_JX = here.goodput_NC / slower_JX
-    goodput_JC = np.where(may_JC, goodput_JX[:, :-1], 0.0)
-    here_J = goodput_JX[:, -1].copy()
-    one_gpu_JC = goodput_JX[:, :-1] * (configs.gpus_C == 1)
-    alone_J = one_gpu_JC.max(axis=1, initial=0.0)
-    timed_J = steps.known_J & (goodput_JC > 0.0).any(axis=1)
-    left_J = _left(jobs, np.where(timed_J, alone_J, 0.0), work)
-
-    rate_J = np.where(runs_J, here_J, alone_J)
-    first_J = np.where(timed_J, np.minimum(left_J, look_s_J * rate_J), left_J)
-    many = PHASES if len(jobs) <= JOBS_WITH_PHASES_MAX else 0
-    later = stretches(trainings, left_J, first_J, many)
-    wanted_JX[:, :-1] = may_JC
-    wanted_JX[:, -1] = False
-    then = goodputs(
-        steps, configs, Rows(later.job_L, later.noise_L, wanted_JX[later.job_L])
-    )
-    later_LX = then.goodput_NC / slower.at(later.job_L, then.atomic_NC)
+    rate_J = np.where(_runs(steps), rates.here_J, rates.alone_J)
+    first_J = np.where(timed_J, np.minimum(left_J, horizon_s_J * rate_J), left_J)
+    phases_max = PHASES if len(jobs) <= JOBS_WITH_PHASES_MAX else 0
+    later = later_phases(trainings, left_J, first_J, phases_max)
+    later_LC = _later_goodputs(steps, configs, may_JC, later, slower)
     if not timed_J.all():
-        guess_C = power(configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
-        goodput_JC = np.where(~timed_J[:, None] & may_JC, guess_C, goodput_JC)
-        held_J = steps.held_JX[:, 3].astype(np.float64)
-        held_guess_J = power(held_J, UNTIMED_EXPONENT)
-        here_J = np.where(timed_J, here_J, held_guess_J)
+        rates = _with_guesses(rates, timed_J, steps, configs, may_JC)
     return Situation(
         jobs=jobs,
         topology=topology,
         facts=facts,
         configs=configs,
-        goodput_JC=goodput_JC,
-        here_J=here_J,
-        sources=Sources(steps, facts.progress_J, noise_J, slower_JX),
+        goodput_JC=rates.goodput_JC,
+        here_J=rates.here_J,
+        sources=Sources(steps, facts.progress_J, noise_J, rates.slower_JX),
         left_J=left_J,
         weights=_weights(view, jobs),
         timed_J=timed_J,
         rescale_s_J=rescale_s_J,
         later=later,
-        later_LC=later_LX[:, :-1],
+        later_LC=later_LC,
+    )
+
+
+def _runs(steps: Steps) -> BoolArray:
+    """Return which jobs hold GPUs on an allocation that they may keep."""
+    runs_J: BoolArray = steps.held_JX[:, 3] > 0
+    return runs_J
+
+
+def _trainings(facts: JobFacts, curves: tuple[FloatArray, IntArray]) -> Trainings:
+    """Return what the noise growth of the jobs follows from.
+
+    curves: noise curves of applications, and the row of each job in them.
+    """
+    steps = facts.steps
+    return Trainings(
+        steps.known_J & steps.may_JX[:, 0] & (facts.noise_J < np.inf),
+        facts.noise_J,
+        facts.progress_J,
+        np.maximum(facts.hint_J - facts.progress_J, 0.0),
+        *curves,
+    )
+
+
+def _present_rates(trainings: Trainings, steps: Steps, slower: Slower) -> FloatArray:
+    """Return the goodput at the present noise scale, progress per second.
+
+    It is that on the current allocation, or on one GPU if the job holds none. It is 0
+    for jobs whose noise scale is not predicted, which need no horizon.
+    """
+    every_J = np.arange(len(trainings.noise_J))
+    rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
+    held = goodputs(steps, NO_CONFIGS, rows)
+    rate_J: FloatArray = (held.goodput_NC / slower.held(held.atomic_NC))[:, 0]
+    return rate_J
+
+
+def _rates(
+    steps: Steps,
+    configs: Configs,
+    may_JC: BoolArray,
+    noise_J: FloatArray,
+    slower: Slower,
+) -> _Rates:
+    """Return the goodputs of all jobs at the noise scales noise_J."""
+    every_J = np.arange(len(noise_J))
+    wanted_JX = np.column_stack((may_JC | (configs.gpus_C == 1), _runs(steps)))
+    best = goodputs(steps, configs, Rows(every_J, noise_J, wanted_JX))
+    slower_JX = slower.at(every_J, best.atomic_NC)
+    goodput_JX = best.goodput_NC / slower_JX
+    one_gpu_JC = goodput_JX[:, :-1] * (configs.gpus_C == 1)
+    return _Rates(
+        goodput_JC=np.where(may_JC, goodput_JX[:, :-1], 0.0),
+        here_J=goodput_JX[:, -1].copy(),
+        alone_J=one_gpu_JC.max(axis=1, initial=0.0),
+        slower_JX=slower_JX,
+    )
+
+
+def _later_goodputs(
+    steps: Steps,
+    configs: Configs,
+    may_JC: BoolArray,
+    later: LaterPhases,
+    slower: Slower,
+) -> FloatArray:
+    """Return the goodputs in later phases on each configuration, (L, C)."""
+    wanted_JX = np.column_stack((may_JC, np.zeros(len(may_JC), dtype=np.bool_)))
+    rows = Rows(later.job_L, later.noise_L, wanted_JX[later.job_L])
+    best = goodputs(steps, configs, rows)
+    goodput_LX = best.goodput_NC / slower.at(later.job_L, best.atomic_NC)
+    goodput_LC: FloatArray = goodput_LX[:, :-1]
+    return goodput_LC
+
+
+def _with_guesses(
+    rates: _Rates,
+    timed_J: BoolArray,
+    steps: Steps,
+    configs: Configs,
+    may_JC: BoolArray,
+) -> _Rates:
+    """Return `rates` with the goodput k^UNTIMED_EXPONENT for untimed jobs."""
+    guess_C = power(configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
+    held_J = steps.held_JX[:, 3].astype(np.float64)
+    guessed_JC = ~timed_J[:, None] & may_JC
+    return rates._replace(
+        goodput_JC=np.where(guessed_JC, guess_C, rates.goodput_JC),
+        here_J=np.where(timed_J, rates.here_J, power(held_J, UNTIMED_EXPONENT)),
     )
 
 
 def job_facts(jobs: Sequence[JobView], topology: Topology) -> JobFacts:
-    """Return the facts of these jobs on the GPU types of this topology."""
+    """Return what specs and reports say of these jobs, on the topology's GPU types."""
     names = topology.names
-    params_JTX = np.zeros((len(jobs), len(names), len(PARAM_NAMES)))
-    partial = []
-    batches = []
-    for row, job in enumerate(jobs):
-        told = job.measured.by_type
-        widest = max(
-            told.values(), key=lambda each: each.num_replicas_profiled, default=None
-        )
-        for number, name in enumerate(names):
-            if widest is not None and name in told:
-                params_JTX[row, number] = _params(told[name], widest)
-        if told and not told.keys() >= set(names):
-            partial.append(row)
-        batches.append([_batch_limits(job, name) for name in names])
-    factor_TT = _type_factors(names, jobs) if partial else np.empty(0)
-    for row in partial:
-        told = jobs[row].measured.by_type
-        for number, name in enumerate(names):
-            if name not in told:
-                params_JTX[row, number] = _params_on(number, names, told, factor_TT)
     specs = [job.spec for job in jobs]
     flags = [(spec.adaptive, spec.batch.accumulation) for spec in specs]
-    hints = [hinted(job) for job in jobs]
+    held = [_held_lawfully(job, topology) for job in jobs]
     steps = Steps(
-        params_JTX,
-        np.array([bool(job.measured.by_type) for job in jobs], dtype=np.bool_),
-        np.array(batches, dtype=np.float64).reshape(len(jobs), len(names), 5),
-        np.array(flags, dtype=np.bool_).reshape(-1, 2),
-        np.array(
-            [_held_lawfully(job, topology) for job in jobs], dtype=np.int64
-        ).reshape(-1, 4),
+        _step_time_params(jobs, names),
+        _bools([bool(job.measured.by_type) for job in jobs]),
+        _batches(jobs, names),
+        _bools(flags).reshape(-1, 2),
+        np.array(held, dtype=np.int64).reshape(-1, 4),
     )
+    allowed = [[spec.replicas.allows_type(name) for name in names] for spec in specs]
+    hints = [hinted(job) for job in jobs]
     return JobFacts(
         steps,
-        np.array(
-            [[spec.replicas.allows_type(name) for name in names] for spec in specs],
-            dtype=np.bool_,
-        ).reshape(len(jobs), len(names)),
+        _bools(allowed).reshape(len(jobs), len(names)),
         np.array([limits(job) for job in jobs], dtype=np.int64).reshape(-1, 2),
         np.array([_only_size(spec) for spec in specs], dtype=np.int64),
         np.array([_noise_scale(job) for job in jobs], dtype=np.float64),
         np.array([job.measured.progress for job in jobs], dtype=np.float64),
         np.array([math.inf if hint is None else hint for hint in hints]),
-        np.array(
-            [job.measured.num_replicas_profiled > 0 for job in jobs], dtype=np.bool_
-        ),
+        _bools([job.measured.num_replicas_profiled > 0 for job in jobs]),
     )
+
+
+def _bools(values: Sequence[object]) -> BoolArray:
+    return np.array(values, dtype=np.bool_)
+
+
+def _batches(jobs: Sequence[JobView], names: Sequence[str]) -> FloatArray:
+    """Return the batch limits of jobs on GPU types, (J, T, 5), in the order of
+    Steps.
+    """
+    batches = [[_batch_limits(job, name) for name in names] for job in jobs]
+    return np.array(batches, dtype=np.float64).reshape(len(jobs), len(names), 5)
+
+
+def _step_time_params(jobs: Sequence[JobView], names: Sequence[str]) -> FloatArray:
+    """Return the step-time parameters of jobs on GPU types, (J, T, PARAM_NAMES).
+
+    On types where a job was not timed they follow from a type where it was, by the
+    factors between types. A job without any profile has zeros.
+    """
+    params_JTX = np.zeros((len(jobs), len(names), len(PARAM_NAMES)))
+    partial = []
+    for row, job in enumerate(jobs):
+        profiles = job.measured.by_type
+        if not profiles:
+            continue
+        widest = max(profiles.values(), key=lambda each: each.num_replicas_profiled)
+        for number, name in enumerate(names):
+            if name in profiles:
+                params_JTX[row, number] = _params(profiles[name], widest)
+        if not profiles.keys() >= set(names):
+            partial.append(row)
+    factor_TT = _type_factors(names, jobs) if partial else np.empty(0)
+    for row in partial:
+        profiles = jobs[row].measured.by_type
+        for number, name in enumerate(names):
+            if name not in profiles:
+                params_JTX[row, number] = _params_on(number, names, profiles, factor_TT)
+    return params_JTX
 
 
 def limits(job: JobView) -> tuple[int, int]:
     """Return the least and the most replicas that a plan may give to `job`.
 
-    A frozen job starts on what its user asked for.
+    The most is bounded by what was timed, by the spec, and by the batch: each replica
+    needs at least min_atomic samples. A frozen job gets what its spec requests.
     """
     spec = job.spec
     low = least(spec)
@@ -303,9 +418,7 @@ def least(spec: JobSpec) -> int:
 
 
 def _only_size(spec: JobSpec) -> int:
-    """Return the one number of replicas that a job may have, 0 where it may have
-    several.
-    """
+    """Return the number of replicas of a rigid job, 0 for other jobs."""
     if spec.contract is RescaleContract.FROZEN:
         return spec.replicas.requested
     return spec.replicas.min if spec.replicas.min == spec.replicas.max else 0
@@ -326,8 +439,9 @@ def _batch_limits(job: JobView, gpu_type: str) -> tuple[int, int, int, int, int]
 def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
     """Return step-time parameters on one GPU type, in the order of PARAM_NAMES.
 
-    On a type on which a job trained on one GPU only synchronisation was not timed, and
-    its fit takes it for free: it is that of the type on which the job trained on most.
+    If the job used only one GPU of this type, synchronisation was never timed there and
+    its fitted parameters are 0. They are then taken from `widest`, the profile of the
+    type on which the job was timed with most replicas.
     """
     values: tuple[float, ...] = params_of(profile.params)
     if profile.num_replicas_profiled > 1 or widest.num_replicas_profiled <= 1:
@@ -338,32 +452,35 @@ def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
 def _params_on(
     number: int,
     names: Sequence[str],
-    told: Mapping[str, TypeProfile],
+    profiles: Mapping[str, TypeProfile],
     factor_TT: FloatArray,
 ) -> Sequence[float]:
-    """Return the step-time parameters on one type as those of another, passes
-    rescaled.
+    """Return the step-time parameters on a type where the job was not timed.
+
+    They are those of the type with most replicas timed, the parameters of a pass times
+    the factor between both types.
     """
     other = max(
-        sorted(told), key=lambda name: (name in names, told[name].num_replicas_profiled)
+        sorted(profiles),
+        key=lambda name: (name in names, profiles[name].num_replicas_profiled),
     )
-    values: tuple[float, ...] = params_of(told[other].params)
+    values: tuple[float, ...] = params_of(profiles[other].params)
     factor = float(factor_TT[number, names.index(other)]) if other in names else 1.0
     passes = [each * factor for each in values[:NUM_COMPUTE]]
     return [*passes, *values[NUM_COMPUTE:]]
 
 
 def _type_factors(names: Sequence[str], jobs: Sequence[JobView]) -> FloatArray:
-    """Return how much longer a pass takes on type a than on type b, (a, b).
+    """Return how many times longer a pass takes on type a than on type b, (a, b).
 
-    The median over jobs that know both, 1 where none does.
+    It is the median over jobs that were timed on both, 1 if there are none.
     """
     factor_TT = np.ones((len(names), len(names)))
     known = [job.measured.by_type for job in jobs]
     for a, one in enumerate(names):
         for b, other in enumerate(names):
-            both = [told for told in known if one in told and other in told]
-            passes = [(_pass_s(told[one]), _pass_s(told[other])) for told in both]
+            both = [types for types in known if one in types and other in types]
+            passes = [(_pass_s(types[one]), _pass_s(types[other])) for types in both]
             ratios = [own_s / other_s for own_s, other_s in passes if other_s > 0.0]
             if a != b and ratios:
                 factor_TT[a, b] = float(np.median(ratios))
@@ -371,18 +488,20 @@ def _type_factors(names: Sequence[str], jobs: Sequence[JobView]) -> FloatArray:
 
 
 def _pass_s(profile: TypeProfile) -> float:
+    """Return the time of a pass with one sample, s."""
     return profile.params.alpha_c + profile.params.beta_c
 
 
 def _held(topology: Topology, job: JobView) -> tuple[str, Shape] | None:
-    """Return GPU type and shape of what a job holds."""
+    """Return GPU type and shape of a job's current allocation, None if it has none."""
     held = topology.shape_of(job.allocation)
     return None if held is None else (topology.names[held[0]], held[1])
 
 
 def _held_lawfully(job: JobView, topology: Topology) -> tuple[int, int, int, int]:
-    """Return type, nodes, racks and replicas that a job holds and may keep; replicas 0:
-    none.
+    """Return type, nodes, racks and replicas of an allocation that the job may keep.
+
+    Replicas are 0 if there is none. Order as in Shape.
     """
     held = topology.shape_of(job.allocation)
     spec = job.spec.replicas
@@ -395,10 +514,12 @@ def _held_lawfully(job: JobView, topology: Topology) -> tuple[int, int, int, int
 
 
 def _noise_scale(job: JobView) -> float:
-    """Return the noise scale, samples, at which Pollux's formula has the job's
-    efficiency.
+    """Return the present noise scale phi of a job, samples.
 
-    Infinity: no loss.
+    If the job has another efficiency model, phi is chosen so that Pollux's formula
+    (phi + M_0) / (phi + M) gives the same efficiency e at one batch M, the geometric
+    mean of the initial batch M_0 and the largest one: phi = (e M - M_0) / (1 - e).
+    Infinity: the batch is not free, or there is no loss.
     """
     if not job.spec.adaptive:
         return math.inf
@@ -417,12 +538,14 @@ def _noise_scale(job: JobView) -> float:
 def _left(
     jobs: Sequence[JobView], alone_J: FloatArray, work: RemainingWork
 ) -> FloatArray:
-    """Return the progress that each job has left; 1-GPU seconds where nothing was timed
-    of it.
+    """Return the progress that each job has left; seconds of one GPU if untimed.
+
+    alone_J: goodput on one GPU, 0 for untimed jobs.
     """
     left_J = work.left(jobs, alone_J)
     for row in np.flatnonzero(alone_J <= 0.0).tolist():
         job = jobs[row]
+        # Its length is known after its start and first report, on its fewest GPUs.
         shows_s = (ROUND_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT
         left_J[row] = work.unseen_s(shows_s)
     return left_J

@@ -1,5 +1,5 @@
-"""The policy: who lives where, whose turn it is, and what is undone because it did not
-help.
+"""The policy: the home of each job, whose turn it is, and moves that are undone because
+they did not help.
 """
 
 import math
@@ -239,8 +239,8 @@ class Gandiva:
             self._kept.homes[partner] = home
 
     def _settle(self, now: _Round, job: JobView, home: Allocation) -> None:
-        """Let `job` live at `home` from now on. It has had as much time as whoever had
-        least there.
+        """Let `job` live at `home` from now on. It has had as much time as the job that
+        had least there.
         """
         others = [
             self._kept.received_s[job_id]

@@ -17,8 +17,8 @@ from coadapt.model import Allocation, JobId, JobView, Node, NodeId
 
 
 class Servers:
-    """Homes on the nodes of one round. affinity: kept from round to round by whoever
-    owns it.
+    """Homes on the nodes of one round. affinity: kept from round to round by the owner
+    of this object.
 
     pinned: GPUs per node that nobody takes turns on, because a frozen job runs there.
     """

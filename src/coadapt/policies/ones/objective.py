@@ -2,9 +2,9 @@
 many it may have.
 """
 
-# Limits. A job starts on its fewest replicas. Whoever fills its limit for two epochs
-# may have twice as many; so nobody jumps to a batch whose learning rate it has not been
-# led to. Nobody has more than four times what its user named. The largest job gives way
+# Limits. A job starts on its fewest replicas. A job that fills its limit for two epochs
+# may have twice as many; so no job jumps to a batch whose learning rate it has not been
+# led to. No job has more than four times what its user named. The largest job gives way
 # when it holds half the cluster and has run longer than the median: with T its run time
 # over the median, it may keep 2 size / (T + 1), evened. A job that was paused and not
 # taken back is halved.

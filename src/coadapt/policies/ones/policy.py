@@ -38,9 +38,7 @@ EPOCHS_TO_SETTLE = (
     2.0  # before which a job counts as new, and is not taken out by mutation
 )
 GROWTH_TO_REFIT = 8  # the predictor is fitted anew when an eighth more jobs have ended
-COMPLETED_MIN = (
-    0.5  # who left with less of its work done is taken to have been cancelled
-)
+COMPLETED_MIN = 0.5  # a job that left with less of its work done counts as cancelled
 SHARE_MIN = 1e-3
 
 
@@ -272,7 +270,7 @@ class Ones:
     def _deploy(
         self, jobs: list[JobView], target: dict[JobId, int]
     ) -> list[tuple[JobView, int]]:
-        """Return who gets how many of `target`, first served first.
+        """Return how many replicas of `target` each job gets, first served first.
 
         Jobs that have not had their epoch since they were last scheduled keep what they
         hold; then come those that wait, then the others; what these leave idle goes to
@@ -301,8 +299,8 @@ class Ones:
         )
 
     def _give(self, capacity: Capacity, given: list[tuple[JobView, int]]) -> None:
-        """Give counts in order; where one does not fit (types, quotas, who went
-        before), fewer replicas.
+        """Give counts in order; where one does not fit (types, quotas, jobs before it),
+        fewer replicas.
         """
         for job, wanted in given:
             low, high = span(job)

@@ -10,19 +10,21 @@ is the best one.
 # Given all others' rows, one job's best row is easy: its cost depends on its number of
 # replicas and on whether they stand in one node, so it is enough to find the best count
 # for each of the two shapes and a place for it (the tightest node that fits; else the
-# emptiest nodes first and the tightest last one).
-# `best_row` does that in one pass. A plan in which no job can do better alone is a
-# local optimum; three
-# moves lead out of it, from cheap to dear:
+# emptiest nodes first and the tightest last one). `best_row` does that in one pass. A
+# plan in which no job can do better alone is a local optimum; three moves lead out of
+# it, from cheap to dear:
 #
-#   move        one job: withdraw it, give it its best row move pair   two jobs: each
-#   count of the first, and the best row of the second in what is left make way    one
-#   job gives all back, those who want more help themselves, it takes the rest
+#   move        one job: withdraw it, give it its best row
+#   move pair   two jobs: each count of the first, and the best row of the second in
+#               what is left
+#   make way    one job gives all back, jobs that want more help themselves, it takes
+#               the rest
 #
 # Most pairs cannot gain, and the dual bound tells which. Write for each job
 #
-#     slack_j = c_j + (price of what it uses) - reduced_cost_j    >= 0, as the reduced
-#     cost is a minimum
+#     slack_j = c_j + (price of what it uses) - reduced_cost_j
+#
+# which is >= 0, as the reduced cost is a minimum,
 #
 # and idle = price of all that nobody uses. Summed over jobs, (cost of the plan) -
 # (bound) = sum_j slack_j + idle, with the bound of these prices: the plan's whole

@@ -19,8 +19,8 @@ Axes as in pollux/objective.py; R resources, O options of a job.
 #   GPUS   replicas of all jobs                                 <= GPUs of the cluster
 #   NODES  nodes of the jobs that span nodes, if no two of these
 #          may meet on a node (interference)                    <= nodes of the cluster
-#   WIDE   pieces of half of the largest node (1/2) and more (1)  <= what the node
-#   itself counts so
+#   WIDE   pieces of half of the largest node (1/2) and          <= what the node itself
+#          more (1)                                                 counts so
 #
 # The third one is what makes the bound tight where GPUs alone do not: five jobs of 3
 # replicas have 15 <= 16 GPUs on four nodes of 4, and yet only four of them can run in
@@ -29,8 +29,8 @@ Axes as in pollux/objective.py; R resources, O options of a job.
 #
 #     node of 4   [# # # #]   [# # #|.]   [# #|# #]   [# #|#|#]   [#|#|#|#]
 #     pieces          4          3, 1        2, 2       2, 1, 1     1, 1, 1, 1
-#     wide            1          1          1/2+1/2       1/2           0          never
-#     more than 1
+#     wide            1          1          1/2+1/2       1/2           0
+#                                                              (never more than 1)
 #
 # (u_1 of Fekete and Schepers 2001, a dual feasible function of bin packing; a node of
 # half the largest size holds at most 1/2, a smaller one none.) A job cut over several

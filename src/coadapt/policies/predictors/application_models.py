@@ -1,25 +1,24 @@
-"""Kin: what jobs of one application showed, lent to the next of them while it knows
-less of itself.
+"""Application models: what jobs of one application showed, lent to the next of them
+while it knows less of itself.
 """
 
 # A job that comes has timed nothing, and its first fit rests on one batch at one size:
 # it may be wrong by ten times, and the first rescale that follows from it is one for
-# nothing. Jobs of the same application (by name, with the same bounds of the batch)
-# were there before. What is kept of them, per application:
+# nothing. Jobs of the same application (the same name and the same bounds of the batch)
+# ran before. Per application, these are kept:
 #
-#   - per GPU type the step-time model of the job that trained there in most settings,
-#     and what steps of all of them took over what it says (`times`). It is lent to jobs
-#     that have trained there in no more, if it agrees with what the borrower itself
-#     timed last within KIN_FACTOR; times are then those of kin x that ratio. (Who was
-#     timed there on one GPU when it came, and has not trained there since, knows its
-#     passes alone: these must agree.)
+#   - per GPU type, the step-time model of the job that trained there in most settings,
+#     and by how much steps of all jobs differed from it (`times`). The model is lent
+#     to a job that trained there in no more settings, if it agrees with the latest step
+#     time of that job within RATIO_MAX; step times are then those of the application,
+#     times that ratio. A job that has not trained there since it was timed on one GPU
+#     at its start knows only the time of a pass: then only these must agree.
 #   - the gradient statistics at the beginning, for jobs that have not reported any;
-#   - the noise scale over progress, in eighths of an octave of it. `noise` takes its
-#     growth ahead from there.
+#   - the noise scale over progress, in eighths of an octave of progress. `noise_growth`
+#     takes the growth ahead of a job from there.
 #
-# Nothing is lent where the user named no application, nor where the name proved to say
-# little: where the step times of jobs of one name differ by more than UNLIKE in the
-# mean, each job is taken for itself.
+# Nothing is lent to a job without an application, nor where jobs of one name differ: if
+# their step times differ by more than UNLIKE in the mean, each job is taken for itself.
 
 import math
 from collections import OrderedDict
@@ -31,7 +30,15 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import GradStats, JobId, JobView, KinTimes, Measured, TypeProfile
+from coadapt.model import (
+    ApplicationTimes,
+    GradStats,
+    JobId,
+    JobView,
+    Measured,
+    ThroughputParams,
+    TypeProfile,
+)
 from coadapt.model.quick_init import replace
 from coadapt.policies.predictors.best_goodputs import Configs
 from coadapt.policies.predictors.measured_step_times import (
@@ -45,13 +52,11 @@ from coadapt.policies.predictors.noise_growth import BINS_PER_OCTAVE, NUM_BINS
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
 
 APPLICATIONS_MAX = 256  # the longest unseen are forgotten
-KIN_FACTOR = (
-    2.0  # beyond that ratio of step times it is another training under the same name
-)
-# Step times of jobs alike differ by a few per cent, of jobs that share a name alone by
-# more.
+RATIO_MAX = 2.0  # of step times; beyond it, a job is another training of that name
+# Of step times, in the mean: jobs of one name that differ by more are not alike.
 UNLIKE = 1.1  # (measured: 1.00 to 1.01 for jobs alike, 1.2 to 1.7 for others)
-COMPARED_MIN = 3  # of a name; with fewer it is as true as all names are
+# Jobs compared per application; with fewer, it is taken for as alike as all are.
+COMPARED_MIN = 3
 COMPARED_MAX = 50
 ONE_GPU = Shape(1, 1, 1)
 OCTAVES_MIN = 1.5  # of progress: noise scales over less tell no growth
@@ -65,8 +70,10 @@ WhatHeld = Callable[[JobView], Held | None]
 
 
 @dataclass(slots=True, eq=False)
-class _Kin:
-    """initial: the batch that all of them begin with. profiles, times: by GPU type:
+class _Application:
+    """What is known of an application.
+
+    initial: the batch that all of its jobs begin with. profiles, times: by GPU type:
     (settings its owner trained in there, model, owner), step times measured.
 
     bins: mean logarithms of noise scales; curve_B: of all bins, None once one has
@@ -129,12 +136,12 @@ def _draw(seen_S: IntArray, log_noise_S: FloatArray, curve_B: FloatArray) -> Non
 
 
 class _Lent(NamedTuple):
-    """What a job is taken for, and on which GPU types that is what its kin are; what
+    """What a job is taken for, and on which GPU types that is its application's; what
     that follows from.
     """
 
     measured: Measured
-    kin: _Kin
+    application: _Application
     edition: int
     taken_for: Measured
     types: tuple[str, ...]
@@ -146,10 +153,10 @@ class _Member:
     for.
 
     By GPU type: settings: shapes and total batches that it trained in; log_ratio: of
-    its latest step time over that of its kin.
+    its latest step time over that of its application.
     """
 
-    kin: _Kin
+    application: _Application
     job: JobId
     told: Measured | None = None
     settings: dict[str, set[tuple[Shape, int]]] = field(default_factory=dict)
@@ -165,13 +172,55 @@ class _Report(NamedTuple):
     step_s: float
 
 
+class _LentTimes(NamedTuple):
+    """Step times of an application on a GPU type, and the step-time model that they are
+    told over. ratio: of a job's own step times to them.
+    """
+
+    times: StepTimes
+    params: ThroughputParams
+    ratio: float
+
+
+@dataclass(slots=True)
+class _Curves:
+    """Curves of errors, each worked out once. found: their arrays, in order.
+
+    numbers: the number of the first curve, by step times and shape; None: of all
+    configurations.
+    """
+
+    found: list[FloatArray] = field(default_factory=lambda: [AS_SAID])
+    size: int = 1
+    numbers: dict[tuple[int, Shape | None], int] = field(default_factory=dict)
+
+    def of_all(self, lent: _LentTimes, gpus_C: IntArray) -> int:
+        """Return the number of the first of the curves of all configurations."""
+        key = id(lent.times), None
+        if key not in self.numbers:
+            self._add(key, lent.times.packed(lent.params, gpus_C))
+        return self.numbers[key]
+
+    def on(self, lent: _LentTimes, shape: Shape) -> int:
+        """Return the number of the curve of a shape."""
+        key = id(lent.times), shape
+        if key not in self.numbers:
+            self._add(key, lent.times.on(lent.params, shape))
+        return self.numbers[key]
+
+    def _add(self, key: tuple[int, Shape | None], curves: FloatArray) -> None:
+        self.numbers[key] = self.size
+        self.found.append(curves)
+        self.size += len(curves)
+
+
 @dataclass(slots=True)
 class Applications:
     """What is known per application, and of the jobs of the last round that have
     one.
     """
 
-    kin: "OrderedDict[Key, _Kin]" = field(default_factory=OrderedDict)
+    known: "OrderedDict[Key, _Application]" = field(default_factory=OrderedDict)
     members: dict[JobId, _Member] = field(default_factory=dict)
 
     def observe(self, jobs: Sequence[JobView], what_held: WhatHeld) -> None:
@@ -184,9 +233,11 @@ class Applications:
             key = key_of(job)
             if key is None:
                 continue
-            kin = self._kin(key)
-            member = here[job.id] = self.members.get(job.id) or _Member(kin, job.id)
-            member.kin = kin
+            application = self._application(key)
+            member = here[job.id] = self.members.get(job.id) or _Member(
+                application, job.id
+            )
+            member.application = application
             if member.told is job.measured or not job.measured.by_type:
                 continue
             member.told = job.measured
@@ -194,55 +245,59 @@ class Applications:
             _learn(member, job, held)
             report = None if held is None else _report(member, held[1])
             if held is not None and report is not None:
-                reports.setdefault((id(kin), held[0]), []).append(report)
+                reports.setdefault((id(application), held[0]), []).append(report)
         for (_, gpu_type), told in reports.items():
-            _time(told[0].member.kin, gpu_type, told)
+            _time(told[0].member.application, gpu_type, told)
         if reports:
             self._judge()
         self.members = here
 
-    def _kin(self, key: Key) -> _Kin:
-        kin = self.kin.get(key)
-        if kin is None:
+    def _application(self, key: Key) -> _Application:
+        application = self.known.get(key)
+        if application is None:
             _, initial, *_ = key
-            kin = self.kin[key] = _Kin(initial)
-        self.kin.move_to_end(key)
-        if len(self.kin) > APPLICATIONS_MAX:
-            self.kin.popitem(last=False)
-        return kin
+            application = self.known[key] = _Application(initial)
+        self.known.move_to_end(key)
+        if len(self.known) > APPLICATIONS_MAX:
+            self.known.popitem(last=False)
+        return application
 
     def _judge(self) -> None:
         """Write of which names jobs proved alike, for all that is known.
 
         A name with too few jobs is as true as all names together.
         """
-        every = [each for kin in self.kin.values() for each in kin.compared.values()]
-        for kin in self.kin.values():
-            compared = list(kin.compared.values())
+        every = [
+            each
+            for application in self.known.values()
+            for each in application.compared.values()
+        ]
+        for application in self.known.values():
+            compared = list(application.compared.values())
             if len(compared) < COMPARED_MIN:
                 compared = every
             few = len(compared) < COMPARED_MIN
-            kin.alike = few or fmean(compared) <= math.log(UNLIKE)
+            application.alike = few or fmean(compared) <= math.log(UNLIKE)
 
     def _believed(self, job: JobView) -> _Member | None:
         """Return a job of an application whose jobs proved alike, else None."""
         member = self.members.get(job.id)
-        return member if member is not None and member.kin.alike else None
+        return member if member is not None and member.application.alike else None
 
     def lend(self, job: JobView) -> JobView:
-        """Return `job` as if it knew of itself what its kin know, and its steps took as
-        long as theirs.
+        """Return `job` as if it knew what its application knows, and its steps took as
+        long as those.
         """
         member = self._believed(job)
         if member is None:
             return job
-        kin = member.kin
+        application = member.application
         lent = member.lent
         if (
             lent is None
             or lent.measured is not job.measured
-            or lent.kin is not kin
-            or lent.edition != kin.edition
+            or lent.application is not application
+            or lent.edition != application.edition
         ):
             lent = member.lent = _lent(member, job.measured)
         return (
@@ -263,66 +318,57 @@ class Applications:
 
         On all configurations, then on what each holds.
         """
+        curves = _Curves()
         shape = len(jobs), len(configs.gpus_C) + 1
         curve_JX = np.zeros(shape, dtype=np.int64)
         ratio_JX = np.ones(shape)
-        curves = [AS_SAID]
-        num_curves = 1
         held = held_JX.tolist() if self.members else []
         for number, gpu_type in enumerate(gpu_types if self.members else ()):
             begin, end = np.searchsorted(configs.type_C, (number, number + 1)).tolist()
-            first_J = np.zeros(len(jobs), dtype=np.int64)
-            ratio_J = np.ones(len(jobs))
-            known: dict[
-                int, dict[Shape | None, int]
-            ] = {}  # by kin; None: of all configurations
+            gpus_C = configs.gpus_C[begin:end]
+            every_C = np.arange(end - begin)
             for row, job in enumerate(jobs):
-                member = self._believed(job)
-                if (
-                    member is None
-                    or member.lent is None
-                    or gpu_type not in member.lent.types
-                ):
+                lent = self._lent_times(job, gpu_type)
+                if lent is None:
                     continue
-                kin = member.kin
-                times = member.kin.times.get(gpu_type)
-                if times is None:
-                    continue
-                params = kin.profiles[gpu_type][1].params
-                numbers = known.get(id(kin))
-                if numbers is None:
-                    numbers = known[id(kin)] = {None: num_curves}
-                    curves.append(times.packed(params, configs.gpus_C[begin:end]))
-                    num_curves += end - begin
-                first_J[row] = numbers[None]
-                ratio_J[row] = ratio = math.exp(member.log_ratio.get(gpu_type, 0.0))
+                curve_JX[row, begin:end] = curves.of_all(lent, gpus_C) + every_C
+                ratio_JX[row, begin:end] = lent.ratio
                 of_type, nodes, racks, gpus = held[row]
                 if of_type == number:
                     on = Shape(nodes, racks, gpus) if gpus else ONE_GPU
-                    if on not in numbers:
-                        numbers[on] = num_curves
-                        curves.append(times.on(params, on))
-                        num_curves += 1
-                    curve_JX[row, -1] = numbers[on]
-                    ratio_JX[row, -1] = ratio
-            every_C = np.arange(end - begin)
-            curve_JX[:, begin:end] = np.where(
-                first_J[:, None] > 0, first_J[:, None] + every_C, 0
-            )
-            ratio_JX[:, begin:end] = ratio_J[:, None]
-        return Slower(np.concatenate(curves), curve_JX, ratio_JX)
+                    curve_JX[row, -1] = curves.on(lent, on)
+                    ratio_JX[row, -1] = lent.ratio
+        return Slower(np.concatenate(curves.found), curve_JX, ratio_JX)
 
-    def tell(self, job: JobView, gpu_type: str, shape: Shape) -> KinTimes | None:
+    def _lent_times(self, job: JobView, gpu_type: str) -> "_LentTimes | None":
+        """Return the step times that were lent to a job for a GPU type, if any were."""
+        member = self._believed(job)
+        if member is None or member.lent is None or gpu_type not in member.lent.types:
+            return None
+        times = member.application.times.get(gpu_type)
+        if times is None:
+            return None
+        return _LentTimes(
+            times,
+            member.application.profiles[gpu_type][1].params,
+            math.exp(member.log_ratio.get(gpu_type, 0.0)),
+        )
+
+    def tell(
+        self, job: JobView, gpu_type: str, shape: Shape
+    ) -> ApplicationTimes | None:
         """Return what jobs of the application timed on this shape, for the job to
         choose its batch by.
         """
         member = self._believed(job)
         if member is None or member.lent is None or not job.spec.adaptive:
             return None
-        times = member.kin.times.get(gpu_type)
+        times = member.application.times.get(gpu_type)
         if times is None or gpu_type not in member.lent.types:
             return None
-        return times.tell(gpu_type, member.kin.profiles[gpu_type][1].params, shape)
+        return times.tell(
+            gpu_type, member.application.profiles[gpu_type][1].params, shape
+        )
 
     def curves(self, jobs: Sequence[JobView]) -> tuple[FloatArray, IntArray]:
         """Return logarithms of noise scales over progress (applications, bins), and
@@ -335,41 +381,41 @@ class Applications:
             member = self._believed(job)
             if member is None:
                 continue
-            if id(member.kin) not in rows:
-                curve = member.kin.curve()
-                rows[id(member.kin)] = -1 if curve is None else len(curves)
+            if id(member.application) not in rows:
+                curve = member.application.curve()
+                rows[id(member.application)] = -1 if curve is None else len(curves)
                 curves += [] if curve is None else [curve]
-            row_J[number] = rows[id(member.kin)]
+            row_J[number] = rows[id(member.application)]
         return np.array(curves).reshape(-1, NUM_BINS), row_J
 
 
 def _learn(member: _Member, job: JobView, held: Held | None) -> None:
     """Take in what `job` told of itself, but for its step time."""
-    kin = member.kin
+    application = member.application
     told = job.measured
     if held is not None and told.batch is not None and told.step_time_s:
         gpu_type, shape = held
         member.settings.setdefault(gpu_type, set()).add((shape, told.batch.total))
     for gpu_type, profile in told.by_type.items():
         num_settings = len(member.settings.get(gpu_type, ()))
-        known, lent, lender = kin.profiles.get(gpu_type, (-1, None, ""))
+        known, lent, lender = application.profiles.get(gpu_type, (-1, None, ""))
         if num_settings > known or (num_settings == known and lender == job.id):
-            kin.profiles[gpu_type] = (num_settings, profile, job.id)
-            kin.edition += profile is not lent
+            application.profiles[gpu_type] = (num_settings, profile, job.id)
+            application.edition += profile is not lent
     grad = told.grad
     progress = told.progress
     if grad is None or progress <= 0.0:
         return
-    if progress < kin.first_progress:
-        kin.edition += 1
-        kin.first = grad
-        kin.first_progress = progress
+    if progress < application.first_progress:
+        application.edition += 1
+        application.first = grad
+        application.first_progress = progress
     noise = grad.noise_scale(job.spec.batch.initial)
     if 0.0 < noise < math.inf:
         at = _bin(progress)
-        before = kin.bins.get(at, math.log(noise))
-        kin.bins[at] = (1.0 - NEWEST) * before + NEWEST * math.log(noise)
-        kin.curve_B = None
+        before = application.bins.get(at, math.log(noise))
+        application.bins[at] = (1.0 - NEWEST) * before + NEWEST * math.log(noise)
+        application.curve_B = None
 
 
 def _report(member: _Member, shape: Shape) -> _Report | None:
@@ -385,17 +431,17 @@ def _report(member: _Member, shape: Shape) -> _Report | None:
     return _Report(member, (shape, batch.atomic, batch.accumulation), told.step_time_s)
 
 
-def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
-    """Take in step times from one GPU type, and how they compare with those of kin.
+def _time(application: _Application, gpu_type: str, reports: Sequence[_Report]) -> None:
+    """Take in step times from one GPU type, and how they compare with earlier ones.
 
     A model of who trained on one GPU only takes synchronisation for free (facts._params
     has another type's in its stead): what it says of more GPUs is nothing to compare
     with.
     """
-    if gpu_type not in kin.profiles:
+    if gpu_type not in application.profiles:
         return
-    times = kin.times.setdefault(gpu_type, StepTimes())
-    profile = kin.profiles[gpu_type][1]
+    times = application.times.setdefault(gpu_type, StepTimes())
+    profile = application.profiles[gpu_type][1]
     if profile.num_replicas_profiled <= 1:
         reports = [each for each in reports if each.setting[0].gpus <= 1]
     params = profile.params
@@ -411,48 +457,56 @@ def _time(kin: _Kin, gpu_type: str, reports: Sequence[_Report]) -> None:
             times.note(setting, log_s)
         member.log_ratio[gpu_type] = over - times.error(params, setting)
         if ratio is not None:
-            kin.compare(member.job, ratio)
+            application.compare(member.job, ratio)
 
 
 def _lent(member: _Member, measured: Measured) -> _Lent:
     """Return what a job that measured this of itself is taken for."""
-    kin = member.kin
+    application = member.application
     own = measured.by_type
     before = member.lent
     types = tuple(
-        [gpu_type for gpu_type in kin.profiles if _believes(member, gpu_type, own)]
+        [
+            gpu_type
+            for gpu_type in application.profiles
+            if _believes(member, gpu_type, own)
+        ]
     )
     if not types:
         by_type = own
     elif (
         before is not None
         and before.measured.by_type is own
-        and (before.kin, before.edition, before.types) == (kin, kin.edition, types)
+        and (before.application, before.edition, before.types)
+        == (application, application.edition, types)
     ):
         by_type = before.taken_for.by_type
     else:
         lent = {
-            name: _as_theirs(kin.profiles[name][1], own.get(name)) for name in types
+            name: _as_theirs(application.profiles[name][1], own.get(name))
+            for name in types
         }
         by_type = {**own, **lent}
-    grad = measured.grad or kin.first
+    grad = measured.grad or application.first
     taken_for = measured
     if types or grad is not measured.grad:
         taken_for = replace(measured, by_type=by_type, grad=grad)
-    return _Lent(measured, kin, kin.edition, taken_for, types)
+    return _Lent(measured, application, application.edition, taken_for, types)
 
 
 def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) -> bool:
-    """Tell whether a job that timed `own` is as its kin are on a GPU type, for all that
-    it knows.
+    """Tell whether a job that timed `own` is like its application on a GPU type, as far
+    as is known.
     """
     if gpu_type not in own:
         return True
     ratio = member.log_ratio.get(gpu_type)
     settings = len(member.settings.get(gpu_type, ()))
-    known, lent, _ = member.kin.profiles[gpu_type]
+    known, lent, _ = member.application.profiles[gpu_type]
     if not settings and own[gpu_type].num_replicas_profiled <= 1:
-        passes_s = [_pass_s(each, member.kin.initial) for each in (own[gpu_type], lent)]
+        passes_s = [
+            _pass_s(each, member.application.initial) for each in (own[gpu_type], lent)
+        ]
         return (
             known > 0
             and min(passes_s) > 0.0
@@ -483,12 +537,12 @@ def _bin(progress: float) -> int:
 
 
 def _agrees(log_ratio: float) -> bool:
-    return abs(log_ratio) <= math.log(KIN_FACTOR)
+    return abs(log_ratio) <= math.log(RATIO_MAX)
 
 
 def _as_theirs(lent: TypeProfile, own: TypeProfile | None) -> TypeProfile:
-    """Return what a job of kin knows on a GPU type, where it timed more itself and
-    filled its own memory.
+    """Return the profile `lent`, with the counts and memory of `own` where those are
+    more.
     """
     if own is None:
         return lent

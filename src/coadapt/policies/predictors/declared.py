@@ -2,8 +2,8 @@
 
 # A forecast needs a length and a speed. A job's reports tell both, once its steps were
 # timed and its end is known; a loop that knows no end of its own never tells the
-# length. Its user's word stands in, and a speed
-# goes with it, the first of these that there is:
+# length. Its user's word stands in, and a speed goes with it, the first of these that
+# there is:
 #
 #   1. the step-time model that the job told, on as many replicas as it can use;
 #   2. the step time that it told last, on what it holds, and in proportion on other

@@ -94,32 +94,21 @@ def _as_requested(pairs: Pairs, loops: Loops) -> tuple[FloatArray, FloatArray]:
     return goodput_P, atomic_P
 
 
+class _Candidates(NamedTuple):
+    """Candidate batches of each pair. worth_PB: samples of a step times efficiency.
+
+    compute_PB: seconds of a pass. atomic_PB, passes_PB: samples of a pass, passes.
+    """
+
+    atomic_PB: FloatArray
+    passes_PB: FloatArray
+    worth_PB: FloatArray
+    compute_PB: FloatArray
+
+
 def _best_batches(pairs: Pairs, loops: Loops) -> tuple[FloatArray, FloatArray]:
-    batches = [
-        _candidates(loops, batch_X.tobytes(), bool(may), int(replicas))
-        for batch_X, may, replicas in zip(
-            pairs.batch_PX, pairs.may_P, pairs.replicas_P, strict=True
-        )
-    ]
-    atomic_PB, passes_PB = np.array(batches).transpose(1, 0, 2)
-    params_PX = pairs.params_PX
-    sync_P1 = pairs.sync_P[:, None]
-    initial_P1 = pairs.batch_PX[:, :1]
-    noise_P1 = pairs.noise_P[:, None]
-    total_PB = pairs.replicas_P[:, None] * atomic_PB * passes_PB
-    with np.errstate(all="ignore"):
-        efficiency_PB = (noise_P1 + initial_P1) / (noise_P1 + total_PB)
-        efficiency_PB = np.where(noise_P1 == np.inf, 1.0, efficiency_PB)
-        worth_PB = np.where(total_PB > 0.0, total_PB * efficiency_PB, 0.0)
-        compute_PB = params_PX[:, :1] + params_PX[:, 1:2] * atomic_PB
-        longest_PB = np.maximum(np.maximum(compute_PB, sync_P1), STEP_TIME_MIN_S)
-        further_PB = (passes_PB - 1.0) * compute_PB
-        bound_PB = worth_PB / (longest_PB + further_PB)
-        gamma_P1 = params_PX[:, GAMMA : GAMMA + 1]
-        ratio_PB = np.minimum(compute_PB, sync_P1) / longest_PB
-        overlapped_PB = longest_PB * (1.0 + ratio_PB**gamma_P1) ** (1.0 / gamma_P1)
-        overlapped_PB = np.where(ratio_PB > 0.0, overlapped_PB, longest_PB)
-        about_PB = worth_PB / (overlapped_PB + further_PB)
+    candidates = _candidates_of(pairs, loops)
+    bound_PB, about_PB = _estimates(pairs, candidates)
     # Of equals the one with the largest bound wins, then the first of the candidates.
     first_P = bound_PB.argmax(axis=1)
     least_P1 = about_PB.max(axis=1, keepdims=True) * (1.0 - TOLERANCE)
@@ -127,13 +116,54 @@ def _best_batches(pairs: Pairs, loops: Loops) -> tuple[FloatArray, FloatArray]:
     best_P = np.zeros(len(first_P))
     best_atomic_P = np.ones(len(first_P))
     for p, b in zip(rows.tolist(), columns.tolist(), strict=True):
-        atomic = atomic_PB[p, b]
-        step_s = loops.step_s(params_PX[p], pairs.sync_P[p], atomic, passes_PB[p, b])
-        goodput = worth_PB[p, b] / step_s
+        atomic = candidates.atomic_PB[p, b]
+        step_s = loops.step_s(
+            pairs.params_PX[p], pairs.sync_P[p], atomic, candidates.passes_PB[p, b]
+        )
+        goodput = candidates.worth_PB[p, b] / step_s
         if goodput > best_P[p] or (goodput == best_P[p] and b == first_P[p]):
             best_P[p] = goodput
             best_atomic_P[p] = atomic
     return best_P, best_atomic_P
+
+
+def _candidates_of(pairs: Pairs, loops: Loops) -> _Candidates:
+    batches = [
+        _candidates(loops, batch_X.tobytes(), bool(may), int(replicas))
+        for batch_X, may, replicas in zip(
+            pairs.batch_PX, pairs.may_P, pairs.replicas_P, strict=True
+        )
+    ]
+    atomic_PB, passes_PB = np.array(batches).transpose(1, 0, 2)
+    total_PB = pairs.replicas_P[:, None] * atomic_PB * passes_PB
+    noise_P1 = pairs.noise_P[:, None]
+    with np.errstate(all="ignore"):
+        efficiency_PB = (noise_P1 + pairs.batch_PX[:, :1]) / (noise_P1 + total_PB)
+        efficiency_PB = np.where(noise_P1 == np.inf, 1.0, efficiency_PB)
+        worth_PB = np.where(total_PB > 0.0, total_PB * efficiency_PB, 0.0)
+    return _Candidates(
+        atomic_PB=atomic_PB,
+        passes_PB=passes_PB,
+        worth_PB=worth_PB,
+        compute_PB=pairs.params_PX[:, :1] + pairs.params_PX[:, 1:2] * atomic_PB,
+    )
+
+
+def _estimates(pairs: Pairs, candidates: _Candidates) -> tuple[FloatArray, FloatArray]:
+    """Return an upper bound of each goodput as the loops compute it, and the goodput
+    by NumPy's power.
+    """
+    sync_P1 = pairs.sync_P[:, None]
+    compute_PB = candidates.compute_PB
+    gamma_P1 = pairs.params_PX[:, GAMMA : GAMMA + 1]
+    longest_PB = np.maximum(np.maximum(compute_PB, sync_P1), STEP_TIME_MIN_S)
+    further_PB = (candidates.passes_PB - 1.0) * compute_PB
+    bound_PB = candidates.worth_PB / (longest_PB + further_PB)
+    with np.errstate(all="ignore"):
+        ratio_PB = np.minimum(compute_PB, sync_P1) / longest_PB
+        overlapped_PB = longest_PB * (1.0 + ratio_PB**gamma_P1) ** (1.0 / gamma_P1)
+    overlapped_PB = np.where(ratio_PB > 0.0, overlapped_PB, longest_PB)
+    return bound_PB, candidates.worth_PB / (overlapped_PB + further_PB)
 
 
 @lru_cache(maxsize=BATCHES_KEPT)

@@ -5,8 +5,9 @@ their steps scale.
 # Step time on n replicas (Optimus, EuroSys'18, §3.2, synchronous, without parameter
 # servers):
 #
-#   T(n) = p / n + q + r n,   p, q, r >= 0     the batch cut over n, what does not
-#   depend on n, communication
+#   T(n) = p / n + q + r n,   p, q, r >= 0
+#
+# (the batch cut over n, what does not depend on n, communication)
 #
 # fitted to the step times seen so far at the same batch, relative errors alike, over
 # all jobs of the application. Where fewer counts were seen than there are terms, the

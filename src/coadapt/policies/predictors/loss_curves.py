@@ -69,25 +69,39 @@ def fit_curve(
         return None
     x_P = x_P[kept_P] / x_P[-1]
     loss_P = loss_P[kept_P]
+    found = _best_fit(x_P, loss_P, quadratic=quadratic)
+    if found is None:
+        return None
+    coefficients_K, floor = found
+    quad, slope, start = ([0.0] * (not quadratic) + coefficients_K.tolist())[:3]
+    last = float(points[-1][0])
+    return LossCurve(quad=quad / last**2, slope=slope / last, start=start, floor=floor)
+
+
+def _best_fit(
+    x_P: FloatArray, loss_P: FloatArray, *, quadratic: bool
+) -> tuple[FloatArray, float] | None:
+    """Return the polynomial (highest power first) whose inverse fits the losses over a
+    floor, and that floor; None if none is positive at all points.
+
+    One linear least-squares problem for each floor that is tried (G).
+    """
     weight_P = np.sqrt(np.repeat(LATE_WEIGHTS, -(-len(x_P) // 3))[: len(x_P)])
     floor_G = loss_P.min() - GAPS_G
     above_GP = loss_P[None, :] - floor_G[:, None]
     powers = (x_P**2, x_P, np.ones_like(x_P)) if quadratic else (x_P, np.ones_like(x_P))
+    powers_PK = np.stack(powers, axis=1)
     scale_GP = weight_P[None, :] * above_GP**2
-    columns_GPK = scale_GP[:, :, None] * np.stack(powers, axis=1)[None, :, :]
+    columns_GPK = scale_GP[:, :, None] * powers_PK[None, :, :]
     found_GK = least_squares(columns_GPK, scale_GP / above_GP)
-    below_GP = np.einsum("pk,gk->gp", np.stack(powers, axis=1), found_GK)
+    below_GP = np.einsum("pk,gk->gp", powers_PK, found_GK)
     usable_G = (below_GP > 0.0).all(axis=1) & (found_GK[:, -1] > 0.0)
     error_GP = 1.0 / np.where(below_GP > 0.0, below_GP, 1.0) - above_GP
     error_G = np.where(usable_G, ((weight_P * error_GP) ** 2).sum(axis=1), np.inf)
     best = int(np.argmin(error_G))
     if not np.isfinite(error_G[best]):
         return None
-    quad, slope, start = ([0.0] * (not quadratic) + found_GK[best].tolist())[:3]
-    last = float(points[-1][0])
-    return LossCurve(
-        quad=quad / last**2, slope=slope / last, start=start, floor=float(floor_G[best])
-    )
+    return found_GK[best], float(floor_G[best])
 
 
 def normalised(loss_P: FloatArray) -> FloatArray | None:

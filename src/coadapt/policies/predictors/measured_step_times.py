@@ -1,5 +1,5 @@
-"""Step times of kin as they were measured, over what the model says of them: what it
-gets wrong, by shape.
+"""Step times that jobs of an application measured, over those of its model: the
+model's error, by shape.
 
 Axes: J jobs, C configurations (numbers of GPUs), X these and what is held, G samples of
 a pass, K curves.
@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.goodput.compiled import compiled_lean
-from coadapt.model import KinTimes, Placement, ThroughputParams, TimedStep
+from coadapt.model import ApplicationTimes, Placement, ThroughputParams, TimedStep
 from coadapt.policies.predictors.best_goodputs import log_steps_s
 from coadapt.policies.solvers.arrays import FloatArray, IntArray, exp, log
 
@@ -84,7 +84,7 @@ class StepTimes:
     said: dict[Setting, float] = field(default_factory=dict)
     errors: dict[Shape, FloatArray] = field(default_factory=dict)
     curve: tuple[FloatArray, FloatArray] | None = None
-    told: dict[Shape, KinTimes] = field(default_factory=dict)
+    told: dict[Shape, ApplicationTimes] = field(default_factory=dict)
 
     def note(self, setting: Setting, log_s: float) -> None:
         """Take in how long such a step took; of the same setting again, the mean of
@@ -143,7 +143,7 @@ class StepTimes:
 
     def tell(
         self, gpu_type: str, params: ThroughputParams, shape: Shape
-    ) -> KinTimes | None:
+    ) -> ApplicationTimes | None:
         """Return what was timed on this shape, for a job that trains there."""
         told = self.told.get(shape)
         if told is None or told.params is not params:
@@ -155,7 +155,7 @@ class StepTimes:
                 )
                 for (_, atomic, accumulation), log_s in self.taken[shape].items()
             ]
-            told = KinTimes(
+            told = ApplicationTimes(
                 gpu_type=gpu_type,
                 placement=shape.placement,
                 params=params,
@@ -262,7 +262,7 @@ class Slower(NamedTuple):
     """What steps take over what is said of them. error_KG: curves of errors over
     LOG_ATOMIC_G.
 
-    curve_JX: which counts for a job on each; ratio_JX: of the job itself to its kin.
+    curve_JX: which counts for a job on each; ratio_JX: of a job to its application.
     """
 
     error_KG: FloatArray

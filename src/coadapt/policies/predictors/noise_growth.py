@@ -1,36 +1,43 @@
-"""Noise ahead: what a job's gradient noise scale will be while it does the work that a
-plan looks at.
+"""Noise growth: the gradient noise scale that each job is predicted to have over a
+horizon, and over later phases of its work.
 
-Axes: J jobs, A applications, B bins of progress, L stretches.
+Axes: J jobs, A applications, B bins of progress, L later phases.
 """
 
-# A plan looks ahead, so it must price a GPU by what it will do, not by what it does
-# now. Over the next `a` of progress the noise scale φ is taken for the harmonic mean of
-# some points, as the time that a batch of M costs is M / φ. By what it grows until p'
-# is told by kin, whose noise scales over progress are a curve.
-# Where these are not there it is sqrt(p' / p), as the noise scale grows while a job
-# learns, about like a
-# root of its progress. A job whose noise scale is not that of its kin here is not taken
-# to differ for good:
-# its noise comes nearer to theirs by as much as theirs grows, until it is within
-# KIN_APART. (At the end of an epoch noise scales may jump by hundreds of times. A job
-# that jumps a little sooner than the curve would be taken to jump twice.)
+# A plan compares what GPUs will do over a horizon. A job's goodput follows from its
+# gradient noise scale phi, which usually grows, so the plan needs phi over the horizon.
+# For a job that has made progress p and makes `a` more within its horizon, it is
 #
-# That is what sizes are chosen by now; so far they look at GROWTH_MAX times the noise
-# of now at most, as what comes of a jump is of no use before it. Tried instead: φ of
-# now (JCT +0.5 %), fitted slopes (no gain). A, how far they look, is 33 rescales of
-# work, within 300 and 3,000 s, or what is left: where a change is cheap, sizes can
-# follow the noise (in place, 300 s have a mean of 0.99 of that with 3,000 s); where it
-# is dear, a size is kept for long. Where there is room, nobody waits for GPUs that a
-# job has too early, but each step of its growth costs a rescale: there they look along
-# 100, and at the most that the noise comes to (with 33, jobs on a cluster of which 9 %
-# are in use change nearly three times as often, for a mean 2 % longer; by the mean
-# noise three times as often as by the most, likewise).
+#     phi_now x min(mean, GROWTH_MAX),
+#     mean = POINTS / sum of 1 / g(p + a (i + 0.5) / POINTS), i = 0 to POINTS - 1.
 #
-# A job that has more than that left will be another one later: faster, and worth more
-# GPUs. So the rest is cut into stretches, each with the noise over it, however much it
-# has grown by then, and goodputs of its own, and the play goes through them one after
-# the other.
+# g(p') = phi(p') / phi(p) is the predicted growth. The mean is harmonic because the
+# time per unit of progress at a total batch M far above phi is proportional to M / phi.
+#
+# Growth. If the application of the job has a curve c, the logarithm of the noise scale
+# over progress, then log g(p') = c(p') - c(p). Noise scales may jump by hundreds of
+# times at the end of an epoch. A job that jumps sooner than the curve would be
+# predicted to jump a second time, where the curve does. So the distance d = log phi_now
+# - c(p) is taken to shrink: by |c(p') - c(p)|, but not below log(APART_MAX). A distance
+# that is smaller from the start stays. Without a curve g(p') = sqrt(p' / p), at most
+# GROWTH_MAX: noise scales grow about like a root of progress.
+#
+# Horizon. A size that is chosen now is kept for longer if a rescale is expensive. So
+# the horizon is AHEAD_RESCALES rescale times, within AHEAD_S. (If rescales are in place
+# a bound of 300 s gives 0.99 of the mean completion time of one of 3,000 s.) If no GPU
+# had a price in the last round ("room"), every job has its best size. A size that is
+# too large then costs other jobs nothing, but each step of growth costs a rescale. So
+# the horizon is ROOM_RESCALES rescale times, and the largest of the POINTS values of g
+# replaces their mean. (On a cluster with 9 % of its GPUs in use, AHEAD_RESCALES gave
+# nearly three times as many rescales and a mean completion time that is 2 % longer. The
+# harmonic mean also gave three times as many rescales.)
+#
+# Later phases. The work past the horizon is cut into phases of equal progress. Each has
+# the noise scale that is predicted for it (GROWTH_MAX does not bound it if there is a
+# curve) and goodputs of its own. The fluid relaxation schedules them one after another.
+#
+# Tried instead: the present phi for the whole horizon (mean completion time +0.5 %),
+# and slopes fitted to the job's own noise scales (no gain).
 
 import math
 from typing import NamedTuple
@@ -40,33 +47,40 @@ import numpy as np
 from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 
-# A: of the job's, within these
+# Length of the horizon: rescale times, without and with room, and its bounds in
+# seconds. The measurements are above.
 AHEAD_RESCALES = 33.0
 ROOM_RESCALES = 100.0
 AHEAD_S = (300.0, 3_000.0)
-GROWTH_MAX = (
-    30.0  # of the noise scale: as sizes of now see it, and where kin tell nothing
-)
-LOG_GROWTH_MAX = math.log(
-    1e12
-)  # as kin showed it: statistics may be of any size, and growth is finite
-KIN_APART = 4.0  # times: so far a job's noise scale may stay from its kin's (tried: 2)
-BINS_PER_OCTAVE = (
-    8  # of progress, in curves of noise over it (2: jumps are seen hours too soon)
-)
-NUM_BINS = 384
-POINTS = 5  # at which what lies ahead is looked at
-REST_MIN = 0.25  # of the next stretch: less of a rest is played like it
-GROWTH_MIN = 1.2  # of the noise scale until the end: less makes no stretches
+# Largest factor by which the noise scale grows over a horizon, and anywhere if there is
+# no curve. A larger growth is a jump, which is of no use before it happens.
+GROWTH_MAX = 30.0
+# Bound of the logarithm of growth by a curve: reported statistics may have any size,
+# and growth must be finite.
+LOG_GROWTH_MAX = math.log(1e12)
+# Largest factor between the noise scale of a job and the curve of its application that
+# is taken to last (tried: 2).
+APART_MAX = 4.0
+# Resolution of curves: bins per doubling of progress (with 2 a jump is predicted hours
+# too soon).
+BINS_PER_OCTAVE = 8
+NUM_BINS = 384  # 48 doublings of progress
+POINTS = 5  # values of g that represent a horizon or a phase
+# A job has no later phases if the work past its horizon is less than this share of the
+# work within it. No measurement is recorded.
+REST_MIN = 0.25
+# Nor if its noise scale at the end differs by less than this factor from that within
+# the horizon. No measurement is recorded.
+GROWTH_MIN = 1.2
 
 
 class Trainings(NamedTuple):
-    """What the noise of each job follows from. Arrays (num_jobs,).
+    """What the noise scale of each job follows from. Arrays (num_jobs,).
 
-    grows_J: whether it matters: the batch is free, and noise costs it something.
-    noise_J: noise scale, samples. progress_J, left_J: done and to do (inf: unknown),
-    samples. curve_AB: logarithms of noise scales over bins of progress, as kin showed
-    them; curve_J: each job's row of it, -1: none.
+    grows_J: whether it is predicted: the batch is free and the noise scale is finite.
+    noise_J: present noise scale, samples. progress_J, left_J: progress made, and left
+    (inf: unknown), samples. curve_AB: logarithm of the noise scale over bins of
+    progress, per application; curve_J: the row of each job in it, -1: none.
     """
 
     grows_J: BoolArray
@@ -78,8 +92,8 @@ class Trainings(NamedTuple):
 
 
 @lean_part
-def _at(curve_B: FloatArray, progress: float) -> float:
-    """Return the logarithm of the noise scale at `progress` (samples)."""
+def _log_noise_at(curve_B: FloatArray, progress: float) -> float:
+    """Return the logarithm of the noise scale at `progress` (samples), interpolated."""
     place = min(
         max(BINS_PER_OCTAVE * np.log2(max(progress, 1.0)), 0.0), NUM_BINS - 1.001
     )
@@ -91,33 +105,32 @@ def _at(curve_B: FloatArray, progress: float) -> float:
 
 @lean_part
 def _growth(trainings: Trainings, j: int, later: float) -> float:
-    """Return what the noise scale of job j will be at progress `later`, against now."""
+    """Return g: the noise scale of job j at progress `later` over the present one."""
     done = trainings.progress_J[j]
     row = trainings.curve_J[j]
     if row >= 0:
         curve_B = trainings.curve_AB[row]
-        here = _at(curve_B, done)
-        log_growth = _at(curve_B, later) - here
+        here = _log_noise_at(curve_B, done)
+        log_growth = _log_noise_at(curve_B, later) - here
         if trainings.noise_J[j] > 0.0:
-            apart = np.log(trainings.noise_J[j]) - here
-            most = max(abs(apart) - abs(log_growth), np.log(KIN_APART))
-            log_growth -= apart - min(max(apart, -most), most)
-        seen: float = np.exp(min(max(log_growth, -LOG_GROWTH_MAX), LOG_GROWTH_MAX))
-        return seen
+            distance = np.log(trainings.noise_J[j]) - here
+            lasting = max(abs(distance) - abs(log_growth), np.log(APART_MAX))
+            log_growth -= distance - min(max(distance, -lasting), lasting)
+        by_curve: float = np.exp(min(max(log_growth, -LOG_GROWTH_MAX), LOG_GROWTH_MAX))
+        return by_curve
     if done <= 0.0:
         return GROWTH_MAX
-    guessed: float = min(np.sqrt(later / done), GROWTH_MAX)
-    return guessed
+    by_root: float = min(np.sqrt(later / done), GROWTH_MAX)
+    return by_root
 
 
 @lean_part
 def _growth_over(
-    trainings: Trainings, j: int, begin: float, work: float, most: bool
+    trainings: Trainings, j: int, begin: float, work: float, largest: bool
 ) -> float:
-    """Return what the noise scale of job j will be over `work` of progress from `begin`
-    on, against now.
+    """Return the harmonic mean of g over `work` of progress that starts at `begin`.
 
-    most: at most, not in the mean.
+    largest: return the largest value of g instead.
     """
     total = 0.0
     highest = 0.0
@@ -125,11 +138,11 @@ def _growth_over(
         growth = _growth(trainings, j, begin + work * (point + 0.5) / POINTS)
         total += 1.0 / growth
         highest = max(highest, growth)
-    return highest if most else POINTS / total
+    return highest if largest else POINTS / total
 
 
 @compiled_lean
-def _grow(
+def _write_noise(
     trainings: Trainings, ahead_J: FloatArray, room: bool, noise_J: FloatArray
 ) -> None:
     for j in range(len(ahead_J)):
@@ -142,11 +155,10 @@ def _grow(
             )
 
 
-def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
-    """Return for how many seconds of work a size that is chosen now looks along the
-    noise.
+def noise_horizon_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
+    """Return the horizon over which each job's noise scale is predicted, s.
 
-    room: whether each job had its best size in the last round, as of Sizes.
+    room: whether no GPU had a price in the last round, as in Sizes.
     """
     least_s, most_s = AHEAD_S
     return np.minimum(
@@ -155,20 +167,25 @@ def ahead_s(rescale_s_J: FloatArray, *, room: bool) -> FloatArray:
     )
 
 
-def ahead(trainings: Trainings, ahead_J: FloatArray, *, room: bool) -> FloatArray:
-    """Return the noise scale of each job over the next `ahead_J` of progress. room: as
-    of ahead_s.
+def noise_over_horizon(
+    trainings: Trainings, ahead_J: FloatArray, *, room: bool
+) -> FloatArray:
+    """Return the noise scale of each job over its horizon, samples.
+
+    ahead_J: the progress that it makes within the horizon, samples. room: as in
+    noise_horizon_s.
     """
     noise_J = np.empty(len(ahead_J))
-    _grow(trainings, ahead_J, room, noise_J)
+    _write_noise(trainings, ahead_J, room, noise_J)
     return noise_J
 
 
-class Stretches(NamedTuple):
-    """Stretches of training to come, each job's in order: whose, of what progress,
-    their noise scales.
+class LaterPhases(NamedTuple):
+    """Phases of work past the horizon, job by job and in order.
 
-    begin_J: where those of each job begin (last: how many there are).
+    job_L: the job. left_L: progress in the phase, samples. noise_L: noise scale over
+    it, samples. begin_J: the number of each job's first phase; its last entry is the
+    number of phases. Shape (num_jobs + 1,).
     """
 
     job_L: IntArray
@@ -178,13 +195,14 @@ class Stretches(NamedTuple):
 
 
 @compiled_lean
-def _stretch(
-    trainings: Trainings, left_J: FloatArray, first_J: FloatArray, room: Stretches
+def _write_phases(
+    trainings: Trainings, left_J: FloatArray, first_J: FloatArray, found: LaterPhases
 ) -> int:
-    many = len(room.job_L) // max(len(left_J), 1)
+    """Write the phases of all jobs into `found`, and return how many there are."""
+    phases_max = len(found.job_L) // max(len(left_J), 1)
     end = 0
     for j in range(len(left_J)):
-        room.begin_J[j] = end
+        found.begin_J[j] = end
         rest = left_J[j] - first_J[j]
         if not trainings.grows_J[j] or rest < REST_MIN * first_J[j]:
             continue
@@ -194,29 +212,34 @@ def _stretch(
         )
         if abs(np.log(grows)) < np.log(GROWTH_MIN):
             continue
-        parts = min(int(np.ceil(abs(np.log2(grows)))), many)
-        for number in range(parts):
-            room.job_L[end] = j
-            room.left_L[end] = rest / parts
+        phases = min(int(np.ceil(abs(np.log2(grows)))), phases_max)
+        for number in range(phases):
+            found.job_L[end] = j
+            found.left_L[end] = rest / phases
             growth = _growth_over(
-                trainings, j, begin + rest * number / parts, rest / parts, False
+                trainings, j, begin + rest * number / phases, rest / phases, False
             )
-            room.noise_L[end] = trainings.noise_J[j] * growth
+            found.noise_L[end] = trainings.noise_J[j] * growth
             end += 1
-    room.begin_J[len(left_J)] = end
+    found.begin_J[len(left_J)] = end
     return end
 
 
-def stretches(
-    trainings: Trainings, left_J: FloatArray, first_J: FloatArray, many: int
-) -> Stretches:
-    """Cut what each job has left past the next `first_J` into one part for each time
-    that its noise doubles (or halves) until then, `many` at most.
+def later_phases(
+    trainings: Trainings, left_J: FloatArray, first_J: FloatArray, phases_max: int
+) -> LaterPhases:
+    """Return the later phases of all jobs.
+
+    A job gets one phase for each time that its noise scale doubles or halves from the
+    middle of its horizon to its end, rounded up, and at most `phases_max`. left_J:
+    progress left; first_J: progress within the horizon; samples.
     """
-    most = len(left_J) * many
+    most = len(left_J) * phases_max
     begin_J = np.empty(len(left_J) + 1, dtype=np.int64)
-    room = Stretches(
+    found = LaterPhases(
         np.empty(most, dtype=np.int64), np.empty(most), np.empty(most), begin_J
     )
-    end = _stretch(trainings, left_J, first_J, room)
-    return Stretches(room.job_L[:end], room.left_L[:end], room.noise_L[:end], begin_J)
+    end = _write_phases(trainings, left_J, first_J, found)
+    return LaterPhases(
+        found.job_L[:end], found.left_L[:end], found.noise_L[:end], begin_J
+    )

@@ -3,8 +3,8 @@ pace.
 """
 
 # What schedulers of rigid jobs know of a job: its optimiser step on the GPUs that it
-# requested, per GPU type,
-# and the steps that it has left. Of what is known on a type, the first that there is:
+# requested, per GPU type, and the steps that it has left. Of what is known on a type,
+# the first that there is:
 #
 #   1. what the scheduler saw: the step time reported while the job held that type,
 #      mended by half with each report (Gavel's moving average), as long as the batch

@@ -3,8 +3,8 @@ Bian et al., SC 2021).
 """
 
 # A job's completed fraction rho is taken to be Beta(a, b): a is the epochs that it has
-# processed, and b = 1
-# + relu of a small network of what its training looks like. So the mean a / (a + b)
+# processed, and b = 1 + relu of a small network of what its training looks like. So the
+# mean a / (a + b)
 #   says that about b more
 # epochs are to come, and a job that has processed many is known more surely than one
 # that has begun. The network is fitted to the records of ended jobs, for which rho was

@@ -1,3 +1,3 @@
-"""Rubick (Zhang et al., MLSys 2025): who pays for speed has it, the rest goes to
-whoever gains most by it.
+"""Rubick (Zhang et al., MLSys 2025): a job that pays for speed has it, the rest goes to
+the job that gains most by it.
 """

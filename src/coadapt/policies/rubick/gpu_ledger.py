@@ -1,5 +1,5 @@
-"""Who has how many GPUs while a round is decided: steps on each job's curve, GPUs and
-quotas left.
+"""GPUs of each job while a round is decided: steps on each job's curve, GPUs and quotas
+left.
 """
 
 # A job stands on a step of its curve: the counts that are of use to it. Its slope
@@ -70,8 +70,8 @@ Allowed = Callable[[CurvePoint], bool]
 
 
 class GpuLedger:
-    """GPUs left by type and tenant. Raises nothing: whoever takes asks `room`
-    before.
+    """GPUs left by type and tenant. Raises nothing: callers ask `room` before they
+    take.
     """
 
     def __init__(

@@ -36,10 +36,10 @@ class RubickOptions:
     least_gain: a count that is not faster than a smaller one by this part is never
     given. slack: a guaranteed job is content with its paid rate over this.
     guaranteed_from: jobs of this priority or a higher one are guaranteed, others best
-    effort. rescales_max: who was rescaled so often neither grows nor gives by choice.
-    hysteresis: how much more, as a part, a move between jobs must bring than it takes.
-    aged_s: a job that waited for so long comes before all others. ascending: flat jobs
-    are served first, as in the artifact.
+    effort. rescales_max: a job that was rescaled so often neither grows nor gives by
+    choice. hysteresis: how much more, as a part, a move between jobs must bring than it
+    takes. aged_s: a job that waited for so long comes before all others. ascending:
+    flat jobs are served first, as in the artifact.
     """
 
     least_gain: float = 0.01
@@ -130,8 +130,8 @@ class Rubick(RubickOptions):
     def _order(
         self, view: ClusterView, points: Sequence[CurvePoint]
     ) -> list[CurvePoint]:
-        """Return who is served first: guaranteed, then who waited too long, then by
-        slope.
+        """Return the order of service: guaranteed jobs, then jobs that waited too long,
+        then by slope.
         """
 
         def key(one: CurvePoint) -> tuple[bool, bool, float]:
@@ -154,9 +154,9 @@ class Rubick(RubickOptions):
         return sorted(points, key=key)
 
     def _honour(self, one: CurvePoint, ledger: GpuLedger) -> None:
-        """Give a guaranteed job the rate that it paid for, from free GPUs and from
-        those who have more than they paid for; from best effort all that it takes.
-        Where that cannot be, it keeps what it has.
+        """Give a guaranteed job the rate that it paid for, from free GPUs and from jobs
+        that have more than they paid for; from best effort all that it takes. Where
+        that cannot be, it keeps what it has.
         """
         for gpu_type in (
             [one.gpu_type] if one.step != NOTHING else self._types(one, ledger)
@@ -190,8 +190,8 @@ class Rubick(RubickOptions):
         return ledger.quota_left.get(one.job.spec.tenant, math.inf) + one.count
 
     def _owes(self, taker: CurvePoint) -> Allowed:
-        """Return who may go down a step so that a guaranteed `taker` has what it paid
-        for.
+        """Return which jobs may go down a step so that a guaranteed `taker` has what it
+        paid for.
         """
 
         def may(other: CurvePoint) -> bool:
@@ -235,8 +235,8 @@ class Rubick(RubickOptions):
                 return
 
     def _spares(self, taker: CurvePoint, slope: float) -> Allowed:
-        """Return who can go down a step for a `taker` with `slope`, and keeps what it
-        needs.
+        """Return which jobs can go down a step for a `taker` with `slope` and keep what
+        they need.
         """
 
         def may(other: CurvePoint) -> bool:
@@ -255,7 +255,7 @@ class Rubick(RubickOptions):
         return one.job.usage.num_rescales < self.rescales_max or not one.job.allocation
 
     def _spend(self, ledger: GpuLedger) -> None:
-        """Give what is left, and then GPUs of flat jobs, to whoever gains most by
+        """Give what is left, and then GPUs of flat jobs, to the job that gains most by
         them.
         """
         growing = [

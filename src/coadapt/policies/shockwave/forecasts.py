@@ -159,7 +159,7 @@ class Ledger:
         )
 
     def _least_s(self, done: int, num_epochs: int) -> float:
-        # The last epoch of a job of one mode takes no time for who counts (released
+        # The last epoch of a job of one mode takes no time in this count (released
         # code).
         return 0.0 if self._rule is Rule.COUNTS and done < num_epochs else 1.0
 

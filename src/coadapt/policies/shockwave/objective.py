@@ -15,10 +15,11 @@ them each job gets.
 #
 #   maximise   1/(J T) sum_j weight_j log u_j   -   k max_j L_j
 #
-#   u_j   progress at the end of the window, as a share of the job: (done + planned
-#   epochs) / all epochs L_j   predicted run time that is left then, s: max(0, R_j -
-#   run_j) k     makespan weight, 1/s: without it, short jobs run first and long ones
-#   make the tail
+#   u_j   progress at the end of the window, as a share of the job:
+#         (done + planned epochs) / all epochs
+#   L_j   predicted run time that is left then, s: max(0, R_j - run_j)
+#   k     makespan weight, 1/s: without it, short jobs run first and long ones make the
+#         tail
 #
 # log is replaced by lines between 0, 0.2, .. 1 (log 0 := log 1e-6). These lines are
 # concave, so no binaries are needed for them: the m-th round of a job never gains more

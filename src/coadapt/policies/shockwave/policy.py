@@ -162,7 +162,7 @@ class Shockwave(ShockwaveOptions):
         planned = [job for job in view.jobs if index in window.rounds.get(job.id, ())]
         planned.sort(key=lambda job: -requested_gpus(job))
         rest = [job for job in view.jobs if index not in window.rounds.get(job.id, ())]
-        # Who has most to run goes first into what is idle (released code).
+        # The job with most left goes first into idle GPUs (released code).
         rest.sort(
             key=lambda job: (-window.left_s.get(job.id, 0.0), view.service_gpu_s(job))
         )

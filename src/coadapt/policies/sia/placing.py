@@ -2,8 +2,8 @@
 SOSP 2023).
 """
 
-# Who keeps a configuration stays where it is. The others come largest first: whole
-# nodes, then parts of a node where the least is left over. Where no node has room
+# A job that keeps its configuration stays where it is. The others come largest first:
+# whole nodes, then parts of a node where the least is left over. Where no node has room
 # though the type has, jobs that share a node are moved off the one that needs fewest
 # GPUs moved; the paper calls that evicting, and finds it rare.
 #
@@ -36,7 +36,7 @@ def place(
 
 
 class _Spots:
-    """Nodes with what is free on them, and who was given what."""
+    """Nodes with what is free on them, and what each job was given."""
 
     def __init__(
         self,

@@ -14,8 +14,8 @@ comparisons end.
 # Ye 1996), which is started outside and followed by Mehrotra's predictor and corrector
 # (Domahidi, Chu, Boyd: ECOS, ECC 2013):
 #
-#   G' z + c tau = 0       G x + s = h tau        kappa + c x + h z = 0       s z = mu,
-#   kappa tau = mu -> 0
+#   G' z + c tau = 0       G x + s = h tau        kappa + c x + h z = 0
+#   s z = mu               kappa tau = mu -> 0
 #
 # The answer is x / tau. Which one of many is a property of this path: the start, the
 # lengths of its steps and the scaling of the rows are part of the definition, so they

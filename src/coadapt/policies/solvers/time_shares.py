@@ -5,18 +5,19 @@ Jobs J, GPU types T. X_JT: parts of the time, all >= 0.
 """
 
 # Every programme has the same base. A job runs on one type at a time, and GPUs of a
-# type do not run more than
-# there are:
+# type do not run more than there are:
 #
-#   sum_t X_jt <= 1        sum_j width_j X_jt <= gpus_t        X_jt = 0 where the job
-#   may not, or cannot, run
+#   sum_t X_jt <= 1        sum_j width_j X_jt <= gpus_t
+#   X_jt = 0               where the job may not, or cannot, run
 #
 # What differs is the objective over the rates that follow, r_j(X) = sum_t rate_jt X_jt.
 #
-#   max_min      max z         r_j(X) >= z need_j                      makespan: need =
-#   steps left, z = 1/T least_worst  min rho       r_j(X) >= left_j / (rho ideal_j -
-#   age_j)       finish-time fairness max_total    max sum_jt value_jt X_jt      r_j(X)
-#   >= floor_j              sum of throughputs, cost
+#   max_min      max z                     r_j(X) >= z need_j
+#                (makespan: need = steps left, z = 1 / T)
+#   least_worst  min rho                   r_j(X) >= left_j / (rho ideal_j - age_j)
+#                (finish-time fairness)
+#   max_total    max sum_jt value_jt X_jt  r_j(X) >= floor_j
+#                (sum of throughputs, cost)
 #
 # Max-min has many optima wherever one job, or one type, binds before the GPUs do. Of
 # those we take one of the largest sum of r_j over its job's best rate, by a second

@@ -7,8 +7,7 @@ from importlib import resources
 from fastapi import APIRouter, HTTPException, Response
 
 # Everybody may load the files: they are the same for all clusters. What they show comes
-# from the API, for
-# which they need the token.
+# from the API, for which they need the token.
 ROOT_PATH = "/"
 FILES_PATH = "/page/"
 

@@ -12,13 +12,13 @@ from coadapt.service.live_loop import LiveLoop
 
 
 def answer(live: LiveLoop, job: JobId) -> dict[str, JsonValue]:
-    """Return the answer to a report of `job`: `kin_times` only where the last plan has
-    them.
+    """Return the answer to a report of `job`: with `application_times` where the last
+    plan has them.
     """
     told: dict[str, JsonValue] = {"id": job}
-    kin_times = live.kin_times_of(job)
-    if kin_times is not None:
-        told["kin_times"] = to_json(kin_times)
+    application_times = live.application_times_of(job)
+    if application_times is not None:
+        told["application_times"] = to_json(application_times)
     return told
 
 

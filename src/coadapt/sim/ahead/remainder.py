@@ -1,8 +1,7 @@
 """What is left of a live job, with its uncertainty, and its speed on an allocation."""
 
 # What is left is known in one of several ways, the first that applies. Each has a
-# relative
-# error of its own, the standard deviation of the logarithm.
+# relative error of its own, the standard deviation of the logarithm.
 #
 # 1. The job reports its progress and its end (`progress_target`), and was timed.
 # 2. It reports how many seconds are left (the trainer status protocol).
@@ -207,8 +206,7 @@ def _of_unknown_length(
         spread=SPREAD_LIKE_OTHERS if longer else SPREAD_GUESS,
     )
     # GPU-seconds in units of the job: at the rate per GPU of what it holds, or of what
-    # it
-    # asks for on one node.
+    # it asks for on one node.
     allocation = job.trains_on or _asked_for(job, nodes)
     rate = remainder.rate(allocation, nodes) if allocation else 0.0
     per_gpu = rate / allocation.num_gpus if rate > 0.0 else 1.0

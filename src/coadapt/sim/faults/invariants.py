@@ -43,6 +43,9 @@ from coadapt.core.events import (
     SetupStarted,
     SizingFailed,
     SizingReady,
+    StudyResumed,
+    StudyStopped,
+    StudySubmitted,
     TenantConfigured,
     TimerFired,
     TrainerSeen,
@@ -163,6 +166,9 @@ class BookChecker:
                 return buying is None or event.number != buying.number
             case OfferChanged() | NodeNoticed():
                 return before.buying is None
+            case StudySubmitted() | StudyStopped() | StudyResumed():
+                there = event.study in before.studies
+                return there is isinstance(event, StudySubmitted)
             case SchedulerRestarted() | SchedulerConfigured() | OffersConfigured():
                 return False
 

@@ -36,7 +36,7 @@ class FaultKind(StrEnum):
     HANG = "hang"
     # once it trains, the script fails on more replicas than it trains with
     GROWTH_BREAKS = "growth_breaks"
-    JOINERS_FAIL = "joiners_fail"  # from here on whoever is to join in place fails
+    JOINERS_FAIL = "joiners_fail"  # from here on replicas that join in place fail
     NODE_LOST = "node_lost"  # for `lasts_s`
     NODE_REPLACED = (
         "node_replaced"  # by one of another size, and nobody tells of the loss

@@ -6,9 +6,9 @@ from statistics import median
 from coadapt.core.lifecycle import JobState
 from coadapt.runtime.history import History, JobHistory, MeasuredRescale, Span
 
-# States in which GPUs are held but nothing is learnt. Not RESCALING: while those who
-# join prepare, the others train. What a start or a change cost is measured by the job
-# itself.
+# States in which GPUs are held but nothing is learnt. Not RESCALING: while joining
+# replicas prepare, the others train. What a start or a change cost is measured by the
+# job itself.
 _UNPRODUCTIVE = frozenset({JobState.STARTING, JobState.STOPPING})
 
 

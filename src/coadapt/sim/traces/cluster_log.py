@@ -1,5 +1,5 @@
-"""What all logs of real clusters have in common: who came when, with how many GPUs, and
-for how long it ran.
+"""What all logs of real clusters have in common: when each job came, with how many
+GPUs, and for how long it ran.
 
 A log says nothing of batches or other numbers of GPUs: its jobs are rigid, and run as
 long as they ran there.

@@ -13,13 +13,13 @@ from coadapt.goodput.profile import Profile, ProfileBuilder
 from coadapt.goodput.step_time_kriging import optimistic_step_times
 from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import (
+    ApplicationTimes,
     BatchConfig,
     BatchLimits,
     BatchMode,
     BatchRule,
     Forecast,
     GradStats,
-    KinTimes,
     Placement,
     ReplicaLimits,
     ThroughputParams,
@@ -148,20 +148,24 @@ def take_snapshot(
 
 
 def choose_batch(
-    at: RunSnapshot, kin_times: KinTimes | None = None
+    at: RunSnapshot, application_times: ApplicationTimes | None = None
 ) -> BatchConfig | None:
     """Return a better batch than the present one, None where there is none.
 
     It follows from samples, the measured noise and typical step times; the noise of
-    times and when reports are made have as little part in it as can be. kin_times: what
-    the scheduler told of steps that others timed; of another placement, it is nothing.
+    times and when reports are made have as little part in it as can be.
+
+    application_times: step times of other jobs, as the scheduler told them; those of
+    another placement are ignored.
     """
     if not at.tunes or at.grad is None or not len(at.timings.typical):
         return None
     params = fit_throughput(at.timings.typical)
     model: ThroughputModel = step_time
-    if kin_times is not None and kin_times.are_of(at.timings.gpu_type, at.placement):
-        model = optimistic_step_times(kin_times)
+    if application_times is not None and application_times.are_of(
+        at.timings.gpu_type, at.placement
+    ):
+        model = optimistic_step_times(application_times)
     return better_batch(
         at.limits,
         params,

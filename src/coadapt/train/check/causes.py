@@ -552,6 +552,9 @@ def _other_gradients(seen: Seen) -> Cause | None:
     step = _first_unlike(seen)
     if step is None or not _parted(seen.alone, seen.shared, seen.allowed):
         return None
+    parted = _replicas_part(seen.shared)
+    if parted is not None and parted < step:
+        return None  # of unlike parameters the gradients are unlike, too
     alone = seen.alone[step]
     rows = seen.shared[step]
     apart = any(

@@ -92,8 +92,8 @@ class ScriptRun:
             self._spawn(rank, num_replicas, rendezvous)
 
     def order(self, num_replicas: int, keep: Sequence[int]) -> list[str]:
-        """Order another number of replicas, of which the ranks `keep` stay; return who
-        leaves.
+        """Order another number of replicas, of which the ranks `keep` stay; return the
+        names of those that leave.
         """
         self.generation += 1
         stay = [self.members[rank] for rank in keep]
@@ -116,7 +116,7 @@ class ScriptRun:
         return all((self.folder / f"{name}.door").exists() for name in self.members)
 
     def ready(self) -> bool:
-        """Return whether all who are to join by the last order wait for the others to
+        """Return whether all joining replicas of the last order wait for the others to
         call them.
         """
         joiners = [

@@ -1,7 +1,7 @@
 """A random schedule of rescales, and how a run is led through it."""
 
 # Nothing here is timed: a change happens at the step that the seed says, however slow
-# the machine. Training waits at the gate until those who join have come to their
+# the machine. Training waits at the gate until joining replicas have come to their
 # training; then it hardly goes on until they are ready, and slowly after that, since
 # replicas agree on a change within two or three consensuses, one per step at that pace.
 # Where the batch may grow there may be fewer steps than in the run alone: a change for
@@ -19,8 +19,8 @@ from coadapt.train.wrappers.recorder import Gate, write_gate
 # A step while a change is under way: longer than the 0.4 s / 2 at which replicas talk
 # after each step.
 PACE_S = 0.25
-# While those who join find the others: it takes two steps, and on a busy machine one or
-# two more.
+# While joining replicas find the others: it takes two steps, and on a busy machine one
+# or two more.
 APPROACH_S = 3.0
 # Steps that a change takes from its gate, and as many of training between two.
 STEPS_PER_CHANGE = 8
@@ -197,7 +197,7 @@ def _in_place(run: ScriptRun, change: Change) -> Failure | None:
             if not set(run.ended()) <= set(before):
                 run.await_cause()
                 return _failure(run, run.codes(run.ended()), or_early=True)
-            run.stop()  # those who were to join
+            run.stop()  # replicas that were to join
             return await_end(run)
     return _failure(run, run.codes(leaving))
 

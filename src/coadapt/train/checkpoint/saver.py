@@ -6,11 +6,10 @@
 # stop waits until the file is on the disk, and the other replicas wait with rank 0: a
 # launcher may take the first exit for a failure, and end the one that still writes.
 #
-# Three kinds of state, by who has it. Model, optimiser, scheduler and scaler are alike
-# on all replicas (`SHARED`), the first two perhaps in shards (`CUT`). Registered
-# objects and measurements are rank 0's:
-# `notes`, which must not leave with it. Random generators are each rank's own
-# (draws/streams.py).
+# Three kinds of state, by the replicas that have it. Model, optimiser, scheduler and
+# scaler are alike on all replicas (`SHARED`), the first two perhaps in shards (`CUT`).
+# Registered objects and measurements are rank 0's: `notes`, which must not leave with
+# it. Random generators are each rank's own (draws/streams.py).
 #
 # Nothing in a file runs code when it is loaded: `register` tries each state with
 # torch's safe loader at once, since an hour later, after a crash, it would be too late
@@ -122,7 +121,8 @@ class Saver:
         on.
 
         `stopped`: the processes are about to end, so the file is there when this
-        returns. Raises OSError if it, or the one before, could not be written.
+        returns, and OSError is raised if it could not be written. Otherwise a warning
+        says so, and training goes on.
         """
         if self._writer is None:
             return

@@ -87,7 +87,12 @@ class CheckpointStore:
     def _save(self, state: State) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
         beside = self._beside()
-        digest = _write_state(state, beside)
+        try:
+            digest = _write_state(state, beside)
+        except BaseException:
+            # Where there is no room, a part of a checkpoint must not take what is left.
+            beside.unlink(missing_ok=True)
+            raise
         return self._put_in_place(beside, f"{digest[:DIGITS]}.pt")
 
     def begin_folder(self) -> str:

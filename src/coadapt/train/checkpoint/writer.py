@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,10 +17,12 @@ from torch import Tensor
 
 from coadapt.train.checkpoint.store import Reading, State
 from coadapt.train.dtensors import copy_shards, local_shards
-from coadapt.train.group.group import Group, gather_all, share_from_first, talking_group
+from coadapt.train.group.group import Group, gather_all, talking_group
 from coadapt.train.nested import map_leaves
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -42,7 +44,11 @@ class Store(Protocol):
 
 
 class BackgroundWriter:
-    """One write at a time. What goes wrong in the thread is raised by the next call."""
+    """One write at a time.
+
+    A write that fails in the thread is logged, and the next one is tried: a disk or a
+    quota may be full for a while. `wait` raises what the last one failed with.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -58,15 +64,13 @@ class BackgroundWriter:
         """Copy `state` and have it written; it may change once this returns. Waits for
         a write before.
         """
-        self.wait()
-        self._start(partial(self._store.save, copy_to_host(state)))
+        self._join()
+        self._start(partial(self._store.save, copy_to_host(state)), speaks=True)
 
     def write_now(self, state: State) -> None:
         """Write `state` before this returns, also if the write before failed."""
         self._join()
-        if self._error is not None:
-            logger.warning("the previous checkpoint was not written: %s", self._error)
-            self._error = None
+        self._error = None
         self._store.save(state)
 
     def write_shards(
@@ -75,7 +79,7 @@ class BackgroundWriter:
         """As `write`, all replicas together: each its `parts`, the first one also
         `state`, that of all.
         """
-        self.wait()
+        self._join()
         if self._talking is None or self._talking[0] is not group:
             # Of its own: what the threads say must not come between what training says.
             self._talking = (group, replace(group, control=talking_group()))
@@ -86,7 +90,7 @@ class BackgroundWriter:
             copy_shards(parts),
             self._talking[1],
         )
-        self._start(job)
+        self._start(job, speaks=group.rank == 0)
 
     def wait(self) -> None:
         """Return when nothing is being written. Raises what the last write raised,
@@ -103,19 +107,29 @@ class BackgroundWriter:
             self._thread.join()
             self._thread = None
 
-    def _start(self, job: Callable[[], object]) -> None:
+    def _start(self, job: Callable[[], object], *, speaks: bool) -> None:
+        self._error = None
         # Not a daemon: a script that ends without `Run.close` still gets its last
         # checkpoint.
         self._thread = threading.Thread(
-            target=self._run, args=(job,), name="coadapt-checkpoint", daemon=False
+            target=self._run,
+            args=(job, speaks),
+            name="coadapt-checkpoint",
+            daemon=False,
         )
         self._thread.start()
 
-    def _run(self, job: Callable[[], object]) -> None:
+    def _run(self, job: Callable[[], object], speaks: bool) -> None:
         try:
             job()
-        except Exception as error:  # noqa: BLE001  # raised again in the thread that trains
+        except Exception as error:  # noqa: BLE001  # a store may raise anything; `wait` raises it again
             self._error = error
+            if speaks:
+                logger.warning(
+                    "a checkpoint was not written: %s; training goes on, and the next "
+                    "one is tried in its turn",
+                    error,
+                )
 
 
 def _write_folder(
@@ -123,15 +137,39 @@ def _write_folder(
 ) -> None:
     """Write one checkpoint with all replicas of `group`. It is there for all of them
     when this returns.
+
+    Raises OSError on every replica if one cannot write.
     """
-    assert group.control is not None
-    folder = share_from_first(group, store.begin_folder() if group.rank == 0 else "")
-    digests = gather_all(group, store.write_parts(folder, parts, group.control))
-    if group.rank == 0:
-        store.finish_folder(
-            folder, state, {name: sha for own in digests for name, sha in own.items()}
-        )
-    share_from_first(group, True)
+    control = group.control
+    assert control is not None
+    first = group.rank == 0
+    folder = _together(group, lambda: store.begin_folder() if first else "")[0]
+    written = _together(group, lambda: store.write_parts(folder, parts, control))
+    digests = {name: sha for own in written for name, sha in own.items()}
+
+    def finish() -> None:
+        if first:
+            store.finish_folder(folder, state, digests)
+
+    _together(group, finish)
+
+
+def _together(group: Group, step: Callable[[], T]) -> list[T]:
+    """Return what `step` returns on each replica. Collective.
+
+    Raises OSError on every replica if it raises on one: the others would wait for it.
+    """
+    found: T | None = None
+    failure = ""
+    try:
+        found = step()
+    except Exception as error:  # noqa: BLE001  # a store may raise anything
+        failure = f"replica {group.rank}: {error}"
+    outcomes = gather_all(group, (found, failure))
+    for _, told in outcomes:
+        if told:
+            raise OSError(told)
+    return [cast("T", own) for own, _ in outcomes]
 
 
 def copy_to_host(state: State) -> dict[str, object]:

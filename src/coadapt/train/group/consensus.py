@@ -8,7 +8,7 @@ next step computes.
 # rank 0 decides (save, another batch, a rescale) is done by all between the same two
 # steps, one consensus late, and training never waits for a round trip.
 #
-# Why a sum. Whoever is told something counts: a flag that any replica set is above 0.
+# Why a sum. A flag counts if any replica was told: one that any replica set is above 0.
 # Norms of gradients add up anyhow. And a sum shows disagreement without another
 # message: if n times my own value is the sum for every one of n replicas, then all
 # values are equal; where they are not, at least one replica finds n times its own to

@@ -2,7 +2,7 @@
 its machine only.
 """
 
-# torch's own listens at every address of the machine, for whoever can reach it: it asks
+# torch's own listens at every address of the machine, for any client: it asks
 # for no token. Where the executor names an address (127.0.0.1, where a job is on one
 # machine; that of a cluster's network), it is to be reached there only. A name is left
 # to torch: many machines find their own under 127.0.1.1, and others find another. So is

@@ -176,7 +176,9 @@ class HostedRun:
             channel = HttpChannel(
                 self.config.job.url, self.config.job.token, self.config.job.name
             )
-            reporter = Reporter(channel, self.config.place.generation)
+            reporter = Reporter(
+                channel, self.config.place.generation, self.config.times.last_report_s
+            )
             self._telemetry = Telemetry(
                 self._session,
                 reporter,

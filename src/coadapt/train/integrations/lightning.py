@@ -54,13 +54,13 @@ class CoadaptEnvironment(ClusterEnvironment):  # type: ignore[misc]  # no types 
         return self._config.place.world_size
 
     def set_world_size(self, size: int) -> None:
-        """Do nothing: whoever started the replicas knows."""
+        """Do nothing: the launcher has set it."""
 
     def global_rank(self) -> int:
         return self._config.place.rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Do nothing: whoever started the replicas knows."""
+        """Do nothing: the launcher has set it."""
 
     def local_rank(self) -> int:
         return self._config.place.local_rank

@@ -4,6 +4,7 @@ replicas change.
 
 import atexit
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
@@ -14,6 +15,8 @@ from coadapt.durable import write_whole
 from coadapt.train.run import Run
 
 __all__ = ["Sink", "Tracker"]
+
+logger = logging.getLogger(__name__)
 
 # Suffix of the series whose x-axis is progress (scale-invariant samples), beside the
 # one over steps.
@@ -60,6 +63,7 @@ class Tracker:
         self._file = None if folder is None else folder / f"{sink.name}.json"
         self._ledger: SeriesLedger | None = None
         self._before: dict[str, int] = {}
+        self._told = False
         # Before the run's own handler, which ends a stopped process at once.
         atexit.register(self.close)
 
@@ -106,5 +110,15 @@ class Tracker:
     def _keep(self, ledger: SeriesLedger) -> None:
         if self._file is None:
             return
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._file, json.dumps(asdict(ledger)))
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._file, json.dumps(asdict(ledger)))
+        except OSError as error:
+            if not self._told:
+                logger.warning(
+                    "%s was not written: %s; training goes on, and a restart may write "
+                    "figures twice",
+                    self._file.name,
+                    error,
+                )
+            self._told = True

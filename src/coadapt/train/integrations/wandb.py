@@ -50,6 +50,8 @@ class WandbSink(Sink):
             setattr(settings, FLUSH_EVERY, FLUSH_EVERY_S)
         options = {
             "settings": settings,
+            # A run that the script began itself goes on beside this one.
+            **({} if wandb.run is None else {"reinit": "create_new"}),
             **self._options,
             "id": run_id,
             "resume": "allow",

@@ -19,7 +19,9 @@ from coadapt.train.samples.alike import (
     Reading,
     Row,
     data_outline,
+    differ_in_samples,
     rows_of,
+    sample_outline,
     steady_parts,
     why_unlike,
 )
@@ -48,13 +50,19 @@ def compare_streams(session: Session, dataset: object, rows: Sequence[Row]) -> N
         raise InputError(STREAM, unlike.given, unlike.allowed)
 
 
-def compare_data(session: Session, dataset: object) -> None:
+def compare_data(session: Session, dataset: object) -> int | None:
     """Raise InputError unless the data sets of all replicas have the same outline.
     Collective.
+
+    Return a replica that has other samples in memory at equal indices than replica 0;
+    None if there is none.
     """
-    outlines = gather_all(session.group, data_outline(dataset))
-    first = outlines[0]
-    for rank, outline in enumerate(outlines):
+    gathered = gather_all(
+        session.group, (data_outline(dataset), sample_outline(dataset))
+    )
+    first, first_samples = gathered[0]
+    unlike = None
+    for rank, (outline, samples) in enumerate(gathered):
         for name in sorted(outline.keys() | first.keys()):
             if outline.get(name) == first.get(name):
                 continue
@@ -62,6 +70,9 @@ def compare_data(session: Session, dataset: object) -> None:
             if name.startswith(LENGTH):
                 given += f" ({first.get(name)} and {outline.get(name)})"
             raise InputError("loader(dataset)", given, WHOLE_DATA)
+        if unlike is None and differ_in_samples(first_samples, samples):
+            unlike = rank
+    return unlike
 
 
 def first_of(passes: Iterator[Fetched]) -> list[Fetched]:

@@ -4,7 +4,8 @@ batch are by then.
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -34,6 +35,13 @@ from coadapt.train.session import Session
 
 logger = logging.getLogger(__name__)
 
+UNLIKE_SAMPLES = (
+    "replicas 0 and %d have different samples at the same index, so some samples are "
+    "trained on twice and others never: give each replica the whole data set, which "
+    "run.loader deals out (no rank in Subset, shard or a slice such as x[rank::world]; "
+    "random data from a fixed seed), or run.loader(..., compare=False) if that is meant"
+)
+
 
 class Boundary(Protocol):
     """Whom the loader tells where the loop stands."""
@@ -54,6 +62,16 @@ class Boundary(Protocol):
         """All replicas have used up the step's samples. May end the process (told to
         stop).
         """
+        ...
+
+    def has_stepped(self) -> bool:
+        """Return whether an optimiser has stepped in the present pass, which ends an
+        optimiser step.
+        """
+        ...
+
+    def leave_step(self) -> None:
+        """The loop was left in the last pass of a step, after the optimiser's step."""
         ...
 
 
@@ -117,7 +135,11 @@ class ElasticLoader:
         self._fetcher = fetcher
         self._iterated_epoch = -1
         self._in_epochs = False
+        # What iterates over the present epoch. A weak reference, so that it ends as
+        # soon as the script lets go of it.
+        self._passes: weakref.ref[Generator[object, None, None]] | None = None
         self._ids: Sequence[int] = []
+        self._told_unlike = False
         self._compared: tuple[int, Group] | None = None  # in which epoch, by whom
         own = source.sampler
         self.own_order = None if own is None else OwnOrder(session, own)
@@ -241,6 +263,7 @@ class ElasticLoader:
         """The loop over `Run.epochs` is over, or was left. The group must not be held
         on to: it may end.
         """
+        self._leave()
         self._in_epochs = False
         self._compared = None
 
@@ -254,6 +277,14 @@ class ElasticLoader:
                 f"epoch {epoch} ended without training: iterate over what run.loader "
                 f"returned"
             )
+        self._leave()
+
+    def _leave(self) -> None:
+        """End the loop over the epoch, where the script left it and still holds it."""
+        passes = None if self._passes is None else self._passes()
+        self._passes = None
+        if passes is not None:
+            passes.close()
 
     def __len__(self) -> int:
         """Return the optimiser steps of a whole epoch at the present batch. TypeError
@@ -279,6 +310,15 @@ class ElasticLoader:
         return len(cast("Sized", self.dataset)) if own is None else own.num_samples
 
     def __iter__(self) -> Iterator[object]:
+        passes = self._epoch()
+        self._passes = weakref.ref(passes)
+        return passes
+
+    def _epoch(self) -> Generator[object, None, None]:
+        """Yield the passes of the rest of the present epoch.
+
+        RuntimeError outside of `Run.epochs`, and in an epoch that was iterated over.
+        """
         epoch = self._session.progress.epoch
         if not self._in_epochs:
             raise RuntimeError(
@@ -352,15 +392,25 @@ class ElasticLoader:
             self._boundary.begin_pass(current)
             if fetched.rows and self._source.compare:
                 self._boundary.compare(self.dataset, fetched.rows)
-            yield fetched.data
+            try:
+                yield fetched.data
+            except GeneratorExit:
+                if current.synchronising and self._boundary.has_stepped():
+                    self._use_up(fetched)
+                    self._boundary.leave_step()
+                raise
             if current.synchronising:
-                session.progress.index += current.step_samples
-                session.data.stream = fetched.after
+                self._use_up(fetched)
                 self._boundary.end_step()
                 if (self.batch, session.group) != (batch, group):
                     return
             self._boundary.begin_fetch()
         session.end_stream()
+
+    def _use_up(self, fetched: Fetched) -> None:
+        """The samples of the step that ends with this pass are used."""
+        self._session.progress.index += fetched.current.step_samples
+        self._session.data.stream = fetched.after
 
     def _compared_passes(self) -> Iterator[Fetched]:
         """Yield what is fetched, once all replicas have the same: in each epoch, and in
@@ -376,7 +426,10 @@ class ElasticLoader:
         if not group.distributed:
             return passes
         if not session.data.order.stream:
-            compare_data(session, self.dataset)
+            unlike = compare_data(session, self.dataset)
+            if unlike is not None and not self._told_unlike and not group.rank:
+                logger.warning(UNLIKE_SAMPLES, unlike)
+            self._told_unlike = self._told_unlike or unlike is not None
             return passes
         first = first_of(passes)
         compare_streams(session, self.dataset, first[0].rows if first else ())

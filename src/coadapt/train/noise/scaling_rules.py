@@ -52,7 +52,7 @@ def adascale(at: BatchScale) -> float:
 
 def square_root(at: BatchScale) -> float:
     """Return the square root of the scale (Krizhevsky 2014; Malladi et al. 2022): for
-    Adam and its kin.
+    Adam and optimisers like it.
     """
     return float(at.scale**0.5)
 

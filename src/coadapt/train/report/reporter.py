@@ -11,9 +11,10 @@ import urllib.error
 import urllib.request
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from typing import Protocol
 
-from coadapt.model import BatchConfig, InputError, KinTimes, ThroughputParams
+from coadapt.model import ApplicationTimes, BatchConfig, InputError, ThroughputParams
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import RunSnapshot, choose_batch, fit
 from coadapt.train.rescale.pause import Pause
@@ -69,8 +70,17 @@ class Reporter:
     batch where asked.
     """
 
-    def __init__(self, channel: Channel | None, generation: int) -> None:
-        """`channel` None: nobody to report to; it only advises."""
+    def __init__(
+        self,
+        channel: Channel | None,
+        generation: int,
+        last_report_s: float = CLOSE_S,
+    ) -> None:
+        """`channel` None: nobody to report to; it only advises. last_report_s: how long
+        `close` waits for a scheduler that is away.
+        """
+        self._last_report_s = last_report_s
+        self._waits_until: float | None = None
         self._channel = channel
         self._generation = generation
         self._queue: deque[RunSnapshot | Pause | float] = deque(maxlen=QUEUE_MAX)
@@ -80,7 +90,7 @@ class Reporter:
         self._params: ThroughputParams | None = None
         # Beside reports, which may wait for the network.
         self._deciding = ThreadPoolExecutor(1, thread_name_prefix="coadapt-batch")
-        self._kin_times: KinTimes | None = None
+        self._application_times: ApplicationTimes | None = None
         self._thread = threading.Thread(
             target=self._run, name="coadapt-reporter", daemon=True
         )
@@ -109,7 +119,7 @@ class Reporter:
 
     def _choose(self, item: RunSnapshot) -> BatchConfig | None:
         try:
-            return choose_batch(item, self._kin_times)
+            return choose_batch(item, self._application_times)
         except Exception:
             logger.exception(
                 "the batch could not be chosen; training continues with the current one"
@@ -124,9 +134,11 @@ class Reporter:
             self._wake.notify()
 
     def close(self) -> None:
-        """Let the thread send what is queued, for a few seconds at most."""
+        """Let the thread send what is queued, for `last_report_s` at most."""
+        if self._last_report_s > CLOSE_S:
+            self._waits_until = time.monotonic() + self._last_report_s
         self.retire()
-        self._thread.join(CLOSE_S)
+        self._thread.join(self._last_report_s)
 
     def _run(self) -> None:
         # What the change cost is told once: until that came through, it goes before
@@ -164,23 +176,29 @@ class Reporter:
         """Return whether it is done with: delivered, or refused."""
         if self._channel is None:
             return True
-        for attempt in range(ATTEMPTS):
+        for attempt in count():
             try:
                 answer = self._channel.send(
                     path, {"generation": self._generation, **body}
                 )
-                self._kin_times = told_of_kin(answer)
+                self._application_times = times_in_answer(answer)
                 self._failed = False
                 return True
             except (OSError, http.client.HTTPException) as error:
                 refused = (
                     isinstance(error, urllib.error.HTTPError) and error.code in NO_RETRY
                 )
-                if refused or attempt == ATTEMPTS - 1 or self._closing:
+                if refused or self._gives_up(attempt):
                     self._log_once(path, error)
                     return refused
-            time.sleep(BACKOFF_S * 2**attempt)
+            time.sleep(BACKOFF_S * 2 ** min(attempt, ATTEMPTS - 2))
         return False
+
+    def _gives_up(self, attempt: int) -> bool:
+        """Return whether a message that was not delivered is let go of."""
+        if self._waits_until is not None:
+            return time.monotonic() >= self._waits_until
+        return attempt >= ATTEMPTS - 1 or self._closing
 
     def _log_once(self, path: str, error: Exception) -> None:
         """Say that reports do not arrive when that begins, not for each report."""
@@ -193,13 +211,17 @@ class Reporter:
         self._failed = True
 
 
-def told_of_kin(answer: bytes) -> KinTimes | None:
+def times_in_answer(answer: bytes) -> ApplicationTimes | None:
     """Return what the scheduler's answer says of steps that others timed; None: nothing
     that can be read.
     """
     try:
-        told = json.loads(answer).get("kin_times") if answer else None
-        return None if told is None else from_json(KinTimes, told, "kin_times")
+        told = json.loads(answer).get("application_times") if answer else None
+        return (
+            None
+            if told is None
+            else from_json(ApplicationTimes, told, "application_times")
+        )
     except (ValueError, AttributeError, InputError) as error:
         # Of another version, or no scheduler of ours: a job does without.
         logger.debug("the answer to a report is not understood: %s", error)

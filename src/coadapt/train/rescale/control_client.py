@@ -31,8 +31,8 @@ from coadapt.model.rescale import (
 )
 from coadapt.model.wire import from_json
 
-# The launcher answers within 20 s; without an answer for this long it is gone, and
-# whoever finds out ends us.
+# The launcher answers within 20 s; without an answer for this long it is gone, and its
+# successor ends this replica.
 ANSWER_S = 30.0
 # A launcher that is busy, or a network that blinks, is asked again for this long.
 PATIENCE_S = 10.0

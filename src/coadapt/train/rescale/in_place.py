@@ -13,8 +13,8 @@ goes on from its last checkpoint.
 # offer travels in the flags of a step, and every replica acts on the sum at the next
 # consensus: after the same step, without a message of its own (`group/consensus.py`).
 #
-# Who is source. Joining replicas get all that a checkpoint has from one staying
-# replica. That is the first one of the old group, if it stays: registered objects and
+# The source. Joining replicas get all that a checkpoint has from one staying replica.
+# That is the first one of the old group, if it stays: registered objects and
 # measurements are its own, the others have only model, optimiser, scheduler and scaler
 # alike. If it leaves, it first hands these to all (`load_notes`), and the first staying
 # replica is source. If none stays, the old group saves a checkpoint and the new one
@@ -32,8 +32,8 @@ goes on from its last checkpoint.
 #
 # Why a change that fails is not undone. A replica that waits cannot tell whether the
 # missing one is dead, slow, or in the new group already; some have left the old group,
-# which cannot be formed again without them all. To go on would need a vote about who is
-# where, for an event that costs seconds of work since the last checkpoint.
+# which cannot be formed again without them all. To go on would need a vote about which
+# replica is where, for an event that costs seconds of work since the last checkpoint.
 #
 # What the pause is made of, and what was moved out of it: starting processes, importing
 # torch and the script's own preparation (joining replicas do that while the others
@@ -168,8 +168,8 @@ class InPlaceRescaler(CheckpointRescaler):
             )
 
     def _agreed(self, generation: int) -> RescaleOrder:
-        """Return the order of `generation`; most replicas have heard of it while those
-        who join prepared.
+        """Return the order of `generation`; most replicas have heard of it while
+        joining ones prepared.
         """
         for now in (False, True):
             order = self._channel.order(now=now)
@@ -338,8 +338,8 @@ class InPlaceRescaler(CheckpointRescaler):
 
     @contextmanager
     def _or_lost(self, generation: int) -> Iterator[None]:
-        """Whatever goes wrong inside ends this process: nobody can tell who is
-        where.
+        """Whatever goes wrong inside ends this process: the state of the other replicas
+        is unknown.
         """
         try:
             yield

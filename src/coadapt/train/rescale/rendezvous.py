@@ -42,9 +42,9 @@ SAVED = "saved"
 class Rendezvous:
     """One replica's way to the stores of coming generations.
 
-    A store of its own for each generation: whoever keeps one trains in that generation
-    until its end, so no store goes away with a replica that leaves, and none has to be
-    kept by a process beside the replicas.
+    A store of its own for each generation: the replica that keeps one trains in that
+    generation until its end, so no store goes away with a replica that leaves, and none
+    has to be kept by a process beside the replicas.
     """
 
     def __init__(

@@ -58,6 +58,9 @@ TRUST = (
     "is drawn at random for a sample differs"
 )
 LENGTH = "length"
+# Of a data set with indices so many samples are compared, if it has at least so many.
+SAMPLES_OUTLINED = 8
+LEAST_COMPARED = 8
 NODESPLITTER = "nodesplitter"  # webdataset's own error asks for one on several replicas
 
 
@@ -190,6 +193,91 @@ def _outline(dataset: object, where: str, found: dict[str, str]) -> None:
     ):
         plain = dataset.with_format(None)
         found[f"rows of the {where}"] = digest([plain[0], plain[length // 2]])
+
+
+def sample_outline(dataset: object) -> dict[str, list[str]]:
+    """Return digests of what a data set with indices holds in memory for some of its
+    samples, by the place in it. Nothing is asked of the data set itself.
+
+    These are tensors, arrays and lists as long as the data set: the tensors of a
+    `TensorDataset`, file names and labels of a folder of images. Of a file's path only
+    its name counts.
+    """
+    found: dict[str, list[str]] = {}
+    _outline_samples(dataset, "", found)
+    return found
+
+
+def differ_in_samples(
+    one: Mapping[str, list[str]], other: Mapping[str, list[str]]
+) -> bool:
+    """Return whether two data sets of equal length have different samples at equal
+    indices: all that they hold of the samples differs, where it varies.
+
+    What is drawn at random for each sample may differ beside names or labels that do
+    not.
+    """
+    varies = [
+        name
+        for name in one.keys() & other.keys()
+        if len(set(one[name])) > 1 or len(set(other[name])) > 1
+    ]
+    return bool(varies) and all(one[name] != other[name] for name in varies)
+
+
+def _outline_samples(dataset: object, where: str, found: dict[str, list[str]]) -> None:
+    if isinstance(dataset, Subset):
+        _outline_samples(dataset.dataset, f"{where}/base", found)
+        return
+    if isinstance(dataset, ConcatDataset):
+        for number, part in enumerate(dataset.datasets):
+            _outline_samples(part, f"{where}/{number}", found)
+        return
+    length = len(dataset) if hasattr(dataset, "__len__") else 0
+    if length < LEAST_COMPARED:
+        return
+    places = [length * part // SAMPLES_OUTLINED for part in range(SAMPLES_OUTLINED)]
+    parts = dict(getattr(dataset, "__dict__", {}))
+    tensors = parts.pop("tensors", None)
+    if isinstance(tensors, tuple):
+        parts |= {f"tensors/{number}": each for number, each in enumerate(tensors)}
+    for name, value in parts.items():
+        if not isinstance(value, list | tuple | np.ndarray | Tensor):
+            continue
+        if (isinstance(value, np.ndarray | Tensor) and not value.ndim) or (
+            len(value) != length
+        ):
+            continue
+        samples = [_plain(value[place]) for place in places]
+        if all(sample is not None for sample in samples):
+            found[f"{where}/{name}"] = [digest(sample) for sample in samples]
+
+
+def _plain(sample: object, depth: int = 0) -> object:
+    """Return what is equal in all processes for equal samples; None for anything else,
+    and for a single number that may be drawn at random.
+    """
+    if isinstance(sample, str):
+        return sample.rpartition("/")[2]
+    if isinstance(sample, np.ndarray | np.generic | Tensor):
+        return _plain_array(sample)
+    if isinstance(sample, bytes | bool | int):
+        return sample
+    if isinstance(sample, list | tuple) and depth < DEPTH_MAX:
+        parts = [_plain(each, depth + 1) for each in sample]
+        return None if any(each is None for each in parts) else parts
+    return None
+
+
+def _plain_array(sample: np.ndarray | np.generic | Tensor) -> object:
+    if isinstance(sample, Tensor):
+        odd = sample.is_sparse or sample.is_quantized
+        return (
+            None if odd or (not sample.ndim and sample.is_floating_point()) else sample
+        )
+    if sample.dtype.kind == "O" or (not sample.ndim and sample.dtype.kind == "f"):
+        return None
+    return np.asarray(sample)
 
 
 def digest(value: object) -> str:

@@ -37,8 +37,8 @@ class StreamPosition:
     """Where a stream stands between two steps. over: the epoch has no step left.
 
     state: the dataset's own state after `at` samples of the epoch, for it to go on from
-    there; None: it has none, and whoever comes back reads from its start. doubt: why
-    its states are not used.
+    there; None: it has none, and a restart reads from its start. doubt: why its states
+    are not used.
     """
 
     over: bool = False

@@ -127,8 +127,8 @@ class ElasticModel(nn.Module):
     def let_go(self) -> None:
         """The group is about to end: keep none of its connections.
 
-        Not once it has ended: who holds on to a group last waits for gloo's threads,
-        and a wrapper does so under the interpreter's lock, for which one of them may be
+        Not once it has ended: the last holder of a group waits for gloo's threads, and
+        a wrapper does so under the interpreter's lock, for which one of them may be
         waiting.
         """
         self._replica.clear()

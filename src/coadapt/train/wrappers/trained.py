@@ -118,6 +118,11 @@ class TrainedPairs:
         assert self._pairs, "no pair yet"
         return self._pairs[0]
 
+    @property
+    def num_steps(self) -> int:
+        """Return how often the optimisers of all pairs have stepped."""
+        return sum(pair.gradients.check.use.steps for pair in self._pairs)
+
     def check_next(self, name: str, shard: object) -> None:
         """Raise InputError unless a pair of that name may be added."""
         if not self._pairs:
@@ -184,8 +189,8 @@ class TrainedPairs:
         )
 
     def follow(self, rule: BatchRule) -> OwnRule:
-        """Let the leading pair's gradients decide by `rule` on the batch; return who
-        decides.
+        """Let the leading pair's gradients decide by `rule` on the batch; return the
+        decider.
         """
         self.rule = OwnRule(self._session, rule)
         return self.rule

@@ -86,8 +86,8 @@ class LaunchOrder:
     """What a launcher has to do.
 
     replicas: those to start. slots: those taken on each node, in rank order; for the
-    executor. rescale: who trains in this generation. lead: the generation whose
-    launcher carries this out; if it is another one, its replicas change in place.
+    executor. rescale: the replicas that train in this generation. lead: the generation
+    whose launcher carries this out; if it is another one, its replicas change in place.
     setup_timeout_s: after which a `setup` that runs is ended, None: never.
     """
 
@@ -190,8 +190,8 @@ class JobDir:
         """Return the replicas that were started as `rank` before generation `number`
         and left a log.
 
-        Where generations were pruned nobody knows any more who else had that rank in
-        them.
+        In generations that were pruned, it is not known any more which other replica
+        had that rank.
         """
         numbers = set[int]()
         for name in names_in(self.logs):

@@ -15,8 +15,11 @@ from coadapt.executors.processes.records.own_files import (
     path_is_dir,
 )
 from coadapt.model import JobId
+from coadapt.objects import ObjectFolder
 
 LOCK = "lock"
+# A launcher outlives its replicas for so long.
+LAUNCHER_ENDS_S = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +59,25 @@ class StateDirFiles:
             logger.warning("files of job %s cannot be removed: %s", job, error)
             return False
         return True
+
+    def remove_checkpoints(self, job: JobId, url: str) -> None:
+        """Remove the checkpoints of a job that has ended, and of which nobody wants
+        them: below the URL of an object store, or in the job's directory where it is
+        empty. What cannot be removed stays, and the log says so.
+        """
+        try:
+            if url:
+                ObjectFolder(url).remove(job)
+                return
+            directory = JobDir.of(self._state_dir, job)
+            if directory.path.is_symlink():
+                return
+            with directory.lock(LAUNCHER_ENDS_S) as had:
+                if had:
+                    for name in names_in(directory.checkpoints):
+                        _delete(directory.checkpoints / name)
+        except Exception as error:  # noqa: BLE001 - a store's errors are of many kinds
+            logger.warning("checkpoints of job %s are not removed: %s", job, error)
 
     def _bytes(self, job: JobId, *, logs_only: bool) -> int:
         directory = JobDir.of(self._state_dir, job)

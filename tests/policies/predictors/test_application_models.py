@@ -31,14 +31,14 @@ from coadapt.policies.predictors.measured_step_times import (
     StepTimes,
 )
 from coadapt.policies.predictors.noise_growth import (
+    APART_MAX,
     BINS_PER_OCTAVE,
     GROWTH_MAX,
-    KIN_APART,
     NUM_BINS,
     POINTS,
     Trainings,
-    ahead,
-    stretches,
+    later_phases,
+    noise_over_horizon,
 )
 from coadapt.policies.predictors.remaining_work import RemainingWork
 from tests.policies.castor.stage import (
@@ -85,14 +85,14 @@ def held(job: JobView) -> tuple[str, Shape] | None:
 
 
 def lent(known: Applications, job: JobView) -> JobView:
-    """Return `job` as its kin have it know itself, once it has reported."""
+    """Return `job` as its application has it know itself, once it has reported."""
     known.observe([job], held)
     return known.lend(job)
 
 
 def first_pass_s(known: Applications, job: JobView, gpu_type: str = "gpu") -> float:
-    """Return what of a step on 2 GPUs `job` is taken for, once its kin's model is lent:
-    its part alpha_c.
+    """Return alpha_c of a step on 2 GPUs that `job` is taken for, once its
+    application's model is lent.
     """
     params = known.lend(job).measured.by_type[gpu_type].params
     configs = Configs(*(np.array([each]) for each in (0, 1, 1, 2)))
@@ -107,7 +107,7 @@ def seen(known: Applications, *jobs: JobView) -> Situation:
     return situation_of(told, known)
 
 
-def test_a_newcomer_is_taken_for_what_its_kin_are() -> None:
+def test_a_newcomer_is_taken_for_what_its_application_are() -> None:
     known = Applications()
     first = of(timed("first", progress=10.0))
     known.observe([first], held)
@@ -132,17 +132,18 @@ def goodputs(known: Applications, job: JobView) -> dict[int, float]:
     )
 
 
-def test_a_size_is_worth_what_kin_measured_there() -> None:
-    """Kin were twice as fast as the model says on two GPUs, and as fast on four; nobody
-    trained on three.
+def test_a_size_is_worth_what_other_jobs_measured_there() -> None:
+    """Other jobs were twice as fast as the model says on two GPUs, and as fast on
+    four; no job trained on three.
     """
     as_said = Applications()
     faster = Applications()
     for gpus, slower in ((2, 0.5), (4, 1.0)):
         for total in (128, 256):
-            as_said.observe([of(trained(timed("kin"), total=total, gpus=gpus))], held)
+            as_said.observe([of(trained(timed("other"), total=total, gpus=gpus))], held)
             faster.observe(
-                [of(trained(timed("kin"), slower=slower, total=total, gpus=gpus))], held
+                [of(trained(timed("other"), slower=slower, total=total, gpus=gpus))],
+                held,
             )
     before = goodputs(as_said, of(newcomer()))
     after = goodputs(faster, of(newcomer()))
@@ -155,7 +156,7 @@ def test_a_size_is_worth_what_kin_measured_there() -> None:
     assert ratio[4] + 0.1 < ratio[3] < ratio[2] - 0.1
 
 
-def test_a_job_that_is_slower_than_its_kin_teaches_them_nothing() -> None:
+def test_a_job_that_is_slower_than_its_application_teaches_them_nothing() -> None:
     known = Applications()
     for total in (128, 256, 512):
         known.observe([of(trained(timed("first"), total=total))], held)
@@ -166,16 +167,18 @@ def test_a_job_that_is_slower_than_its_kin_teaches_them_nothing() -> None:
 
 def test_a_report_of_what_a_job_held_before_counts_for_nothing() -> None:
     known = Applications()
-    kin = of(trained(timed("kin"), slower=0.5, gpus=2))
-    known.observe([replace(kin, grant=replace(kin.grant, allocation=on(n0=4)))], held)
-    (applications,) = known.kin.values()
+    other = of(trained(timed("other"), slower=0.5, gpus=2))
+    known.observe(
+        [replace(other, grant=replace(other.grant, allocation=on(n0=4)))], held
+    )
+    (applications,) = known.known.values()
     assert not applications.times
 
 
 @pytest.mark.parametrize(
     ("slower", "believed"), [(1.0, True), (1.6, True), (3.0, False), (0.3, False)]
 )
-def test_kin_that_disagree_with_what_a_job_timed_are_not_believed(
+def test_other_jobs_that_disagree_with_what_a_job_timed_are_not_believed(
     slower: float, believed: bool
 ) -> None:
     known = Applications()
@@ -200,10 +203,10 @@ def test_kin_that_disagree_with_what_a_job_timed_are_not_believed(
         (0.3, 1, 3, False),
         (0.0, 1, 3, False),  # it says nothing of passes there
         (1.0, 2, 3, False),  # it knows of more than passes
-        (1.0, 1, 0, False),  # none of its kin trained there either
+        (1.0, 1, 0, False),  # no other job trained there either
     ],
 )
-def test_who_was_timed_on_one_gpu_of_a_type_is_taken_for_its_kin_there_if_passes_agree(
+def test_who_was_timed_on_one_gpu_of_a_type_is_taken_for_its_application_there_if_passes_agree(
     slower: float, profiled: int, settings: int, believed: bool
 ) -> None:
     known = Applications()
@@ -228,7 +231,7 @@ def test_who_was_timed_on_one_gpu_of_a_type_is_taken_for_its_kin_there_if_passes
 @pytest.mark.parametrize(
     ("slower", "believed"), [(None, True), (1.0, True), (3.0, False)]
 )
-def test_who_is_being_started_on_a_type_is_taken_for_its_kin_until_a_step_was_timed(
+def test_who_is_being_started_on_a_type_is_taken_for_its_application_until_a_step_was_timed(
     slower: float | None, believed: bool
 ) -> None:
     """It has a batch there, and tells of it; that alone is no setting in which it has
@@ -287,9 +290,9 @@ def test_steps_on_several_gpus_are_not_compared_with_a_model_of_one(
     )
 
 
-def test_a_job_that_is_slower_than_its_kin_is_so_everywhere() -> None:
-    """Its goodputs are those of its kin over its ratio to them, on all sizes, and on
-    what it holds.
+def test_a_job_that_is_slower_than_its_application_is_so_everywhere() -> None:
+    """Its goodputs are those of its application over its ratio to them, on all sizes
+    and on what it holds.
     """
     known = Applications()
     for total in (128, 256, 512):
@@ -297,8 +300,8 @@ def test_a_job_that_is_slower_than_its_kin_is_so_everywhere() -> None:
     alike, slow = (of(trained(timed("second"), slower=slower)) for slower in (1.0, 1.6))
     one = seen(known, alike)
     other = seen(known, slow)
-    # Its own report taught its kin of the one batch a little, which is not its own
-    # then.
+    # Its own report taught its application of the one batch a little: it is not its own
+    # alone.
     slower_JX = np.hstack(
         (one.goodput_JC / other.goodput_JC, (one.here_J / other.here_J)[:, None])
     )
@@ -309,7 +312,7 @@ def test_a_job_that_is_slower_than_its_kin_is_so_everywhere() -> None:
 def test_what_a_job_told_counts_once() -> None:
     """However many rounds it waits after it: two jobs alike in 1, and in 5 of them."""
     first, second = (
-        of(timed("kin", progress=1e4, grad=GradStats(sqr=1.0, var=var)))
+        of(timed("other", progress=1e4, grad=GradStats(sqr=1.0, var=var)))
         for var in (10.0, 90.0)
     )
     curves = []
@@ -317,12 +320,12 @@ def test_what_a_job_told_counts_once() -> None:
         known = Applications()
         for job in (first, *[second] * rounds):
             known.observe([job], held)
-        (kin,) = known.kin.values()
-        curves.append(kin.bins)
+        (other,) = known.known.values()
+        curves.append(other.bins)
     assert curves[0] == curves[1]
 
 
-def test_step_times_teach_kin_alone() -> None:
+def test_step_times_teach_other_jobs_alone() -> None:
     known = Applications()
     jobs = [
         of(trained(timed(name), slower=slower), name)
@@ -330,8 +333,8 @@ def test_step_times_teach_kin_alone() -> None:
     ]
     known.observe(jobs, held)
     one, other = (
-        kin.times["gpu"].error(PARAMS, (Shape(1, 1, 2), 64, 0))
-        for kin in known.kin.values()
+        other.times["gpu"].error(PARAMS, (Shape(1, 1, 2), 64, 0))
+        for other in known.known.values()
     )
     assert one == pytest.approx(0.0)
     assert CARRIED * math.log(1.5) < other < math.log(1.5)
@@ -387,20 +390,20 @@ def test_there_may_be_more_applications_at_once_than_are_remembered() -> None:
     for _ in range(2):
         known.observe(jobs, held)
         assert all(known.lend(job).measured.by_type.keys() == {"gpu"} for job in jobs)
-    assert len(known.kin) == APPLICATIONS_MAX
+    assert len(known.known) == APPLICATIONS_MAX
 
 
 def test_lengths_of_few_applications_are_remembered() -> None:
     lengths = RemainingWork()
     for number in range(APPLICATIONS_MAX + 10):
-        job = of(timed("kin", progress=1e6, target=1e8), f"application {number}")
+        job = of(timed("other", progress=1e6, target=1e8), f"application {number}")
         observe(lengths, job)
         observe(lengths, replace(job, measured=replace(job.measured, progress=2e6)))
         observe(lengths)
     assert len(lengths.wholes) == len(lengths.hints) == APPLICATIONS_MAX
 
 
-def test_the_noise_ahead_is_that_which_kin_had_there() -> None:
+def test_the_noise_ahead_is_that_which_other_jobs_had_there() -> None:
     def large_against_small(known: Applications) -> float:
         one = of(timed("one", progress=1e4, target=1e8, gpus=(1, 16)))
         now = seen(known, one)
@@ -412,18 +415,18 @@ def test_the_noise_ahead_is_that_which_kin_had_there() -> None:
     for power in range(4, 21):
         for known, exponent in ((grows, 1.0), (falls, -0.5)):
             noise = GradStats(sqr=1.0, var=20.0 * (2.0**power / 1e4) ** exponent)
-            known.observe([of(timed("kin", progress=2.0**power, grad=noise))], held)
+            known.observe([of(timed("other", progress=2.0**power, grad=noise))], held)
     assert large_against_small(grows) > 1.2 * large_against_small(falls)
 
 
 def gone(lengths: RemainingWork, *, hint: float | None, did: float = 1e6) -> None:
     """Let a job of the application come, train until `did` and go."""
     for progress in (0.5 * did, did):
-        observe(lengths, of(timed("kin", progress=progress, target=hint)))
+        observe(lengths, of(timed("other", progress=progress, target=hint)))
     observe(lengths)
 
 
-def test_hints_that_proved_wrong_yield_to_what_kin_did() -> None:
+def test_hints_that_proved_wrong_yield_to_what_other_jobs_did() -> None:
     lengths = RemainingWork()
     for factor in (0.3, 2.0, 0.5, 4.0):
         gone(lengths, hint=factor * 1e6)
@@ -431,7 +434,7 @@ def test_hints_that_proved_wrong_yield_to_what_kin_did() -> None:
     assert left(lengths, new) == pytest.approx(1e6, rel=0.3)
 
 
-def test_hints_that_proved_right_are_kept_where_kin_differ() -> None:
+def test_hints_that_proved_right_are_kept_where_other_jobs_differ() -> None:
     lengths = RemainingWork()
     for whole in (1e6, 3e6, 1e7):
         gone(lengths, hint=whole, did=whole)
@@ -440,7 +443,7 @@ def test_hints_that_proved_right_are_kept_where_kin_differ() -> None:
     )
 
 
-def test_without_a_hint_a_job_is_as_long_as_its_kin() -> None:
+def test_without_a_hint_a_job_is_as_long_as_its_application() -> None:
     lengths = RemainingWork()
     gone(lengths, hint=None)
     assert left(lengths, of(newcomer())) == pytest.approx(1.25e6)
@@ -451,7 +454,7 @@ def test_curves_of_noise_follow_each_report() -> None:
     before = list[float]()
     for number, power in enumerate((*range(8, 28), *range(8, 28)), 1):
         noise = GradStats(sqr=1.0, var=float(number))
-        one = of(timed("kin", progress=2.0**power, grad=noise))
+        one = of(timed("other", progress=2.0**power, grad=noise))
         known.observe([one], held)
         curves, rows = known.curves([one])
         assert known.curves([one])[0].tolist() == curves.tolist()
@@ -472,7 +475,7 @@ def test_noise_lies_between_what_was_seen_and_grows_like_a_root_beyond(
         noise = GradStats(
             sqr=1.0, var=noise_of[at] / GradStats(sqr=1.0, var=1.0).noise_scale(64)
         )
-        one = of(timed("kin", progress=2.0 ** (at / BINS_PER_OCTAVE), grad=noise))
+        one = of(timed("other", progress=2.0 ** (at / BINS_PER_OCTAVE), grad=noise))
         known.observe([one], held)
     curves = known.curves([one])[0]
     assert len(curves) == (np.ptp(seen_S) >= OCTAVES_MIN * BINS_PER_OCTAVE)
@@ -494,7 +497,7 @@ def growing_kin() -> Applications:
             [
                 of(
                     timed(
-                        "kin",
+                        "other",
                         progress=progress,
                         grad=GradStats(sqr=1.0, var=progress / 64e4),
                     )
@@ -551,7 +554,7 @@ def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> No
         float(each.sources.noise_J[0]) for each in told
     )
     assert in_place == few_s < more_s < usual < long_s
-    # What is not looked at now comes in the stretches: all of it is played.
+    # What is not looked at now comes in later phases: all of it is scheduled.
     firsts = [each.left_J[0] - each.later.left_L.sum() for each in told]
     assert firsts[0] < firsts[2] < firsts[3]
 
@@ -573,13 +576,15 @@ def test_sizes_look_farther_where_there_is_room() -> None:
 
 def test_where_there_is_room_sizes_are_for_the_most_that_the_noise_comes_to() -> None:
     one = of_kin(2.0**20, 2.0**20, 2.0**20)
-    mean, most = (ahead(one, one.left_J, room=room)[0] for room in (False, True))
+    mean, most = (
+        noise_over_horizon(one, one.left_J, room=room)[0] for room in (False, True)
+    )
     assert mean == pytest.approx(2.0**20 / math.log(2.0), rel=0.01)
     assert most == pytest.approx(1.9 * 2.0**20, rel=0.01)
 
 
 def of_kin(progress: float, noise: float, left: float) -> Trainings:
-    """Return a job with this noise scale, whose kin's were as much as their
+    """Return a job with this noise scale, whose application's were as much as their
     progress.
     """
     curve_AB = np.arange(NUM_BINS, dtype=float)[None] / BINS_PER_OCTAVE * math.log(2.0)
@@ -594,19 +599,19 @@ def of_kin(progress: float, noise: float, left: float) -> Trainings:
 
 
 @given(octaves=st.floats(3.0, 20.0), apart=st.floats(-10.0, 10.0))
-def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(
+def test_noise_grows_as_that_of_other_jobs_and_comes_near_to_theirs(
     octaves: float, apart: float
 ) -> None:
     begun = 2.0**20
     own = 2.0**20 * math.exp(apart)
     one = of_kin(begun, own, 2.0 ** (20.0 + octaves) - begun)
-    parts = stretches(one, one.left_J, np.array([1e-3 * begun]), 100)
+    parts = later_phases(one, one.left_J, np.array([1e-3 * begun]), 100)
     assume(len(parts.left_L))  # own noise may be where theirs comes to
     assert parts.left_L.sum() == pytest.approx(one.left_J[0] - 1e-3 * begun)
 
     def expected(at: float) -> float:
         kept = min(
-            abs(apart), max(math.log(KIN_APART), abs(apart) - math.log(at / begun))
+            abs(apart), max(math.log(APART_MAX), abs(apart) - math.log(at / begun))
         )
         return at * math.exp(math.copysign(kept, apart))
 
@@ -615,7 +620,9 @@ def test_noise_grows_as_that_of_kin_and_comes_near_to_theirs(
         places = begin + work * (np.arange(POINTS) + 0.5) / POINTS
         assert noise == pytest.approx(harmonic_mean(map(expected, places)), rel=0.05)
     # A size of now looks at no more growth than this, however far it goes.
-    assert ahead(one, one.left_J, room=False)[0] <= GROWTH_MAX * own * 1.001
+    assert (
+        noise_over_horizon(one, one.left_J, room=False)[0] <= GROWTH_MAX * own * 1.001
+    )
 
 
 @pytest.mark.parametrize("log_noise", [-690.0, 690.0])
@@ -626,10 +633,14 @@ def test_noise_that_grows_beyond_all_numbers_is_cut_like_any_other(
     one.curve_AB[:] = np.where(
         np.arange(NUM_BINS) < 20 * BINS_PER_OCTAVE, -log_noise, log_noise
     )
-    parts = stretches(one, one.left_J, np.array([1e3]), 3)
+    parts = later_phases(one, one.left_J, np.array([1e3]), 3)
     assert len(parts.job_L) == 3
     assert np.isfinite(
-        [*parts.left_L, *parts.noise_L, *ahead(one, one.left_J, room=False)]
+        [
+            *parts.left_L,
+            *parts.noise_L,
+            *noise_over_horizon(one, one.left_J, room=False),
+        ]
     ).all()
 
 
@@ -640,13 +651,13 @@ def test_what_is_left_is_cut_once_for_each_time_that_its_noise_doubles(
     grows: float, parts: int
 ) -> None:
     one = of_kin(2.0**20, 2.0**20, (grows - 1.0) * 2.0**20)
-    assert len(stretches(one, one.left_J, np.array([1.0]), 3).job_L) == parts
+    assert len(later_phases(one, one.left_J, np.array([1.0]), 3).job_L) == parts
 
 
 def test_what_will_not_change_is_not_cut() -> None:
     known = Applications()
     for octave in range(8, 28):
-        known.observe([of(timed("kin", progress=2.0**octave))], held)
+        known.observe([of(timed("other", progress=2.0**octave))], held)
     assert not len(
         seen(
             known, of(timed("young", progress=1e4, target=1e8, held=on(n0=2)))
@@ -685,7 +696,7 @@ MANY = st.lists(
 
 
 @given(slower=st.floats(0.3, 3.0), gpus=st.integers(1, 8), atomic=MANY)
-def test_times_of_kin_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearby_and_by_a_part_far_off(
+def test_times_of_other_jobs_that_are_all_off_by_one_factor_are_off_by_most_of_it_nearby_and_by_a_part_far_off(
     slower: float, gpus: int, atomic: list[int]
 ) -> None:
     times = StepTimes()
@@ -817,11 +828,11 @@ def test_what_the_model_said_is_bounded(atomic: list[int]) -> None:
             assert len(said) <= 5
 
 
-def test_jobs_are_told_what_their_kin_timed_where_they_train() -> None:
+def test_jobs_are_told_what_their_other_jobs_timed_where_they_train() -> None:
     known = Applications()
     shape = Shape(1, 1, 2)
     for total in (128, 256):
-        known.observe([of(trained(timed("kin"), slower=0.9, total=total))], held)
+        known.observe([of(trained(timed("other"), slower=0.9, total=total))], held)
     new = of(newcomer())
     lent(known, new)
     told = known.tell(new, "gpu", shape)
@@ -837,7 +848,7 @@ def test_jobs_are_told_what_their_kin_timed_where_they_train() -> None:
     assert (
         known.tell(new, "gpu", shape) is told
     )  # one value for all, until a report says more
-    known.observe([new, of(trained(timed("kin"), total=512))], held)
+    known.observe([new, of(trained(timed("other"), total=512))], held)
     known.lend(new)
     more = known.tell(new, "gpu", shape)
     assert more is not None
@@ -847,7 +858,7 @@ def test_jobs_are_told_what_their_kin_timed_where_they_train() -> None:
 def test_nobody_is_told_of_others_or_of_where_nobody_was() -> None:
     known = Applications()
     shape = Shape(1, 1, 2)
-    known.observe([of(trained(timed("kin")))], held)
+    known.observe([of(trained(timed("other")))], held)
     other = of(newcomer("other"), "bert")
     new = of(newcomer())
     slow = of(trained(timed("slow"), slower=10.0))
@@ -865,9 +876,9 @@ def test_who_keeps_its_batch_is_told_nothing() -> None:
     known = Applications()
     fixed = of(newcomer())
     fixed = replace(fixed, spec=replace(fixed.spec, contract=RescaleContract.FIXED))
-    kin = of(trained(timed("kin")))
-    kin = replace(kin, spec=replace(kin.spec, contract=RescaleContract.FIXED))
-    known.observe([kin, fixed], held)
+    other = of(trained(timed("other")))
+    other = replace(other, spec=replace(other.spec, contract=RescaleContract.FIXED))
+    known.observe([other, fixed], held)
     known.lend(fixed)
     assert known.tell(fixed, "gpu", Shape(1, 1, 2)) is None
 

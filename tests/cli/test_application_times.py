@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coadapt.model import KinTimes
+from coadapt.model import ApplicationTimes
 from coadapt.model.wire import from_json
 from tests.cli.live_cluster import LiveCluster, until
 from tests.train.toy import Toy
@@ -32,7 +32,7 @@ def test_jobs_are_told_what_others_of_their_application_timed(tmp_path: Path) ->
     finally:
         cluster.close()
     for line in _told_both(tmp_path, jobs):
-        told = from_json(KinTimes, json.loads(line), "kin_times")
+        told = from_json(ApplicationTimes, json.loads(line), "application_times")
         assert told.placement.num_replicas == 1
         assert {step.atomic for step in told.steps} <= _batches(tmp_path, jobs)
 
@@ -48,7 +48,7 @@ def _submit(cluster: LiveCluster, folder: Path) -> str:
         pace_s=0.05,
     )
     script = (
-        f"from tests.cli.kin_listener import listen; listen('{folder / 'told'}'); "
+        f"from tests.cli.application_times_listener import listen; listen('{folder / 'told'}'); "
         f"from tests.train.toy import Toy, run_toy; run_toy({toy!r})"
     )
     job = {

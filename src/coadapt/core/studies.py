@@ -1,0 +1,29 @@
+"""What the core knows of searches: that they are there, and whether they go on. Their
+trials are ordinary jobs, which the driver in service/studies submits.
+"""
+
+from dataclasses import replace
+
+from coadapt.core.events import StudyResumed, StudyStopped, StudySubmitted
+from coadapt.core.state import Study
+
+StudyEvent = StudySubmitted | StudyStopped | StudyResumed
+
+
+def note_study(studies: dict[str, Study], event: StudyEvent) -> None:
+    """Book what happened to a study; what is said twice changes nothing."""
+    known = studies.get(event.study)
+    match event:
+        case StudySubmitted():
+            if known is None:
+                studies[event.study] = Study(
+                    name=event.study, submitted_at=event.at, file=event.file
+                )
+        case StudyStopped():
+            if known is not None and not known.done:
+                studies[event.study] = replace(
+                    known, stopped=event.why, done=event.done
+                )
+        case StudyResumed():
+            if known is not None and not known.done:
+                studies[event.study] = replace(known, stopped="")

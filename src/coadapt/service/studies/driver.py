@@ -1,0 +1,325 @@
+"""Drives the studies: asks Optuna for trials, submits them as jobs, and tells Optuna
+what became of them.
+"""
+
+# Why nothing is lost or run twice
+#
+# The journal knows that a study is there, and whether it goes on. Optuna's storage
+# knows its trials. The scheduler knows the jobs. The driver keeps nothing of its own:
+# each look compares the three and does what is missing, so a scheduler that was killed
+# at any point goes on from there.
+#
+#   trial in the storage        its job               what is done
+#   running, parameters short   -                     the others are sampled
+#   running                     none                  it is submitted
+#   running                     lives                 its values are reported; pruned?
+#   running                     has ended             Optuna is told
+#   told                        -                     nothing
+#
+# The job's id is made of the study's name and the trial's number. So a trial that was
+# submitted just before a kill is found by its id, and submitted again it is the same
+# job. That a trial is pruned is written into the storage before its job is cancelled:
+# after a kill in between it is cancelled again.
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from coadapt.core.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    StudyStopped,
+)
+from coadapt.core.lifecycle import ENDED, JobState
+from coadapt.core.state import SchedulerState, Study
+from coadapt.model import JobId, JobSpec
+from coadapt.model.contract_env import ENV_PARAMS
+from coadapt.model.wire import Json, from_json
+from coadapt.runtime.job_index import JobIndex
+from coadapt.runtime.snapshot import job_snapshot
+from coadapt.service.jobfile import check_disk, job_spec
+from coadapt.service.live_loop import LiveLoop
+from coadapt.service.studies.figures import TrialFigures
+from coadapt.service.studies.search_file import SearchFile, search_file_of
+from coadapt.service.submission import check_possible, check_quota, job_id
+
+if TYPE_CHECKING:
+    import optuna
+
+    from coadapt.service.studies.optuna_study import Asked, OptunaStudy
+
+LOOK_S = 0.5
+COMMIT_S = 60.0
+STORAGE = "studies.sqlite"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialJob:
+    """A trial's job as the scheduler knows it."""
+
+    id: JobId
+    state: JobState
+    explanation: str
+    samples: float
+    metrics: dict[str, float]
+    params: str
+    """As its environment has them, in JSON."""
+    cancelled: bool
+    """Whether its end was asked for."""
+    checkpoints: str
+    """URL of the object store below which they are, "" for the state directory."""
+
+
+class Studies:
+    """Drives all studies, in a thread of its own; `run` until `close`.
+
+    `remove_checkpoints(job, url)` removes those of a job that has ended, below the URL
+    of an object store or, where it is empty, in the state directory.
+    """
+
+    def __init__(
+        self,
+        loop: LiveLoop,
+        index: JobIndex,
+        figures: TrialFigures,
+        storage: Path,
+        remove_checkpoints: Callable[[JobId, str], None],
+    ) -> None:
+        self._loop = loop
+        self._index = index
+        self._figures = figures
+        self._path = storage
+        self._remove_checkpoints = remove_checkpoints
+        self._open: dict[str, OptunaStudy] = {}
+        self._storage: optuna.storages.RDBStorage | None = None
+        self._making = threading.Lock()
+        self._troubles: dict[str, str] = {}
+        self._closed = threading.Event()
+
+    @property
+    def storage_url(self) -> str:
+        """Where Optuna's own tools find the trials."""
+        return f"sqlite:///{self._path}"
+
+    def run(self) -> None:
+        """Look after all studies, until `close`."""
+        while not self._closed.wait(LOOK_S):
+            self.look()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def look(self) -> None:
+        """Do for each study what is missing. What goes wrong with one is told, and
+        tried again at the next look.
+        """
+        studies = self._loop.read(lambda state: list(state.studies.values()))
+        watched: set[JobId] = set()
+        for study in studies:
+            if study.done:
+                self._open.pop(study.name, None)
+                continue
+            try:
+                watched |= self._drive(study)
+                self._troubles.pop(study.name, None)
+            except Exception as error:  # noqa: BLE001 - one study must not end all
+                self._tell_trouble(study.name, error)
+        self._figures.forget_all_but(watched)
+
+    def trials(self, name: str) -> list[dict[str, Json]]:
+        """Return the trials of a study as plain data, for any thread; none before its
+        first trial was asked for.
+        """
+        import optuna
+
+        from coadapt.service.studies.optuna_study import trial_row
+
+        if not self._path.exists():
+            return []
+        try:
+            study = optuna.load_study(study_name=name, storage=self._opened())
+        except KeyError:
+            return []
+        return [trial_row(trial) for trial in study.get_trials(deepcopy=False)]
+
+    def check(self, file: SearchFile) -> None:
+        """Raise InputError for a search whose trials could never run here."""
+        from coadapt.service.studies.optuna_study import OptunaStudy
+
+        study = OptunaStudy(file, None)
+        params = study.asked(study.ask()).params
+        spec = job_spec(file.trial(0, params), self._loop.now())
+        nodes, tenant = self._loop.read(
+            lambda state: (
+                list(state.nodes.values()),
+                state.tenants.get(spec.tenant),
+            )
+        )
+        assert spec.launch is not None
+        check_disk(spec.launch)
+        check_possible(spec, nodes)
+        check_quota(spec, tenant)
+
+    def _drive(self, study: Study) -> set[JobId]:
+        """Bring one study a step further; return the jobs of the trials that run."""
+        opened = self._study(study)
+        running: set[JobId] = set()
+        for number in opened.running():
+            if job := self._follow(opened, number):
+                running.add(job)
+        search = opened.file.search
+        while not study.stopped and len(running) < search.n_jobs:
+            if len(opened.trials()) >= search.n_trials or self._closed.is_set():
+                break
+            number = opened.ask()
+            running.add(self._submit(opened, opened.asked(number)))
+        if not running and len(opened.trials()) >= search.n_trials:
+            why = f"all {search.n_trials} trials have ended"
+            self._commit(
+                StudyStopped(at=self._loop.now(), study=study.name, why=why, done=True)
+            )
+        return running
+
+    def _follow(self, study: "OptunaStudy", number: int) -> JobId | None:
+        """See to a trial that runs; return its job, None if it has ended."""
+        asked = study.asked(number)
+        job = self._job(_id_of(study.file, number))
+        if job is None:
+            if asked.job:
+                study.tell_failed(number, f"job {asked.job} is not known any more")
+                return None
+            return self._submit(study, asked)
+        if json.loads(job.params or "{}") != {
+            **study.file.job.params,
+            **asked.params,
+        }:
+            study.tell_failed(number, f"job {job.id} has other parameters")
+            return None
+        if not asked.job:
+            study.note(number, "job", job.id)
+        why = asked.pruned or self._report(study, number, job)
+        if job.state in ENDED:
+            self._tell_end(study, number, job, why)
+            return None
+        if why and not job.cancelled:
+            self._cancel(study, number, job, why)
+        return job.id
+
+    def _report(self, study: "OptunaStudy", number: int, job: TrialJob) -> str:
+        """Report what a trial told; return why it is pruned, "" if it is not."""
+        told = [*self._figures.take(job.id), (job.samples, job.metrics)]
+        search = study.file.search
+        for samples, metrics in told:
+            value = metrics.get(search.metric)
+            step = metrics.get(search.step) if search.step else samples
+            if value is None or step is None:
+                continue
+            if why := study.report(number, int(step), value):
+                return why
+        return ""
+
+    def _tell_end(
+        self, study: "OptunaStudy", number: int, job: TrialJob, why: str
+    ) -> None:
+        metric = study.file.search.metric
+        value = job.metrics.get(metric)
+        if job.state is JobState.SUCCEEDED and value is not None:
+            study.tell_complete(number, value)
+            return
+        # First: after a kill in between it is done again.
+        self._remove_checkpoints(job.id, job.checkpoints)
+        if job.state is JobState.SUCCEEDED:
+            study.tell_failed(number, f"it never logged {metric}")
+        elif job.state is JobState.CANCELLED and why:
+            study.tell_pruned(number)
+        else:
+            study.tell_failed(number, job.explanation.split("\n", 1)[0])
+
+    def _cancel(
+        self, study: "OptunaStudy", number: int, job: TrialJob, why: str
+    ) -> None:
+        # First into the storage: after a kill in between it is cancelled again.
+        study.note(number, "why", why)
+        self._commit(CancelRequested(at=self._loop.now(), job=job.id, why=why))
+
+    def _submit(self, study: "OptunaStudy", asked: "Asked") -> JobId:
+        at = self._loop.now()
+        spec = job_spec(study.file.trial(asked.number, asked.params), at)
+        job = _id_of(study.file, asked.number)
+        self._commit(JobSubmitted(at=at, job=job, spec=spec))
+        study.note(asked.number, "job", job)
+        return job
+
+    def _job(self, job: JobId) -> TrialJob | None:
+        at = self._loop.now()
+
+        def live(state: SchedulerState) -> TrialJob | None:
+            record = state.jobs.get(job)
+            if record is None:
+                return None
+            cancelled = record.status.cancel_requested
+            return _trial_job(record.spec, job_snapshot(record, at), cancelled)
+
+        found = self._loop.read(live)
+        if found is not None:
+            return found
+        ended = self._index.ended(job)
+        if ended is None:
+            return None
+        spec = from_json(JobSpec, ended.spec, "spec")
+        return _trial_job(spec, ended.picture, ended.state is JobState.CANCELLED)
+
+    def _study(self, study: Study) -> "OptunaStudy":
+        from coadapt.service.studies.optuna_study import OptunaStudy
+
+        if study.name not in self._open:
+            file = search_file_of(json.loads(study.file), study.name, Path("/"))
+            self._open[study.name] = OptunaStudy(file, self._opened())
+        return self._open[study.name]
+
+    def _opened(self) -> "optuna.storages.RDBStorage":
+        import optuna
+
+        with self._making:
+            if self._storage is None:
+                self._path.touch(mode=0o600, exist_ok=True)
+                self._storage = optuna.storages.RDBStorage(self.storage_url)
+            return self._storage
+
+    def _commit(self, event: Event) -> None:
+        self._loop.commit(event).result(COMMIT_S)
+
+    def _tell_trouble(self, name: str, error: Exception) -> None:
+        """Say once what keeps a study, not at each look."""
+        text = f"study {name} does not go on: {type(error).__name__}: {error}"
+        self._open.pop(name, None)
+        if self._troubles.get(name) != text and not self._closed.is_set():
+            self._troubles[name] = text
+            self._loop.notice(text)
+            logger.error("%s", text, exc_info=error)
+
+
+def _id_of(file: SearchFile, number: int) -> JobId:
+    """Return the id of a trial's job: the same whenever it is submitted."""
+    return job_id(f"{file.name}-{number}", f"{file.name}/{number}")
+
+
+def _trial_job(spec: JobSpec, picture: dict[str, Json], cancelled: bool) -> TrialJob:
+    assert spec.launch is not None
+    return TrialJob(
+        id=str(picture["id"]),
+        state=JobState(str(picture["state"])),
+        explanation=str(picture["explanation"]),
+        samples=cast(float, picture["samples"]),
+        metrics=cast("dict[str, float]", picture["metrics"]),
+        params=dict(spec.launch.envs).get(ENV_PARAMS, ""),
+        cancelled=cancelled,
+        checkpoints=spec.launch.checkpoints,
+    )

@@ -1,0 +1,51 @@
+"""What trials reported, until the driver of their studies has read it."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from coadapt.core.commands import Command
+from coadapt.core.events import Event, TrainingReported
+from coadapt.core.state import SchedulerState
+from coadapt.model import JobId
+
+# A driver that is slower loses the oldest.
+KEPT = 1_000
+
+Told = tuple[float, Mapping[str, float]]
+"""Samples trained, and metrics."""
+
+
+class TrialFigures:
+    """An observer of the loop that keeps what trials report. `__call__` is for the
+    loop's thread, the rest for the driver's.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[JobId, deque[Told]] = {}
+
+    def __call__(
+        self,
+        event: Event,
+        commands: Sequence[Command],  # noqa: ARG002 - an observer's
+        state: SchedulerState,
+    ) -> None:
+        if not isinstance(event, TrainingReported) or not state.studies:
+            return
+        job = state.jobs.get(event.job)
+        if job is None or not event.report.metrics:
+            return
+        study = job.spec.name.rpartition("-")[0]
+        if study in state.studies:
+            told = self._told.setdefault(event.job, deque(maxlen=KEPT))
+            told.append((event.report.samples, dict(event.report.metrics)))
+
+    def take(self, job: JobId) -> list[Told]:
+        """Return what a job has told since the last call."""
+        told = self._told.get(job)
+        return [told.popleft() for _ in range(len(told))] if told else []
+
+    def forget_all_but(self, jobs: Iterable[JobId]) -> None:
+        """Let go of what nobody will ask for."""
+        kept = set(jobs)
+        for job in [each for each in self._told if each not in kept]:
+            self._told.pop(job, None)

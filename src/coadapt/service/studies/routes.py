@@ -1,0 +1,160 @@
+"""Studies over HTTP: submit a search, look at it, stop it and let it go on."""
+
+import asyncio
+import json
+from pathlib import Path as FilePath
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Body, HTTPException, Path, Request
+from pydantic import JsonValue
+
+from coadapt.core.events import Event, StudyResumed, StudyStopped, StudySubmitted
+from coadapt.core.state import Study
+from coadapt.model.errors import require
+from coadapt.model.wire import Json
+from coadapt.service.bodies import StrictRoute
+from coadapt.service.limits import NAME_LENGTH_MAX
+from coadapt.service.live_loop import commit
+from coadapt.service.studies.driver import Studies
+from coadapt.service.studies.search_file import SearchFile, search_file_of
+
+STUDIES_MAX = 1_000
+
+router = APIRouter(
+    prefix="/v1/studies", route_class=StrictRoute, redirect_slashes=False
+)
+
+StudyName = Annotated[str, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
+
+
+@router.post("", status_code=202)
+async def submit(
+    request: Request, body: Annotated[dict[str, JsonValue], Body()]
+) -> dict[str, JsonValue]:
+    """Submit a search file. The same file again is the same study."""
+    require("a search", "optuna", "sweep")
+    file = search_file_of(body, "body", FilePath("/"))
+    text = json.dumps(file.document(), sort_keys=True)
+    known = await _known(request)
+    if file.name not in known:
+        if len(known) >= STUDIES_MAX:
+            raise HTTPException(
+                409, f"there are {STUDIES_MAX} studies; more are not kept"
+            )
+        await asyncio.to_thread(_studies(request).check, file)
+        loop = request.app.state.service.loop
+        await commit(loop, StudySubmitted(at=loop.now(), study=file.name, file=text))
+    elif known[file.name].file != text:
+        raise HTTPException(
+            409, f"there is a study {file.name} of another search file: choose a name"
+        )
+    return {"study": file.name}
+
+
+@router.get("")
+async def studies(request: Request) -> dict[str, JsonValue]:
+    """All studies: how far each is, and its best trial."""
+    known = await _known(request)
+    found = await asyncio.to_thread(
+        lambda: [_picture(_studies(request), study) for study in known.values()]
+    )
+    return {"studies": [*found]}
+
+
+@router.get("/{study}")
+async def show(request: Request, study: StudyName) -> dict[str, JsonValue]:
+    """One study, and all its trials."""
+    found = await _find(request, study)
+    return await asyncio.to_thread(_picture, _studies(request), found, trials=True)
+
+
+@router.post("/{study}/stop", status_code=202)
+async def stop(request: Request, study: StudyName) -> dict[str, JsonValue]:
+    """Start no further trial; those that run go on to their end."""
+    return await _change(
+        request,
+        study,
+        StudyStopped(
+            at=request.app.state.service.loop.now(),
+            study=study,
+            why="stopped on request",
+        ),
+    )
+
+
+@router.post("/{study}/resume", status_code=202)
+async def resume(request: Request, study: StudyName) -> dict[str, JsonValue]:
+    """Start trials again."""
+    at = request.app.state.service.loop.now()
+    return await _change(request, study, StudyResumed(at=at, study=study))
+
+
+async def _change(request: Request, study: str, event: Event) -> dict[str, JsonValue]:
+    await _find(request, study)
+    await commit(request.app.state.service.loop, event)
+    found = await _find(request, study)
+    return await asyncio.to_thread(_picture, _studies(request), found)
+
+
+def _picture(
+    studies: Studies, study: Study, *, trials: bool = False
+) -> dict[str, Json]:
+    file = search_file_of(json.loads(study.file), study.name, FilePath("/"))
+    rows = studies.trials(study.name)
+    counts: dict[str, int] = {}
+    for row in rows:
+        state = str(row["state"])
+        counts[state] = counts.get(state, 0) + 1
+    best = best_of(file, rows)
+    picture: dict[str, Json] = {
+        "study": study.name,
+        "state": _state(study),
+        "why": study.stopped,
+        "submitted_at": study.submitted_at,
+        "metric": file.search.metric,
+        "direction": file.search.direction,
+        "n_trials": file.search.n_trials,
+        "n_jobs": file.search.n_jobs,
+        "num_trials": cast("dict[str, Json]", counts),
+        "best": best,
+        "storage": studies.storage_url,
+    }
+    return {**picture, "trials": [*rows]} if trials else picture
+
+
+def _state(study: Study) -> str:
+    if study.done:
+        return "done"
+    return "stopped" if study.stopped else "running"
+
+
+def best_of(file: SearchFile, rows: list[dict[str, Json]]) -> dict[str, Json] | None:
+    """Return the completed trial with the best value, the first of equals; None if no
+    trial is completed.
+    """
+    completed = [row for row in rows if row["state"] == "complete"]
+    sign = -1.0 if file.search.direction == "maximize" else 1.0
+    return min(
+        completed, key=lambda row: sign * cast(float, row["value"]), default=None
+    )
+
+
+async def _known(request: Request) -> dict[str, Study]:
+    loop = request.app.state.service.loop
+    return await asyncio.to_thread(loop.read, lambda state: dict(state.studies))
+
+
+async def _find(request: Request, study: str) -> Study:
+    known = await _known(request)
+    if study not in known:
+        names = ", ".join(sorted(known)) or "none was submitted yet"
+        raise HTTPException(404, f"no study {study!r}; there are: {names}")
+    return known[study]
+
+
+def _studies(request: Request) -> Studies:
+    studies = request.app.state.service.studies
+    if studies is None:
+        raise HTTPException(404, "this scheduler drives no studies")
+    assert isinstance(studies, Studies)
+    return studies

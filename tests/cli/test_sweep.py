@@ -1,0 +1,237 @@
+"""Studies on a real scheduler: trials are jobs, and outlive its death."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+
+from coadapt.cli.client import JsonObject
+from tests.cli.live_cluster import LiveCluster, run_cli, until
+
+pytestmark = pytest.mark.processes
+
+# Reports an accuracy at each epoch, and goes on from its checkpoint; the report waits
+# for a scheduler that is away.
+TRAIN = """\
+import json, os, sys, time
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+rate, epoch_s = float(sys.argv[1]), float(sys.argv[2])
+folder = Path(os.environ["COADAPT_CHECKPOINT_DIR"])
+with (folder / "starts").open("a") as starts:
+    print(os.environ["COADAPT_GENERATION"], file=starts)
+saved = folder / "epoch"
+epoch = int(saved.read_text()) if saved.exists() else 0
+
+def report(**metrics):
+    body = {
+        "generation": int(os.environ["COADAPT_GENERATION"]),
+        "report": {
+            "progress": float(epoch), "samples": float(epoch), "metrics": metrics
+        },
+    }
+    url = f"{os.environ['COADAPT_URL']}/v1/jobs/{os.environ['COADAPT_JOB']}/reports"
+    headers = {
+        "Authorization": f"Bearer {os.environ['COADAPT_TOKEN']}",
+        "Content-Type": "application/json",
+    }
+    while True:
+        try:
+            return urlopen(Request(url, json.dumps(body).encode(), headers)).read()
+        except OSError:
+            time.sleep(0.1)
+
+if os.environ["COADAPT_PARAM_kind"] == "bad":
+    sys.exit("no such kind")
+while epoch < 9:
+    time.sleep(epoch_s)
+    epoch += 1
+    report(accuracy=epoch * (1 - (rate - 0.3) ** 2), epoch=float(epoch))
+    saved.write_text(str(epoch))
+"""
+
+
+def search(name: str, folder: Path, *, epoch_s: float, **options: object) -> Path:
+    (folder / "train.py").write_text(TRAIN)
+    document = {
+        "name": name,
+        "run": f"{sys.executable} train.py {{rate}} {epoch_s}",
+        "batch": {"initial": 8},
+        "max_failures": 0,
+        "search": {
+            "space": {
+                "rate": {"type": "float", "low": 0.0, "high": 1.0},
+                "kind": {"type": "categorical", "choices": ["good"]},
+            },
+            "metric": "accuracy",
+            "step": "epoch",
+            "direction": "maximize",
+            "n_trials": 5,
+            "sampler": "TPESampler",
+            "pruner": {
+                "SuccessiveHalvingPruner": {"min_resource": 1, "reduction_factor": 3}
+            },
+            "seed": 3,
+            **options,
+        },
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def cluster_in(folder: Path) -> Iterator[LiveCluster]:
+    live = LiveCluster(folder)
+    live.up()
+    yield live
+    live.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
+    yield from cluster_in(tmp_path)
+
+
+def study(cluster: LiveCluster, name: str) -> JsonObject:
+    return cluster.client.get(f"/v1/studies/{name}")
+
+
+def ended(cluster: LiveCluster, name: str) -> JsonObject:
+    until(lambda: study(cluster, name)["state"] == "done", f"{name} is done")
+    return study(cluster, name)
+
+
+def verb(cluster: LiveCluster, *arguments: str) -> str:
+    run = run_cli("sweep", *arguments, state=cluster.state)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def starts(cluster: LiveCluster, job: str) -> list[str]:
+    path = cluster.checkpoints(job) / "starts"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_study_from_its_submission_to_its_best_trial(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    file = search(
+        "toy",
+        tmp_path,
+        epoch_s=0.2,
+        n_jobs=2,
+        space={
+            "rate": {"type": "float", "low": 0.0, "high": 1.0},
+            "kind": {"type": "categorical", "choices": ["good", "bad"]},
+        },
+        sampler="RandomSampler",
+        n_trials=6,
+    )
+    assert (
+        len(json.loads(verb(cluster, str(file), "--dry-run", "--json"))["trials"]) == 5
+    )
+    assert verb(cluster, str(file)) == "toy\n"
+    assert verb(cluster, str(file)) == "toy\n"  # the same file is the same study
+    done = ended(cluster, "toy")
+    trials = json.loads(verb(cluster, "export", "toy", "--json"))
+    assert len(trials) == 6
+    jobs = {str(job["name"]): job for job in cluster.client.jobs(name="toy")}
+    assert len(jobs) == 6
+    for trial in trials:
+        job = jobs[f"toy-{trial['number']}"]
+        assert job["id"] == trial["job"]
+        if trial["params"]["kind"] == "bad":
+            assert (trial["state"], job["state"]) == ("fail", "failed")
+        elif trial["state"] == "pruned":
+            assert job["state"] == "cancelled"
+            assert str(job["explanation"]) == f"cancelled: {trial['why']}"
+            assert trial["why"].startswith("pruned at step ")
+        else:
+            assert (trial["state"], job["state"]) == ("complete", "succeeded")
+        alive = trial["state"] == "complete"
+        assert bool(starts(cluster, trial["job"])) is alive  # dead ones' checkpoints go
+    assert {trial["state"] for trial in trials} >= {"fail", "complete"}
+    opened = optuna.load_study(study_name="toy", storage=str(done["storage"]))
+    assert (
+        opened.best_trial.number
+        == json.loads(verb(cluster, "best", "toy", "--json"))["number"]
+    )
+    assert verb(cluster, "ls").startswith("toy: done, ")
+    assert verb(cluster, "export", "toy").count("\n") == 7
+
+
+def test_stop_and_resume(cluster: LiveCluster, tmp_path: Path) -> None:
+    file = search("halt", tmp_path, epoch_s=0.1, n_trials=3, pruner="NopPruner")
+    verb(cluster, str(file))
+    until(lambda: bool(study(cluster, "halt")["num_trials"]), "a trial runs")
+    verb(cluster, "stop", "halt")
+    until(
+        lambda: study(cluster, "halt")["num_trials"] == {"complete": 1},
+        "the trial that runs goes on to its end",
+    )
+    time.sleep(1.5)
+    assert study(cluster, "halt")["num_trials"] == {"complete": 1}
+    verb(cluster, "resume", "halt")
+    assert ended(cluster, "halt")["num_trials"] == {"complete": 3}
+
+
+def test_errors_name_what_is_allowed(cluster: LiveCluster, tmp_path: Path) -> None:
+    file = search("wrong", tmp_path, epoch_s=0.1, sampler="Annealing")
+    run = run_cli("sweep", str(file), state=cluster.state)
+    assert run.returncode == 2
+    assert "search.sampler: got 'Annealing'; allowed: TPESampler" in run.stderr
+    run = run_cli("sweep", "show", "nobody", state=cluster.state)
+    assert run.returncode == 2
+    assert "no study 'nobody'" in run.stderr
+
+
+@pytest.mark.slow
+def test_two_deaths_of_the_scheduler_change_nothing(tmp_path: Path) -> None:
+    undisturbed = _searched(tmp_path / "undisturbed", deaths=0)
+    killed = _searched(tmp_path / "killed", deaths=2)
+    assert killed == undisturbed
+
+
+def _searched(folder: Path, *, deaths: int) -> list[object]:
+    """Return the parameters of all trials, and the best one with its value."""
+    folder.mkdir()
+    cluster = LiveCluster(folder)
+    try:
+        cluster.up()
+        file = search("asha", folder, epoch_s=0.8, n_trials=12, sampler="RandomSampler")
+        verb(cluster, str(file))
+        for death in range(1, deaths + 1):
+            _until_told(cluster, 4 * death)
+            cluster.kill()
+            time.sleep(2.0)
+            cluster.up()
+        best = ended(cluster, "asha")["best"]
+        trials = json.loads(verb(cluster, "export", "asha", "--json"))
+        jobs = cluster.client.jobs(name="asha")
+        assert len(trials) == len(jobs) == 12
+        assert {trial["job"] for trial in trials} == {str(job["id"]) for job in jobs}
+        states = [trial["state"] for trial in trials]
+        assert set(states) == {"complete", "pruned"}
+        for trial in trials:
+            if trial["state"] == "complete":
+                assert starts(cluster, trial["job"]) == ["1"]
+        assert isinstance(best, dict)
+        params = [(trial["number"], trial["params"]) for trial in trials]
+        return [params, best["number"], best["value"]]
+    finally:
+        cluster.close()
+
+
+def _until_told(cluster: LiveCluster, count: int) -> None:
+    def told() -> bool:
+        counts = study(cluster, "asha")["num_trials"]
+        assert isinstance(counts, dict)
+        ends = [number for state, number in counts.items() if state != "running"]
+        return sum(ends) >= count
+
+    until(told, f"{count} trials have ended")
