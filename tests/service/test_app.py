@@ -76,6 +76,7 @@ EVERY_ROUTE = [
     ("GET", "/v1/nodes"),
     ("POST", "/v1/nodes/n/take-back"),
     ("POST", "/v1/prune"),
+    ("GET", "/v1/usage"),
     ("POST", "/v1/studies"),
     ("GET", "/v1/studies"),
     ("GET", "/v1/studies/s"),

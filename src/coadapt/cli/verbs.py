@@ -117,6 +117,10 @@ VERBS: Mapping[str, Verb] = {
     ),
     "restore": Verb(module="upkeep.backup", help="Replace the journal by a backup."),
     "rotate-token": Verb(module="upkeep.rotate_token", help="Create a new API token."),
+    "usage": Verb(
+        module="cluster.usage",
+        help="Show GPU-hours by tenant, job, application or day.",
+    ),
     "tenant": Verb(
         module="cluster.tenant",
         help="Show and change quotas, weights and priorities of tenants.",

@@ -49,7 +49,7 @@ from coadapt.runtime.job_index import EndedJob, JobIndex
 from coadapt.runtime.ports import KeepsNodes, LogPart
 from coadapt.runtime.retention import Retention
 from coadapt.runtime.snapshot import cluster_snapshot, count_states
-from coadapt.service import errors, nodes, pruning, tenants
+from coadapt.service import errors, nodes, pruning, tenants, usage
 from coadapt.service.auth import Credentials
 from coadapt.service.bodies import StrictRoute
 from coadapt.service.figures.latencies import Latencies
@@ -215,6 +215,7 @@ def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
         nodes.router,
         pruning.router,
         study_routes.router,
+        usage.router,
         page_routes.router,
     )
     for part in parts:
