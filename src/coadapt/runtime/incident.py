@@ -93,8 +93,8 @@ def incident_of(
         state, upto = found if found is not None else (None, 0)
         numbered = journal.numbered_events(after=upto)
     if state is not None:
-        for record in state.jobs.values():
-            record.spec = _without_values(record.spec)
+        for each in state.jobs.values():
+            each.spec = _without_values(each.spec)
         state = loads(_STATES, dumps(state))
     scheduler = Scheduler(config, loads(_STATES, dumps(state)) if state else None)
     events: list[Event] = []

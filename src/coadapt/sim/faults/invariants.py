@@ -35,6 +35,7 @@ from coadapt.core.events import (
     Outcome,
     PlanFailed,
     PlanReady,
+    PriorityChanged,
     ReplicasExited,
     ReplicasKept,
     ReplicasStarted,
@@ -132,6 +133,8 @@ class BookChecker:
                 return job is not None or event.job in before.ended
             case CancelRequested():
                 return job is None or job.status.cancel_requested
+            case PriorityChanged():
+                return job is None or job.spec.priority == event.priority
             case NodeJoined():
                 return before.nodes.get(event.node.id) == event.node
             case NodeLost():
