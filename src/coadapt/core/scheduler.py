@@ -41,6 +41,7 @@ from coadapt.core.events import (
     Outcome,
     PlanFailed,
     PlanReady,
+    PriorityChanged,
     ReplicasExited,
     ReplicasKept,
     ReplicasStarted,
@@ -179,6 +180,8 @@ class Scheduler:
                 return self._submitted(event)
             case CancelRequested():
                 return self._cancel_requested(event)
+            case PriorityChanged():
+                return self._priority_changed(event)
             case NodeJoined():
                 return self._node_joined(event.node)
             case NodeLost():
@@ -267,6 +270,14 @@ class Scheduler:
             usage=Usage(accounted_at=event.at),
         )
         insort(self.state.active, job, key=_place)
+        self._work.note(job)
+        return self._wake()
+
+    def _priority_changed(self, event: PriorityChanged) -> list[Command]:
+        job = self.state.jobs.get(event.job)
+        if job is None or job.state in ENDED or job.spec.priority == event.priority:
+            return []
+        job.spec = replace(job.spec, priority=event.priority)
         self._work.note(job)
         return self._wake()
 
