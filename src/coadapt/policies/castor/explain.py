@@ -150,8 +150,11 @@ def _brings(count: int, larger: _NextSize) -> str:
         if math.isfinite(larger.speedup):
             return f"{more} would make it {larger.speedup:.1f} times as fast"
         return f"{more} would make it train"
-    if larger.left_s - larger.then_s < SHORT_S:
+    saved_s = larger.left_s - larger.then_s
+    if saved_s < 1.0:
         return f"{more} would not end it sooner"
+    if saved_s < SHORT_S:
+        return f"{more} would end it {duration(saved_s)} sooner"
     then = duration(larger.then_s)
     return f"{more} would end it in about {then} instead of {duration(larger.left_s)}"
 
