@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from coadapt.cli.jobs.sweep import FileFirst
 from coadapt.cli.main import app
 from tests.test_docs import snippets
 from tools.public_surface import subcommands_of
@@ -39,6 +40,8 @@ def wrong_words(root: Any, words: list[str]) -> list[str]:
         below = dict(subcommands_of(command))
         if not below:
             break
+        if rest[0] not in below and isinstance(command, FileFirst):
+            rest.insert(0, "submit")
         if rest[0] not in below:
             return [rest[0]]
         command = below[rest.pop(0)]
@@ -79,6 +82,8 @@ def test_commands_in_the_docs_parse(root: Any) -> None:
     [
         ("coadapt ls --all  # the jobs", []),
         ("pipx run coadapt demo --out x", []),
+        ("coadapt sweep search.yaml --dry-run", []),
+        ("coadapt sweep search.yaml --dry", ["--dry"]),
         ("coadapt lls", ["lls"]),
         ("coadapt ls --al", ["--al"]),
         ("coadapt nodes take-back n1 --now | cat", ["--now"]),

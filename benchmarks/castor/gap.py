@@ -42,7 +42,7 @@ NUM_GPUS = 64
 SIZES = np.array([1, 2, 3, *range(4, 65, 4)])  # that castor may give of 16 x 4 GPUs
 # of a job; of the fixed point (tried: 600 plays, within 0.5 %)
 PHASES = 8
-PLAYS = 60
+ITERATIONS = 60
 PRICES = (
     0.002,
     0.01,
@@ -162,7 +162,7 @@ def clairvoyant(
     plans = []
     for price in PRICES:
         start_P = values_at(crowd.curves, np.ones(len(crowd.left_P)), np.array([price]))
-        _, course, cost = fixed_point(Pool(crowd), start_P, goal, PLAYS)
+        _, course, cost = fixed_point(Pool(crowd), start_P, goal, ITERATIONS)
         plans.append((cost, course.end_s))
     _, end_J = min(plans, key=lambda plan: plan[0])
     took_J = end_J - at_J

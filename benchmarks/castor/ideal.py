@@ -27,7 +27,7 @@ from benchmarks.castor.gap import (
     store,
 )
 from benchmarks.castor.osdi21 import Run
-from coadapt.policies.castor.job_values import PLAYS
+from coadapt.policies.castor.job_values import ITERATIONS
 from coadapt.policies.castor.round import Prospects, earnings
 from coadapt.policies.solvers.arrays import FloatArray
 from coadapt.policies.solvers.fluid_pool import Pool
@@ -139,7 +139,7 @@ def _settle(here: Sequence[Job], now: float, dials: tuple[float, float]) -> None
         *dials,
         usual_s=0.0,
     )
-    value_P, _, _ = fixed_point(Pool(crowd), value_P, goal, PLAYS)
+    value_P, _, _ = fixed_point(Pool(crowd), value_P, goal, ITERATIONS)
     for job in here:
         job.values = [0.0] * len(job.phases)
     for (row, number), value in zip(parts, value_P.tolist(), strict=True):

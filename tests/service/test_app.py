@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from coadapt.core.events import (
     CancelRequested,
     JobSubmitted,
+    PriorityChanged,
     TrainingReported,
     TrainingResumed,
 )
@@ -64,6 +65,7 @@ EVERY_ROUTE = [
     ("GET", "/v1/jobs/a/changes"),
     ("GET", "/v1/jobs/a/logs"),
     ("POST", "/v1/jobs/a/cancel"),
+    ("PUT", "/v1/jobs/a/priority"),
     ("POST", "/v1/jobs/a/reports"),
     ("POST", "/v1/jobs/a/rescaled"),
     ("POST", "/v1/jobs/a/trainer-status"),
@@ -74,6 +76,7 @@ EVERY_ROUTE = [
     ("GET", "/v1/nodes"),
     ("POST", "/v1/nodes/n/take-back"),
     ("POST", "/v1/prune"),
+    ("GET", "/v1/usage"),
     ("POST", "/v1/studies"),
     ("GET", "/v1/studies"),
     ("GET", "/v1/studies/s"),
@@ -209,6 +212,21 @@ def test_a_request_may_count_on_nodes_that_the_executor_can_get(
     assert client.post("/v1/jobs", json=body).status_code == 422
 
 
+def test_a_priority_is_journaled_and_shown(
+    client: TestClient, service: InProcess
+) -> None:
+    job = submitted(client, service)
+    path = f"/v1/jobs/{job}/priority"
+    answer = client.put(path, json={"priority": 7})
+    assert (answer.status_code, answer.json()["priority"]) == (202, 7)
+    assert client.get(f"/v1/jobs/{job}").json()["priority"] == 7
+    [event] = kinds(service, PriorityChanged)
+    assert isinstance(event, PriorityChanged)
+    assert (event.job, event.priority) == (job, 7)
+    for refused in ({"priority": 1.5}, {"priority": 10**12}, {}):
+        assert client.put(path, json=refused).status_code == 422
+
+
 def test_a_cancelled_job_ends(client: TestClient, service: InProcess) -> None:
     job = submitted(client, service)
     assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
@@ -312,6 +330,7 @@ def test_a_wrong_rescale_time_is_refused(
         ("GET", "/v1/jobs/gone/story", None),
         ("GET", "/v1/jobs/gone/logs", None),
         ("POST", "/v1/jobs/gone/cancel", None),
+        ("PUT", "/v1/jobs/gone/priority", {"priority": 1}),
         (
             "POST",
             "/v1/jobs/gone/reports",

@@ -151,6 +151,7 @@ SNIPPETS = {
         after="assert state.iter_num == 20\n",
     ),
     "hidden.set(new)": Surroundings(before=RECURRENT + PREPARED + LOADER),
+    "params = ct.params()": Surroundings(before="accuracy, epoch = 0.5, 1\n"),
     "int(sys.argv[1])": Surroundings(before="", init="", changes={"8_000": "256"}),
 }
 
@@ -167,7 +168,9 @@ def training_snippets() -> list[tuple[str, str]]:
 
 def script_of(text: str) -> str:
     """Return the whole script that has the snippet `text`."""
-    [around] = [SNIPPETS[known] for known in SNIPPETS if known in text]
+    found = [SNIPPETS[known] for known in SNIPPETS if known in text]
+    assert len(found) == 1, f"SNIPPETS needs one entry for this snippet:\n{text}"
+    around = found[0]
     for old, new in around.changes.items():
         assert old in text
         text = text.replace(old, new)

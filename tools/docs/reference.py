@@ -32,6 +32,7 @@ from coadapt.service.pruning import router as pruning_router
 from coadapt.service.studies.routes import router as studies_router
 from coadapt.service.studies.search_file import SearchSection
 from coadapt.service.tenants import router as tenants_router
+from coadapt.service.usage import router as usage_router
 from tools.house_rules import PACKAGE
 from tools.public_surface import subcommands_of
 
@@ -170,6 +171,7 @@ def http_page() -> str:
         nodes_router,
         pruning_router,
         studies_router,
+        usage_router,
         open_router,
     ):
         api.include_router(part)

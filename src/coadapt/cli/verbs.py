@@ -55,6 +55,10 @@ VERBS: Mapping[str, Verb] = {
     "logs": Verb(module="jobs.logs", help="Show a job's log."),
     "wait": Verb(module="jobs.wait", help="Wait until jobs have ended."),
     "cancel": Verb(module="jobs.cancel", help="Cancel jobs."),
+    "priority": Verb(
+        module="jobs.priority",
+        help="Give a job another priority among its tenant's jobs.",
+    ),
     "top": Verb(
         module="cluster.top", help="Watch GPUs, jobs and decisions; Ctrl-C ends it."
     ),
@@ -65,6 +69,10 @@ VERBS: Mapping[str, Verb] = {
     "story": Verb(
         module="jobs.story",
         help="Show a job's history: what happened, what was decided, and why.",
+    ),
+    "incident": Verb(
+        module="upkeep.incident",
+        help="Write one file from which what happened to a job is replayed.",
     ),
     "report": Verb(
         module="cluster.report", help="Write what the scheduler did as an HTML page."
@@ -109,6 +117,10 @@ VERBS: Mapping[str, Verb] = {
     ),
     "restore": Verb(module="upkeep.backup", help="Replace the journal by a backup."),
     "rotate-token": Verb(module="upkeep.rotate_token", help="Create a new API token."),
+    "usage": Verb(
+        module="cluster.usage",
+        help="Show GPU-hours by tenant, job, application or day.",
+    ),
     "tenant": Verb(
         module="cluster.tenant",
         help="Show and change quotas, weights and priorities of tenants.",

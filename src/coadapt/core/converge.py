@@ -1,46 +1,45 @@
-"""From targets to orders: what to stop, rescale and start now, so that no GPU is ever
-promised twice.
+"""Convergence: the orders that bring jobs from what they hold to their targets, such
+that no GPU is ever given to two jobs.
 
 Called by Scheduler.handle only.
 """
 
 # The rules, and why they hold.
 #
-# Nothing is queued. After each event the same question is asked anew: given what jobs
-# hold and what they should have, which orders can go out now? What cannot go out yet is
-# found again the next time. A queue of pending moves would have to be mended by every
-# event that comes in between: a lost node, a cancel, another plan.
+# No queue. After each event the same question is asked again: given what jobs hold and
+# their targets, which orders can be sent now? An order that cannot be sent yet is found
+# again after the next event. A queue of pending moves would have to be repaired after
+# every event in between: a lost node, a cancel, another plan.
 #
 # Shrinking goes first, growing waits. A stop and a shrink need no GPU that the job does
-# not hold, so they go out at once. A start and a growth go out when their GPUs are
-# free, and a GPU is free only once the executor has said that the replicas on it are
-# gone: an order to stop frees nothing, nor does time. Since a job holds the larger of
-# old and new while its order is open (state.py), and the free GPUs go down with each
-# order of the same pass, what jobs hold never exceeds a node, whatever is lost, late or
-# repeated.
-# sim/faults checks that after every event, against the world's own ledger.
+# not hold, so they are sent at once. A start and a growth are sent when their GPUs are
+# free. A GPU is free only after the executor has reported that the replicas on it are
+# gone: neither an order to stop nor a timeout frees it. While an order is open, a job
+# holds the larger of its old and its new allocation (state.py), and each order of a
+# pass reduces the free GPUs for the next ones. So jobs never hold more than a node has,
+# whichever messages are lost, late or repeated. sim/faults checks this after every
+# event, against the simulated cluster's own record.
 #
-# A change of mind waits for an answer. Half-started replicas have no state to save, so
-# a start that was not answered is never changed, only stopped whole. A rescale that was
-# not answered is taken back first, unless the job is to have nothing, which stops it
-# whole: only the answer tells which replicas train, and the next order goes on from
-# those. (Waiting for the rescale to come about was tried too: mean completion times
+# A new target waits for the answer to an open order. Half-started replicas have no
+# state to save, so a start without an answer is never changed, only stopped. A rescale
+# without an answer is first taken back, because only the answer says which replicas
+# train, and the next order starts from those. If the new target is no GPUs, the job is
+# stopped instead. (To wait until the rescale is done was tried: mean completion times
 # were between 2.6 % shorter and 2.5 % longer, by workload and policy.)
 #
-# A job that has not yet trained since its last change is left in peace (settling.py): a
-# new wish for it waits, unless its GPUs are gone, and no ring is broken meanwhile.
+# A job that has not trained since its last change is not changed (settling.py), unless
+# its GPUs are gone. Meanwhile no ring is broken.
 #
-# A rescale that failed before it began is not repeated at once, for it would fail
-# again: the target is let be until the next plan asks. After RESCALES_FAILED_MAX in a
-# row the next change is a stop and a start, because what fails in a change only may
-# work in a start.
+# A rescale that failed before it began is not repeated at once, because it would fail
+# again. The next plan decides. After RESCALES_FAILED_MAX such failures in a row the job
+# is stopped and started instead, which may work where a rescale does not.
 #
-# Rings are broken by force. Running jobs that are to swap nodes wait for each other's
-# GPUs for ever: each is blocked, nothing went out, and nothing under way could free a
-# GPU. Then the first of the blocked ones (least growth, then submission) is stopped
-# whole, and starts again once its new GPUs are free. A job whose failed rescale waits
-# for a plan counts as under way: the next plan decides about the GPUs that it kept. To
-# look for the ring itself would only choose another victim.
+# Rings are broken by a stop. Running jobs that are to swap nodes wait for each other's
+# GPUs for ever: each is blocked, no order was sent, and no open order can free a GPU.
+# Then the first of the blocked jobs (least growth, then submission) is stopped, and
+# starts again when its new GPUs are free. A job whose failed rescale waits for a plan
+# counts as an open order, because the next plan decides about the GPUs that it kept. A
+# search for the ring itself would only choose another job.
 
 from coadapt.core.accounting import held, hold
 from coadapt.core.commands import (
@@ -59,15 +58,16 @@ from coadapt.core.worklist import Worklist
 from coadapt.model import RescaleContract, holding
 from coadapt.model.quick_init import replace
 
-# After so many rescales in a row that failed, what fails only in a change may still do
-# in a start.
+# After this number of failed rescales in a row, a job is stopped and started instead.
 RESCALES_FAILED_MAX = 3
 
 
 def converge(
     state: SchedulerState, work: Worklist, config: SchedulerConfig
 ) -> list[Command]:
-    """Return the orders that bring jobs closer to their targets."""
+    """Return the orders that bring jobs closer to their targets; the jobs hold what
+    is ordered from now on.
+    """
     jobs = work.jobs
     in_place = config.rescale_in_place
     if not jobs:  # after most events
@@ -96,8 +96,7 @@ def converge(
         elif job.state is JobState.RUNNING:
             blocked.append(job)
     if blocked and not commands and not in_peace and not work.moving:
-        # Running jobs wait for each other's GPUs in a ring: one of them has to let go
-        # first.
+        # Running jobs wait for each other's GPUs in a ring: one of them must stop.
         commands.append(stop(blocked[0], state.at))
         work.note(blocked[0])
     return commands
@@ -111,15 +110,15 @@ def stop(job: JobRecord, at: float) -> JobCommand:
 
 
 def answered(order: Order) -> Order:
-    """Return `order` when it needs no answer any more: repeated, as a start, it asks if
-    replicas live.
+    """Return `order` as one that needs no answer. It becomes a start, which asks the
+    executor whether the replicas are alive if it is repeated.
     """
     return replace(order, kind=OrderKind.START, sent_at=None)
 
 
 def repeat_order(job: JobRecord, at: float) -> JobCommand:
-    """Return the job's present order once more; executors answer a repeat with the
-    job's present fate.
+    """Return the job's present order again. An executor answers a repeated order with
+    the state that the job is in.
     """
     sent_at = None if job.order.sent_at is None else at
     job.order = replace(
@@ -130,9 +129,7 @@ def repeat_order(job: JobRecord, at: float) -> JobCommand:
 
 
 def order_of(job: JobRecord) -> JobCommand:
-    """Return the command that carries the job's last order, or asks after what came of
-    it.
-    """
+    """Return the command for the job's last order, new or repeated."""
     order = job.order
     grant = job.order.grant
     match order.kind:
@@ -152,7 +149,9 @@ def order_of(job: JobRecord) -> JobCommand:
 
 
 def come_about(job: JobRecord, at: float) -> Running:
-    """Return the replicas as the last order has them; the job's batch is booked."""
+    """Return the replicas after the last order was carried out. The job's batch is set
+    to that of the order.
+    """
     job.measured = job.measured.with_batch(job.order.grant.batch, at)
     before = job.running
     return replace(
@@ -192,7 +191,7 @@ def _growth(job: JobRecord) -> int:
 
 
 def _send(job: JobRecord, at: float) -> JobCommand:
-    """Order the job to have its target, by a start or, if it runs, by a rescale."""
+    """Order the job's target: a rescale if the job runs, else a start."""
     kind = OrderKind.RESCALE if job.state is JobState.RUNNING else OrderKind.START
     number = job.order.generation + 1
     order = Order(
@@ -214,7 +213,7 @@ def _send(job: JobRecord, at: float) -> JobCommand:
             order=order,
         )
         job.usage = job.usage.after_start(at)
-        # Nothing else trains, so there is no need to wait for the answer.
+        # No other replicas of the job train, so the order counts without an answer.
         running = come_about(job, at)
         progress = job.measured.progress
         job.running = replace(

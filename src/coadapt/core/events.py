@@ -70,6 +70,13 @@ class CancelRequested(_OfJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityChanged(_OfJob):
+    """Somebody who may gave the job another priority among the jobs of its tenant."""
+
+    priority: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined(_Fact):
     """A node came up, empty: nothing that ran on it before is alive."""
 
@@ -275,6 +282,7 @@ class StudyResumed(_OfStudy):
 Event = (
     JobSubmitted
     | CancelRequested
+    | PriorityChanged
     | NodeJoined
     | NodeLost
     | ReplicasStarted

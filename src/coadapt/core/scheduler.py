@@ -2,8 +2,8 @@
 thread or randomness.
 
 State changes only inside `handle`. What an event may do to a job is the table in
-lifecycle.py; which orders follow from a plan is converge.py; the books are
-accounting.py.
+lifecycle.py; the orders that follow from a plan are in converge.py; what jobs hold and
+use is counted in accounting.py.
 """
 
 import dataclasses
@@ -41,6 +41,7 @@ from coadapt.core.events import (
     Outcome,
     PlanFailed,
     PlanReady,
+    PriorityChanged,
     ReplicasExited,
     ReplicasKept,
     ReplicasStarted,
@@ -122,22 +123,20 @@ from coadapt.model.offer import SizingError, SizingView, check_sizing
 from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 
-# So many jobs change before their views are made anew: a round finds no more of them to
-# do.
+# When more jobs than this have changed, their views are renewed before the next round,
+# so that a round does not have to renew many at once.
 VIEWS_BEHIND_MAX = 100
-# What leaves alone what jobs hold and want, while it lasts.
+# Events that change neither what jobs hold nor their targets: the last view stays.
 _TAKES_NOTHING = (TrainingReported, PlanReady)
 
 
 class Scheduler:
-    """One scheduler's state and the rules that change it. No event makes it raise; a
-    bug of ours may.
-    """
+    """The scheduler's state and the rules that change it. No event makes it raise."""
 
     def __init__(
         self, config: SchedulerConfig | None = None, state: SchedulerState | None = None
     ) -> None:
-        """`config` counts until the first SchedulerConfigured."""
+        """`config` is in force until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
@@ -146,10 +145,10 @@ class Scheduler:
             job.id for job in self.state.jobs.values() if job.state in ENDED
         ]
         self._picture: ClusterView | None = (
-            None  # the last view, while jobs hold and want what they did then
+            None  # the last view, while holdings and targets have not changed
         )
         self._plan: Plan | None = (
-            None  # the last that was taken, while the nodes are those of then
+            None  # the last accepted plan, while the nodes have not changed
         )
         self._take_stock()
 
@@ -159,7 +158,7 @@ class Scheduler:
         return self.state.config or self._config
 
     def handle(self, event: Event) -> list[Command]:
-        """Book what happened and return the orders that follow from it."""
+        """Update the state by `event` and return the orders that follow."""
         commands = self._handle(event)
         if self.state.buying is None:
             return commands
@@ -169,7 +168,7 @@ class Scheduler:
         if self._departed:
             self._forget_departed()
         self.state.changed = set()
-        # A late message must not turn the books back; its own instant is history.
+        # Time never goes back: a late event counts at the instant of the latest one.
         self.state.at = max(self.state.at, event.at)
         self._picture = self._picture if isinstance(event, _TAKES_NOTHING) else None
         match event:
@@ -181,6 +180,8 @@ class Scheduler:
                 return self._submitted(event)
             case CancelRequested():
                 return self._cancel_requested(event)
+            case PriorityChanged():
+                return self._priority_changed(event)
             case NodeJoined():
                 return self._node_joined(event.node)
             case NodeLost():
@@ -238,7 +239,7 @@ class Scheduler:
         return self._picture
 
     def _look_again(self) -> None:
-        """Make the views anew of the jobs that changed."""
+        """Renew the views of the jobs that changed."""
         views = self._views
         cost_s = self.config.rescale_default_s
         jobs = self.state.jobs
@@ -272,6 +273,14 @@ class Scheduler:
         self._work.note(job)
         return self._wake()
 
+    def _priority_changed(self, event: PriorityChanged) -> list[Command]:
+        job = self.state.jobs.get(event.job)
+        if job is None or job.state in ENDED or job.spec.priority == event.priority:
+            return []
+        job.spec = replace(job.spec, priority=event.priority)
+        self._work.note(job)
+        return self._wake()
+
     def _cancel_requested(self, event: CancelRequested) -> list[Command]:
         job = self.state.jobs.get(event.job)
         if job is None or job.status.cancel_requested:
@@ -296,8 +305,7 @@ class Scheduler:
         known = self.state.nodes.get(node.id)
         if known == node:
             return []
-        # One with more GPUs, or fewer of those that stood idle, takes nothing from
-        # anybody.
+        # If the node only has more GPUs now, or fewer idle ones, no job loses any.
         idle = self._work.holdings.free.whole.get(node.id, 0)
         keeps = (
             known
@@ -336,10 +344,8 @@ class Scheduler:
         return self._converge(*there, *expected) + self._wake()
 
     def _go_on_with_nodes(self, changed: NodeId) -> None:
-        """Let go of what was known of the nodes of before: the one named `changed` came
-        or went.
-        """
-        # A plan that is being made for the cluster as it was is void.
+        """Renew what depends on the nodes, after node `changed` joined or was lost."""
+        # A plan that is being computed for the earlier nodes is void.
         self.state.solve_at = None
         self._plan = None
         self._look_again()
@@ -394,8 +400,9 @@ class Scheduler:
         return self._keep_off(before, set(buying.leaving))
 
     def _keep_off(self, before: set[NodeId], now: set[NodeId]) -> list[Command]:
-        """Have policies see the nodes as they are after some began or
-        ceased to leave.
+        """Renew what depends on the nodes, after some began or ceased to leave.
+
+        before, now: the leaving nodes.
         """
         if before == now:
             return []
@@ -414,7 +421,7 @@ class Scheduler:
         for job in waiting:
             job.target = NO_GRANT if job.state is JobState.PENDING else job.target
             self.state.changed.add(job.id)
-        # A node whose notice runs must not wait for the next round.
+        # A round is due now: a node on notice must not wait for the usual one.
         alarm = self._set_alarm(self.state.at) if self.state.active else []
         return self._converge(*waiting) + alarm
 
@@ -427,7 +434,7 @@ class Scheduler:
         return gpus
 
     def _frozen_on(self) -> set[NodeId]:
-        """Return the nodes of jobs that nobody may rescale."""
+        """Return the nodes of frozen jobs, which cannot be rescaled."""
         return {
             node
             for job in self.state.active
@@ -519,8 +526,8 @@ class Scheduler:
         return self._converge(job)
 
     def _heard(self, event: TrainingReported | TrainingResumed) -> list[Command]:
-        """Take in what replicas tell; plans have their way with a job once its replicas
-        have trained.
+        """Update the job by a report of its replicas. Plans may change the job again
+        once these have trained.
         """
         job = self._training(event.job, event.generation)
         if job is None:
@@ -538,7 +545,7 @@ class Scheduler:
             )
         trains_as_ordered = event.generation == running.generation
         known = event.generation == job.growth.known
-        if known and (running.has_trained or not trains_as_ordered):  # nearly always
+        if known and (running.has_trained or not trains_as_ordered):  # the usual case
             return []
         if (
             isinstance(event, TrainingReported)
@@ -553,7 +560,7 @@ class Scheduler:
         return self._converge(job)
 
     def _note_size(self, job: JobRecord, generation: int) -> None:
-        """Book that replicas of `generation` train at their size."""
+        """Record that replicas of `generation` train at their size."""
         if not self.config.growth_trial_s:
             return
         before = generation == job.running.generation
@@ -574,12 +581,12 @@ class Scheduler:
         if job.state is not JobState.RESCALING:
             return []
         status = job.status.after(Trigger.REPLICAS_KEPT, Reason.ALLOCATED)
-        # If a replica that was to join failed by itself, a stop and a start would only
-        # end the others.
+        # If a joining replica failed by itself, it does not count: a stop and a start
+        # would only end the other replicas.
         counts = bool(event.detail) and not self._spoils_growth(job, event)
         num_in_row = job.failed_rescales.num_in_row + counts
-        # Ordered again at once it would fail again; but what took its place meanwhile
-        # was asked for later.
+        # The same order would fail again, so the next plan decides. If the order was
+        # already being retracted, its target is newer and stays.
         waits = bool(event.detail) and job.order.kind is not OrderKind.RETRACT
         if waits:
             why = rescale_failure(
@@ -630,8 +637,8 @@ class Scheduler:
         job = self._answered(event.job, event.generation)
         if job is None:
             return []
-        # A plan that moves or preempts jobs foresaw the exits that it ordered; any
-        # other calls for a new one.
+        # An exit that a plan ordered is part of this plan. Any other exit needs a new
+        # plan.
         foreseen = job.state is JobState.STOPPING and event.outcome is Outcome.STOPPED
         foreseen = (
             foreseen
@@ -653,7 +660,7 @@ class Scheduler:
         return commands
 
     def _release(self, job: JobRecord, event: ReplicasExited) -> None:
-        """Let go what the job holds: it will run again, unless it failed too often."""
+        """Release the job's GPUs. It will run again, unless it failed too often."""
         if event.unfit_node and event.unfit_node not in job.unfit_nodes:
             self._avoid(job, event.unfit_node, event.detail)
             return
@@ -672,8 +679,7 @@ class Scheduler:
                 return
         rest_s = self._rest_s(job, event.outcome)
         if event.outcome is Outcome.STOPPED and job.state is not JobState.STOPPING:
-            # Nobody ordered it: it could not begin where it was to. Another plan
-            # decides.
+            # No stop was ordered: the job could not begin there. The next plan decides.
             job.target = NO_GRANT
         why = (
             release_reason(job, event, rest_s)
@@ -686,8 +692,9 @@ class Scheduler:
             job.retry_at = self.state.at + rest_s
 
     def _rest_s(self, job: JobRecord, outcome: Outcome) -> float:
-        """Return how long a job rests before it may run again: what failed at once
-        would fail again.
+        """Return the seconds before a job that failed at once may run again (backoff).
+
+        It is 0 if the job made progress or ran for RETRY_MOST_S.
         """
         got_on = job.measured.progress > job.running.progress_at_start
         ran_s = self.state.at - job.running.since
@@ -698,15 +705,15 @@ class Scheduler:
     def _is_failure(self, job: JobRecord, outcome: Outcome) -> bool:
         if job.reason is Reason.NODE_LOST:
             return False
-        # Replicas that vanish again and again before they get anywhere would be
-        # restarted for ever.
+        # Replicas that are lost or hang without any progress count as failures, else
+        # they could be restarted for ever.
         gone = outcome is Outcome.LOST or job.reason is Reason.HUNG
         nowhere = gone and job.measured.progress <= job.running.progress_at_start
         return outcome is Outcome.FAILED or nowhere
 
     def _avoid(self, job: JobRecord, node: NodeId, detail: str) -> None:
-        """Keep the job from a node that lacks something of it; that is no failure of
-        its script.
+        """Exclude a node that lacks what the job needs. That does not count as a
+        failure of the job.
         """
         why = detail.split("\n", 1)[0]
         job.unfit_nodes = {**job.unfit_nodes, node: why}
@@ -727,7 +734,7 @@ class Scheduler:
         return broke and not proven and job.growth.is_attempt(size_of(job.ordered))
 
     def _go_back(self, job: JobRecord, detail: str) -> None:
-        """Let go of a size at which the job failed, for that at which it trained
+        """Return from a size at which the job failed to the one at which it trained
         last.
         """
         size = size_of(job.ordered)
@@ -740,7 +747,7 @@ class Scheduler:
         why = told_failure(job.growth, size, detail)
         status = job.status.after(Trigger.RELEASED, Reason.GROWTH_FAILED, why)
         _let_go(job, self.state.at, status)
-        # Nor does a plan count that is being made for the limits as they were.
+        # A plan that is being computed for the earlier limits is void.
         self.state.solve_at = None
 
     # -- rounds
@@ -768,7 +775,7 @@ class Scheduler:
         return commands + self._set_alarm(min([self._next_round_at(), *rests]))
 
     def _end_rests(self) -> None:
-        """Let jobs be planned again that have rested after a failure."""
+        """Allow plans for the jobs whose backoff after a failure is over."""
         for job in self.state.active:
             if 0.0 < job.retry_at <= self.state.at:
                 job.retry_at = 0.0
@@ -782,8 +789,8 @@ class Scheduler:
         state.solve_at = None
         view = self._picture or self.view()
         held = standing_of(view)
-        # Jobs that ended or were cancelled while it was made; those that nobody knows
-        # stay in.
+        # Remove jobs that ended or were cancelled while the plan was computed. Unknown
+        # jobs stay in, so that the check rejects the plan.
         plan = event.plan
         known = event.plan.names_only(held)
         if not known:
@@ -809,7 +816,7 @@ class Scheduler:
                 self._set_target(job, plan)
         self._tell_who_waits(plan, view, concerned)
         self._plan = plan
-        # Whose order is not as the plan has it is under way, or may need another.
+        # Jobs that have not trained since their last change get their target later.
         for job_id in settling(state, self._work.unlike_plan, self.config.settle_s):
             job = state.jobs[job_id]
             if not job.status.cancel_requested and not job.order.grant.satisfies(
@@ -826,8 +833,8 @@ class Scheduler:
         return commands
 
     def _note_blocked(self) -> None:
-        """Say of each job that the plan starts, and that has no free GPUs yet, which
-        jobs it waits for.
+        """Explain for each job that waits for GPUs of its target which jobs hold
+        them.
         """
         for job in self._work.jobs:
             if job.state is not JobState.PENDING:
@@ -840,8 +847,8 @@ class Scheduler:
                 self.state.changed.add(job.id)
 
     def _holders(self, job: JobRecord) -> list[JobRecord]:
-        """Return the jobs on the nodes of the job's target that hold more there than
-        they are to hold.
+        """Return the jobs that hold more GPUs than their target on a node of `job`'s
+        target.
         """
         found: dict[JobId, JobRecord] = {}
         for node in holding(job.target.allocation).nodes:
@@ -855,9 +862,7 @@ class Scheduler:
     def _without_unfit(
         self, plan: Plan, view: ClusterView, jobs: list[JobRecord]
     ) -> Plan:
-        """Return the plan with no job of `jobs` on a node that lacks something of
-        it.
-        """
+        """Return the plan with no job of `jobs` on a node that is excluded for it."""
         avoiding = [job for job in jobs if job.unfit_nodes]
         if not avoiding:
             return plan
@@ -907,7 +912,7 @@ class Scheduler:
         reason = job.reason
         why = plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs"
         if not allocation.slots:
-            return  # told once it is known what all others get
+            return  # _tell_who_waits explains it, once all targets are known
         if given != wanted:
             aside = job.growth.refuses(size_of(allocation))
             assert aside is not None  # else it may have what was planned
@@ -919,8 +924,8 @@ class Scheduler:
     def _tell_who_waits(
         self, plan: Plan, view: ClusterView, concerned: list[JobRecord]
     ) -> None:
-        """Say of each job that the plan gives nothing, and of each that shrinks, what
-        stands in its way.
+        """Explain for each job that gets no GPUs, or fewer than before, what prevents
+        more.
         """
         views = standing_of(view).jobs
         state = self.state
@@ -966,14 +971,14 @@ class Scheduler:
         ]
         for job in jobs:
             if job.running.reported_at is not None:
-                # What they reported while nobody listened is not known.
+                # Reports during the restart are lost: the hang timeout starts again.
                 job.running = replace(job.running, reported_at=self.state.at)
             self._work.hear(job)
         return commands + (self._wake() if jobs else [])
 
     def _configured(self, config: SchedulerConfig) -> list[Command]:
         self.state.config = config
-        self._take_stock()  # the cost that is assumed may be another
+        self._take_stock()  # the default rescale time may differ
         self.state.round_due_at = None
         return self._wake()
 
@@ -981,15 +986,15 @@ class Scheduler:
         if self.state.tenants.get(tenant.id) == tenant:
             return []
         self.state.tenants[tenant.id] = tenant
-        # Nor does a plan count that is being made for the quotas as they were, and the
-        # next one is read whole: quotas decide why a job waits.
+        # A plan that is being computed for the earlier quotas is void. The next plan is
+        # compared with none, because quotas decide why each job waits.
         self.state.solve_at = None
         self._plan = None
         return self._wake()
 
     def _look_after(self) -> list[Command]:
-        """Stop jobs that hang; ask after orders without an answer, and after jobs that
-        are silent.
+        """Stop hung jobs, and repeat orders without an answer and those of jobs whose
+        heartbeat has timed out.
         """
         at = self.state.at
         retry_s = self.config.retry_s
@@ -1009,8 +1014,8 @@ class Scheduler:
         return commands
 
     def _stop_hung(self, jobs: list[JobRecord]) -> list[Command]:
-        """Stop the jobs that report, but have not for longer than they allow: they
-        start again at once.
+        """Stop jobs that have reported before, but not within their hang_timeout. They
+        may start again at once.
         """
         at = self.state.at
         commands: list[Command] = []
@@ -1056,8 +1061,8 @@ class Scheduler:
     # ----------------------------------------------------------------------------------
 
     def _answered(self, job_id: JobId, generation: int) -> JobRecord | None:
-        """Return the job if `generation` is that of its last order and replicas may be
-        alive, else None.
+        """Return the job if `generation` is that of its last order and its replicas
+        may be alive, else None.
         """
         job = self._training(job_id, generation)
         return job if job is not None and job.generation == generation else None
@@ -1073,7 +1078,7 @@ class Scheduler:
         return job if trains else None
 
     def _take_stock(self) -> None:
-        """Count anew what the live nodes have, and what jobs hold of it."""
+        """Recompute all that depends on nodes and holdings."""
         nodes = self._nodes()
         self._work = Worklist(nodes, self.state.active, self.config.silence_s)
         self._views = JobViews(self._nodes_to_use())
@@ -1109,8 +1114,8 @@ class Scheduler:
             self.state.round_due_at = None
 
     def _forget_departed(self) -> None:
-        """Keep the ids alone of the jobs that ended with the last event, and the last
-        ENDED_KEPT of those.
+        """Remove the jobs that ended with the last event. The ids and final states of
+        the last ENDED_KEPT jobs are kept.
         """
         jobs = self.state.jobs
         ended = self.state.ended
@@ -1121,7 +1126,7 @@ class Scheduler:
 
 
 def _tell(job: JobRecord, reason: Reason, why: str) -> bool:
-    """Say why the job is where it is; return whether that is new."""
+    """Set the job's reason and explanation, and return whether they changed."""
     if (reason, why, "") == (job.reason, job.explanation, job.status.blocked):
         return False
     job.status = replace(job.status, reason=reason, explanation=why, blocked="")
@@ -1129,7 +1134,7 @@ def _tell(job: JobRecord, reason: Reason, why: str) -> bool:
 
 
 def _let_go(job: JobRecord, at: float, status: Status) -> None:
-    """Take `job` as without replicas from `at` on: nothing is ordered, nothing runs."""
+    """Record that `job` has no replicas from `at` on, and no open order."""
     order = replace(answered(job.order), grant=NO_GRANT)
     hold(
         job,
@@ -1141,5 +1146,5 @@ def _let_go(job: JobRecord, at: float, status: Status) -> None:
 
 
 def _place(job: JobRecord) -> tuple[float, JobId]:
-    """Return where the job stands in the order of submission."""
+    """Return the job's place in the order of submission."""
     return (job.submitted_at, job.id)

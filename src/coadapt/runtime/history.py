@@ -16,6 +16,7 @@ from coadapt.core.events import (
     NodeLost,
     PlanFailed,
     PlanReady,
+    PriorityChanged,
     ReplicasExited,
     ReplicasKept,
     ReplicasStarted,
@@ -150,6 +151,7 @@ _OF_ONE_JOB = (
     TrainingReported,  # first, because nearly all events are
     JobSubmitted,
     CancelRequested,
+    PriorityChanged,
     ReplicasStarted,
     ReplicasKept,
     TrainingResumed,

@@ -215,6 +215,8 @@ def _with_rows(job: JobHistory, rows: list[Row], until: float) -> JobHistory:
 
 
 def _spans(rows: list[Row], until: float) -> list[Span]:
+    if not rows:
+        return []
     ends = [*(row.at for row in rows[1:]), until]
     spans = []
     for row, end in zip(rows, ends, strict=True):

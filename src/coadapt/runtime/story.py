@@ -9,13 +9,14 @@ from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     CancelRequested,
     Event,
+    PriorityChanged,
     ReplicasExited,
     ReplicasKept,
     TrainingResumed,
 )
 from coadapt.core.lifecycle import Reason
 from coadapt.core.scheduler import Scheduler
-from coadapt.core.state import JobRecord, Status
+from coadapt.core.state import JobRecord, SchedulerState, Status
 from coadapt.model import Allocation, JobId
 from coadapt.model.measured import not_finite, straggler
 
@@ -35,13 +36,17 @@ class StoryLine:
 
 
 def story(
-    events: Iterable[Event], job_id: JobId, config: SchedulerConfig
+    events: Iterable[Event],
+    job_id: JobId,
+    config: SchedulerConfig,
+    state: SchedulerState | None = None,
 ) -> list[StoryLine]:
     """Return the job's life in order. Raises KeyError if the journal knows no such job.
 
-    `events` is a whole journal, `config` the one that it begins under.
+    `events` is a whole journal, `config` the one that it begins under; or the events
+    after `state`, which they change.
     """
-    scheduler = Scheduler(config)
+    scheduler = Scheduler(config, state)
     lines: list[StoryLine] = []
     before = NEW
     for event in events:
@@ -99,6 +104,8 @@ def told_by(event: Event, job: JobRecord) -> list[str]:
     match event:
         case CancelRequested() if event.job == job_id:
             return ["its cancellation was requested"]
+        case PriorityChanged() if event.job == job_id:
+            return [f"its priority was set to {event.priority}"]
         case TrainingResumed() if event.job == job_id:
             if event.pause:
                 return [told_in_place(job, event)]

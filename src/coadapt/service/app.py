@@ -30,6 +30,7 @@ from coadapt.core.events import (
     CancelRequested,
     Event,
     JobSubmitted,
+    PriorityChanged,
     TrainingReported,
     TrainingResumed,
 )
@@ -48,7 +49,7 @@ from coadapt.runtime.job_index import EndedJob, JobIndex
 from coadapt.runtime.ports import KeepsNodes, LogPart
 from coadapt.runtime.retention import Retention
 from coadapt.runtime.snapshot import cluster_snapshot, count_states
-from coadapt.service import errors, nodes, pruning, tenants
+from coadapt.service import errors, nodes, pruning, tenants, usage
 from coadapt.service.auth import Credentials
 from coadapt.service.bodies import StrictRoute
 from coadapt.service.figures.latencies import Latencies
@@ -60,6 +61,7 @@ from coadapt.service.limits import (
     GENERATION_MAX,
     GPUS_MAX,
     LOG_BYTES_MAX,
+    PRIORITY_MAX,
     SECONDS_MAX,
     SEQ_MAX,
 )
@@ -213,6 +215,7 @@ def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
         nodes.router,
         pruning.router,
         study_routes.router,
+        usage.router,
         page_routes.router,
     )
     for part in parts:
@@ -403,6 +406,30 @@ async def cancel(
         await _commit(request, CancelRequested(at=at, job=found.id, why=why))
         found = await _find(request, found.id)
     return {"id": found.id, "state": found.state.value, "ended_before": ended}
+
+
+class PriorityBody(BaseModel):
+    """What a job's priority is to be."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    priority: int = Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)
+
+
+@router.put("/jobs/{job}/priority", status_code=202)
+async def set_priority(
+    request: Request, job: JobId, body: PriorityBody
+) -> dict[str, JsonValue]:
+    """Give the job another priority among the jobs of its tenant; one that has ended
+    keeps its own, and `ended_before` says so.
+    """
+    found = await _find(request, job)
+    ended = isinstance(found, EndedJob)
+    if not ended:
+        at = _service(request).loop.now()
+        changed = PriorityChanged(at=at, job=found.id, priority=body.priority)
+        await _commit(request, changed)
+    return {"id": found.id, "priority": body.priority, "ended_before": ended}
 
 
 @router.post("/jobs/{job}/rescaled", status_code=202)

@@ -112,3 +112,17 @@ def test_bad_input_is_one_line(
     assert found.returncode == 2, found.stderr
     assert named in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
+
+
+def test_what_was_said_of_live_jobs_is_kept(
+    cluster: LiveCluster, jobs: dict[str, str]
+) -> None:
+    path = cluster.state / "estimates.jsonl"
+    before = len(path.read_text().splitlines()) if path.exists() else 0
+    asked(cluster, "explain", "waiter", "--runs", "2")
+    new = [json.loads(line) for line in path.read_text().splitlines()[before:]]
+    assert {(row[1], row[2]) for row in new} >= {(jobs["waiter"], "starts")}
+    told = path.read_text()
+    path.write_text(told + "no estimate\n")
+    asked(cluster, "explain", "waiter", "--runs", "2")
+    assert "no estimate" not in path.read_text()

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from coadapt.cli.research.inputs import parse_cluster
 from coadapt.model import JobView, RescaleContract
-from coadapt.policies.castor.gangs import Gang, Room, Served, _admit, played
+from coadapt.policies.castor.gangs import (
+    Capacity,
+    Gang,
+    Served,
+    _admit,
+    predicted_times,
+)
 from coadapt.policies.castor.policy import Castor
 from coadapt.sim.experiment import ExperimentConfig, simulate
 from coadapt.sim.metrics import Metrics
@@ -85,9 +91,11 @@ def in_order(drawn: list[tuple[int, float]]) -> list[Gang]:
 
 
 def starts(order: list[Gang]) -> dict[int, float]:
-    room = Room([8], {})
-    admitted: list[Served] = _admit(order, room.copy())
-    return {row: at for row, (at, _) in played(order, admitted, room).items()}
+    capacity = Capacity([8], {})
+    admitted: list[Served] = _admit(order, capacity.copy())
+    return {
+        row: at for row, (at, _) in predicted_times(order, admitted, capacity).items()
+    }
 
 
 @settings(max_examples=100, deadline=None)
@@ -108,7 +116,7 @@ def test_every_gang_that_fits_starts_and_no_more_gpus_are_given_than_there_are(
 ) -> None:
     order = in_order(drawn)
     assert len(starts(order)) == len(order)
-    assert sum(each.gang.gpus for each in _admit(order, Room([8], {}))) <= 8
+    assert sum(each.gang.gpus for each in _admit(order, Capacity([8], {}))) <= 8
 
 
 def test_nothing_is_said_of_a_gang_that_waits_for_one_of_unknown_length() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from coadapt.policies.castor.fairness import Fair
-from coadapt.policies.castor.guarantees import ANY_TYPE, of_shares
+from coadapt.policies.castor.guarantees import ANY_TYPE, fair_share_reservations
 
 
 def test_its_share_is_reserved_for_a_late_job() -> None:
@@ -16,7 +16,7 @@ def test_its_share_is_reserved_for_a_late_job() -> None:
         np.full(3, 900.0),
         np.array([0.99, 1.0, 1.5]) * rho_max,
     )
-    shares = of_shares(fair, rho_max)
+    shares = fair_share_reservations(fair, rho_max)
     assert shares.gpus_J.tolist() == [0, 2, 2]
     assert shares.type_J.tolist() == [ANY_TYPE, 1, 1]
     assert shares.goodput_J.tolist() == [np.inf, 10.0, 10.0]

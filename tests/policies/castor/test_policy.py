@@ -161,7 +161,7 @@ def test_a_tenants_weight_does_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "pieces", [MANY_CORNERS, 0], ids=["one type", "where plays are few"]
+    "pieces", [MANY_CORNERS, 0], ids=["one type", "where iterations are few"]
 )
 def test_a_deadline_that_presses_goes_before(
     pieces: int, monkeypatch: pytest.MonkeyPatch

@@ -383,3 +383,17 @@ def test_the_shell_is_small() -> None:
         and entry.name[entry.name.rfind(".") :] in MEDIA_TYPES
     )
     assert size < 120_000
+
+
+def test_who_has_the_token_changes_a_priority(
+    opened: Opener, service: InProcess
+) -> None:
+    client = service.client()
+    job = submitted(client, service.folder)
+    page = opened(f"/jobs/{job}")
+    page.locator("#priority").click()
+    page.locator("#priority-value").fill("7")
+    page.locator("#priority-sure").click()
+    until(lambda: client.get(f"/v1/jobs/{job}").json()["priority"] == 7)
+    page.get_by_text("priority 7").wait_for()
+    assert page.locator("dialog[open]").count() == 0

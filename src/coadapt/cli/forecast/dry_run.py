@@ -6,7 +6,8 @@ from pathlib import Path
 
 import typer
 
-from coadapt.cli.forecast.live_question import live_question, spec_of_file
+from coadapt.cli.forecast.kept import corrected
+from coadapt.cli.forecast.live_question import read_live, spec_of_file
 from coadapt.cli.forecast.tables import as_plain
 from coadapt.cli.forecast.words import sentence
 from coadapt.cli.state_dir import find_state_dir
@@ -23,7 +24,9 @@ def tell_estimates(
 
     Raises InputError for a file or a job that the scheduler would refuse.
     """
-    question = live_question(find_state_dir(state))
+    directory = find_state_dir(state)
+    live = read_live(directory)
+    question = live.question
     jobs = dict(spec_of_file(path, question.at) for path in job_files)
     if len(jobs) < len(job_files):
         raise InputError(
@@ -32,7 +35,8 @@ def tell_estimates(
     for spec in jobs.values():
         check_possible(spec, list(question.state.nodes.values()))
         check_quota(spec, question.state.tenants.get(spec.tenant))
-    [found] = estimates(question, [Scenario(name="dry run", submit=jobs)])
+    told = estimates(question, [Scenario(name="dry run", submit=jobs)])
+    [found] = corrected(told, directory, live)
     if as_json:
         typer.echo(json.dumps(as_plain([found], question.at)))
         return

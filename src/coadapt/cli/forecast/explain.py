@@ -41,13 +41,16 @@ def explain(
 
     The scheduler is not asked and not changed: its files are read.
     """
-    from coadapt.cli.forecast.live_question import live_question, named_job
+    from coadapt.cli.forecast.kept import corrected
+    from coadapt.cli.forecast.live_question import named_job, read_live
     from coadapt.cli.forecast.tables import as_plain
     from coadapt.cli.forecast.words import sentence
     from coadapt.sim.ahead.estimate import estimates
     from coadapt.sim.ahead.scenario import Scenario
 
-    question = live_question(find_state_dir(state))
+    directory = find_state_dir(state)
+    live = read_live(directory)
+    question = live.question
     name = named_job(question, job)
     highest = max(each.spec.priority for each in question.state.active)
     scenarios = [
@@ -57,7 +60,7 @@ def explain(
         Scenario(name="the highest priority", priorities={name: highest + 1}),
         Scenario(name="submitted before all others", first=(name,)),
     ]
-    found = estimates(question, scenarios, runs)
+    found = corrected(estimates(question, scenarios, runs), directory, live)
     why = why_now(question.state.jobs[name].status)[1]
     if as_json:
         typer.echo(json.dumps({"id": name, "why": why, **as_plain(found, question.at)}))

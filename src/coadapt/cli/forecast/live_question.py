@@ -2,6 +2,8 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from coadapt.cli.cluster.read_back import read_back_into
@@ -12,12 +14,23 @@ from coadapt.runtime.job_index import EndedQuery, JobIndex
 from coadapt.sim.ahead.remainder import EndedWork
 from coadapt.sim.ahead.roll import Question
 
-# So many jobs that ended last say how long jobs are.
+# So many jobs that ended last say how long jobs are, and how true estimates were.
 ENDED_LOOKED_AT = 500
 DEFAULT_POLICY = "castor"
 
 
-def live_question(directory: StateDir, at: float | None = None) -> Question:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The question, and when jobs came to start and end, s since 1970: live ones and
+    those that ended lately.
+    """
+
+    question: Question
+    started_at: Mapping[JobId, float]
+    ended_at: Mapping[JobId, float]
+
+
+def read_live(directory: StateDir, at: float | None = None) -> Live:
     """Return the state at `at` (s since 1970), else of now. Raises InputError."""
     if not directory.journal.exists():
         allowed = "a directory that `coadapt up` has run on"
@@ -31,12 +44,24 @@ def live_question(directory: StateDir, at: float | None = None) -> Question:
     state = scheduler.state
     # The settings in force, also where no event has changed them.
     state.config = scheduler.config
-    return Question(
+    started_at = {
+        job.id: job.usage.started_at
+        for job in state.active
+        if job.usage.started_at is not None
+    }
+    ended_at: dict[JobId, float] = {}
+    for job in index.ended_page(EndedQuery(limit=ENDED_LOOKED_AT, newest=True)):
+        if isinstance(began := job.picture.get("started_at"), int | float):
+            started_at[job.id] = float(began)
+        if job.state is JobState.SUCCEEDED:
+            ended_at[job.id] = job.ended_at
+    question = Question(
         state=state,
         at=max(now if at is None else at, state.at),
         policy=(directory.last_run() or {}).get("policy", DEFAULT_POLICY),
         ended=ended_work(index),
     )
+    return Live(question=question, started_at=started_at, ended_at=ended_at)
 
 
 def ended_work(index: JobIndex) -> EndedWork:

@@ -56,16 +56,19 @@ def what_if(
 
     The scheduler is not asked and not changed: its files are read.
     """
+    from coadapt.cli.forecast.kept import corrected
     from coadapt.cli.forecast.live_question import (
-        live_question,
         named_job,
+        read_live,
         spec_of_file,
     )
     from coadapt.cli.forecast.tables import as_plain, show_estimates
     from coadapt.sim.ahead.estimate import estimates
     from coadapt.sim.ahead.scenario import Scenario
 
-    question = live_question(find_state_dir(state))
+    directory = find_state_dir(state)
+    live = read_live(directory)
+    question = live.question
     change = Scenario(
         nodes=nodes,
         quotas=dict(_quota(text) for text in quota or ()),
@@ -80,7 +83,7 @@ def what_if(
     for each in policy or [""]:
         name = ", ".join(filter(None, (each, named)))
         scenarios.append(replace(change, name=name, policy=each))
-    found = estimates(question, scenarios, runs)
+    found = corrected(estimates(question, scenarios, runs), directory, live)
     if as_json:
         typer.echo(json.dumps(as_plain(found, question.at)))
         return

@@ -1,15 +1,23 @@
-"""Expected arrivals: the jobs of the last two hours once more, at their rate, for an
-hour.
+"""Expected arrivals: the jobs that castor expects in the next hour, drawn from those
+of the last two hours.
 """
 
-# Half of the jobs of two hours come in one, so every second one is expected: whole, or
-# all of them in part, half as fast on half the GPUs, with half a chance to be the last.
-# Which jobs are expected whole changes with each arrival. On GPUs of one type
-# little depends on that. On several, the last end weighs more, and whether a long job
-# is among those expected changed the value of a long one that is here by four times.
+# In the next hour as many jobs are expected as came per hour in the last two, evenly
+# spaced: n = arrivals x AHEAD_S / MEMORY_S x P(jobs still come). They are copies of
+# recent jobs, in one of two ways:
 #
-# A stream of jobs ends one day. The longer no job comes, against the rate before, the
-# likelier it is that the last arrival was the last of all.
+#   whole     round(n) copies of every second recent job or so. Used on one GPU type.
+#   in part   a copy of each recent job, scaled by part = n / number of copies. GPUs,
+#             goodput, work, weight and the chance to be the last job are all multiplied
+#             by `part`, so its training time stays the same. Used on several types.
+#
+# Which jobs are copied whole changes with each arrival. On one GPU type that matters
+# little. On several types the makespan weighs more, and whether a long job was among
+# the copies changed the value of a present long job by a factor of four.
+#
+# A stream of jobs ends one day. With a prior chance e = END_CHANCE that a given job is
+# the last, and Poisson arrivals, the chance after a silence in which m jobs were due at
+# the earlier rate is e / (e + (1 - e) exp(-m)).
 
 import math
 from collections.abc import Sequence
@@ -26,17 +34,19 @@ from coadapt.policies.solvers.concave_envelope import (
     concatenated,
 )
 
-MEMORY_S = 7_200.0  # arrivals of so long are expected again (1)
-AHEAD_S = 3_600.0  # for so long (1)
-SPAN_MIN_S = 600.0  # a rate over less says nothing (1)
-END_CHANCE = 1e-3  # that a job is the last to come, a priori (tried: 0.003 and 0.01)
-EXPECTED_MAX = 100  # so that thousands of arrivals do not slow every decision (1)
+# No measurement is recorded for these, except for END_CHANCE.
+MEMORY_S = 7_200.0  # age up to which arrivals count as recent
+AHEAD_S = 3_600.0  # time for which arrivals are expected
+SPAN_MIN_S = 600.0  # shortest time over which a rate is taken
+END_CHANCE = 1e-3  # prior chance that a job is the last (tried: 0.003 and 0.01)
+EXPECTED_MAX = 100  # most expected jobs, which bounds the time of a decision
 
 
 class Expected(NamedTuple):
-    """Jobs to come: their curves, their work in progress, seconds until they come.
+    """Expected jobs.
 
-    part: how much of a job each of them is, and how likely it is to come.
+    curves: their goodput curves. left_J: their work, samples. arrives_J: seconds until
+    they come. part: the factor by which each is scaled, 1: they are whole.
     """
 
     curves: Curves
@@ -50,7 +60,11 @@ NONE_EXPECTED = Expected(NO_CURVES, np.empty(0), np.empty(0), 1.0)
 
 @dataclass(slots=True)
 class _Arrival:
-    """When a job came, its whole work in progress, and its curves once it has gone."""
+    """A recent arrival.
+
+    at: instant. whole: its whole work, samples. curves: its goodput curves if it has
+    gone, None while it is here.
+    """
 
     at: float
     whole: float
@@ -59,7 +73,11 @@ class _Arrival:
 
 @dataclass(slots=True)
 class Arrivals:
-    """Recent arrivals in order. curves, row_of: of the jobs of the last round."""
+    """Recent arrivals, in order of their instants.
+
+    began_at: the first instant of which anything is known. curves, row_of, gpu_types:
+    goodput curves of the last round, the row of each of its jobs, and its GPU types.
+    """
 
     began_at: float = math.inf
     recent: dict[JobId, _Arrival] = field(default_factory=dict)
@@ -75,13 +93,11 @@ class Arrivals:
         curves: Curves,
         gpu_types: tuple[str, ...],
     ) -> None:
-        """Take in the jobs of a round. whole_J: their work in progress, 0 where
-        unknown.
-        """
+        """Note the jobs of a round. whole_J: their whole work, samples, 0: unknown."""
         known = [row for row, whole in enumerate(whole_J.tolist()) if whole > 0.0]
         row_of = {jobs[row].id: row for row in known}
         if gpu_types != self.gpu_types:
-            # Curves that are kept are of other types now.
+            # Kept curves are of other GPU types: forget the jobs that have gone.
             self.recent = {
                 job: self.recent[job] for job in self.recent if job in row_of
             }
@@ -101,51 +117,52 @@ class Arrivals:
     def expected(self, at: float, *, in_part: bool, over: float) -> Expected:
         """Return the jobs expected in the next hour.
 
-        in_part: whether all of the last two hours are, each in part. over: the chance
-        that no job comes any more.
+        in_part: scale a copy of every recent job instead of choosing some. over: the
+        chance that no job comes any more.
         """
         recent = list(self.recent.items())
         span_s = min(MEMORY_S, max(at - self.began_at, SPAN_MIN_S))
-        coming = len(recent) * AHEAD_S / span_s * (1.0 - over)
-        whole = round(coming)
-        if not whole:
+        num_expected = len(recent) * AHEAD_S / span_s * (1.0 - over)
+        num_whole = round(num_expected)
+        if not num_whole:
             return NONE_EXPECTED
-        count = min(max(whole, len(recent)) if in_part else whole, EXPECTED_MAX)
-        part = min(coming / count, 1.0) if in_part else 1.0
-        in_time = coming / part if in_part else whole
+        count = min(max(num_whole, len(recent)) if in_part else num_whole, EXPECTED_MAX)
+        part = min(num_expected / count, 1.0) if in_part else 1.0
+        num_in_time = num_expected / part if in_part else num_whole
         if count <= len(recent):
             numbers = [number * len(recent) // count for number in range(count)]
         else:
             numbers = [number % len(recent) for number in range(count)]
-        again = [recent[number] for number in numbers]
+        copied = [recent[number] for number in numbers]
         curves = concatenated(
             [
                 self.curves.one(self.row_of[job])
                 if each.curves is None
                 else each.curves
-                for job, each in again
+                for job, each in copied
             ]
         )
         curves = curves._replace(
             gpus_V=part * curves.gpus_V, goodput_V=part * curves.goodput_V
         )
-        left_J: FloatArray = part * np.array([each.whole for _, each in again])
+        left_J: FloatArray = part * np.array([each.whole for _, each in copied])
         numbers_J = np.arange(count, dtype=np.float64)
-        arrives_J = (numbers_J + 0.5) * AHEAD_S / in_time
+        arrives_J = (numbers_J + 0.5) * AHEAD_S / num_in_time
         return Expected(curves, left_J, arrives_J, part)
 
 
 @dataclass(slots=True)
 class Silence:
-    """How long no job has come. came: instants of recent arrivals; first_at: of the
-    first.
+    """How long no job has come, against the rate of arrivals before.
+
+    came: instants of recent arrivals. first_at: instant of the first arrival of all.
     """
 
     came: dict[JobId, float] = field(default_factory=dict)
     first_at: float = math.inf
 
     def over(self, at: float, jobs: Sequence[JobView]) -> float:
-        """Return how likely it is that no job comes any more."""
+        """Return the chance that no job comes any more."""
         came = self.came | {job.id: job.submitted_at for job in jobs}
         latest_at = max(came.values())
         since = latest_at - MEMORY_S

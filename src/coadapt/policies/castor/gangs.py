@@ -1,36 +1,44 @@
-"""Gangs: jobs of one size, which get all of their GPUs or none, in an order with
-backfilling.
+"""Gangs: jobs of one size, which get all of their GPUs or none, scheduled from an
+ordered list with backfilling.
 """
 
-# The fluid relaxation divides a job freely over GPUs and time. A gang cannot be
-# divided:
-# it needs k GPUs at once, on which it takes a time that nothing shortens. Where gangs
-# compete, the relaxation keeps any order that it begins with, and what it says of a
-# wide one (that half of it can train now) is wrong. So gangs are scheduled as such: in
-# an order, each gets its GPUs if they are free, and those behind it fill the rest
-# (backfilling). The round's program then gives the others what is left.
+# The fluid relaxation divides a job over GPUs and time as it likes. A gang needs k GPUs
+# at once, and nothing shortens its time. So the relaxation is wrong about a wide gang
+# (it says that half of the gang can train now), and among competing gangs it keeps the
+# order of its initial values. Gangs are scheduled from a list instead. All jobs are in
+# one order. Each gang gets its GPUs if they are free, and jobs behind it may use what
+# it leaves (backfilling). The round's knapsack then gives the other jobs the rest.
 #
-#   rank    seconds left x k^WIDTH / stretch / weight; the least goes first.
-#           With WIDTH 1 it is shortest remaining service first, with 0 shortest
-#           remaining time first. The stretch is (age + left) / (trained + left), so
-#           no job waits for ever while shorter ones come. A gang that waits has its
-#           start to pay, and one that runs would have to pay another: both count.
-#   unknown A gang of which no length is known has the least mean time to its end, over
-#           y, of running it on while it proves no longer than y, by what others took
-#           (the Gittins index); once it has trained, as long as it has trained (least
-#           attained service).
-#   last    Gangs that would end after everything else count makespan_jobs x LAST more.
-#           That holds only while the others can use the rest: where more GPUs train
-#           without it, it does not.
-#   due     A gang whose deadline allows no more waiting goes before all of these.
-#   late    A job that is late by its fair clock goes before those, as `rho_max` says:
-#           but not a gang that needs more GPUs than an equal share.
+# Rank. The job with the least rank goes first. For a job with k GPUs, weight w over the
+# mean weight of all jobs, and `left` seconds until its end on k GPUs of its best type:
 #
-# Other jobs are in the same order, each with its equal share of the GPUs. So a gang
-# gets GPUs from them when it is its turn, and leaves them theirs when it is not.
+#     rank     max(left + start, 0) / stretch x k^WIDTH / w
+#     stretch  max((age + left) / (trained + left + ROUND_S), 1)
 #
-# The same order played forward, with the times that jobs have left, says when each gang
-# starts: the first that waits has a reservation, since those behind it give way.
+# start is the rescale time of a waiting job, and minus the rescale time of a running
+# job: stopping that job would cost it another start. The stretch grows while a job
+# waits, so no job starves. WIDTH = 1 is shortest remaining service first, WIDTH = 0 is
+# shortest remaining time first.
+#
+# Unknown length. A gang that has not trained has as `left` the Gittins estimate of
+# GangTimes. After it has trained for t seconds, its rank is the least attained service:
+# (t + rescale time) x k^WIDTH / w while it waits, t x UNPROVEN x k^WIDTH / w while it
+# runs.
+#
+# Other jobs (of several sizes) are in the same order with their equal share of the
+# GPUs, and with trained = 0. So a gang takes GPUs from them only when it is its turn.
+#
+# Exceptions, from the strongest to the weakest:
+#   1. A job that is late by its fair clock (rho_max) goes before all others. This does
+#      not hold for a gang wider than an equal share.
+#   2. A gang whose deadline allows no more waiting goes next.
+#   3. Gangs that may determine the makespan, on at most LAST_PART of the GPUs, have
+#      their rank divided by 1 + LAST x makespan_jobs. If fewer GPUs train in the order
+#      that results than in the plain one, the plain one is taken.
+#
+# Predicted starts. The same order is simulated forward until the waiting gangs have
+# started, with the jobs' remaining times. The first gang that waits has a reservation:
+# jobs behind it are stopped when it can start.
 
 import math
 from bisect import insort
@@ -49,23 +57,33 @@ from coadapt.policies.predictors.declared import forecast_of
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.solvers.fluid_relaxation import Timeline
 
-WIDTH = 0.5  # the best of 0, 0.25, 0.5, 0.75 and 1 on drawn gangs of 1 to all GPUs
-LAST = 4.0  # (with 1 the last end is 20 % later on Shockwave's trace)
-NEAR_LAST = 0.9  # of the last end: a gang with as much left may be what ends last
-LAST_PART = 0.5  # of the GPUs, for gangs that may be
-SEEN_MAX = 200  # ended gangs whose time is kept
-PRIOR_S = tuple(30.0 * 2.0**step for step in range(12))  # 30 s to 17 hours
-PRIOR_WEIGHT = 3.0  # ended gangs that count as much as these
-UNPROVEN = 0.5  # of its rank: a gang of unknown length that runs goes on by so much
-PLAYED_MAX = 50  # waiting jobs whose start is predicted
+# Exponent of the number of GPUs in the rank: the best of 0, 0.25, 0.5, 0.75 and 1 on
+# drawn gangs of 1 to all GPUs.
+WIDTH = 0.5
+# Weight of makespan_jobs in the rank of gangs that may end last (with 1 the makespan of
+# Shockwave's trace is 20 % longer).
+LAST = 4.0
+# A gang may end last if its remaining time is at least this share of the predicted
+# makespan. No measurement is recorded.
+NEAR_LAST = 0.9
+LAST_PART = 0.5  # share of all GPUs for such gangs; no measurement is recorded
+SEEN_MAX = 200  # most ended gangs whose training time is kept
+# Prior of the training times of gangs, s: 30 s to 17 hours, each twice the one before.
+PRIOR_S = tuple(30.0 * 2.0**step for step in range(12))
+PRIOR_WEIGHT = 3.0  # the prior counts as much as this number of ended gangs
+# Factor of the rank of a running gang of unknown length, so that similar gangs do not
+# alternate. No measurement is recorded.
+UNPROVEN = 0.5
+PREDICTED_MAX = 50  # most waiting jobs whose start is predicted
 
 
 class Gang(NamedTuple):
-    """A job in the order. gpus: all that it needs, or a share.
+    """A job in the order.
 
-    row: of the situation. types: the GPU types that it may have, the best first, with
-    the seconds until its end once it trains there, infinity if unknown. rank: the least
-    goes first. is_gang: whether it has one size.
+    row: its row in the situation. gpus: the size of a gang, or the equal share of
+    another job. types: the GPU types that it can train on, the soonest end first, each
+    with the seconds that it trains there until its end (infinity: unknown). rank: the
+    least goes first. is_gang: whether it has one size.
     """
 
     row: int
@@ -77,14 +95,15 @@ class Gang(NamedTuple):
 
     @property
     def left_s(self) -> float:
+        """Seconds of training left on the best GPU type; infinity: unknown."""
         return self.types[0][1]
 
 
-class First(NamedTuple):
-    """What goes before others in the order.
+class Precedence(NamedTuple):
+    """What the order depends on besides the rank.
 
-    late_J: jobs that are late by their fair clocks. makespan_jobs: how many jobs'
-    completion times the makespan weighs as much as.
+    late_J: jobs that are late by their fair clocks and have the guarantee of rho_max.
+    makespan_jobs: weight of the makespan, in completion times of jobs.
     """
 
     late_J: BoolArray
@@ -92,7 +111,9 @@ class First(NamedTuple):
 
 
 class Served(NamedTuple):
-    """A job that gets GPUs of a type, and the seconds until its end there."""
+    """A job that gets GPUs of a type, and the seconds that it trains there until its
+    end (infinity: unknown).
+    """
 
     gang: Gang
     of_type: int
@@ -100,11 +121,11 @@ class Served(NamedTuple):
 
 
 class Gangs(NamedTuple):
-    """What a round gives to gangs.
+    """Which gangs train in this round, and when the others start.
 
-    served_J: those that train now; barred_J: those that wait. start_s_J, end_s_J:
-    seconds until each starts and ends, infinity where that is unknown. The round's
-    program chooses the GPU types of those served, as of all jobs.
+    served_J: gangs that train now; barred_J: gangs that wait. start_s_J, end_s_J:
+    predicted start and end, seconds from now, infinity: unknown. The round's knapsack
+    chooses the GPU types of the gangs that are served.
     """
 
     served_J: BoolArray
@@ -113,7 +134,9 @@ class Gangs(NamedTuple):
     end_s_J: FloatArray
 
     def reserved(self, reserved: Reservations, size_J: IntArray) -> Reservations:
-        """Return reservations for gangs that are served, none for those that wait."""
+        """Return `reserved` with those of gangs replaced: all GPUs for a gang that is
+        served, none for a gang that waits.
+        """
         gang_J = self.served_J | self.barred_J
         return Reservations(
             np.where(gang_J, size_J * self.served_J, reserved.gpus_J),
@@ -123,8 +146,8 @@ class Gangs(NamedTuple):
         )
 
     def waiting(self, now: Situation) -> Situation:
-        """Return the situation of the round's program: those that wait can have
-        none.
+        """Return the situation of the round's knapsack, in which gangs that wait have
+        no goodput anywhere.
         """
         return replace(
             now,
@@ -133,7 +156,7 @@ class Gangs(NamedTuple):
         )
 
     def predicted(self, timeline: Timeline) -> Timeline:
-        """Return the relaxed timeline with the starts and ends of gangs."""
+        """Return the relaxed timeline with the starts and ends of gangs replaced."""
         start_s = timeline.start_s.copy()
         end_s = timeline.end_s.copy()
         rows = np.flatnonzero(self.served_J | self.barred_J)
@@ -143,18 +166,23 @@ class Gangs(NamedTuple):
 
 
 @dataclass(slots=True)
-class Room:
-    """Free GPUs by type, and what tenants with a quota may hold besides."""
+class Capacity:
+    """GPUs that the order may still give: free ones by type, and the rest of each
+    tenant's quota.
+    """
 
     gpus_T: list[int]
     quota: dict[str, int]
 
-    def copy(self) -> "Room":
-        """Return room of its own."""
-        return Room(list(self.gpus_T), dict(self.quota))
+    def copy(self) -> "Capacity":
+        """Return a copy that can be changed on its own."""
+        return Capacity(list(self.gpus_T), dict(self.quota))
 
     def give(self, gang: Gang) -> Served | None:
-        """Give a job its GPUs, of the best type that has as many; None: none has."""
+        """Give a job its GPUs on the first of its types with enough free ones.
+
+        Return None if there is none, or if the tenant's quota does not allow it.
+        """
         if gang.gpus > self.quota.get(gang.tenant, gang.gpus):
             return None
         for of_type, left_s in gang.types:
@@ -173,14 +201,20 @@ class Room:
 
 @dataclass(slots=True)
 class GangTimes:
-    """How long gangs trained that have ended, s, ascending; and those that live."""
+    """How long gangs trained until they ended, s.
+
+    recent: of the last SEEN_MAX gangs, in order of their ends; ascending: the same,
+    sorted. trained_s: of the gangs that are still here, until now.
+    """
 
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
     ascending: list[float] = field(default_factory=list)
     trained_s: dict[JobId, float] = field(default_factory=dict)
 
     def observe(self, trained_s: Mapping[JobId, float]) -> None:
-        """Take in how long the gangs that live have trained; learn from those gone."""
+        """Note how long the present gangs have trained. Gangs that are missing have
+        ended.
+        """
         for job, seconds in self.trained_s.items():
             if job not in trained_s and seconds > 0.0:
                 if len(self.recent) == SEEN_MAX:
@@ -190,9 +224,11 @@ class GangTimes:
         self.trained_s = dict(trained_s)
 
     def unseen_s(self, start_s: float) -> float:
-        """Return the least mean time to an end of trying a gang that never trained.
+        """Return the Gittins estimate of the time of a gang that never trained, s.
 
-        start_s: what each start costs.
+        It is the minimum over y of E[start_s + min(S, y)] / P(S <= y), S being the time
+        that gangs trained: the mean time spent per end, if gangs that take longer than
+        y are stopped at y. start_s: what each start costs.
         """
         weight = PRIOR_WEIGHT / len(PRIOR_S)
         samples = [(seconds, 1.0) for seconds in self.ascending]
@@ -211,18 +247,19 @@ class GangTimes:
 
 
 def gangs_in(now: Situation) -> BoolArray:
-    """Return which jobs are gangs: of one size, which can train somewhere."""
+    """Return which jobs are gangs: jobs of one size that can train somewhere."""
     size_J = now.facts.size_J
     is_J: BoolArray = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
     return is_J
 
 
 def late(now: Situation, fair: Fair, rho_max: float) -> BoolArray:
-    """Return the jobs that are late by their fair clocks, for which `rho_max` holds.
+    """Return the jobs that are late by their fair clocks and have the guarantee of
+    `rho_max`.
 
-    It does not hold for a gang that needs more than an equal share.
+    A gang that needs more than an equal share of the GPUs does not have it.
     """
-    # One that needs more than its share has it in turns: at less than its goodput.
+    # The fair clock of such a gang runs in turns, at less than its goodput.
     whole_J = fair.rate_J >= fair.goodput_J * (1.0 - 1e-9)
     late_J: BoolArray = (fair.least_J >= rho_max) & (whole_J | ~gangs_in(now))
     return late_J
@@ -231,19 +268,16 @@ def late(now: Situation, fair: Fair, rho_max: float) -> BoolArray:
 def plan_gangs(
     view: ClusterView,
     now: Situation,
-    first: First,
+    first: Precedence,
     times: GangTimes,
 ) -> Gangs | None:
-    """Return what gangs get now; None where there are none.
-
-    first: what goes before others.
-    """
+    """Return which gangs train now, None if no job is a gang. `times` is updated."""
     is_gang_J = gangs_in(now)
     if not is_gang_J.any():
         times.observe({})
         return None
     queue = _queue(view, now, times, is_gang_J)
-    room = Room(
+    capacity = Capacity(
         [each.num_gpus for each in now.topology.gpu_types],
         dict(now.topology.quota_left),
     )
@@ -256,14 +290,14 @@ def plan_gangs(
     def ordered(each: Sequence[Gang]) -> list[Gang]:
         return sorted(each, key=key)
 
-    plain = ordered(queue)
-    order = ordered(_last_first(queue, sum(room.gpus_T), first.makespan_jobs))
-    admitted = _admit(order, room.copy())
-    plainly = _admit(plain, room.copy())
-    if _used(admitted) < _used(plainly):
-        order = plain
-        admitted = plainly
-    return _decided(now, order, admitted, is_gang_J, room)
+    plain_order = ordered(queue)
+    order = ordered(_last_first(queue, sum(capacity.gpus_T), first.makespan_jobs))
+    admitted = _admit(order, capacity.copy())
+    plain_admitted = _admit(plain_order, capacity.copy())
+    if _used(admitted) < _used(plain_admitted):
+        order = plain_order
+        admitted = plain_admitted
+    return _decided(now, order, admitted, is_gang_J, capacity)
 
 
 def _queue(
@@ -272,13 +306,13 @@ def _queue(
     times: GangTimes,
     is_gang_J: BoolArray,
 ) -> list[Gang]:
-    """Return all jobs that can train, with their ranks."""
+    """Return all jobs that can train, with their ranks. `times` is updated."""
     share = sum(each.num_gpus for each in now.topology.gpu_types) // max(
         len(now.jobs), 1
     )
     hinted_J = now.facts.hint_J < np.inf
     mean_weight = float(now.weights.weight_J.mean())
-    lived_s: dict[JobId, float] = {}
+    gangs_trained_s: dict[JobId, float] = {}
     queue = []
     for row, job in enumerate(now.jobs):
         gpus = _size(now, row, share)
@@ -287,7 +321,7 @@ def _queue(
         is_gang = bool(is_gang_J[row])
         trained_s = _trained_s(view, job, gpus) if is_gang else 0.0
         if is_gang:
-            lived_s[job.id] = trained_s
+            gangs_trained_s[job.id] = trained_s
         known = bool(now.timed_J[row]) and (bool(hinted_J[row]) or not is_gang)
         types = _types(now, row, gpus, known=known)
         if is_gang and not now.timed_J[row]:
@@ -295,14 +329,15 @@ def _queue(
         weight = float(now.weights.weight_J[row]) / mean_weight
         rank = _rank(view, job, trained_s, types[0][1], times) * gpus**WIDTH / weight
         queue.append(Gang(row, gpus, types, rank, is_gang, job.spec.tenant))
-    times.observe(lived_s)
+    times.observe(gangs_trained_s)
     return queue
 
 
 def _size(now: Situation, row: int, share: int) -> int:
-    """Return the GPUs that a job has in the order; 0: it can train on none.
+    """Return the GPUs of a job in the order; 0: it can train nowhere.
 
-    Of its sizes within an equal share the largest, else its least.
+    It is the largest of its sizes within `share`, the equal share, or its least size if
+    all are larger.
     """
     gpus = now.configs.gpus_C[now.goodput_JC[row] > 0.0]
     within = gpus[gpus <= max(share, 1)]
@@ -314,9 +349,9 @@ def _size(now: Situation, row: int, share: int) -> int:
 def _types(
     now: Situation, row: int, gpus: int, *, known: bool
 ) -> tuple[tuple[int, float], ...]:
-    """Return the GPU types that a job can train on, the soonest end first, as of Gang.
+    """Return the types of a Gang, with infinity for the seconds unless `known`.
 
-    A change of the type costs a start.
+    A type other than the one that the job holds ends later by a rescale.
     """
     held_type, *_, held = now.sources.steps.held_JX[row].tolist()
     ends = []
@@ -335,7 +370,7 @@ def _types(
 def _declared(
     job: JobView, gpus: int, types: tuple[tuple[int, float], ...]
 ) -> tuple[tuple[int, float], ...]:
-    """Return the types of a gang that was never timed, with its user's word on them."""
+    """Return `types` of an untimed gang with the length that its user declared."""
     said = forecast_of(replace(job, measured=replace(job.measured, forecast=None)))
     if said is None:
         return types
@@ -344,7 +379,10 @@ def _declared(
 
 
 def _trained_s(view: ClusterView, job: JobView, gpus: int) -> float:
-    """Return the seconds that a gang has trained, its starts left out."""
+    """Return the seconds that a gang has trained, without starts and rescales.
+
+    It is 0 before its first start, and at least 1 afterwards.
+    """
     usage = job.usage
     if usage.started_at is None:
         return 0.0
@@ -355,7 +393,7 @@ def _trained_s(view: ClusterView, job: JobView, gpus: int) -> float:
 def _rank(
     view: ClusterView, job: JobView, trained_s: float, left_s: float, times: GangTimes
 ) -> float:
-    """Return what a job is ordered by, before its width and weight."""
+    """Return the rank of a job without its factors of width and weight, s."""
     runs = bool(job.allocation.slots)
     age_s = max(view.at - job.submitted_at, 0.0)
     if left_s == math.inf and trained_s > 0.0:
@@ -368,7 +406,10 @@ def _rank(
 
 
 def _due(now: Situation, queue: Sequence[Gang]) -> BoolArray:
-    """Return the gangs that must train now to end by their deadline, and can."""
+    """Return the gangs that meet their deadline only if they start now.
+
+    A gang that would miss it even so is not among them.
+    """
     due_J = np.zeros(len(now.jobs), dtype=np.bool_)
     for gang in queue:
         slack_s = float(now.weights.due_J[gang.row]) - gang.left_s
@@ -380,16 +421,20 @@ def _due(now: Situation, queue: Sequence[Gang]) -> BoolArray:
 def _last_first(
     queue: Sequence[Gang], num_gpus: int, makespan_jobs: float
 ) -> list[Gang]:
-    """Return the queue with those further in front that may end after all others."""
+    """Return the queue with smaller ranks for gangs that may determine the makespan.
+
+    The makespan is predicted as the larger of the mean work per GPU and the longest
+    remaining time. The longest gangs come first, until LAST_PART of the GPUs are used.
+    """
     gangs = [gang for gang in queue if gang.left_s < math.inf]
     work_s = sum(gang.left_s * gang.gpus for gang in gangs) / max(num_gpus, 1)
     longest_s = max((gang.left_s for gang in gangs), default=0.0)
     end_s = NEAR_LAST * max(work_s, longest_s)
-    room = LAST_PART * num_gpus
+    gpus_left = LAST_PART * num_gpus
     last: set[int] = set()
     for gang in sorted(gangs, key=lambda gang: -gang.left_s):
-        if gang.is_gang and gang.left_s + ROUND_S >= end_s and gang.gpus <= room:
-            room -= gang.gpus
+        if gang.is_gang and gang.left_s + ROUND_S >= end_s and gang.gpus <= gpus_left:
+            gpus_left -= gang.gpus
             last.add(gang.row)
     counts = 1.0 + LAST * makespan_jobs
     return [
@@ -398,9 +443,11 @@ def _last_first(
     ]
 
 
-def _admit(order: Sequence[Gang], room: Room) -> list[Served]:
-    """Return those that get GPUs, in order; those behind one that has to wait fill."""
-    served = [room.give(gang) for gang in order]
+def _admit(order: Sequence[Gang], capacity: Capacity) -> list[Served]:
+    """Return the jobs that get GPUs, in order. Jobs behind one that must wait may use
+    what it leaves.
+    """
+    served = [capacity.give(gang) for gang in order]
     return [each for each in served if each is not None]
 
 
@@ -413,9 +460,9 @@ def _decided(
     order: Sequence[Gang],
     admitted: Sequence[Served],
     is_gang_J: BoolArray,
-    room: Room,
+    capacity: Capacity,
 ) -> Gangs:
-    """Return what gangs get, and when those that wait will start."""
+    """Return which gangs train, and when each job starts and ends by simulation."""
     num_jobs = len(now.jobs)
     served_J = np.zeros(num_jobs, dtype=np.bool_)
     start_s_J = np.full(num_jobs, np.inf)
@@ -423,32 +470,33 @@ def _decided(
     for each in admitted:
         if each.gang.is_gang:
             served_J[each.gang.row] = True
-    for row, (start_s, end_s) in played(order, admitted, room).items():
+    for row, (start_s, end_s) in predicted_times(order, admitted, capacity).items():
         start_s_J[row] = start_s
         end_s_J[row] = end_s
     return Gangs(served_J, is_gang_J & ~served_J, start_s_J, end_s_J)
 
 
-def played(
-    order: Sequence[Gang], admitted: Sequence[Served], room: Room
+def predicted_times(
+    order: Sequence[Gang], admitted: Sequence[Served], capacity: Capacity
 ) -> dict[int, tuple[float, float]]:
-    """Return when jobs start and end, s from now, by row, if no other job comes.
+    """Return when jobs start and end, seconds from now, by row, if no other job comes.
 
-    Whenever a job ends, the order is served from its front again, so a job's start
-    depends only on the jobs in front of it. A job of unknown length never ends here, so
-    jobs that would wait for it have no start. Neither have jobs behind the first
-    PLAYED_MAX that wait. room: before the first job is admitted.
+    Whenever a job ends, the order is served from its front again. So a job's start
+    depends only on the jobs in front of it. A job of unknown length never ends here,
+    and jobs that would wait for it have no start. Nor have waiting jobs behind the
+    first PREDICTED_MAX ones. admitted: the jobs served now. capacity: before the first
+    job is served.
     """
     now = {each.gang.row for each in admitted}
-    waiting = [gang.row for gang in order if gang.row not in now][:PLAYED_MAX]
-    due = set(waiting)
-    alive = [gang for gang in order if gang.row in now or gang.row in due]
+    waiting = [gang.row for gang in order if gang.row not in now][:PREDICTED_MAX]
+    unstarted = set(waiting)
+    alive = [gang for gang in order if gang.row in now or gang.row in unstarted]
     part_left = {gang.row: 1.0 for gang in alive}
     starts: dict[int, float] = {}
     ends: dict[int, float] = {}
     at_s = 0.0
     while alive:
-        served = _admit(alive, room.copy())
+        served = _admit(alive, capacity.copy())
         for each in served:
             starts.setdefault(each.gang.row, at_s)
         until_s = [part_left[each.gang.row] * each.left_s for each in served]
@@ -462,7 +510,7 @@ def played(
             elif left_s < math.inf:
                 part_left[each.gang.row] -= step_s / each.left_s
         alive = [gang for gang in alive if gang.row not in ends]
-        due -= starts.keys()
-        if not due and now <= ends.keys():
+        unstarted -= starts.keys()
+        if not unstarted and now <= ends.keys():
             break
     return {row: (at, ends.get(row, math.inf)) for row, at in starts.items()}

@@ -1,5 +1,5 @@
-"""Reservations: GPUs that a round gives to some jobs before it gives the rest by
-value.
+"""Reservations: GPUs that some jobs get in a round before the knapsack gives the rest
+by value.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,8 @@ import numpy as np
 from coadapt.policies.castor.fairness import Fair
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
 
-# What `rho_max` guarantees comes before all other reservations.
+# Urgency of the reservations of late jobs and of gangs that are served: all that there
+# are now. Only its ratio to the urgency of other reservations matters.
 SHARES_FIRST = 100.0
 ANY_TYPE = -1
 
@@ -17,9 +18,10 @@ ANY_TYPE = -1
 class Reservations(NamedTuple):
     """What is reserved for each job.
 
-    gpus_J: at least so many, 0 where nothing is; type_J: of this GPU type, or ANY_TYPE;
-    goodput_J: or any size that does as much, infinity: none. urgency_J: what a GPU
-    counts where not all reservations fit.
+    A configuration serves a reservation if it has at least gpus_J GPUs of type type_J
+    (ANY_TYPE: of any type), or if its goodput is at least goodput_J (infinity: the
+    number of GPUs alone decides). gpus_J is 0 for jobs without a reservation. If not
+    all reservations fit, a reserved GPU counts urgency_J.
     """
 
     gpus_J: IntArray
@@ -38,8 +40,12 @@ def no_reservations(num_jobs: int) -> Reservations:
     )
 
 
-def of_shares(fair: Fair, rho_max: float) -> Reservations:
-    """Return reservations of their fair share for all jobs that are late."""
+def fair_share_reservations(fair: Fair, rho_max: float) -> Reservations:
+    """Return reservations for jobs whose least possible rho is at least `rho_max`.
+
+    Each gets its equal share: a number of GPUs of the most common type that it may use,
+    or any configuration with at least that goodput.
+    """
     late_J = fair.least_J >= rho_max
     return Reservations(
         np.where(late_J, fair.gpus_J, 0),

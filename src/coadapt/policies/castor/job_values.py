@@ -1,7 +1,7 @@
 """Job values: what a unit of each job's progress saves, by the fluid relaxation.
 
-Axes: J jobs that are here, then those expected; P phases, those of jobs first; T GPU
-types.
+Axes: J present jobs, then expected ones; P phases: the first phase of each job, in the
+order of J, then later phases; T GPU types.
 """
 
 import math
@@ -30,23 +30,23 @@ from coadapt.policies.solvers.fluid_relaxation import (
     values_at,
 )
 
-# Values begin where those of the last round ended, so few plays do. Fewer where plays
-# are dear: on several GPU types, or with so many corners of curves (5 to 10 are no
-# better).
-PLAYS = 10
-FEW_PLAYS = 4
+# Iterations of the fixed point. Values start from those of the last round, so a few are
+# enough. Where an iteration takes long (several GPU types, or more than MANY_CORNERS
+# corners of curves) there are FEW_ITERATIONS (5 to 10 are no better).
+ITERATIONS = 10
+FEW_ITERATIONS = 4
 MANY_CORNERS = 2_000
-# Values of new jobs begin with their length to this power: shortest remaining time
-# first.
+# First values of new jobs are multiplied by (length / median length) to this power, so
+# that short jobs come first. No measurement is recorded.
 SHORTER_FIRST = -0.3
 
 
 class GpuCurves(NamedTuple):
     """Concave goodput curves of jobs and of their later phases, by GPU type.
 
-    gpus_T: GPUs of each type. worth_T: what one is worth, in the mean over jobs, in
-    GPUs of the first type. unlike: how far that is from the most common type, in
-    logarithms.
+    gpus_T: GPUs of each type that the round may give. worth_T: goodput on a type over
+    that on the first type, geometric mean over jobs and sizes. unlike: mean over GPUs
+    of |log(worth / worth of the most common type)|; 0: all types are alike.
     """
 
     jobs: Curves
@@ -62,7 +62,7 @@ class GpuCurves(NamedTuple):
 
 
 def gpu_curves(now: Situation, gpus_T: IntArray) -> GpuCurves:
-    """Return the curves of a round."""
+    """Return the curves of a round on these numbers of GPUs by type."""
     configs = now.configs
     worth_T = _type_worths(now, len(gpus_T))
     unlike = 0.0
@@ -77,9 +77,7 @@ def gpu_curves(now: Situation, gpus_T: IntArray) -> GpuCurves:
 
 
 def _type_worths(now: Situation, num_types: int) -> FloatArray:
-    """Return the geometric mean, over jobs and sizes, of goodput against the first
-    type.
-    """
+    """Return worth_T of GpuCurves, 1 for a type that no job can compare."""
     type_C = now.configs.type_C
     gpus_C = now.configs.gpus_C
     worth_T = np.ones(num_types)
@@ -99,9 +97,7 @@ def _type_worths(now: Situation, num_types: int) -> FloatArray:
 
 
 class Aims(NamedTuple):
-    """What to minimise besides summed completion time, as in Objective, of jobs
-    here.
-    """
+    """The terms of Objective besides weighted completion times, of the present jobs."""
 
     makespan_jobs: float
     tail: float
@@ -110,10 +106,10 @@ class Aims(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """value_J: per unit of progress. timeline: of the jobs here, then of those
-    expected.
+    """The result of the relaxation.
 
-    part: as in Expected.
+    value_J: value of a unit of progress of each present job, in weighted seconds.
+    timeline: of present jobs, then of expected ones. part: as in Expected.
     """
 
     value_J: FloatArray
@@ -122,21 +118,25 @@ class Outlook(NamedTuple):
 
     @property
     def next_event_s(self) -> float:
-        """Seconds until a job here is predicted to end, or an expected one to start."""
+        """Seconds until a present job is predicted to end or an expected one to start.
+
+        Expected jobs of size `part` come 1 / part times as often as whole ones, so
+        their times are divided by it.
+        """
         starts_s = self.timeline.start_s[len(self.value_J) :] / self.part
         return float(min(self.timeline.end_s.min(), starts_s.min(initial=np.inf)))
 
 
 @dataclass(slots=True)
 class Values:
-    """The values of the last round: per job, of its phases in order."""
+    """The values of the last round: for each job, those of its phases in order."""
 
     last: dict[JobId, FloatArray] = field(default_factory=dict)
 
     def settle(
         self, now: Situation, curves: GpuCurves, expected: Expected, aims: Aims
     ) -> Outlook:
-        """Return the values of this round."""
+        """Return the values of this round, and keep them for the next."""
         jobs = _fluid_jobs(now, curves, expected)
         objective = _objective(now, expected, aims)
         num_jobs = len(objective.weight_J)
@@ -152,12 +152,14 @@ class Values:
                 continue
             if len(last) == len(phases_of[row]):
                 start_P[phases_of[row]] = last
-            elif start_P[row] > 0.0:  # it has other phases now
+            elif start_P[row] > 0.0:  # it has another number of phases now
                 start_P[phases_of[row]] *= last[0] / start_P[row]
         one_type = len(jobs.gpus_T) == 1
         few = not one_type or len(jobs.curves.gpus_V) > MANY_CORNERS
         relaxation = Pool(jobs) if one_type else Market(jobs)
-        found = fixed_point(relaxation, start_P, objective, FEW_PLAYS if few else PLAYS)
+        found = fixed_point(
+            relaxation, start_P, objective, FEW_ITERATIONS if few else ITERATIONS
+        )
         self.last = {
             job.id: found.value_P[phases_of[row]]
             for row, job in enumerate(now.jobs)
@@ -167,7 +169,9 @@ class Values:
 
 
 def _fluid_jobs(now: Situation, curves: GpuCurves, expected: Expected) -> FluidJobs:
-    """Return the phases of all jobs: here, expected, then later phases."""
+    """Return all phases: first those of present and of expected jobs, then later
+    ones.
+    """
     later = now.later
     num_here = len(now.jobs)
     num_jobs = num_here + len(expected.left_J)
@@ -190,6 +194,11 @@ def _fluid_jobs(now: Situation, curves: GpuCurves, expected: Expected) -> FluidJ
 
 
 def _objective(now: Situation, expected: Expected, aims: Aims) -> Objective:
+    """Return the objective over present and expected jobs.
+
+    An expected job has the mean weight of the present ones times `part`, and no
+    deadline, tolerance or fair limit.
+    """
     count = len(expected.left_J)
     weight = expected.part * float(now.weights.weight_J.mean())
     never = np.full(count, np.inf)
@@ -209,17 +218,23 @@ def _objective(now: Situation, expected: Expected, aims: Aims) -> Objective:
 def _first_values(
     now: Situation, jobs: FluidJobs, objective: Objective, worth_T: FloatArray
 ) -> FloatArray:
-    """Return the values to begin with where those of the last round are not known."""
+    """Return first values of all phases, used where the last round has none.
+
+    They are the values at equal prices of all GPUs, times a factor that favours short
+    jobs.
+    """
     num_jobs = len(objective.weight_J)
     num_gpus = max(float(jobs.gpus_T @ worth_T), 1.0)
-    # If all prices were equal, a GPU would be worth about this.
+    # A rough constant price of a GPU: half of the jobs' total weight per GPU. Only
+    # first values depend on it. The factor of a half has no recorded origin.
     price = 0.5 * objective.weight_J[: len(now.jobs)].sum() / num_gpus
-    # With few plays no job that is put last would be found to miss its deadline.
+    # Jobs with a deadline start with the weight of a late job: if one started at the
+    # end of the order, few iterations would not bring it forward in time.
     has_deadline_J = objective.due_J < np.inf
     weight_J = objective.weight_J * np.where(has_deadline_J, 1.0 + LATE_WEIGHT, 1.0)
     owner_P = np.concatenate((np.arange(num_jobs), now.later.job_L))
     start_P = values_at(jobs.curves, weight_J[owner_P], price * worth_T)
-    # Among jobs alike the fixed point keeps the order that it begins with.
+    # Among identical jobs the fixed point keeps the order of the first values.
     first_P = jobs.curves.first_J[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         alone_P = jobs.curves.goodput_V[first_P] / jobs.curves.gpus_V[first_P]

@@ -21,8 +21,8 @@ from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED, Arrivals, Silence
 from coadapt.policies.castor.explain import Told, explained, fixed_reason
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Tolerances
-from coadapt.policies.castor.gangs import First, GangTimes, late, plan_gangs
-from coadapt.policies.castor.guarantees import no_reservations, of_shares
+from coadapt.policies.castor.gangs import GangTimes, Precedence, late, plan_gangs
+from coadapt.policies.castor.guarantees import fair_share_reservations, no_reservations
 from coadapt.policies.castor.job_values import (
     Aims,
     GpuCurves,
@@ -224,11 +224,11 @@ class Castor(CastorOptions):
         if dials.rho_max:
             fair = memory.clocks.move(view.at, now, gpus_T)
             fair_limit_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
-            reserved = of_shares(fair, dials.rho_max)
+            reserved = fair_share_reservations(fair, dials.rho_max)
             late_J = late(now, fair, dials.rho_max)
         aims = Aims(dials.makespan_jobs, dials.tail, tolerance_J, fair_limit_J)
         outlook = self._relax(view.at, now, curves, aims, over)
-        first = First(late_J, dials.makespan_jobs)
+        first = Precedence(late_J, dials.makespan_jobs)
         gangs = plan_gangs(view, now, first, memory.gang_times)
         able = now
         if gangs is not None:

@@ -1,22 +1,22 @@
-"""Remaining work of each job: from its reports, its user's word, and how true such
-words proved.
+"""Remaining work of each job: from its reported or declared length, corrected by how
+accurate such lengths were, or from ended jobs of its application.
 """
 
-# A declared length is a hint. What it is worth is learned: when a job has gone, the
-# progress it had made over the hint it came with is one ratio, kept per tenant. A job
-# that has done x of its hint H then has
+# A reported or declared length is a hint H, in samples. When a job has gone, the ratio
+# (progress made) / H is kept for its tenant. A job with progress p then has
 #
-#     (median of the ratios above x  -  x) H          left,
+#     median of { r H : r a ratio of the tenant, r H > p } - p
 #
-# the median residual life in the tenant's own record. While that record is short a few
-# ratios of 1 are in it. Ratios near 1 count as 1, since the last report of a job comes
-# before its end. A job past all ratios is taken to have OVERRUN of what it did before
-# it.
+# left: the median residual life. TRUST ratios of 1 are always in the record. A ratio
+# within HONEST counts as 1, because a job's last report comes before its end. If p is
+# past all r H, the job is predicted to have OVERRUN x p left.
 #
-# Jobs of one application are often alike in length. So what its ended jobs did is a
-# second witness: the one that erred by less in the mean, in logarithms, over that
-# tenant's hints and that application's jobs, is believed. Without a hint the
-# application is, and where none is named, whole lengths in 1-GPU seconds over all jobs.
+# Jobs of one application are often alike in length, so the lengths L of its ended jobs
+# give a second prediction: median of { L > p } - p. A job with a hint uses it if the
+# application has at least TRUST lengths and their mean |log(L / median)| is below the
+# mean |log r| of the tenant. A job without a hint uses it if there is any length; if no
+# job of its application has ended, the hints of such jobs are taken for L. A job with
+# neither uses the lengths of all jobs, in seconds of one GPU.
 
 import math
 from bisect import bisect_right
@@ -38,22 +38,31 @@ from coadapt.policies.predictors.application_models import (
 from coadapt.policies.predictors.declared import declared_samples
 from coadapt.policies.solvers.arrays import FloatArray
 
-SEEN_MAX = 400  # lengths that are remembered (1)
-RATIOS_MAX = 50  # ratios per tenant (1)
-WHOLES_MAX = 25  # lengths per application (1)
-TRUST = 3  # ratios of 1 that a tenant starts with (1)
-HONEST = (0.8, 1.1)  # ratios that count as 1
-OVERRUN = 0.25  # of what a job did that is past all it was to do (0.1 to 1 are alike)
-TYPICAL_S = 3_600.0  # 1-GPU seconds of a job while none was seen (1)
-NEARLY_DONE = 1e-3  # of a job's length: the least that it is taken to have left
+# No measurement is recorded for these, except for OVERRUN.
+SEEN_MAX = 400  # most lengths kept over all jobs, the latest
+RATIOS_MAX = 50  # most ratios kept per tenant, the latest
+WHOLES_MAX = 25  # most lengths kept per application, the latest
+# Ratios of 1 in each tenant's record, and the lengths that an application needs before
+# its prediction may replace a hint.
+TRUST = 3
+HONEST = (0.8, 1.1)  # ratios in this range count as 1
+# Share of its progress that a job has left if it is past all recorded lengths (0.1 to 1
+# give about the same).
+OVERRUN = 0.25
+# Length of a job while none was seen, and the least that a job without hint and
+# application has left once it is past all lengths; seconds of one GPU.
+TYPICAL_S = 3_600.0
+# The least that a job has left: this share of its hint, or this many seconds of one GPU
+# if the hint is not used.
+NEARLY_DONE = 1e-3
 
 
 def hinted(job: JobView) -> float | None:
-    """Return the progress (samples) at which `job` is to end by its report or its
-    user's word.
+    """Return the progress (samples) at which `job` ends by its report, or else by its
+    declared length.
 
-    None: unknown. Epochs say nothing before the first report says how many samples one
-    has.
+    None: unknown. A length in epochs is unknown until the job reports how many samples
+    an epoch has.
     """
     reported = job.measured.progress_target
     if reported is not None and reported > 0.0:
@@ -63,7 +72,11 @@ def hinted(job: JobView) -> float | None:
 
 @dataclass(slots=True)
 class _Living:
-    """A job that is here: its last report, and its progress before that one."""
+    """A present job.
+
+    key: its application. progress: of its last report; before: of the report before
+    that; alone: goodput on one GPU; hint: infinity if unknown.
+    """
 
     tenant: TenantId
     key: Key | None
@@ -77,8 +90,10 @@ class _Living:
 class RemainingWork:
     """The record of lengths.
 
-    seen: whole lengths, 1-GPU seconds. ratios: of truth to hint, per tenant. wholes:
-    progress of ended jobs, per application; hints: of its jobs that live.
+    seen: lengths of all jobs, seconds of one GPU: hints when they are first known, and
+    the progress of jobs that ended without one. ratios: progress made over hint of jobs
+    that have gone, per tenant. wholes: lengths of jobs that have gone, per application,
+    samples. hints: first hints of jobs, per application, samples.
     """
 
     seen: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
@@ -88,11 +103,10 @@ class RemainingWork:
     living: dict[JobId, _Living] = field(default_factory=dict)
 
     def left(self, jobs: Sequence[JobView], alone_J: FloatArray) -> FloatArray:
-        """Return the progress that each job has before it, 0 where its goodput is
-        unknown.
+        """Return the progress that each job has left, 0 where its goodput is unknown.
 
-        alone_J: goodput on one GPU, 0 where unknown. Takes in which jobs are here, and
-        learns from those that have gone.
+        alone_J: goodput on one GPU, 0: unknown. The record is updated with the jobs and
+        with those that have gone since the last call.
         """
         here = {job.id for job in jobs}
         for gone in [name for name in self.living if name not in here]:
@@ -130,8 +144,7 @@ class RemainingWork:
         ratio = gone.progress / gone.hint
         honest = HONEST[0] <= ratio <= HONEST[1]
         if gone.key is not None and gone.before > 0.0:
-            # The last report comes before the end: by half of a report's time in the
-            # mean.
+            # On average a job ends half a report interval after its last report.
             whole = gone.progress + 0.5 * (gone.progress - gone.before)
             _remember(self.wholes, gone.key, gone.hint if honest else whole)
         if gone.hint == math.inf:
@@ -141,11 +154,11 @@ class RemainingWork:
             ratios.append(1.0 if honest else ratio)
 
     def unseen_s(self, shows_s: float) -> float:
-        """Return the 1-GPU seconds that a job of unknown length counts as; after
-        `shows_s` it is known.
+        """Return the length that an untimed job counts as, in seconds of one GPU.
 
-        The least mean time to an end, over y, of running it on while it proves no
-        longer than y, by the jobs seen (a Gittins index).
+        shows_s: what it costs to find out its length. It is the minimum over y of
+        (shows_s + E[S; S <= y]) / P(S <= y), S being the lengths seen: the mean time
+        per end, if jobs that prove longer than y are stopped after shows_s.
         """
         known = sorted(self.seen) or [TYPICAL_S]
         means = (shows_s * len(known) + total for total in accumulate(known))
@@ -153,7 +166,7 @@ class RemainingWork:
 
 
 class _Record:
-    """The record of one round, in order; what several jobs need is worked out once."""
+    """The record as one round uses it: sorted, with values that several jobs share."""
 
     def __init__(self, work: RemainingWork) -> None:
         self._work = work
@@ -162,7 +175,7 @@ class _Record:
         self._spreads: dict[TenantId | Key, float] = {}
 
     def left(self, job: _Living) -> float:
-        """Return the progress that a job has left."""
+        """Return the progress that a job is predicted to have left, samples."""
         by_application = self._by_application(job)
         if by_application is not None:
             return by_application
@@ -187,8 +200,9 @@ class _Record:
         return self._ratios[tenant]
 
     def _by_application(self, job: _Living) -> float | None:
-        """Return the progress left by other jobs of the application; None: they say
-        nothing.
+        """Return the progress left by the lengths of the application, samples.
+
+        None: there are none, or the hint is the better prediction.
         """
         if job.key is None:
             return None
@@ -208,8 +222,8 @@ class _Record:
         return max(rest, NEARLY_DONE * job.alone)
 
     def _errs_less(self, job: _Living, alike: Sequence[float]) -> bool:
-        """Return whether jobs of the application differ by less than hints from the
-        truth.
+        """Return whether lengths of the application differ by less than the tenant's
+        ratios, in mean absolute logarithm.
         """
         assert job.key is not None
         if job.key not in self._spreads:
@@ -220,8 +234,8 @@ class _Record:
 
 
 def _remember(lengths: dict[Key, deque[float]], key: Key, length: float) -> None:
-    """Add a length to its application's; the applications longest unseen are
-    forgotten.
+    """Add a length to those of its application. The application that got none for the
+    longest time is forgotten if there are too many.
     """
     same = lengths[key] = lengths.pop(key, deque(maxlen=WHOLES_MAX))
     same.append(length)
@@ -230,7 +244,7 @@ def _remember(lengths: dict[Key, deque[float]], key: Key, length: float) -> None
 
 
 def _median_from(ascending: Sequence[float], begin: int) -> float:
-    """Return the median of these from `begin` on."""
+    """Return the median of the values from index `begin` to the end."""
     middle = (begin + len(ascending)) // 2
     if (len(ascending) - begin) % 2:
         return ascending[middle]
@@ -238,7 +252,7 @@ def _median_from(ascending: Sequence[float], begin: int) -> float:
 
 
 def _spread(values: Sequence[float], around: float) -> float:
-    """Return by how much `values` differ from `around` in the mean, in logarithms."""
+    """Return the mean of |log(value / around)|."""
     floor = 1e-9
     return fmean(
         abs(math.log(max(value, floor) / max(around, floor))) for value in values

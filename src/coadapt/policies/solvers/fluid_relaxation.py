@@ -1,26 +1,32 @@
-"""Fluid relaxation of scheduling: GPUs are divided freely, and the value of progress is
-a fixed point.
+"""Fluid relaxation of a schedule: GPUs can be divided as one likes, and the values of
+jobs' progress are a fixed point.
 
-Axes: J jobs, P phases of jobs (a job's first phase has the job's number), T GPU types,
-V corners of curves.
+Axes: J jobs; P phases of jobs (the first phase of a job has its number, later ones
+follow after all jobs); T GPU types; V corners of curves.
 """
 
-# At given prices of a GPU, lambda(t), job j minimises
+# Job j has weight w_j (cost of a second until its end), goodput G_j(k) on k GPUs and
+# remaining work W_j. If a GPU costs lambda(t) per second, the job chooses k(t) and its
+# end C_j to minimise
 #
 #     integral from 0 to C_j of ( w_j + lambda(t) k(t) ) dt
 #
-# such that the integral of its goodput over k(t) GPUs is the work it has left.
-#
-# Along an optimum its value v_j per unit of progress is constant, k(t) maximises
-# v_j G_j(k) - lambda(t) k, and the free end C_j asks for
+# such that the integral of G_j(k(t)) is W_j. By the maximum principle the costate v_j,
+# the value of a unit of progress, is constant, k(t) maximises v_j G_j(k) - lambda(t) k,
+# and the condition of the free end is
 #
 #     v_j = min_k ( w_j + lambda(C_j) k ) / G_j(k).
 #
-# Prices in turn follow from the values: at each instant GPUs go where value x slope is
-# highest (fluid_pool.py, for GPUs of one type), or are shared out by a market
-# (fluid_market.py). So: play time forward, take each job's value at the price of its
-# own end, half of the way in logarithms (with all of it values swing), and again; keep
-# what cost least.
+# Prices follow from values in turn. At each instant GPUs go where value x slope of the
+# curve is highest (fluid_pool.py, one GPU type), or are shared by a market
+# (fluid_market.py, several types). One iteration of the fixed point:
+#
+#   1. Simulate the schedule forward at the values v: ends C_j and prices lambda.
+#   2. Take for w_j the derivative of the objective with respect to C_j.
+#   3. Compute each job's own value by the condition above, and replace v by the
+#      geometric mean of v and the own value (with the own value alone, v oscillates).
+#
+# The schedule with the least objective of all iterations is the result.
 
 from typing import NamedTuple, Protocol
 
@@ -30,23 +36,27 @@ from coadapt.goodput.compiled import compiled_lean, lean_part
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
 from coadapt.policies.solvers.concave_envelope import Curves
 
-# The last end is a softmax over ends within this share of it (0.05 to 0.2 are alike).
+# Temperature of the softmax that divides the weight of the makespan over jobs, as a
+# share of the makespan (0.05 to 0.2 give about the same).
 LAST_SHARE = 0.1
-# Expected jobs may not come. The last end is that of the last job with its chance, else
-# that of the one before, down to a chance of SELDOM or LATEST_MAX jobs.
+# Expected jobs may not come, so the makespan is an expectation. The sum over the job
+# that ends last stops at this chance that none of the later ones comes, or after this
+# number of jobs. No measurement is recorded.
 SELDOM = 1e-3
 LATEST_MAX = 16
-LATE_WEIGHT = 4.0  # seconds of waiting that a second past a deadline counts as
-FAIR_WEIGHT = 10.0  # of a second past fair_limit_J (3 is worse)
+# A second past the deadline counts this number of seconds more. No measurement is
+# recorded.
+LATE_WEIGHT = 4.0
+FAIR_WEIGHT = 10.0  # weight of seconds past fair_limit_J (3 is worse)
 
 
 class FluidJobs(NamedTuple):
-    """Jobs to schedule, by phase: a job whose curve changes as it learns has several.
+    """Jobs to schedule, by phase. A job whose goodput curve changes has several.
 
-    curves: goodput over GPUs of each phase. left_P: work, in progress. arrives_P:
-    seconds from now (infinity: when the phase before ends). next_P: the phase that
-    follows (-1: none). First phases come first; the later ones of a job are
-    consecutive. gpus_T: GPUs of each type.
+    curves: goodput over GPUs of each phase. left_P: work of the phase, in progress.
+    arrives_P: seconds until it can begin (infinity: when the phase before it ends).
+    next_P: the next phase of the job (-1: none). First phases come first; the later
+    ones of a job are consecutive. gpus_T: GPUs of each type.
     """
 
     curves: Curves
@@ -57,11 +67,11 @@ class FluidJobs(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """When phases (or jobs) get their first GPU and end, seconds from now; infinity:
-    never.
+    """When phases (or jobs) get their first GPU and when they end.
 
-    Shape (num_phases,); price: of a GPU of each type just before the end, in value per
-    GPU-second, shape (num_phases, num_types).
+    start_s, end_s: seconds from now, infinity: never; shape (num_phases,). price: of a
+    GPU of each type just before the end of the phase, in value per GPU-second, shape
+    (num_phases, num_types).
     """
 
     start_s: FloatArray
@@ -70,16 +80,20 @@ class Timeline(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """What a timeline is to minimise, over jobs that are here or expected:
+    """The objective of a timeline, over present and expected jobs:
 
-    sum_j weight_J (long_J + LATE_WEIGHT max(end_J - due_J, 0)) + makespan_jobs x the
-    last end, in expectation over the jobs that come.
+    sum_j weight_j L_j(age_j + end_j) + LATE_WEIGHT weight_j max(end_j - due_j, 0)
+    + makespan_jobs E[makespan].
 
-    long_J is the completion time c = age_J + end_J in which a second past usual_s
-    weighs (c / usual_s) to the power of `tail`; past tolerance_J more again by c /
-    tolerance_J - 1, and past fair_limit_J by FAIR_WEIGHT times c / fair_limit_J - 1.
-    due_J: deadline, seconds from now (infinity: none). chance_J: that the job comes (1:
-    it is here). usual_s 0: the mean completion time of the first timeline.
+    L_j(c) of a completion time c is the integral from 0 to c of
+
+    max(x / usual_s, 1)^tail + max(x / tolerance_j - 1, 0)
+    + FAIR_WEIGHT max(x / fair_limit_j - 1, 0)   over x.
+
+    age_J: seconds since the job came (below 0: until it comes). due_J: deadline,
+    seconds from now (infinity: none). tolerance_J, fair_limit_J: s. chance_J: the
+    chance that the job comes (1: it is here); the expectation is over it. usual_s: s;
+    if 0, the mean completion time of the first timeline.
     """
 
     weight_J: FloatArray
@@ -94,8 +108,9 @@ class Objective(NamedTuple):
 
 
 class FixedPoint(NamedTuple):
-    """The best values found, per phase; the timeline of whole jobs at them; its
-    cost.
+    """The best values found, the timeline of whole jobs at them, and its objective.
+
+    value_P: weighted seconds saved per unit of progress.
     """
 
     value_P: FloatArray
@@ -104,20 +119,21 @@ class FixedPoint(NamedTuple):
 
 
 class Relaxation(Protocol):
-    """Jobs on GPUs, played forward at given values."""
+    """A simulation of jobs on GPUs that can be divided, at given values."""
 
     jobs: FluidJobs
 
     def play(self, value_P: FloatArray) -> Timeline:
-        """Return the timeline of phases at these values."""
+        """Simulate until all phases end, and return their timeline."""
         ...
 
 
 def fixed_point(
-    relaxation: Relaxation, start_P: FloatArray, objective: Objective, plays: int
+    relaxation: Relaxation, start_P: FloatArray, objective: Objective, iterations: int
 ) -> FixedPoint:
-    """Return the best of `plays` schedules, the first of which has the values
-    start_P.
+    """Return the best of `iterations` schedules, the first at the values start_P.
+
+    iterations >= 1; fewer are made if no GPU ever has a price.
     """
     jobs = relaxation.jobs
     num_jobs = len(objective.weight_J)
@@ -125,23 +141,23 @@ def fixed_point(
     own_P = np.empty(len(start_P))
     weight_J = np.empty(num_jobs)
     best: FixedPoint | None = None
-    for turn in range(plays):
+    for number in range(iterations):
         phases = relaxation.play(value_P)
         whole = whole_jobs(phases, jobs.next_P, num_jobs)
-        if turn == 0 and objective.usual_s <= 0.0:
+        if number == 0 and objective.usual_s <= 0.0:
             objective = objective._replace(usual_s=mean_completion_s(whole, objective))
         cost = cost_of(whole, objective)
         if best is None or cost < best.cost:
             best = FixedPoint(value_P.copy(), whole, cost)
         if not phases.price.any() and np.isfinite(whole.end_s).all():
-            break  # GPUs are never short: no values lead to another timeline
-        if turn == plays - 1:
+            break  # GPUs are never scarce: other values give the same timeline
+        if number == iterations - 1:
             break
         weigh(whole, objective, weight_J, np.empty(num_jobs))
         own_values(jobs, phases, weight_J, own_P)
         both_P = (own_P > 0.0) & (value_P > 0.0)
         value_P[both_P] = np.sqrt(value_P[both_P] * own_P[both_P])
-    assert best is not None, "plays must be >= 1"
+    assert best is not None, "iterations must be >= 1"
     return best
 
 
@@ -165,9 +181,7 @@ def _last_ends(end_P: FloatArray, next_P: IntArray, end_J: FloatArray) -> None:
 
 @lean_part
 def _value_at(curves: Curves, phase: int, weight: float, price_T: FloatArray) -> float:
-    """Return min_k (weight + price k) / goodput(k) over all types; infinity: no
-    progress.
-    """
+    """Return min_k (weight + price k) / G(k) over all types, infinity if G is 0."""
     least = np.inf
     for v in range(curves.first_J[phase], curves.first_J[phase + 1]):
         if curves.goodput_V[v] > 0.0:
@@ -180,10 +194,11 @@ def _value_at(curves: Curves, phase: int, weight: float, price_T: FloatArray) ->
 def own_values(
     jobs: FluidJobs, phases: Timeline, weight_J: FloatArray, own_P: FloatArray
 ) -> None:
-    """Write each phase's value at the price of its own end, 0 where there is none.
+    """Write each phase's value at the price of its own end, 0 if it has no goodput.
 
-    A second costs a phase that is followed what it keeps the next one from:
-    max_k (v G(k) - price k).
+    weight_J is the weight of a job's last phase. The weight of an earlier phase is what
+    a second of delay costs the next one, at the price at which that begins:
+    max_k (v G(k) - price k), with v and G of the next phase.
     """
     curves = jobs.curves
     for phase in range(len(own_P)):
@@ -209,9 +224,7 @@ def own_values(
 
 
 def values_at(curves: Curves, weight_P: FloatArray, price_T: FloatArray) -> FloatArray:
-    """Return min_k (weight + price k) / goodput(k) of each curve, 0 where there is
-    none.
-    """
+    """Return min_k (weight + price k) / G(k) of each curve, 0 if G is 0."""
     value_P = np.empty(len(weight_P))
     _write_values(curves, weight_P, price_T, value_P)
     return value_P
@@ -228,9 +241,10 @@ def _write_values(
 
 @lean_part
 def _latest_before(end_J: FloatArray, after: int) -> int:
-    """Return the job that ends last of those before job `after` (-1: of all); -1: none.
+    """Return the job with the latest end before that of job `after`, -1: none.
 
-    Of jobs that end at once, those with higher numbers count as later.
+    With `after` = -1 it is the latest of all. Among equal ends the higher number is
+    later.
     """
     found = -1
     for j in range(len(end_J)):
@@ -246,6 +260,7 @@ def _latest_before(end_J: FloatArray, after: int) -> int:
 
 @lean_part
 def _expected_last_end(end_J: FloatArray, chance_J: FloatArray) -> float:
+    """Return the expected makespan: each end times the chance that it is the last."""
     j = _latest_before(end_J, -1)
     last = 0.0
     left = 1.0
@@ -262,7 +277,12 @@ def _expected_last_end(end_J: FloatArray, chance_J: FloatArray) -> float:
 def _share_last_end(
     end_J: FloatArray, chance_J: FloatArray, share_J: FloatArray, near_J: FloatArray
 ) -> None:
-    """Write the share of each job in the last end: a softmax. near_J: scratch."""
+    """Write how the weight of the makespan is divided over jobs.
+
+    For each job that may end last, with end C, a softmax of (end_J - C) / (LAST_SHARE
+    C) over the jobs that end no later; then the mean by the chance that it is the last.
+    near_J: scratch.
+    """
     share_J[:] = 0.0
     j = _latest_before(end_J, -1)
     left = 1.0
@@ -286,7 +306,7 @@ def _share_last_end(
 
 @compiled_lean
 def mean_completion_s(timeline: Timeline, objective: Objective) -> float:
-    """Return the mean completion time of the jobs that end, s, at least 1."""
+    """Return the mean completion time of the jobs with a finite end, s, at least 1."""
     total = 0.0
     count = 0
     for j in range(len(objective.weight_J)):
@@ -308,8 +328,9 @@ def _excess(long: float, bound: float) -> float:
 
 @compiled_lean
 def cost_of(timeline: Timeline, objective: Objective) -> float:
-    """Return the objective of a schedule; jobs that never end cost nothing at any
-    values.
+    """Return the objective of a timeline.
+
+    Jobs without a finite end are left out: they can train nowhere, at any values.
     """
     end_J = timeline.end_s
     last = _expected_last_end(end_J, objective.chance_J)
@@ -337,9 +358,9 @@ def weigh(
     weight_J: FloatArray,
     share_J: FloatArray,
 ) -> None:
-    """Write what a second by which each job ends sooner takes off the objective.
+    """Write the derivative of the objective with respect to each job's end.
 
-    share_J: scratch.
+    The makespan's part is that of _share_last_end. share_J: scratch.
     """
     end_J = timeline.end_s
     _share_last_end(end_J, objective.chance_J, share_J, weight_J)
@@ -349,9 +370,9 @@ def weigh(
             continue
         long = objective.age_J[j] + end_J[j]
         past = long / objective.usual_s
-        second = past**objective.tail if past > 1.0 else 1.0
-        second += max(long / objective.tolerance_J[j] - 1.0, 0.0)
-        second += FAIR_WEIGHT * max(long / objective.fair_limit_J[j] - 1.0, 0.0)
+        slope = past**objective.tail if past > 1.0 else 1.0
+        slope += max(long / objective.tolerance_J[j] - 1.0, 0.0)
+        slope += FAIR_WEIGHT * max(long / objective.fair_limit_J[j] - 1.0, 0.0)
         if end_J[j] > objective.due_J[j]:
-            second += LATE_WEIGHT
-        weight_J[j] = weight_J[j] * second + objective.makespan_jobs * share_J[j]
+            slope += LATE_WEIGHT
+        weight_J[j] = weight_J[j] * slope + objective.makespan_jobs * share_J[j]

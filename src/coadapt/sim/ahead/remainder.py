@@ -33,6 +33,8 @@ SPREAD_TOLD = 0.15
 SPREAD_MEAN_SPEED = 0.25
 SPREAD_LIKE_OTHERS = 0.10
 SPREAD_GUESS = 1.0
+# Of the variance of a guess, the part that all jobs share.
+COMMON = 0.5
 
 
 class Source(StrEnum):
@@ -50,6 +52,18 @@ class EndedWork:
     """GPU-seconds of jobs that succeeded, by application; "" has those of all."""
 
     gpu_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def resampled(self, random: np.random.Generator) -> "EndedWork":
+        """Return as many of them, drawn with replacement: how long jobs are in general
+        is known from few.
+        """
+        return EndedWork(
+            gpu_s={
+                name: random.choice(known, len(known)).tolist()
+                for name, known in sorted(self.gpu_s.items())
+                if len(known)
+            }
+        )
 
     def longer_than(self, application: str, gpu_s: float) -> list[float]:
         """Return what jobs of the application needed, of those that needed more."""
@@ -72,10 +86,15 @@ class Remainder:
     draws: tuple[float, ...]
     spread: float
 
-    def draw(self, random: np.random.Generator) -> float:
-        """Return what is left, drawn."""
+    def draw(self, random: np.random.Generator, common: float) -> float:
+        """Return what is left, drawn. common: a standard normal draw for all jobs: who
+        guesses one of them wrong guesses the others wrong alike.
+        """
         chosen = self.draws[int(random.integers(len(self.draws)))]
-        return chosen * math.exp(self.spread * float(random.standard_normal()))
+        part = COMMON if self.source is Source.GUESS else 0.0
+        own = float(random.standard_normal())
+        error = math.sqrt(part) * common + math.sqrt(1.0 - part) * own
+        return chosen * math.exp(self.spread * error)
 
     def rate(self, allocation: Allocation, nodes: Mapping[NodeId, Node]) -> float:
         """Return units per second on an allocation, a share of a GPU as its part."""

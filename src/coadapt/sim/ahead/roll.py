@@ -74,14 +74,17 @@ def roll(question: Question, seed: int) -> Course:
             create_policy(scenario.policy or question.policy), clock.now
         ),
     )
+    of_all = np.random.default_rng(seed)
+    common = float(of_all.standard_normal())
+    ended = question.ended.resampled(of_all)
     for job in state.active:
-        remainders[job.id] = remainder_of(job, state.nodes, at, question.ended)
-        world.expect(job.id, remainders[job.id].draw(_random(seed, job.id)))
+        remainders[job.id] = remainder_of(job, state.nodes, at, ended)
+        world.expect(job.id, remainders[job.id].draw(_random(seed, job.id), common))
     world.adopt(state, runtime.post)
     for job_id, spec in scenario.submit.items():
         record = JobRecord(id=job_id, spec=spec, submitted_at=at)
-        remainders[job_id] = remainder_of(record, state.nodes, at, question.ended)
-        world.expect(job_id, remainders[job_id].draw(_random(seed, job_id)))
+        remainders[job_id] = remainder_of(record, state.nodes, at, ended)
+        world.expect(job_id, remainders[job_id].draw(_random(seed, job_id), common))
     events = scenario.events(state, at)
     runtime.post_all([SchedulerRestarted(at=at), *events])
     _run(runtime, clock, at + question.horizon_s)

@@ -35,6 +35,7 @@ from coadapt.core.events import (
     Outcome,
     PlanFailed,
     PlanReady,
+    PriorityChanged,
     ReplicasExited,
     ReplicasKept,
     ReplicasStarted,
@@ -59,7 +60,7 @@ from coadapt.sim.world import World
 
 SLACK_GPUS = 1e-6  # sums of fractional GPU shares round
 MOVES_PER_EVENT_MAX = (
-    2  # an event frees a job's GPUs, and the same event starts it anew
+    2  # an event frees a job's GPUs, and the same event starts it again
 )
 
 
@@ -130,8 +131,8 @@ class BookChecker:
         match event:
             case JobSubmitted():
                 return job is not None or event.job in before.ended
-            case CancelRequested():
-                return job is None or job.status.cancel_requested
+            case CancelRequested() | PriorityChanged():
+                return job is None or _is_so(event, job)
             case NodeJoined():
                 return before.nodes.get(event.node.id) == event.node
             case NodeLost():
@@ -233,6 +234,13 @@ class BookChecker:
                     yield from _wrong_order(
                         event, command, before, state.jobs[command.job]
                     )
+
+
+def _is_so(event: CancelRequested | PriorityChanged, job: JobRecord) -> bool:
+    """Return whether the job is as its user wants it already."""
+    if isinstance(event, CancelRequested):
+        return job.status.cancel_requested
+    return job.spec.priority == event.priority
 
 
 def _copied(state: SchedulerState) -> SchedulerState:

@@ -1,7 +1,9 @@
-// The scheduler's HTTP API. The token goes into a header, never into an address; it is kept for this tab only.
+// The scheduler's HTTP API. The token goes into a header, never into an address; it is kept
+// for this tab only.
 
 const KEY = "coadapt-token";
-// A stream that says nothing for so long is taken for dead: the scheduler says something every second.
+// A stream that says nothing for so long is taken for dead: the scheduler says something
+// every second.
 const SILENT_MS = 4000;
 const AGAIN_MS = 1000;
 
@@ -13,7 +15,11 @@ export function takeToken() {
   const match = /^#token=([^&]*)(?:&to=(.*))?$/.exec(location.hash);
   if (!match) return;
   keepToken(decodeURIComponent(match[1]));
-  history.replaceState(null, "", `${location.pathname}#${match[2] ? decodeURIComponent(match[2]) : "/"}`);
+  history.replaceState(
+    null,
+    "",
+    `${location.pathname}#${match[2] ? decodeURIComponent(match[2]) : "/"}`,
+  );
 }
 
 export function keepToken(token) {
@@ -27,7 +33,10 @@ function headers() {
 async function ask(path, options = {}) {
   let answer;
   try {
-    answer = await fetch(path, { ...options, headers: { ...headers(), ...(options.headers ?? {}) } });
+    answer = await fetch(path, {
+      ...options,
+      headers: { ...headers(), ...(options.headers ?? {}) },
+    });
   } catch {
     throw new Away("the scheduler does not answer");
   }
@@ -40,13 +49,23 @@ async function ask(path, options = {}) {
 }
 
 export async function get(path, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const given = Object.entries(query).filter(
+    ([, value]) => value !== "" && value !== null && value !== undefined,
+  );
   const asked = given.length ? `?${new URLSearchParams(given)}` : "";
   return (await ask(path + asked)).json();
 }
 
 export async function post(path, body) {
-  const options = { method: "POST" };
+  return send("POST", path, body);
+}
+
+export async function put(path, body) {
+  return send("PUT", path, body);
+}
+
+async function send(method, path, body) {
+  const options = { method };
   if (body !== undefined) {
     options.body = JSON.stringify(body);
     options.headers = { "Content-Type": "application/json" };
@@ -54,7 +73,8 @@ export async function post(path, body) {
   return (await ask(path, options)).json();
 }
 
-// Calls changed() whenever something happened, here() while the scheduler answers, away() once it does not.
+// Calls changed() whenever something happened, here() while the scheduler answers, away()
+// once it does not.
 export async function follow({ changed, here, away, needsToken }) {
   for (;;) {
     const controller = new AbortController();

@@ -8,7 +8,12 @@ import * as job from "./job.js";
 import * as tenants from "./tenants.js";
 import * as policy from "./policy.js";
 
-const VIEWS = [["/", "Now"], ["/jobs", "Jobs"], ["/tenants", "Tenants"], ["/policy", "Policy"]];
+const VIEWS = [
+  ["/", "Now"],
+  ["/jobs", "Jobs"],
+  ["/tenants", "Tenants"],
+  ["/policy", "Policy"],
+];
 // Changes come by the dozen; a view is loaded at most so often.
 const APART_MS = 1000;
 
@@ -37,12 +42,27 @@ function show() {
   if (location.hash === "#main") return;
   const found = place();
   const [, first = ""] = found.path.split("/");
-  fill(document.getElementById("views"), ...VIEWS.map(([path, name]) =>
-    make("a", { href: `#${path}`, "aria-current": path === `/${first}` ? "page" : null }, name)));
+  fill(
+    document.getElementById("views"),
+    ...VIEWS.map(([path, name]) =>
+      make(
+        "a",
+        { href: `#${path}`, "aria-current": path === `/${first}` ? "page" : null },
+        name,
+      ),
+    ),
+  );
   view?.close?.();
   view = viewOf(found);
   if (!view) {
-    main.replaceChildren(make("p", { class: "empty" }, `There is no page ${found.path}. `, make("a", { href: "#/" }, "Now")));
+    main.replaceChildren(
+      make(
+        "p",
+        { class: "empty" },
+        `There is no page ${found.path}. `,
+        make("a", { href: "#/" }, "Now"),
+      ),
+    );
     return;
   }
   document.title = `${view.title} – Coadapt`;
@@ -66,7 +86,8 @@ async function load() {
   } catch (error) {
     if (error instanceof NeedsToken) askForToken(error.message);
     else if (error instanceof Away) start();
-    else if (shown === view) shown.root.replaceChildren(make("p", { class: "empty" }, error.message));
+    else if (shown === view)
+      shown.root.replaceChildren(make("p", { class: "empty" }, error.message));
   } finally {
     loading = false;
   }
@@ -79,10 +100,13 @@ async function load() {
 let timer = null;
 function later() {
   if (timer !== null) return;
-  timer = setTimeout(() => {
-    timer = null;
-    load();
-  }, Math.max(APART_MS - (performance.now() - loadedAt), 0));
+  timer = setTimeout(
+    () => {
+      timer = null;
+      load();
+    },
+    Math.max(APART_MS - (performance.now() - loadedAt), 0),
+  );
 }
 
 function start() {
@@ -98,8 +122,10 @@ function start() {
     },
     away() {
       lostAt ??= Date.now() / 1000;
-      banner.textContent = `The scheduler has not answered since ${clock(lostAt, lostAt)}. `
-        + "Jobs keep running without it. This page shows what was last known, and tries again every second.";
+      banner.textContent =
+        `The scheduler has not answered since ${clock(lostAt, lostAt)}. ` +
+        "Jobs keep running without it. This page shows what was last known, " +
+        "and tries again every second.";
       banner.hidden = false;
     },
     needsToken() {
@@ -111,25 +137,51 @@ function start() {
 
 function askForToken(why) {
   view = null;
-  const input = make("input", { id: "token", type: "password", autocomplete: "off", size: "48", required: true });
-  const form = make("form", {
-    class: "bar",
-    onsubmit(event) {
-      event.preventDefault();
-      keepToken(input.value);
-      show();
+  const input = make("input", {
+    id: "token",
+    type: "password",
+    autocomplete: "off",
+    size: "48",
+    required: true,
+  });
+  const form = make(
+    "form",
+    {
+      class: "bar",
+      onsubmit(event) {
+        event.preventDefault();
+        keepToken(input.value);
+        show();
+      },
     },
-  }, make("label", { for: "token" }, "Token", input), make("button", { type: "submit" }, "Show the cluster"));
+    make("label", { for: "token" }, "Token", input),
+    make("button", { type: "submit" }, "Show the cluster"),
+  );
   main.replaceChildren(
     make("h2", {}, "This page needs the scheduler's token"),
-    make("p", {}, `${why}. Run `, make("code", {}, "coadapt page"), " on the scheduler's machine: it prints an address that has it. Or paste the content of the file ",
-      make("code", {}, "token"), " in the state directory."),
-    form);
+    make(
+      "p",
+      {},
+      `${why}. Run `,
+      make("code", {}, "coadapt page"),
+      " on the scheduler's machine: it prints an address that has it. " +
+        "Or paste the content of the file ",
+      make("code", {}, "token"),
+      " in the state directory.",
+    ),
+    form,
+  );
   input.focus();
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
+  if (
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    event.target.closest("input, select, textarea, dialog")
+  )
+    return;
   const chosen = VIEWS[Number(event.key) - 1];
   if (chosen) location.hash = chosen[0];
   if (event.key === "/") {

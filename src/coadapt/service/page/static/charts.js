@@ -1,14 +1,20 @@
-// The life of a job as strips over one time axis: uPlot draws each, and zoom and cursor go through all of them.
+// The life of a job as strips over one time axis: uPlot draws each, and zoom and cursor go
+// through all of them.
 
 import { clock, make, number } from "./dom.js";
 
 const HEIGHT = 104;
 const AXIS_HEIGHT = 34;
-const NOTE = "Green: pauses of changes in place. Red: starts, until the first step. Drag to zoom, double-click for all of it.";
+const NOTE =
+  "Green: pauses of changes in place. Red: starts, until the first step. " +
+  "Drag to zoom, double-click for all of it.";
 const SYNC = "life";
-const TICKS_S = [1, 2, 5, 15, 30, 60, 120, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800];
+const TICKS_S = [
+  1, 2, 5, 15, 30, 60, 120, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800,
+];
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colour = (name) =>
+  getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function tickText(at, index, ticks) {
   const time = clock(at, at);
@@ -18,16 +24,19 @@ function tickText(at, index, ticks) {
   return index && time !== "00:00:00" ? text : `${text}\n${clock(at).slice(0, 5)}`;
 }
 
-// Returns the columns of a strip, with a point at both ends of the job's life: all strips span the same time.
+// Returns the columns of a strip, with a point at both ends of the job's life: all strips
+// span the same time.
 function framed(found, rows) {
-  const first = [found.job.submitted_at, null], last = [found.until, null];
+  const first = [found.job.submitted_at, null],
+    last = [found.until, null];
   const inside = rows.filter(([at]) => at > first[0] && at < last[0]);
   const all = [first, ...inside, last];
   return [all.map(([at]) => at), all.map(([, value]) => value)];
 }
 
 function held(found) {
-  const times = [], gpus = [];
+  const times = [],
+    gpus = [];
   for (const [start, , num] of found.spans) {
     times.push(start);
     gpus.push(num);
@@ -42,7 +51,9 @@ function stepped(rows, until) {
 }
 
 function column(found, index) {
-  return found.points.map((point) => [point[0], point[index]]).filter(([, value]) => value !== null && value !== undefined);
+  return found.points
+    .map((point) => [point[0], point[index]])
+    .filter(([, value]) => value !== null && value !== undefined);
 }
 
 // [title, unit, columns, whether values hold until the next one]
@@ -54,10 +65,21 @@ function strips(found) {
     ["Total batch", "samples", framed(found, batch), true],
     ["Noise scale", "samples", framed(found, column(found, 5)), false],
     ["Statistical efficiency", "", framed(found, column(found, 2)), false],
-    ...names.slice(0, 3).map((name) => [name, "", framed(found, found.points
-      .filter((point) => point[6][name] !== undefined).map((point) => [point[0], point[6][name]])), false]),
+    ...names.slice(0, 3).map((name) => [
+      name,
+      "",
+      framed(
+        found,
+        found.points
+          .filter((point) => point[6][name] !== undefined)
+          .map((point) => [point[0], point[6][name]]),
+      ),
+      false,
+    ]),
   ];
-  return all.filter(([title, , [, values]]) => title === "GPUs held" || values.some((value) => value !== null));
+  return all.filter(
+    ([title, , [, values]]) => title === "GPUs held" || values.some((value) => value !== null),
+  );
 }
 
 // Pauses as bars, and starts and failures as lines, over the GPUs.
@@ -69,7 +91,8 @@ function marks(plot, found) {
   ctx.clip();
   for (const [at, , , cost, pause] of found.rescales) {
     const inPlace = Object.keys(pause).length > 0;
-    const left = plot.valToPos(at - cost, "x", true), right = plot.valToPos(at, "x", true);
+    const left = plot.valToPos(at - cost, "x", true),
+      right = plot.valToPos(at, "x", true);
     ctx.fillStyle = colour(inPlace ? "--good" : "--bad");
     ctx.globalAlpha = 0.35;
     ctx.fillRect(left, bbox.top, Math.max(right - left, 2), bbox.height);
@@ -81,36 +104,77 @@ export function charts(root) {
   const place = make("div");
   const note = make("p", { class: "note" });
   root.append(place, note);
-  let made = [], titles = "", zoomed = false, latest = null;
+  let made = [],
+    titles = "",
+    zoomed = false,
+    latest = null;
 
   function width() {
     return Math.max(place.clientWidth, 260);
   }
 
   function options(title, unit, steps, isLast, value) {
-    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+    const axis = {
+      stroke: colour("--soft"),
+      grid: { stroke: colour("--line"), width: 1 },
+      ticks: { show: false },
+      font: "11px system-ui",
+    };
     return {
-      width: width(), height: HEIGHT + (isLast ? AXIS_HEIGHT : 0), legend: { show: false }, padding: [6, 8, 0, 0],
+      width: width(),
+      height: HEIGHT + (isLast ? AXIS_HEIGHT : 0),
+      legend: { show: false },
+      padding: [6, 8, 0, 0],
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false }, points: { size: 5 } },
       scales: { x: { time: true }, y: { range: (_, low, high) => bounds(low, high) } },
       axes: [
-        { ...axis, show: isLast, size: AXIS_HEIGHT, space: 90, incrs: TICKS_S, values: (_, ticks) => ticks.map(tickText) },
-        { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, 3)), space: 24 },
+        {
+          ...axis,
+          show: isLast,
+          size: AXIS_HEIGHT,
+          space: 90,
+          incrs: TICKS_S,
+          values: (_, ticks) => ticks.map(tickText),
+        },
+        {
+          ...axis,
+          size: 62,
+          values: (_, ticks) => ticks.map((tick) => number(tick, 3)),
+          space: 24,
+        },
       ],
-      series: [{}, {
-        stroke: colour("--accent"), width: 1.5, spanGaps: true, points: { show: false },
-        paths: steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
-        fill: title === "GPUs held" ? colour("--chosen") : undefined,
-      }],
+      series: [
+        {},
+        {
+          stroke: colour("--accent"),
+          width: 1.5,
+          spanGaps: true,
+          points: { show: false },
+          paths: steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
+          fill: title === "GPUs held" ? colour("--chosen") : undefined,
+        },
+      ],
       hooks: {
         draw: title === "GPUs held" ? [(plot) => latest && marks(plot, latest)] : [],
-        setCursor: [(plot) => {
-          const at = plot.cursor.idx;
-          const shown = at === null || at === undefined ? null : near(plot.data[1], at, steps);
-          value.textContent = shown === null ? "" : `${number(shown)} ${unit}`;
-        }],
-        setSelect: [(plot) => { if (plot.select.width > 0) zoomed = true; }],
-        ready: [(plot) => plot.over.addEventListener("dblclick", () => { zoomed = false; })],
+        setCursor: [
+          (plot) => {
+            const at = plot.cursor.idx;
+            const shown =
+              at === null || at === undefined ? null : near(plot.data[1], at, steps);
+            value.textContent = shown === null ? "" : `${number(shown)} ${unit}`;
+          },
+        ],
+        setSelect: [
+          (plot) => {
+            if (plot.select.width > 0) zoomed = true;
+          },
+        ],
+        ready: [
+          (plot) =>
+            plot.over.addEventListener("dblclick", () => {
+              zoomed = false;
+            }),
+        ],
       },
     };
   }
@@ -123,18 +187,28 @@ export function charts(root) {
       const figure = make("figure", { class: "strip" }, make("figcaption", {}, title, value));
       const canvas = make("div", { role: "img", "aria-label": summary(title, known, unit) });
       figure.append(canvas);
-      return { title, figure, canvas, unit, data, options: options(title, unit, steps, index === all.length - 1, value) };
+      return {
+        title,
+        figure,
+        canvas,
+        unit,
+        data,
+        options: options(title, unit, steps, index === all.length - 1, value),
+      };
     });
     place.replaceChildren(...made.map(({ figure }) => figure));
     for (const each of made) each.plot = new uPlot(each.options, each.data, each.canvas);
   }
 
   const observer = new ResizeObserver(() => {
-    for (const { plot } of made) if (plot.width !== width()) plot.setSize({ width: width(), height: plot.height });
+    for (const { plot } of made)
+      if (plot.width !== width()) plot.setSize({ width: width(), height: plot.height });
   });
   observer.observe(place);
   const scheme = matchMedia("(prefers-color-scheme: dark)");
-  const redraw = () => { if (latest) build(strips(latest)); };
+  const redraw = () => {
+    if (latest) build(strips(latest));
+  };
   scheme.addEventListener("change", redraw);
 
   return {
@@ -151,7 +225,14 @@ export function charts(root) {
       }
       all.forEach(([title, unit, data], index) => {
         made[index].plot.setData(data, !zoomed);
-        made[index].canvas.setAttribute("aria-label", summary(title, data[1].filter((each) => each !== null), unit));
+        made[index].canvas.setAttribute(
+          "aria-label",
+          summary(
+            title,
+            data[1].filter((each) => each !== null),
+            unit,
+          ),
+        );
       });
     },
     close() {
@@ -173,11 +254,13 @@ function bounds(low, high) {
 // The value at a place of the axis; where the strip has none there, the one before it.
 function near(values, index, steps) {
   for (let at = index; at >= 0; at -= 1) if (values[at] !== null) return values[at];
-  return steps ? null : values.find((value) => value !== null) ?? null;
+  return steps ? null : (values.find((value) => value !== null) ?? null);
 }
 
 function summary(title, known, unit) {
   if (!known.length) return `${title}: nothing known`;
-  const low = Math.min(...known), high = Math.max(...known);
-  return `${title}: ${number(known.at(-1))} ${unit} at the end, between ${number(low)} and ${number(high)}`;
+  const low = Math.min(...known),
+    high = Math.max(...known);
+  const range = `between ${number(low)} and ${number(high)}`;
+  return `${title}: ${number(known.at(-1))} ${unit} at the end, ${range}`;
 }

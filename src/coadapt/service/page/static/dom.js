@@ -1,4 +1,5 @@
-// Elements and words. Every text of a user enters the page as text: nothing here makes markup of it.
+// Elements and words. Every text of a user enters the page as text: nothing here makes
+// markup of it.
 
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -11,14 +12,16 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-// Replaces what is in `place`; the element that has the focus keeps it, found again by its link or id.
+// Replaces what is in `place`; the element that has the focus keeps it, found again by its
+// link or id.
 export function fill(place, ...children) {
   const active = place.contains(document.activeElement) ? document.activeElement : null;
   const sought = active && (active.getAttribute("href") || active.id);
   place.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
   if (!sought) return;
-  const again = [...place.querySelectorAll("a, button, input, select")]
-    .find((each) => each.getAttribute("href") === sought || each.id === sought);
+  const again = [...place.querySelectorAll("a, button, input, select")].find(
+    (each) => each.getAttribute("href") === sought || each.id === sought,
+  );
   if (again) again.focus({ preventScroll: true });
 }
 
@@ -27,37 +30,70 @@ export function jobLink(id, text) {
 }
 
 export function tiles(pairs) {
-  return make("dl", { class: "tiles" }, ...pairs.map(([name, value]) =>
-    make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+  return make(
+    "dl",
+    { class: "tiles" },
+    ...pairs.map(([name, value]) =>
+      make("div", {}, make("dt", {}, name), make("dd", {}, value)),
+    ),
+  );
 }
 
 export function facts(pairs) {
-  const kept = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return make("dl", { class: "facts" }, ...kept.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+  const kept = pairs.filter(
+    ([, value]) => value !== null && value !== undefined && value !== "",
+  );
+  return make(
+    "dl",
+    { class: "facts" },
+    ...kept.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]),
+  );
 }
 
-// columns: [heading, class, value of a row]. On a phone each row becomes a block, and its cells get their headings.
+// columns: [heading, class, value of a row]. On a phone each row becomes a block, and its
+// cells get their headings.
 export function table(caption, columns, rows) {
-  const head = make("tr", {}, ...columns.map(([name, kind]) => make("th", { scope: "col", class: kind === "" ? null : "text" }, name)));
-  const body = rows.map((row) => make("tr", {}, ...columns.map(([name, kind, value]) =>
-    make("td", { class: kind || null, "data-name": name }, value(row)))));
-  return make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
-    make("table", { class: "stack" }, make("thead", {}, head), make("tbody", {}, ...body)));
+  const head = make(
+    "tr",
+    {},
+    ...columns.map(([name, kind]) =>
+      make("th", { scope: "col", class: kind === "" ? null : "text" }, name),
+    ),
+  );
+  const body = rows.map((row) =>
+    make(
+      "tr",
+      {},
+      ...columns.map(([name, kind, value]) =>
+        make("td", { class: kind || null, "data-name": name }, value(row)),
+      ),
+    ),
+  );
+  return make(
+    "div",
+    { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
+    make("table", { class: "stack" }, make("thead", {}, head), make("tbody", {}, ...body)),
+  );
 }
 
 export function pager(text, back, on) {
   if (!back && !on) return null;
-  return make("div", { class: "pager" },
+  return make(
+    "div",
+    { class: "pager" },
     make("button", { type: "button", id: "page-back", disabled: !back, onclick: back }, "Back"),
     make("button", { type: "button", id: "page-on", disabled: !on, onclick: on }, "Next"),
-    make("span", {}, text));
+    make("span", {}, text),
+  );
 }
 
 export function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (Number.isInteger(value)) return value.toLocaleString("en");
   const size = Math.abs(value);
-  return size >= 1e7 || (size && size < 1e-4) ? value.toExponential(2) : String(Number(value.toPrecision(digits)));
+  return size >= 1e7 || (size && size < 1e-4)
+    ? value.toExponential(2)
+    : String(Number(value.toPrecision(digits)));
 }
 
 export function count(value, noun) {
@@ -76,8 +112,10 @@ export function duration(seconds) {
 export function clock(at, now) {
   const date = new Date(at * 1000);
   const time = date.toLocaleTimeString("en-GB");
-  const sameDay = now !== undefined && date.toDateString() === new Date(now * 1000).toDateString();
-  const day = `${String(date.getMonth() + 1).padStart(2, "0")}-${String(date.getDate()).padStart(2, "0")}`;
+  const sameDay =
+    now !== undefined && date.toDateString() === new Date(now * 1000).toDateString();
+  const two = (figure) => String(figure).padStart(2, "0");
+  const day = `${two(date.getMonth() + 1)}-${two(date.getDate())}`;
   return sameDay ? time : `${day} ${time}`;
 }
 

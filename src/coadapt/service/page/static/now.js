@@ -1,10 +1,24 @@
 // Now: what is wrong, which jobs hold which GPUs, which jobs wait and why.
 
-import { clock, colourOf, count, duration, fill, gpuRange, jobLink, make, number, pager, table, tiles } from "./dom.js";
+import {
+  clock,
+  colourOf,
+  count,
+  duration,
+  fill,
+  gpuRange,
+  jobLink,
+  make,
+  number,
+  pager,
+  table,
+  tiles,
+} from "./dom.js";
 import { get } from "./api.js";
 
 // As the server has it, in routes.py.
-const NODES_SHOWN = 48, QUEUE_SHOWN = 30;
+const NODES_SHOWN = 48,
+  QUEUE_SHOWN = 30;
 const ENDED = ["succeeded", "failed", "cancelled"];
 
 export function view() {
@@ -19,9 +33,19 @@ export function view() {
     const found = await get("v1/page/now", from);
     fill(figures, showFigures(found));
     fill(wrong, make("h2", { id: "wrong-title" }, "What is wrong"), ...showWrong(found));
-    fill(nodes, make("h2", { id: "nodes-title" }, "GPUs"), ...showNodes(found, from.nodes_from, turn("nodes_from")));
-    fill(queue, make("h2", { id: "queue-title" }, "Queue"), ...showQueue(found, from.queue_from, turn("queue_from")));
-    const what = found.recorded ? `recorded, as of ${clock(found.at)}` : clock(found.at, found.at);
+    fill(
+      nodes,
+      make("h2", { id: "nodes-title" }, "GPUs"),
+      ...showNodes(found, from.nodes_from, turn("nodes_from")),
+    );
+    fill(
+      queue,
+      make("h2", { id: "queue-title" }, "Queue"),
+      ...showQueue(found, from.queue_from, turn("queue_from")),
+    );
+    const what = found.recorded
+      ? `recorded, as of ${clock(found.at)}`
+      : clock(found.at, found.at);
     return `${found.policy} · round ${number(found.round)} · ${what}`;
   }
 
@@ -51,10 +75,14 @@ function showFigures(found) {
 
 function showWrong(found) {
   if (!found.num_troubles) return [make("p", { class: "good" }, "Nothing is wrong.")];
-  const rows = found.troubles.map(([kind, text, job, node]) => make("li", {},
-    job ? jobLink(job) : make("b", {}, node || kind), make("span", {}, text)));
+  const rows = found.troubles.map(([kind, text, job, node]) =>
+    make("li", {}, job ? jobLink(job) : make("b", {}, node || kind), make("span", {}, text)),
+  );
   const more = found.num_troubles - rows.length;
-  return [make("ul", { class: "wrong" }, ...rows), more > 0 ? make("p", { class: "note" }, `and ${number(more)} more`) : null];
+  return [
+    make("ul", { class: "wrong" }, ...rows),
+    more > 0 ? make("p", { class: "note" }, `and ${number(more)} more`) : null,
+  ];
 }
 
 function showNodes(found, first, turn) {
@@ -74,9 +102,17 @@ function showNodes(found, first, turn) {
       free.style.flex = `${gpus - used} 0 0`;
       parts.push(free);
     }
-    return make("li", {},
-      make("div", { class: "head" }, make("b", {}, id), make("span", {}, `${number(used)} of ${gpus} ${type}${rack ? `, rack ${rack}` : ""}`)),
-      make("div", { class: "slots" }, ...parts));
+    return make(
+      "li",
+      {},
+      make(
+        "div",
+        { class: "head" },
+        make("b", {}, id),
+        make("span", {}, `${number(used)} of ${gpus} ${type}${rack ? `, rack ${rack}` : ""}`),
+      ),
+      make("div", { class: "slots" }, ...parts),
+    );
   });
   return [
     make("ul", { class: "nodes" }, ...rows),
@@ -96,7 +132,11 @@ function showQueue(found, first, turn) {
   ];
   return [
     table("Jobs that wait", columns, found.queue),
-    make("p", { class: "note" }, "By priority, then by submission. The policy decides which job starts first."),
+    make(
+      "p",
+      { class: "note" },
+      "By priority, then by submission. The policy decides which job starts first.",
+    ),
     slicePager(first, found.queue.length, found.num_waiting, QUEUE_SHOWN, turn),
   ];
 }
@@ -104,6 +144,9 @@ function showQueue(found, first, turn) {
 function slicePager(first, shown, all, size, turn) {
   if (all <= size) return null;
   const last = first + shown;
-  return pager(`${number(first + 1)} to ${number(last)} of ${number(all)}`,
-    first > 0 ? () => turn(Math.max(first - size, 0)) : null, last < all ? () => turn(last) : null);
+  return pager(
+    `${number(first + 1)} to ${number(last)} of ${number(all)}`,
+    first > 0 ? () => turn(Math.max(first - size, 0)) : null,
+    last < all ? () => turn(last) : null,
+  );
 }

@@ -12,7 +12,11 @@ export function view() {
 
   async function load() {
     const found = await get("v1/page/policy");
-    fill(figures, make("h2", { id: "policy-title" }, `Policy ${found.policy}`), ...summary(found.decisions));
+    fill(
+      figures,
+      make("h2", { id: "policy-title" }, `Policy ${found.policy}`),
+      ...summary(found.decisions),
+    );
     fill(list, make("h2", { id: "decisions-title" }, "Latest decisions"), ...show(found));
     return clock(found.at, found.at);
   }
@@ -21,25 +25,33 @@ export function view() {
 }
 
 function quantile(sorted, share) {
-  return sorted.length ? sorted[Math.min(Math.floor(share * sorted.length), sorted.length - 1)] : null;
+  return sorted.length
+    ? sorted[Math.min(Math.floor(share * sorted.length), sorted.length - 1)]
+    : null;
 }
 
 function summary(decisions) {
   if (!decisions.length) return [];
   const took = decisions.map(([, , seconds]) => seconds).sort((a, b) => a - b);
   const failed = decisions.filter(([, , , , error]) => error).length;
-  return [tiles([
-    ["Decisions", number(decisions.length)],
-    ["Without a plan", number(failed)],
-    ["Decision time, median", duration(quantile(took, 0.5))],
-    ["Decision time, 99 of 100 within", duration(quantile(took, 0.99))],
-    ["Longest", duration(took.at(-1))],
-  ])];
+  return [
+    tiles([
+      ["Decisions", number(decisions.length)],
+      ["Without a plan", number(failed)],
+      ["Decision time, median", duration(quantile(took, 0.5))],
+      ["Decision time, 99 of 100 within", duration(quantile(took, 0.99))],
+      ["Longest", duration(took.at(-1))],
+    ]),
+  ];
 }
 
 function show(found) {
-  if (!found.decisions.length) return [make("p", { class: "empty" }, "No decision was made since the scheduler started.")];
-  const figures = (row) => Object.entries(row[5]).map(([name, value]) => `${name} ${number(value, 3)}`).join(", ");
+  if (!found.decisions.length)
+    return [make("p", { class: "empty" }, "No decision was made since the scheduler started.")];
+  const figures = (row) =>
+    Object.entries(row[5])
+      .map(([name, value]) => `${name} ${number(value, 3)}`)
+      .join(", ");
   const columns = [
     ["Round", "text", ([round]) => number(round)],
     ["At", "", ([, at]) => clock(at, found.at)],

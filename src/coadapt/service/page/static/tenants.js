@@ -18,7 +18,10 @@ export function view() {
 
 function show(rows) {
   if (!rows.length) return [make("p", { class: "empty" }, "No tenant has jobs or a quota.")];
-  const link = (row) => (row.id === "*" ? "all tenants" : make("a", { href: `#/jobs?${new URLSearchParams({ tenant: row.id })}` }, row.id));
+  const link = (row) =>
+    row.id === "*"
+      ? "all tenants"
+      : make("a", { href: `#/jobs?${new URLSearchParams({ tenant: row.id })}` }, row.id);
   const known = (value) => (value === null || value === undefined ? "–" : number(value, 3));
   const columns = [
     ["Tenant", "name", link],
@@ -35,7 +38,13 @@ function show(rows) {
   ];
   return [
     table("Tenants", columns, rows),
-    make("p", { class: "note" }, "Entitled to: the GPUs of the cluster by weight among tenants with live jobs, at most the quota. "
-      + "Held, not training: GPUs of jobs that start or stop. GPU-hours: of live jobs, and of those that ended in the last 7 days."),
+    make(
+      "p",
+      { class: "note" },
+      "Entitled to: the GPUs of the cluster by weight among tenants with live jobs, " +
+        "at most the quota. " +
+        "Held, not training: GPUs of jobs that start or stop. " +
+        "GPU-hours: of live jobs, and of those that ended in the last 7 days.",
+    ),
   ];
 }

@@ -1,0 +1,89 @@
+"""Usage adds up to what the scheduler's own accounts say, whatever it is split by."""
+
+import os
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coadapt.core.config import SchedulerConfig
+from coadapt.core.lifecycle import JobState
+from coadapt.model import BatchLimits, JobSpec, Node
+from coadapt.runtime.index_writer import IndexWriter
+from coadapt.runtime.job_index import SPAN, JobIndex, Row
+from coadapt.service.usage import usage_rows
+from coadapt.sim.experiment import compose, new_policy
+from coadapt.sim.library.builtin import builtin_workload
+
+BY = ("tenant", "job", "application", "day")
+NOON = 1_795_953_600.0
+
+
+def spec(name: str, tenant: str) -> JobSpec:
+    batch = BatchLimits(initial=8, max_total=8)
+    return JobSpec(name=name, tenant=tenant, application=name[0], batch=batch)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.floats(0.0, 400_000.0), st.floats(0.0, 8.0)),
+        max_size=12,
+    ),
+    st.sampled_from(["UTC", "Europe/Berlin", "America/New_York"]),
+)
+def test_every_split_adds_up_to_gpus_times_wall_time(
+    drawn: list[tuple[int, float, float]], zone: str
+) -> None:
+    index = JobIndex(":memory:")
+    live = {f"j{job}": spec(f"j{job}", f"t{job % 2}") for job in range(4)}
+    at = NOON + 500_000.0
+    expected = 0.0
+    for job in live:
+        mine = sorted(
+            (start, gpus) for number, start, gpus in drawn if f"j{number}" == job
+        )
+        ends = [*(start for start, _ in mine[1:]), *[500_000.0] * bool(mine)]
+        for place, ((start, gpus), end) in enumerate(zip(mine, ends, strict=True)):
+            expected += gpus * (end - start)
+            payload = [gpus, [], JobState.RUNNING.value]
+            row = Row(
+                job=job, seq=place + 1, n=0, kind=SPAN, at=NOON + start, payload=payload
+            )  # type: ignore[arg-type]
+            index.add(place + 1, [row])
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = zone
+    time.tzset()
+    try:
+        for by in BY:
+            rows = usage_rows(index, live, by, 0.0, at)  # type: ignore[arg-type]
+            total = sum(float(str(row["gpu_hours"])) for row in rows) * 3600.0
+            assert total == pytest.approx(expected, abs=1e-3)
+    finally:
+        os.environ.pop("TZ") if before is None else os.environ.update(TZ=before)
+        time.tzset()
+        index.close()
+
+
+def test_usage_is_what_the_jobs_accounts_say() -> None:
+    """Two ledgers: stretches in the index, and GPU-seconds that the core books."""
+    workload, applications = builtin_workload(num_jobs=12, seed=3, num_gpus=16)
+    cluster = tuple(Node(id=f"n{number}", num_gpus=4) for number in range(4))
+    simulation = compose(workload, applications, cluster, new_policy("castor", 0))
+    index = JobIndex(":memory:")
+    runtime = simulation.runtime
+    writer = IndexWriter(index, lambda: None, SchedulerConfig())
+    writer.number = lambda: runtime.num_events
+    runtime.observers.append(writer)
+    simulation.run()
+    booked = sum(
+        job.usage.attained_service_gpu_s
+        for job in simulation.recorder.history.jobs.values()
+    )
+    at = simulation.clock.now()
+    for by in BY:
+        rows = usage_rows(index, {}, by, 0.0, at)  # type: ignore[arg-type]
+        total = sum(float(str(row["gpu_hours"])) for row in rows) * 3600.0
+        assert total == pytest.approx(booked, rel=1e-9)
+    index.close()
