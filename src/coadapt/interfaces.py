@@ -1,5 +1,5 @@
 """Which network interface replicas on other machines reach this one by: gloo and NCCL
-have to be told its name.
+have to be given its name.
 """
 
 # Why they have to be told.

@@ -12,7 +12,7 @@ them.
 # that is a hint only), and readers compare checksums.
 #
 # fsspec remembers listings, for speed. Here the newest is wanted each time, so it is
-# told to forget them.
+# asked to remove them.
 
 import hashlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What an executor is told of the scheduler that it serves."""
+"""What an executor knows of the scheduler that it serves."""
 
 import time
 from collections.abc import Callable

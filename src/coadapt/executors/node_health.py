@@ -25,8 +25,8 @@ takes them back.
 # most a third of the nodes is set aside, one at least, and never the last.
 #
 # To the scheduler a node that is set aside is one that is lost, for the reason that is
-# told with it: its jobs save, end, and go on elsewhere. The list of such nodes is a
-# file, and outlives the scheduler; the count of failures does not, and begins anew.
+# reported with it: its jobs save, end, and go on elsewhere. The list of such nodes is a
+# file, and outlives the scheduler; the count of failures does not, and begins again.
 
 import logging
 import threading

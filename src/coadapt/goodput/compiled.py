@@ -4,7 +4,7 @@ kernels only.
 
 # Where numba is missing, kernels run as the plain Python that they are: with the same
 # results, a hundred times as slowly. Where no folder can be written to, neither the
-# installed one nor the user's cache (numba tries both), they are compiled anew in each
+# installed one nor the user's cache (numba tries both), they are compiled again in each
 # process.
 #
 # A compiled function is optimised again inside of each compiled caller, and of the
@@ -36,7 +36,7 @@ UNREADABLE = AttributeError, ImportError, EOFError, UnpicklingError
 
 
 def variable(value: int) -> int:
-    """Return `value` as a number that numba does not compile functions anew for."""
+    """Return `value` as a number that does not make numba compile functions again."""
     return cast(int, np.int64(value))
 
 
@@ -90,7 +90,7 @@ def _compiled(function: Function, **options: bool) -> Function:
 
 
 def _begin_anew_if_unreadable(cache: Any) -> None:
-    """Let a cache that cannot be read be begun anew, where numba would raise.
+    """Replace a cache that cannot be read, where numba would raise.
 
     It names the classes of arguments. Where one of them has another name in this
     version of Coadapt, what an earlier one kept (pip leaves it there) cannot be read,

@@ -78,7 +78,7 @@ class FitProblem(NamedTuple):
     scratch.
 
     rows (num_rows, 5), free (9,). vector_SA and the others are arrays of 9, or 9 x 9,
-    which kernels would otherwise have to make anew at each call.
+    which kernels would otherwise allocate at each call.
     """
 
     rows: FloatArray

@@ -153,7 +153,7 @@ class RescaleCosts:
     """The training time that starts and rescales cost a job, as reported."""
 
     num_measured: int = 0
-    """How many were told, one per generation at most."""
+    """The number of pauses reported, one per generation at most."""
     total_s: float = 0.0
     """Their sum, seconds of training."""
     num_in_place: int = 0

@@ -8,7 +8,7 @@
 # looks its name up in the class, and checks it, each time. A sixth of all CPU time of a
 # simulation was spent in there. The descriptor of a slot sets the field as well,
 # without a look-up: half the time (3.0 µs against 1.6 µs for a Usage).
-# A pickle asks each object for its state; the dataclass looks its fields up anew each
+# A pickle asks each object for its state; the dataclass looks its fields up again each
 # time, half of what it took to pickle a view. All else stays as the dataclass made it:
 # frozen, equality, hash, `replace`, and the arguments with their defaults.
 #

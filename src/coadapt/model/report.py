@@ -1,7 +1,7 @@
 """What a running job tells about itself: step-time parameters, gradient statistics,
 progress.
 
-And what it is told in answer: steps that jobs like it timed.
+And the answer to a report: steps that jobs of the same application timed.
 """
 
 import math
@@ -181,8 +181,8 @@ class TypeProfile:
         """Return this newer profile without forgetting what `before` knew besides;
         `before` if all is old.
 
-        Most reports tell what the one before told, and what follows from a profile is
-        worked out again wherever that is another object.
+        Most reports repeat the one before, and what follows from a profile is worked
+        out again wherever that is another object.
         """
         if before is None or before is self:
             return self

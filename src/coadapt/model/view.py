@@ -2,7 +2,7 @@
 its jobs hold together, and pictures that are made one after another from what changed.
 """
 
-# Why what jobs hold together is kept, and not computed anew.
+# Why the sums over all jobs are kept, and not recomputed.
 #
 # In a round of a large cluster a few jobs come, end or change, and hundreds go on as
 # they were. The maker of views tells a JobViews of the few; the view's sums over all

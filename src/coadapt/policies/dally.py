@@ -38,8 +38,8 @@ from coadapt.policies.predictors.communication import step_on
 
 NUM_WAITS_KEPT = 50
 MEMORY_S = 86_400.0  # waits that ended longer ago say nothing of today's load
-# Part of a step that a job loses to the network where it told nothing: between small
-# and large models.
+# Part of a step that a job loses to the network where it reported nothing: between
+# small and large models.
 LOST_UNKNOWN = 0.2
 
 

@@ -74,7 +74,7 @@ class Lwf:
 
     kappa: the most GPUs of a job that is not consolidated. residents: the most jobs
     that are placed on one GPU, of which one runs; the others wait for it. settled: a
-    job that waits keeps its place, as in the paper; else it is placed anew in each
+    job that waits keeps its place, as in the paper; else it is placed again in each
     round. overlap: one of Overlap. size_ratio: how many times as long the exchange must
     be that an adadual job runs beside.
     """

@@ -22,7 +22,7 @@ class MaxMin:
     shares of gangs come true (Gavel, OSDI'20). Then one GPU at a time to the tenant
     with the fewest per weight, there to the job with the fewest.
     turn_s: jobs keep their place for so many seconds, as in Gavel's rounds; 0: each
-    round orders anew. It matters only where not all jobs fit.
+    round orders jobs again. It matters only where not all jobs fit.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(

@@ -22,10 +22,10 @@ class Optimus:
     """Needs a forecast (`Optimus+Oracle` where it comes from a trace) or a declared
     length; jobs without one hold their minimum.
 
-    Each round starts anew and counts no cost of rescaling, as in Pollux's simulator
-    (OSDI'21 artifact): the minimum to each job in order of submission, then one GPU at
-    a time to the largest decrease of remaining time. Parameter servers and the
-    loss-curve fit of the paper are not modelled.
+    Each round starts from nothing and counts no cost of rescaling, as in Pollux's
+    simulator (OSDI'21 artifact): the minimum to each job in order of submission, then
+    one GPU at a time to the largest decrease of remaining time. Parameter servers and
+    the loss-curve fit of the paper are not modelled.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(

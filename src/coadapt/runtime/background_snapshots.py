@@ -32,7 +32,7 @@ class BackgroundSnapshots(Store):
         store: Store,
         committed: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`committed` is told how long each commit of events took, in seconds."""
+        """`committed` receives how long each commit of events took, in seconds."""
         self._store = store
         self._committed = committed
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")

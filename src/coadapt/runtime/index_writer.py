@@ -102,10 +102,10 @@ class _Seen:
 
 
 class IndexWriter:
-    """An observer of the runtime; `number` tells it which event it is told of.
+    """An observer of the runtime; `number` is that of the event it observes.
 
     events, config: the whole journal with its numbers, and the settings that it begins
-    under, for an index that has to be made anew; None where its beginning was pruned.
+    under, for an index that has to be rebuilt; None where its beginning was pruned.
     """
 
     number: Callable[[], int]
@@ -127,7 +127,7 @@ class IndexWriter:
 
     def restored(self, state: SchedulerState, number: int) -> None:
         """Go on from `state` after event `number`; an index that does not reach so far
-        is made anew.
+        is rebuilt.
         """
         if self._index.upto < number:
             self._make_anew(state, number)

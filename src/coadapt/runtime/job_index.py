@@ -1,6 +1,6 @@
 """The history of jobs on disk: an SQLite file beside the journal, from which describe,
 ls, story and report read. It is a fold of the journal and may be thrown away: then it
-is made anew from it.
+is rebuilt from it.
 """
 
 # Why there is an index, and when it is right.
@@ -12,12 +12,12 @@ is made anew from it.
 # job that ended. All are found by the job's id.
 #
 # Rows are named by (job, number of the event, counter within the event), so a replay
-# after a crash, which begins at the last snapshot, writes rows anew that are there
-# already, and changes nothing. `upto` is the last event whose rows are in the file,
+# after a crash, which begins at the last snapshot, writes rows that are there already
+# again, and changes nothing. `upto` is the last event whose rows are in the file,
 # written in the same transaction. It is flushed before each snapshot of the scheduler,
 # so that a replay from that snapshot leaves no gap. Where `upto` lies before the
 # snapshot all the same (the file was removed, or the machine lost power), the index is
-# made anew from the journal.
+# rebuilt from the journal.
 #
 # A reader writes nothing but jobs that have just ended: the rows of a plan that moves
 # thousands of jobs are for the loop to write, a part at a time, and are found in memory
@@ -134,7 +134,7 @@ class JobIndex:
         object.
 
         A file that is no index, or one of another version, is replaced by an empty one:
-        it can be made anew.
+        it can be rebuilt.
         """
         self._path = str(path)
         self._lock = threading.RLock()
@@ -218,7 +218,7 @@ class JobIndex:
             self.clear()
 
     def clear(self) -> None:
-        """Forget everything, to be made anew."""
+        """Forget everything, to be rebuilt."""
         with self._lock, self._database:
             self._buffer.clear()
             self._ended.clear()
@@ -337,7 +337,7 @@ class JobIndex:
             return dict(self._counts)
 
     def remove(self, jobs: Sequence[JobId]) -> None:
-        """Forget ended jobs, and all that was told of them."""
+        """Forget ended jobs, and all their rows."""
         with self._lock:
             self.flush()
             with self._database:
@@ -364,7 +364,7 @@ class JobIndex:
         if self._path != ":memory:":
             Path(self._path).touch(mode=0o600, exist_ok=True)
         database = sqlite3.connect(self._path, check_same_thread=False, timeout=5.0)
-        # The journal is what must survive a loss of power; this file can be made anew
+        # The journal is what must survive a loss of power; this file can be rebuilt
         # from it.
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")

@@ -1,14 +1,12 @@
-"""A scheduler and the journal that it can be rebuilt from: what is told to it is
-durable first.
-"""
+"""A scheduler and the journal that rebuilds it: each event is durable first."""
 
 # An event that cannot be handled
 #
 # An event is durable before it is handled. So one that makes `handle` raise would end
 # each restart as well, and a bug that a single report can reach would be an outage
 # without end. A host that must live on gives `on_refused`; such an event is set aside
-# then. What `handle` did before it raised is unknown, so the state is built anew from
-# the last snapshot and the events after it, which is rare enough to be dear; then the
+# then. What `handle` did before it raised is unknown, so the state is rebuilt from the
+# last snapshot and the events after it, which is rare enough to be dear; then the
 # refusal is written, and a snapshot, so that a second event of the kind costs no
 # replay. The state is as if the event had never come, now and after each restart.
 #
@@ -43,7 +41,7 @@ class JournaledScheduler:
     def __init__(
         self, scheduler: Scheduler, store: Store, on_refused: OnRefused | None
     ) -> None:
-        """`on_refused` is told of an event that was set aside; None: what the scheduler
+        """`on_refused` receives each event that is set aside; None: what the scheduler
         raises is raised.
         """
         self.scheduler = scheduler

@@ -6,8 +6,8 @@ two clocks.
 # when and how)
 #
 # An alarm rings once: where none is set any more, the runtime sets one, or no round
-# would ever come again. A plan that cannot be taken in is a plan that failed, and is
-# told so. A caller that waits for the event is told that it was refused. An observer
+# would ever come again. A plan that cannot be taken in counts as failed, with its
+# reason. A caller that waits for the event is told that it was refused. An observer
 # that raises is switched off: it is a chart or a log, and no job waits for it.
 
 from collections import deque
@@ -119,8 +119,8 @@ class Runtime:
 
     @property
     def num_events(self) -> int:
-        """The number of the event that was handled last, which observers are told of
-        just now.
+        """The number of the event that was handled last, which observers are notified
+        of just now.
         """
         return self.journaled.num_events
 

@@ -41,7 +41,7 @@ _SCHEDULER_METRICS = frozenset({RANK, RATIO, NOT_FINITE, PERCENT_DONE, REMAINING
 
 _PLACE = attrgetter("submitted_at", "id")
 
-# What a job waits after that has nothing to do with plans, and is told beside them.
+# What a job waits after that has nothing to do with plans, and is shown beside them.
 _OWN_REASONS = frozenset(
     {
         Reason.NODE_LOST,

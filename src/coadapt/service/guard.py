@@ -43,8 +43,8 @@ class Guard:
         credentials: Credentials,
         answered: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
-        """`answered` is told of each answer: method, route, status, and seconds until
-        its head was sent.
+        """`answered` receives each answer: method, route, status, and seconds until its
+        head was sent.
         """
         self._app = app
         self._credentials = credentials

@@ -34,8 +34,8 @@ from coadapt.runtime.solver import describe
 from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.fair_lock import FairLock
 
-# A full queue means that the disk cannot keep up: callers are told to come back instead
-# of being buffered.
+# A full queue means that the disk cannot keep up: callers are asked to come back
+# instead of being buffered.
 QUEUE_MAX = 10_000
 # One commit costs about as much for a group as for one event; larger groups would only
 # delay the first.
@@ -91,9 +91,9 @@ class LiveLoop:
     """Turns the runtime. `post`, `commit` and `read` are for any thread, `run` for one
     of its own.
 
-    It is the runtime's Mishaps: an event that cannot be handled is told to the caller
-    that waits for it, an observer that fails is switched off, and both are told in the
-    log and by `notices`.
+    It is the runtime's Mishaps: an event that cannot be handled is reported to the
+    caller that waits for it, an observer that fails is switched off, and both are
+    written to the log and by `notices`.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class LiveLoop:
         restored: Callable[[SchedulerState, int], None] = lambda *_: None,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`observers` and `restored`: see Runtime. `waited` is told how long each event
-        took until it was handled, in seconds since it was handed over.
+        """`observers` and `restored`: see Runtime. `waited` receives how long each
+        event took until it was handled, in seconds since it was handed over.
         """
         self._trouble: Callable[[], str] = str
         self._ended = threading.Event()

@@ -64,7 +64,7 @@ class Assignment:
 
     limits: the job's batch limits, with the memory that the setting leaves it.
     keeps_batch: whether it has the same batch for as long as it has this assignment.
-    application_times: what it was told of steps that others timed there.
+    application_times: step times of other jobs of its application on that shape.
     """
 
     spec: JobSpec
@@ -135,8 +135,8 @@ class Assignment:
         return kept
 
     def told(self, application_times: ApplicationTimes | None) -> "Assignment":
-        """Return the assignment of a job that was told these step times; those of other
-        placements are ignored.
+        """Return the assignment with these shared step times; those of other placements
+        are ignored.
         """
         if (
             application_times is self.application_times
@@ -340,7 +340,7 @@ def advance(
     """Return the training `seconds` later, or at its end if that comes first.
 
     The delay is paid first. Epochs take whole seconds, as in the artifact; after each
-    epoch, and at the end of the stretch, the batch is chosen anew. `speed` < 1 slows
+    epoch, and at the end of the stretch, the batch is chosen again. `speed` < 1 slows
     all steps (interference). Raises UnmeasuredError where the application's truth is
     not known for the assignment.
     """
@@ -367,8 +367,8 @@ def _train_choosing(
     left_s: float,
     speed: float,
 ) -> _Trained:
-    """Train for `left_s` seconds; the batch is chosen anew after each epoch, and at the
-    end.
+    """Train for `left_s` seconds; the batch is chosen again after each epoch, and at
+    the end.
     """
     batch = training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"

@@ -7,7 +7,7 @@ from coadapt.model import InputError, Node
 from coadapt.sim.metrics import gpus_by_type
 from coadapt.sim.workload import TraceJob, Workload
 
-NAMED_MAX = 20  # jobs that the error names; their number is told besides
+NAMED_MAX = 20  # jobs that the error names; their number is given besides
 
 
 def too_large(jobs: Iterable[TraceJob], cluster: Sequence[Node]) -> list[TraceJob]:

@@ -8,7 +8,7 @@ from coadapt.model import ClusterView, JobId
 from coadapt.policies.base import Policy, Prediction, predictions_of
 from coadapt.runtime.history import JobHistory
 
-SEEN_EVERY_S = 60.0  # within it nothing is said anew (1)
+SEEN_EVERY_S = 60.0  # within it no prediction is repeated (1)
 
 
 class Foretold(NamedTuple):

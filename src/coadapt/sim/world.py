@@ -440,8 +440,8 @@ class World:
     # ----------------------------------------------------------------------------------
 
     def _disturb_neighbours(self) -> None:
-        """Have the future computed anew of the jobs whose speed another's coming or
-        going changed.
+        """Recompute the future of the jobs whose speed another's coming or going
+        changed.
         """
         if not (self.config.interference or self._sharing):
             return

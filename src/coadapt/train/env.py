@@ -120,7 +120,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the scheduler told of the job; all empty without one. batch: what its policy
+    """What the scheduler says of the job; all empty without one. batch: what its policy
     dictates.
 
     url, token: where the job's reports go, and what allows them.
@@ -222,7 +222,7 @@ def name_interface() -> Interface | None:
 
 
 def visible_devices() -> str | None:
-    """Return what this process was told of GPUs, None if nothing."""
+    """Return the GPUs named in the environment, None if none is."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 

@@ -113,7 +113,7 @@ class StepLoop:
         batch = self.branches.stepped()
         if batch is not None:
             self._change_batch(batch)
-        # Alone, a step that was measured is told at once, and what was posted is
+        # Alone, a step that was measured is reported at once, and what was posted is
         # applied after the next step.
         owes_itself = (
             self._pace.measuring or self._consensus.pending

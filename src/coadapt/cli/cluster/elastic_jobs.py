@@ -88,7 +88,7 @@ def _end(_number: int, _frame: FrameType | None) -> NoReturn:
 class Mirror:
     """Keeps jobs and the ElasticJobs of a namespace alike, look by look.
 
-    silence: why no Events were told at the last look, "" where nothing hindered it.
+    silence: why no Events were written at the last look, "" where nothing hindered it.
     """
 
     def __init__(self, api: "KubeApi", namespace: str) -> None:
@@ -201,7 +201,7 @@ class Mirror:
         except ApiError as error:
             if error.status != FORBIDDEN:
                 raise
-            # The job and its status are worth more than what is told of them.
+            # The job and its status are worth more than their Events.
             self.silence = f"tells no Events: {error}"
             return standing, False
 

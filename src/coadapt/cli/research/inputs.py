@@ -1,4 +1,4 @@
-"""What the research verbs are told: workloads, clusters, policies; every mistake is one
+"""The inputs of the research verbs: workloads, clusters, policies; every mistake is one
 line.
 """
 
@@ -123,8 +123,8 @@ def check_cluster(
     skip_too_large: bool = False,
 ) -> None:
     """Raise InputError unless the truth of all workloads is known on the cluster's GPU
-    types, and each job fits on one of them, or is to be left out: that is told on
-    stderr then.
+    types, and each job fits on one of them, or is to be left out, which is then noted
+    on stderr.
     """
     from coadapt.sim.fitting import check_fits, fitting
     from coadapt.sim.metrics import gpus_by_type
@@ -210,7 +210,7 @@ def read_sources(
     """Return what to simulate, by the name that it has in the results; every file was
     read once by then.
 
-    What became of rows that are no jobs, or not as they stand there, is told on stderr.
+    Rows that are no jobs, or that were changed, are noted on stderr.
     """
     from coadapt.sim.sweep import TraceFile
     from coadapt.sim.traces.tally import ReadOptions, told

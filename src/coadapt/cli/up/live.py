@@ -78,7 +78,7 @@ logger = logging.getLogger("coadapt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSettings:
-    """What `coadapt up` was told; port None: the last run's on this state directory,
+    """The settings of `coadapt up`; port None: the last run's on this state directory,
     else the default.
     """
 
@@ -312,7 +312,7 @@ def close_files(closes: Sequence[Callable[[], None]]) -> bool:
 
 
 def call_all(closes: Sequence[Callable[[], None]]) -> None:
-    """Call all of them in order, whatever one raises: a part that is not told to end
+    """Call all of them in order, whatever one raises: a part that is not asked to end
     never does.
     """
     with ExitStack() as stack:

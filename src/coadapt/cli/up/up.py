@@ -9,7 +9,7 @@ from coadapt.cli.completion import complete_policy
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.core.config import SchedulerConfig
 
-# None stands for "not told": then the settings file counts, and then the default that
+# None stands for "not given": then the settings file counts, and then the default that
 # each help names.
 SLOTS = typer.Option(
     help="Use this number of CPU slots instead of GPUs. By default NVIDIA GPUs "

@@ -254,7 +254,7 @@ def _replace(directory: StateDir, beside: Path) -> Path | None:
     for suffix in FILES:
         if (old := journal.with_name(journal.name + suffix)).exists():
             old.rename(kept.with_name(kept.name + suffix))
-        # The history is of the journal that was there; the next start makes it anew.
+        # The history is of the journal that was there; the next start rebuilds it.
         index.with_name(index.name + suffix).unlink(missing_ok=True)
     put_in_place(beside, journal)
     return kept if had else None

@@ -112,7 +112,7 @@ def findings(
                 (
                     f"{api.host} does not accept these credentials ({error}): log in "
                     f"to "
-                    f"the cluster anew"
+                    f"the cluster again"
                 )
             ]
         return [f"{api.host}: {error}"]

@@ -16,7 +16,7 @@ import urllib3
 from kubernetes import client, config
 
 TIMEOUT_S = 30.0
-# A server ends a watch after so long, and is asked anew: so one that fell silent is
+# A server ends a watch after so long, and is asked again: so one that fell silent is
 # noticed.
 WATCH_S = 240
 CONNECTIONS = 4

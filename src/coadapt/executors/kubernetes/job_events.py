@@ -4,10 +4,10 @@ tells the story.
 
 # Which changes become events, and how often.
 #
-# A change of a job is told once, over restarts of the scheduler, too: the object's
-# status says up to which event of the journal everything was told, and an event's name
-# follows from what it tells, so that one which was posted just before a crash is found
-# to be there. What a job's user waits for is told at its end, so its end is told
+# A change of a job is reported once, over restarts of the scheduler, too: the object's
+# status says up to which event of the journal everything was reported, and an event's
+# name follows from what it tells, so that one which was posted just before a crash is
+# found to be there. What a job's user waits for is told at its end, so its end is told
 # whatever went before.
 #
 # A sentence that says the same again is counted up on the event that has it, as
@@ -72,7 +72,7 @@ class Told:
 
 
 def told(change: Change) -> Told | None:
-    """Return what is told of a change, None where the next one tells it better."""
+    """Return the report of a change, None where the next one reports it better."""
     found = _of_replicas(change) if change.rescale is not None else _of_standing(change)
     if found is None:
         return None

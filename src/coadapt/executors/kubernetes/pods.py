@@ -32,7 +32,7 @@ CPU = "cpu"
 MILLI = 1000
 HOSTNAME_MAX = 63  # RFC 1123
 RUNNER = ("python3", "-m", "coadapt.executors.kubernetes.runner")
-# What a pod cannot be told beforehand.
+# What is not known when a pod is made.
 OWN_ADDRESS = {"fieldRef": {"fieldPath": "status.podIP"}}
 
 

@@ -1,4 +1,4 @@
-"""How long the API server has told a proxy nothing of its pod, and how that is
+"""How long the API server has reported nothing of a pod to its proxy, and how that is
 reported.
 """
 
@@ -48,7 +48,7 @@ class ServerSilence:
             self._note(f"its replicas cannot be seen, but may train on: {why}")
 
     def answer(self) -> None:
-        """The server told of the pod."""
+        """The server reported something of the pod."""
         self._since = None
         if self._noted:
             self._note("")

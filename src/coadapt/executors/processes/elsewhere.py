@@ -117,7 +117,7 @@ def find_present(lead: GenerationDir) -> Present | ExitRecord:
             continue
         if kept is None and not directory.has_started:
             if (lead.successor() or 0) < directory.number:
-                # not told yet: the next scheduler that adopts it takes it up
+                # not reported yet: the next scheduler that adopts it takes it up
                 continue
             return ExitRecord(
                 outcome=Outcome.LOST,

@@ -454,7 +454,7 @@ class _Launcher:
         # What was so a look ago, too, is no command of the job that is under way.
         if damage and damage == self._last_damage:
             self._damage = self._damage or damage
-            with suppress(OSError):  # the damage is told with the job's end
+            with suppress(OSError):  # the damage is reported with the job's end
                 self._lead.own.make()
         self._last_damage = damage
         self._look_for_trainers()

@@ -50,7 +50,7 @@ class LiveGeneration:
     took another's place. since: when it was first seen to have started, by the clock of
     the observer; None before. stop_asked_at: when this scheduler told it to stop, s
     since 1970. told_setup: whether it was told that `setup` runs; told_plain: whether
-    it was told that the script is a plain one.
+    it was reported that the script is a plain one.
     """
 
     directory: GenerationDir

@@ -148,7 +148,8 @@ class OrderBook:
                 self._note_trouble(job, error)
 
     def _watch_one(self, job: JobId, running: LiveGeneration, *, looks: bool) -> None:
-        # First: what ended between two looks had started before, and that is told, too.
+        # First: a replica that ended between two looks had started before, and that is
+        # reported, too.
         record = running.exit_record(self._launching.start)
         running.look()
         if running.started:

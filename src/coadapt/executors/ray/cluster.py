@@ -70,7 +70,7 @@ class RayCluster:
         self.slots = slots
         self._found: list[Found] = []
         self._known: dict[NodeId, Found] = {}
-        # A replica may still be told of a node that has just left.
+        # A replica may still name a node that has just left.
         self._addressed: dict[NodeId, Found] = {}
         self._resource = "GPU" if slots is None else "CPU"
         self.others = Others(self._resource)

@@ -50,7 +50,7 @@ EXIT_FAILED = 1
 
 # Between two looks at whether it has begun, or was told to stop.
 LOOK_S = 0.2
-# An actor that waits for longer is told of; and taken back, for another plan.
+# An actor that waits for longer is reported; and taken back, for another plan.
 SAY_S = 10.0
 BEGIN_S = 120.0
 # One waits for output while another tells the process to stop.

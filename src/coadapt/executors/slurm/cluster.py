@@ -40,7 +40,7 @@ class SlurmCluster:
         self._terms = terms
         self._slots = terms.slots
         self._own_address = own_address
-        # A replica may still be told of a node that has just left.
+        # A replica may still name a node that has just left.
         self._known: dict[NodeId, PoolHost] = {}
 
     @property

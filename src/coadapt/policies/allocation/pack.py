@@ -19,7 +19,7 @@ from coadapt.policies.allocation.capacity import Capacity, FreeNodes, gpu_type_h
 
 
 class Pick(Enum):
-    """Which nodes a job that is placed anew takes its GPUs from."""
+    """Which nodes a newly placed job takes its GPUs from."""
 
     EMPTIEST = "emptiest"  # those with most free GPUs
     # as few as possible: the fullest one that has room for all, else the emptiest and

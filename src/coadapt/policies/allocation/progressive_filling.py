@@ -20,7 +20,7 @@ def fill(
     """Give GPUs one at a time, a job's fewest at once, until none fit.
 
     Each goes to the tenant with the smallest `of_tenant`, there to the job with the
-    smallest `of_job`. Ties of both go to the first of `jobs`. Each is asked anew after
+    smallest `of_job`. Ties of both go to the first of `jobs`. Each is asked again after
     a gift to its own tenant or job, changes by such gifts alone, and must not fall by
     one. Nobody gets more than is of use to it. Without `skip` the first job that cannot
     grow ends it for all.

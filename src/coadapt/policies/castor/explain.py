@@ -17,7 +17,7 @@ from coadapt.policies.castor.situation import ROUND_S, Situation, least
 from coadapt.policies.castor.topology import Topology
 from coadapt.policies.predictors.prediction_intervals import Predictions
 
-SHORT_S = 90.0  # less is told in seconds
+SHORT_S = 90.0  # shorter durations are given in seconds
 DAY_MIN = 1_440  # minutes
 NO_PREDICTION = Prediction(math.inf, math.inf, math.inf)
 
@@ -150,8 +150,11 @@ def _brings(count: int, larger: _NextSize) -> str:
         if math.isfinite(larger.speedup):
             return f"{more} would make it {larger.speedup:.1f} times as fast"
         return f"{more} would make it train"
-    if larger.left_s - larger.then_s < SHORT_S:
+    saved_s = larger.left_s - larger.then_s
+    if saved_s < 1.0:
         return f"{more} would not end it sooner"
+    if saved_s < SHORT_S:
+        return f"{more} would end it {duration(saved_s)} sooner"
     then = duration(larger.then_s)
     return f"{more} would end it in about {then} instead of {duration(larger.left_s)}"
 
@@ -179,7 +182,7 @@ def _of_waiting(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
 def _start(starts: Predictions, job: JobId, within: Prediction) -> str:
     """Return when a waiting job starts; nothing where no past bears it out.
 
-    A job that did not start within the interval that was told gets no other one.
+    A job that did not start within its predicted interval gets no other one.
     """
     if within.end_at == math.inf or starts.missed(job, within.high_at):
         return ""

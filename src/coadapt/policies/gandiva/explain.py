@@ -1,4 +1,4 @@
-"""What users are told of turns, pairs and growth."""
+"""Reasons for users: turns, pairs and growth."""
 
 from collections.abc import Mapping
 

@@ -37,7 +37,7 @@ EPOCHS_TO_UPDATE = (
 EPOCHS_TO_SETTLE = (
     2.0  # before which a job counts as new, and is not taken out by mutation
 )
-GROWTH_TO_REFIT = 8  # the predictor is fitted anew when an eighth more jobs have ended
+GROWTH_TO_REFIT = 8  # the predictor is fitted again when an eighth more jobs have ended
 COMPLETED_MIN = 0.5  # a job that left with less of its work done counts as cancelled
 SHARE_MIN = 1e-3
 

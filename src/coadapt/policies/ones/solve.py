@@ -14,7 +14,7 @@ generations.
 # which favours jobs that end soon and use GPUs well ("smallest remaining utilisation
 # first"). Jobs that wait add nothing: that nobody waits for ever is left to `fill`,
 # which gives free GPUs to jobs that never ran before anything else. Remaining samples
-# come from the Beta predictor, drawn anew for each generation and the same for all its
+# come from the Beta predictor, drawn again for each generation and the same for all its
 # candidates: a job about which little is known is tried in some generations and left
 # out in others (Thompson sampling).
 #

@@ -288,7 +288,7 @@ def _maximise_dual(choices: Choices, search: DualSearch) -> float:
     bound = _maximise_over_gpus(choices, search)
     _copy(trial_R, multiplier_R)
     _copy(trial_J, option_J)
-    # Raised from 0 one after the other, each with GPUs priced anew: where neither
+    # Raised from 0 one after the other, each with GPUs priced again: where neither
     # binds, both stay 0.
     for side in (WIDE, NODES):
         low = 0.0

@@ -149,8 +149,7 @@ class _Lent(NamedTuple):
 
 @dataclass(slots=True)
 class _Member:
-    """A job of an application. told: what it told last. lent: what it was last taken
-    for.
+    """A job of an application. told: its last report. lent: what it was last taken for.
 
     By GPU type: settings: shapes and total batches that it trained in; log_ratio: of
     its latest step time over that of its application.
@@ -390,7 +389,7 @@ class Applications:
 
 
 def _learn(member: _Member, job: JobView, held: Held | None) -> None:
-    """Take in what `job` told of itself, but for its step time."""
+    """Take in the report of `job`, but for its step time."""
     application = member.application
     told = job.measured
     if held is not None and told.batch is not None and told.step_time_s:

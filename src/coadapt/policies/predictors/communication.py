@@ -1,4 +1,4 @@
-"""What communication costs a job on a placement, by what it told of its steps."""
+"""The cost of communication for a job on a placement, from its step times."""
 
 # A step of the user's batch takes T(placement); its passes alone take T_compute. The
 # difference is what the job waits for its network, since part of the exchange hides
@@ -6,9 +6,9 @@
 # most replicas were timed speaks: the network is that of the cluster, and shares of a
 # step are what is asked for.
 #
-# A job that told no model but a forecast is known on packed placements only: T(n) is
-# told, and its passes take at least T(1) / n. So what a replica spends on each pass
-# whatever its samples counts as communication.
+# A job that reported a forecast but no model is known on packed placements only: T(n)
+# is reported, and its passes take at least T(1) / n. So what a replica spends on each
+# pass whatever its samples counts as communication.
 
 from typing import NamedTuple
 

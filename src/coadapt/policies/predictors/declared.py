@@ -5,8 +5,8 @@
 # length. Its user's word stands in, and a speed goes with it, the first of these that
 # there is:
 #
-#   1. the step-time model that the job told, on as many replicas as it can use;
-#   2. the step time that it told last, on what it holds, and in proportion on other
+#   1. the step-time model that the job reported, on as many replicas as it can use;
+#   2. the step time that it reported last, on what it holds, and in proportion on other
 #      counts;
 #   3. a second per step on the GPUs that it requested, and in proportion on other
 #      counts.

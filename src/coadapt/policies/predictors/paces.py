@@ -46,7 +46,7 @@ class Pace(NamedTuple):
 
     passes: forward-backward passes of a step, over all replicas. steps_left: at the
     present batch.
-    known: whether the job told how long it is; else steps_left is a guess.
+    known: whether the job reported its length; else steps_left is a guess.
     """
 
     step_s: Mapping[str, float]
@@ -114,7 +114,7 @@ class Paces:
     def _known(
         self, job: JobView, told_by: str, per_node: Mapping[str, int]
     ) -> dict[str, float]:
-        """Return the seconds of a step on each type of which the job told, or which it
+        """Return the seconds of a step on each type that the job reported, or which it
         was seen on.
         """
         count = requested_gpus(job)

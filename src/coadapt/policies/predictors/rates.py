@@ -16,7 +16,7 @@ class Rates(NamedTuple):
     """counts: GPUs, ascending, each faster than the one before. rates: steps per second
     on these.
 
-    known: whether the job told anything; else its requested count is the only one.
+    known: whether the job reported anything; else its requested count is the only one.
     """
 
     counts: tuple[int, ...]

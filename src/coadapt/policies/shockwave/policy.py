@@ -40,13 +40,13 @@ class ShockwaveOptions:
     default comes from.
 
     round_s: the scheduler's round, s. num_rounds: that a window spans. replan_rounds: a
-    window is planned anew after so many, and when a job comes or goes. makespan_weight:
-    objective per second that the last job is late.
-    power: of ρ, for late jobs. rho_max: what counts as late. rule: how the predictor
-    learns. calibrate, whole_seconds: what the released code does to profiled epochs.
-    profiles: by job, the total batch of each epoch, an oracle that the released code
-    has; its predictor then believes that and not what the job does. noise: relative
-    standard deviation put on predictions, for the spread over seeds.
+    window is planned again after so many, and when a job comes or goes.
+    makespan_weight: objective per second that the last job is late. power: of ρ, for
+    late jobs. rho_max: what counts as late. rule: how the predictor learns. calibrate,
+    whole_seconds: what the released code does to profiled epochs. profiles: by job, the
+    total batch of each epoch, an oracle that the released code has; its predictor then
+    believes that and not what the job does. noise: relative standard deviation put on
+    predictions, for the spread over seeds.
     """
 
     round_s: float = 120.0

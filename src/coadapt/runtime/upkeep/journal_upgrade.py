@@ -8,8 +8,8 @@ The file as it was is kept beside it. A journal of a later version is left alone
 #
 # 1 to 2 (22 November 2026): rows got checksums, `meta` the number of the last event,
 # and some values other names. The values are given their names of today, and the rows
-# are written anew with checksums. Snapshots of version 1 are dropped: its books were
-# built otherwise, and it never pruned, so all events are there.
+# are rewritten with checksums. Snapshots of version 1 are dropped: its books were built
+# otherwise, and it never pruned, so all events are there.
 #
 # Fields that were added since version 2 began have defaults, so its events are read as
 # they are.

@@ -6,10 +6,10 @@ GPU time by use.
 # share with it, and a counter that falls is read as a restart. They begin when the
 # scheduler does.
 #
-# GPU time is told apart by what a held GPU was good for, so that the sum over all uses
-# is GPUs times wall time (a test): what is lost, and to what, is then a division in
-# PromQL. The uses: `productive`: the job has told of a step since it was started;
-# `untold`: it runs, and has told of none, be it that it comes up or that its script
+# GPU time is divided by what a held GPU was used for, so that the sum over all uses is
+# GPUs times wall time (a test): what is lost, and to what, is then a division in
+# PromQL. The uses: `productive`: the job has reported a step since it was started;
+# `untold`: it runs, and has reported none, be it that it comes up or that its script
 # never tells; `startup`, `rescale`, `stopping`: between orders and their answers;
 # `idle`: nobody held it.
 

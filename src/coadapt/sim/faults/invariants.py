@@ -60,7 +60,7 @@ from coadapt.sim.world import World
 
 SLACK_GPUS = 1e-6  # sums of fractional GPU shares round
 MOVES_PER_EVENT_MAX = (
-    2  # an event frees a job's GPUs, and the same event starts it anew
+    2  # an event frees a job's GPUs, and the same event starts it again
 )
 
 

@@ -27,7 +27,7 @@ from coadapt.sim.published.terms import Terms
 from coadapt.sim.traces.shockwave import SelfPacedApplication
 from coadapt.sim.workload import Workload
 
-# the policy that is told the profiles of jobs, and rounds in place of seconds
+# the policy that knows the profiles of jobs, and rounds in place of seconds
 PLANNED = "shockwave"
 
 

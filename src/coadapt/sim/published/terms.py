@@ -66,8 +66,8 @@ class Terms:
         return create_policy(name, **{**options, **named})
 
 
-# Shockwave's artifact: rounds of 120 s, and programmes that are solved anew every 1,000
-# s at most; GPUs that fall to a job that came since then stay idle.
+# Shockwave's artifact: rounds of 120 s, and programmes that are solved again every
+# 1,000 s at most; GPUs that fall to a job that came since then stay idle.
 _AS_RELEASED = {"round_s": 120.0, "resolve_s": 1000.0, "hold_back": True}
 # Its planner's predictions have noise of 0.1 %, without which one run would stand for
 # all.

@@ -155,7 +155,7 @@ def choose_batch(
     It follows from samples, the measured noise and typical step times; the noise of
     times and when reports are made have as little part in it as can be.
 
-    application_times: step times of other jobs, as the scheduler told them; those of
+    application_times: step times of other jobs, as the scheduler sent them; those of
     another placement are ignored.
     """
     if not at.tunes or at.grad is None or not len(at.timings.typical):
@@ -194,8 +194,8 @@ def fit(at: RunSnapshot) -> Fitted:
         grad=at.grad,
         forecast=_forecast(at, params),
         step_time_s=at.timings.step_time_s,
-        # A loss that became infinite is told by the script; a report has finite numbers
-        # only.
+        # A loss that became infinite is logged by the script; a report has finite
+        # numbers only.
         metrics={
             name: value for name, value in at.metrics.items() if math.isfinite(value)
         },

@@ -32,7 +32,7 @@ ENDINGS = (0, EXIT_STOPPED)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """At the end of `step`, from so many replicas to others. keep: ranks that stay;
-    None: all start anew.
+    None: all are started again.
     """
 
     step: int

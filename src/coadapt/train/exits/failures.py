@@ -34,8 +34,8 @@ LOST_CONTACT = (
     "remote process exited",
     "NCCL communicator was aborted",
 )
-# A mistake that all replicas make alike is best told by the first of them: the others
-# let it go ahead.
+# A mistake that all replicas make alike is best reported by the first of them: the
+# others let it go ahead.
 PRECEDENCE_S = 0.5
 # The one that failed is to end first, so that any launcher takes it for the cause; it
 # needs 0.3-2 s.

@@ -180,8 +180,8 @@ def choose_device(config: TrainConfig) -> torch.device:
 def _check_no_gpu_was_given(gpu_type: str) -> None:
     """Raise InputError where the scheduler gave this replica a GPU and torch sees none.
 
-    A build of torch without GPUs cannot see one: that is told, and the replica trains
-    on the CPU.
+    A build of torch without GPUs cannot see one: a warning says so, and the replica
+    trains on the CPU.
     """
     if gpu_type in ("", CPU_SLOT_TYPE):
         return

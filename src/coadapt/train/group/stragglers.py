@@ -16,7 +16,7 @@ WINDOW = 20
 
 
 class Stragglers:
-    """Kept by every replica alike, and told by rank 0. A new group begins anew."""
+    """Kept by every replica alike, and reported by rank 0. A new group begins again."""
 
     def __init__(self) -> None:
         self._ratios: list[float] = []

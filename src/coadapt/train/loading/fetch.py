@@ -237,8 +237,8 @@ class StreamFetcher:
     """For datasets that can only be iterated over.
 
     Without fetch processes the stream stays open while batch and replicas change. Each
-    fetch process reads the stream anew, collates every n-th pass, and begins again when
-    batch or replicas change.
+    fetch process reads the stream again, collates every n-th pass, and begins again
+    when batch or replicas change.
     """
 
     def __init__(
@@ -413,7 +413,7 @@ def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
 
 
 class PassPlan:
-    """What torch iterates over anew for each of its iterators."""
+    """What torch iterates over, once for each of its iterators."""
 
     def __init__(self, plan: Callable[[], Iterator[list[int] | list[Keyed]]]) -> None:
         self._plan = plan

@@ -15,7 +15,7 @@ with its passes.
 #
 # Fetch processes work ahead on what is expected (the leading passes to come, one taking
 # in each). Where it comes otherwise, because batch or replicas changed, or the script
-# takes at times only, they begin anew.
+# takes at times only, they begin again.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -50,7 +50,7 @@ class Beside:
     """How further data goes beside the leading loader's.
 
     ratio: samples for each of the leading ones. repeat: go round, instead of beginning
-    anew with each leading epoch.
+    again with each leading epoch.
     """
 
     order: SampleOrder
@@ -134,7 +134,7 @@ class ReadAhead:
 
     def fetch(self, ids: list[int], seed: int) -> object:
         """Return these samples, collated. seed: of what fetch processes draw, if they
-        begin anew.
+        begin again.
         """
         for anew in (self._fetched is None, True):
             if anew:

@@ -26,7 +26,7 @@ differenced estimate; Fieller 1954 for the interval of the ratio of two averages
 #    steps into two passes instead.
 # 2. Only the two averages are unbiased, not their ratio, which is the noise scale:
 #    E[a/b] is not E[a]/E[b], and single estimates of |G|^2 are often negative. So both
-#    are averaged over steps, and divided once, at the end. (What is told, `stats`, is
+# are averaged over steps, and divided once, at the end. (What is reported, `stats`, is
 #    cut off at 0: no negative noise leaves this file.)
 # 3. A norm may be taken in any fixed metric (of Adam: each gradient divided by the root
 #    of its second moment): a linear map P turns G and S into PG and PSP', and the

@@ -141,8 +141,8 @@ class Reporter:
         self._thread.join(self._last_report_s)
 
     def _run(self) -> None:
-        # What the change cost is told once: until that came through, it goes before
-        # each report.
+        # The cost of the change is reported once: until that came through, it goes
+        # before each report.
         cost: dict[str, object] | None = None
         while True:
             with self._wake:

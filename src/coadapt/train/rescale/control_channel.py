@@ -52,8 +52,8 @@ class ControlChannel(Protocol):
 
 
 def find_channel(config: TrainConfig) -> ControlChannel | None:
-    """Return the channel that this process was told of, None without one: then it only
-    ever stops.
+    """Return the channel named in the environment, None without one: then it only ever
+    stops.
     """
     if config.control is not None:
         return ControlClient(config.control.url, config.control.token)

@@ -115,7 +115,7 @@ class PassReader(Protocol):
 
     def passes(self, cut: Cut) -> Iterator[StreamPass]:
         """Yield this replica's passes from `index` on. May be given up after any step,
-        and called anew.
+        and called again.
         """
         ...
 

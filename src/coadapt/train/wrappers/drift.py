@@ -197,7 +197,7 @@ class DriftCheck:
         step = seen[0].step
         since = seen[0].since
         kind, text = self._difference(seen, moved=moved)
-        # Parameters differ because of what was told before.
+        # Parameters differ because of what was reported before.
         known = kind in self._told or (kind == "parameters" and self._told)
         if self._session.group.rank == 0 and not known:
             logger.warning(

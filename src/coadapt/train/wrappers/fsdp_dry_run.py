@@ -21,8 +21,8 @@ def rehearsal(model: nn.Module) -> Iterator[None]:
     """Within it `model`, and arithmetic with its gradients (clipping), exchange
     nothing.
 
-    It goes on gathering parameters from itself afterwards, so cut it anew. The sums of
-    gradients are left to `ShardExchange`.
+    It goes on gathering parameters from itself afterwards, so it must be sharded again.
+    The sums of gradients are left to `ShardExchange`.
     """
     for unit in model.modules():
         if isinstance(unit, FSDPModule):

@@ -153,7 +153,7 @@ class StepGradients:
             self._held = {}
 
     def watch(self, output: object) -> None:
-        """Be told of the backward from `output`: anything that holds tensors."""
+        """Watch for the backward from `output`: anything that holds tensors."""
         if self._backward.idle:
             return
         self.check.use.forwards += 1

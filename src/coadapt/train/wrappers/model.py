@@ -40,7 +40,7 @@ class ElasticModel(nn.Module):
     """Behaves like `module`; in training mode, gradients are those of all replicas'
     samples.
 
-    The wrapper for several replicas is built at the first training forward, and anew
+    The wrapper for several replicas is built at the first training forward, and again
     when the group changes, so one process may train in groups of different sizes.
     `state_dict` is that of `module`.
     """
@@ -276,7 +276,7 @@ class ElasticModel(nn.Module):
 
     def _wrapped(self) -> nn.Module:
         """Return what exchanges the gradients of the parameters that are trained now;
-        built anew where others were frozen or thawed, which all replicas do alike. The
+        rebuilt where others were frozen or thawed, which all replicas do alike. The
         model itself where none is trained.
         """
         known = self._wrapped_parameters or self._bucket_parameters()

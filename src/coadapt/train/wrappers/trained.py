@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 REDUCTIONS = ("mean", "sum")
 NOISE = ("gradients", "norm-layers")
-# Steps without a backward are told as bits of one number, which a sum over replicas
+# Steps without a backward are sent as bits of one number, which a sum over replicas
 # must leave exact.
 SKIPPED_BITS = 9
 PAIRS_MAX = 4
