@@ -45,7 +45,7 @@ cd "$COADAPT_CHECKPOINT_DIR"
 left=$(cat left 2> /dev/null || echo "$LENGTH")
 began=$(date +%s.%N)
 stopped() {
-  awk "BEGIN {left = $left - ($(date +%s.%N) - $began); print left > 0 ? left : 0}" \\
+  awk "BEGIN {left = $left - ($(date +%s.%N) - $began); print (left > 0 ? left : 0)}" \\
     > left.new
   mv left.new left
   kill $!

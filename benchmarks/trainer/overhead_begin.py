@@ -12,7 +12,6 @@ benchmarks/results/overhead_begin.json.
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 from torch import nn
 
 import coadapt.train as ct
-from benchmarks.stored import store_results
+from benchmarks.stored import load_results, store_results
 from benchmarks.trainer import overhead
 from benchmarks.trainer._replicas import on_two_replicas
 from benchmarks.trainer.overhead import Case, ways_of
@@ -148,19 +147,23 @@ def main(argv: list[str] | None = None) -> None:
     )
     options = parser.parse_args(argv)
     load = os.getloadavg()[0]
+    before = load_results(RESULTS).get("cases", {})
+    about = {
+        "rounds": options.rounds,
+        "load": round(load, 1),
+        "torch": torch.__version__,
+    }
+    cases = {
+        case.name: {**about, **measure(case, options.rounds)}
+        for case in CASES
+        if options.case in (None, case.name)
+    }
     result = {
         "device": "cpu, 2 replicas, gloo",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f}",
-        "torch": torch.__version__,
-        "rounds": options.rounds,
         "window_steps": WINDOW_STEPS,
-        "step_time_over_plain": {
-            case.name: measure(case, options.rounds)
-            for case in CASES
-            if options.case in (None, case.name)
-        },
+        "cases": {**before, **cases},
     }
-    if not options.no_store and options.case is None:
+    if not options.no_store:
         store_results(RESULTS, result)
     print(json.dumps(result, indent=1))
 
