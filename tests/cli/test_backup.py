@@ -69,6 +69,27 @@ def test_a_backup_is_private_whole_and_overwrites_nothing(
         backup(copy, directory.path)
 
 
+def test_the_studies_are_in_a_backup_and_come_back(tmp_path: Path) -> None:
+    directory = StateDir(tmp_path / "state")
+    directory.prepare()
+    write(directory, BEFORE)
+    with closing(sqlite3.connect(directory.studies)) as storage:
+        storage.execute("CREATE TABLE trials (number INTEGER)")
+        storage.execute("INSERT INTO trials VALUES (7)")
+        storage.commit()
+    file = tmp_path / "backup.sqlite"
+    backup(file, directory.path)
+    with closing(sqlite3.connect(directory.studies)) as storage:
+        storage.execute("DELETE FROM trials")
+        storage.commit()
+
+    restore(file, directory.path, anyway=True)
+
+    with closing(sqlite3.connect(directory.studies)) as storage:
+        assert storage.execute("SELECT number FROM trials").fetchall() == [(7,)]
+    assert list(directory.path.glob("studies.sqlite.replaced-*"))
+
+
 def test_a_backup_is_taken_beside_a_writer(tmp_path: Path, directory: StateDir) -> None:
     with closing(sqlite3.connect(directory.journal, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -66,6 +66,11 @@ class StateDir:
         return self.path / "journal.reserve"
 
     @property
+    def studies(self) -> Path:
+        """Optuna's storage of the studies; no file before the first search."""
+        return self.path / "studies.sqlite"
+
+    @property
     def index(self) -> Path:
         """The history of jobs, made from the journal."""
         return self.path / "jobs.sqlite"

@@ -65,6 +65,7 @@ from coadapt.core.growth import (
     after_kept,
     after_step,
     cut,
+    plural,
     size_of,
     told_aside,
     told_failure,
@@ -910,7 +911,8 @@ class Scheduler:
             job.target = given
             self._work.note(job)
         reason = job.reason
-        why = plan.reasons.get(job.id) or f"runs on {allocation.num_replicas} GPUs"
+        count = plural(allocation.num_replicas, "GPU")
+        why = plan.reasons.get(job.id) or f"runs on {count}"
         if not allocation.slots:
             return  # _tell_who_waits explains it, once all targets are known
         if given != wanted:

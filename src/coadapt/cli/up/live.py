@@ -55,7 +55,7 @@ from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.server import http_server
-from coadapt.service.studies.driver import STORAGE, Studies
+from coadapt.service.studies.driver import Studies
 from coadapt.service.studies.figures import TrialFigures
 
 DEFAULT_PORT = 8471
@@ -288,7 +288,7 @@ def _service(
             loop,
             books.index,
             views.trial_figures,
-            settings.state_dir.path / STORAGE,
+            settings.state_dir.studies,
             StateDirFiles(settings.state_dir.path).remove_checkpoints,
         ),
     )

@@ -1,5 +1,5 @@
-"""`coadapt backup` and `coadapt restore`: a copy of the journal, and the way back to
-it.
+"""`coadapt backup` and `coadapt restore`: a copy of the journal and of the studies, and
+the way back to them.
 """
 
 import json
@@ -36,14 +36,30 @@ def backup(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Copy the journal to a file and check the copy. The scheduler may be running."""
+    """Copy the journal to a file and check the copy. The scheduler may be running.
+
+    If there are searches, their trials are copied to FILE.studies.
+    """
     directory = _prepared(state)
-    if file.exists():
-        raise InputError("FILE", str(file), "a file that does not exist yet")
+    studies = studies_of(file)
+    for each in (file, studies):
+        if each.exists():
+            raise InputError("FILE", str(each), "a file that does not exist yet")
     _copy(directory.journal, file)
     num_events = _check_sound(file)
-    told = {"file": str(file), "num_events": num_events}
-    typer.echo(json.dumps(told) if as_json else f"{file}: {num_events} events, sound")
+    told: dict[str, object] = {"file": str(file), "num_events": num_events}
+    lines = [f"{file}: {num_events} events, sound"]
+    # After the journal: a trial that the journal knows is then in the storage, too.
+    if directory.studies.exists():
+        _copy(directory.studies, studies)
+        told["studies"] = str(studies)
+        lines.append(f"{studies}: the trials of searches")
+    typer.echo(json.dumps(told) if as_json else "\n".join(lines))
+
+
+def studies_of(file: Path) -> Path:
+    """Return the copy of the studies that belongs to the backup `file`."""
+    return file.with_name(f"{file.name}.studies")
 
 
 def restore(
@@ -98,6 +114,7 @@ def restore(
                 _end_and_renumber(directory, found)
                 _cancel(beside, found)
                 kept = _replace(directory, beside)
+                _restore_studies(directory, file)
         finally:
             for path in directory.path.glob(f"{beside.name}*"):
                 path.unlink()
@@ -246,17 +263,35 @@ def _replace(directory: StateDir, beside: Path) -> Path | None:
     """
     from coadapt.runtime.journal_check import FILES
 
-    journal = directory.journal
     index = directory.index
-    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    kept = journal.with_name(f"{journal.name}.replaced-{stamp}")
-    had = journal.exists()
+    kept = _set_aside(directory.journal)
     for suffix in FILES:
-        if (old := journal.with_name(journal.name + suffix)).exists():
-            old.rename(kept.with_name(kept.name + suffix))
         # The history is of the journal that was there; the next start rebuilds it.
         index.with_name(index.name + suffix).unlink(missing_ok=True)
-    put_in_place(beside, journal)
+    put_in_place(beside, directory.journal)
+    return kept
+
+
+def _restore_studies(directory: StateDir, file: Path) -> None:
+    """Put the studies of the backup in place, if it has any."""
+    studies = studies_of(file)
+    if studies.is_file():
+        _set_aside(directory.studies)
+        _copy(studies, directory.studies)
+
+
+def _set_aside(database: Path) -> Path | None:
+    """Rename a database and the files beside it; return its new path, None if there was
+    none.
+    """
+    from coadapt.runtime.journal_check import FILES
+
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    kept = database.with_name(f"{database.name}.replaced-{stamp}")
+    had = database.exists()
+    for suffix in FILES:
+        if (old := database.with_name(database.name + suffix)).exists():
+            old.rename(kept.with_name(kept.name + suffix))
     return kept if had else None
 
 

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 COMMIT_S = 60.0
-STORAGE = "studies.sqlite"
 
 logger = logging.getLogger(__name__)
 
