@@ -9,7 +9,8 @@ from coadapt.policies import POLICIES, create_policy
 from tests.core.reason_oracle import FalseReasonError, try_clusters
 
 CLUSTERS = 4
-MANY_CLUSTERS = 1_000
+# 1,000 were tried once for 29 policies: no sentence was false. That takes minutes each.
+MANY_CLUSTERS = 40
 KINDS = {"held", "size", "quota", "policy"}
 
 

@@ -30,6 +30,7 @@ def counted(function):
     def call(*arguments):
         calls[name] += 1
         return function(*arguments)
+    call.py_func = function  # as numba's functions have: others take NumPy's way
     return call
 compiled.compiled = compiled.compiled_lean = counted
 from coadapt.policies import create_policy

@@ -125,8 +125,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a cancelled job gives up its target",
         "scheduler",
-        '        job.target = NO_GRANT\n        why = "is being',
-        '        why = "is being',
+        '        job.target = NO_GRANT\n        cancelled = f"',
+        '        cancelled = f"',
     ),
     Mutant(
         "a job cancelled while it waits ends at once",
@@ -162,14 +162,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the loss of an unknown node changes nothing",
         "scheduler",
-        "        if self.state.nodes.pop(node, None) is None:\n            return []\n",
-        "        self.state.nodes.pop(node, None)\n",
+        "        gone = self.state.nodes.pop(node, None)\n"
+        "        if gone is None:\n            return []\n",
+        "        gone = self.state.nodes.pop(node, Node(id=node, num_gpus=1))\n",
     ),
     Mutant(
         "a plan made before a node was lost is void",
         "scheduler",
-        "as it was is void.\n        self.state.solve_at = None\n",
-        "as it was is void.\n",
+        "for the earlier nodes is void.\n        self.state.solve_at = None\n",
+        "for the earlier nodes is void.\n",
     ),
     Mutant(
         "a plan made before a node joined is void",
