@@ -100,7 +100,7 @@ def test_a_backward_that_one_replica_skips_is_told(tmp_path: Path) -> None:
 def test_a_last_checkpoint_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     codes, (text,) = outcome("no disk", tmp_path, 1)
     assert codes == [1]
-    assert text.startswith("done\nthe last checkpoint was not written\nTraceback")
+    assert "done\nthe last checkpoint was not written\nTraceback" in text
     assert text.count("Traceback") == 1
 
 
