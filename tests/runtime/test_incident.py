@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import JobSubmitted
+from coadapt.core.events import JobSubmitted, StudySubmitted
 from coadapt.core.state import SchedulerState
 from coadapt.model import InputError
 from coadapt.model.job import Launch
@@ -26,6 +26,9 @@ def lived() -> Stage:
     stage.round(60.0, {"a": on(n0=4)})
     stage.started("a")
     stage.round(120.0, {"a": on(n0=2)})
+    file = f'{{"envs": {{"TOKEN": "{SECRET}"}}}}'
+    stage.handle(StudySubmitted(at=130.0, study="s", file=file))
+    stage.round(180.0, {"a": on(n0=2)})
     return stage
 
 
@@ -46,6 +49,20 @@ def test_a_replay_tells_the_same_and_the_file_has_no_secret(tmp_path: Path) -> N
     assert found.replayed() == found.ends_as
     assert found.ends_as == ("pending", stage.job("b").explanation)
     assert "waits: needs at least 8 GPUs" in found.story()[-1].text
+
+
+def test_a_state_to_begin_with_has_no_secret(tmp_path: Path) -> None:
+    stage = lived()
+    journal = journal_of(stage, tmp_path)
+    upto = journal.last_number
+    journal.save_snapshot(stage.scheduler.state, upto)
+    for _ in journal.prune(upto - 1):
+        pass
+    found = incident_of(journal, "b", SchedulerConfig(), {})
+    journal.close()
+    assert found.state is not None
+    assert "s" in found.state.studies
+    assert SECRET not in found.text()
 
 
 def test_a_replay_that_differs_is_seen(tmp_path: Path) -> None:

@@ -9,20 +9,15 @@ from hypothesis import strategies as st
 
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import JobState
-from coadapt.model import BatchLimits, JobSpec, Node
+from coadapt.model import Node
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import SPAN, JobIndex, Row
-from coadapt.service.usage import usage_rows
+from coadapt.service.usage import Owner, usage_rows
 from coadapt.sim.experiment import compose, new_policy
 from coadapt.sim.library.builtin import builtin_workload
 
 BY = ("tenant", "job", "application", "day")
 NOON = 1_795_953_600.0
-
-
-def spec(name: str, tenant: str) -> JobSpec:
-    batch = BatchLimits(initial=8, max_total=8)
-    return JobSpec(name=name, tenant=tenant, application=name[0], batch=batch)
 
 
 @settings(deadline=None)
@@ -37,10 +32,10 @@ def test_every_split_adds_up_to_gpus_times_wall_time(
     drawn: list[tuple[int, float, float]], zone: str
 ) -> None:
     index = JobIndex(":memory:")
-    live = {f"j{job}": spec(f"j{job}", f"t{job % 2}") for job in range(4)}
+    live = [Owner(f"j{job}", f"t{job % 2}", "j") for job in range(4)]
     at = NOON + 500_000.0
     expected = 0.0
-    for job in live:
+    for job, _, _ in live:
         mine = sorted(
             (start, gpus) for number, start, gpus in drawn if f"j{number}" == job
         )
@@ -83,7 +78,7 @@ def test_usage_is_what_the_jobs_accounts_say() -> None:
     )
     at = simulation.clock.now()
     for by in BY:
-        rows = usage_rows(index, {}, by, 0.0, at)  # type: ignore[arg-type]
+        rows = usage_rows(index, [], by, 0.0, at)  # type: ignore[arg-type]
         total = sum(float(str(row["gpu_hours"])) for row in rows) * 3600.0
         assert total == pytest.approx(booked, rel=1e-9)
     index.close()

@@ -5,8 +5,9 @@ decided.
 # What the file has: the settings, the state to begin with (none where the journal has
 # all its events), and the events from there until the job has ended. What the core
 # decides follows from these alone, so a replay shows the same decisions for the same
-# reasons. Values of environment variables are left out of every job's spec: they may be
-# secrets, and no decision depends on them. Commands and paths are in it.
+# reasons. Values of environment variables are left out of every job's spec, and search
+# files as a whole: they may have secrets, and no decision depends on them. Commands and
+# paths are in it.
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import Event, JobSubmitted
+from coadapt.core.events import Event, JobSubmitted, StudySubmitted
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
@@ -48,7 +49,7 @@ class Incident:
     def replayed(self) -> tuple[str, str]:
         """Replay the events; return state and reason of the job at the end."""
         scheduler = self.begin()
-        last = ("", "")
+        last = _shown(scheduler, self.job) or ("", "")
         for event in self.events:
             scheduler.handle(event)
             last = _shown(scheduler, self.job) or last
@@ -95,10 +96,12 @@ def incident_of(
     if state is not None:
         for each in state.jobs.values():
             each.spec = _without_values(each.spec)
+        for name, study in state.studies.items():
+            state.studies[name] = replace(study, file=LEFT_OUT)
         state = loads(_STATES, dumps(state))
     scheduler = Scheduler(config, loads(_STATES, dumps(state)) if state else None)
     events: list[Event] = []
-    last: tuple[str, str] | None = None
+    last = _shown(scheduler, job)
     for event in _masked(event for _, event in numbered):
         events.append(event)
         scheduler.handle(event)
@@ -146,6 +149,8 @@ def _masked(events: Iterator[Event]) -> Iterator[Event]:
     for event in events:
         if isinstance(event, JobSubmitted):
             yield replace(event, spec=_without_values(event.spec))
+        elif isinstance(event, StudySubmitted):
+            yield replace(event, file=LEFT_OUT)
         else:
             yield event
 

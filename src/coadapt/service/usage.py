@@ -1,18 +1,18 @@
-"""GPU-hours over HTTP: who held how many GPUs for how long."""
+"""GPU-hours over HTTP, by tenant, job, application or day."""
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple, cast
 
 from fastapi import APIRouter, Query, Request
 from pydantic import JsonValue
 
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import SchedulerState
-from coadapt.model import JobId, JobSpec
-from coadapt.model.wire import Json, from_json
+from coadapt.model import JobId
+from coadapt.model.wire import Json
 from coadapt.runtime.job_history import spans_of
 from coadapt.runtime.job_index import EndedQuery, JobIndex
 from coadapt.service.bodies import StrictRoute
@@ -26,13 +26,19 @@ By = Literal["tenant", "job", "application", "day"]
 router = APIRouter(prefix="/v1/usage", route_class=StrictRoute, redirect_slashes=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A job held `num_gpus` from `start` to `end`, s since 1970."""
+class Owner(NamedTuple):
+    """A job, and what its GPU-hours are added up by."""
 
     job: JobId
     tenant: str
     application: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A job held `num_gpus` from `start` to `end`, s since 1970."""
+
+    owner: Owner
     start: float
     end: float
     num_gpus: float
@@ -53,19 +59,19 @@ async def usage(
     """
     service = request.app.state.service
     at = service.loop.now()
-    live = await asyncio.to_thread(service.loop.read, _live_specs)
+    live = await asyncio.to_thread(service.loop.read, _live_owners)
     rows = await asyncio.to_thread(usage_rows, service.index, live, by, since, at)
     return {"by": by, "since": since, "until": at, "rows": [*rows]}
 
 
 def usage_rows(
-    index: JobIndex, live: dict[JobId, JobSpec], by: By, since: float, at: float
+    index: JobIndex, live: list[Owner], by: By, since: float, at: float
 ) -> list[dict[str, Json]]:
     """Return the GPU-hours of each key, the most first."""
     keys: dict[By, Callable[[Held], str]] = {
-        "tenant": lambda held: held.tenant,
-        "job": lambda held: held.job,
-        "application": lambda held: held.application,
+        "tenant": lambda held: held.owner.tenant,
+        "job": lambda held: held.owner.job,
+        "application": lambda held: held.owner.application,
         "day": lambda held: _day(held.start),
     }
     key_of = keys[by]
@@ -78,39 +84,38 @@ def usage_rows(
     return [{"key": key, "gpu_hours": gpu_s[key] / HOUR_S} for key in order]
 
 
-def _live_specs(state: SchedulerState) -> dict[JobId, JobSpec]:
-    return {job.id: job.spec for job in state.jobs.values() if job.state not in ENDED}
+def _live_owners(state: SchedulerState) -> list[Owner]:
+    return [
+        Owner(job.id, job.spec.tenant, job.spec.application)
+        for job in state.jobs.values()
+        if job.state not in ENDED
+    ]
 
 
 def _all_held(
-    index: JobIndex, live: dict[JobId, JobSpec], since: float, at: float
+    index: JobIndex, live: list[Owner], since: float, at: float
 ) -> Iterator[Held]:
-    seen = set(live)
-    for job, spec in live.items():
-        yield from _held_by(index, job, spec, at, since)
+    for owner in live:
+        yield from _held_by(index, owner, at, since)
+    seen = {owner.job for owner in live}
     after = None
     while page := index.ended_page(EndedQuery(limit=PAGE, after=after)):
         for ended in page:
             if ended.id not in seen and ended.ended_at > since:
-                spec = from_json(JobSpec, ended.spec, "spec")
-                yield from _held_by(index, ended.id, spec, ended.ended_at, since)
+                spec = cast("dict[str, Json]", ended.spec)
+                application = str(spec.get("application", ""))
+                owner = Owner(ended.id, ended.tenant, application)
+                yield from _held_by(index, owner, ended.ended_at, since)
         after = (page[-1].submitted_at, page[-1].id)
 
 
 def _held_by(
-    index: JobIndex, job: JobId, spec: JobSpec, until: float, since: float
+    index: JobIndex, owner: Owner, until: float, since: float
 ) -> Iterator[Held]:
-    for span in spans_of(index, job, until):
+    for span in spans_of(index, owner.job, until):
         start = max(span.start, since)
         if span.num_gpus and span.end > start:
-            yield Held(
-                job=job,
-                tenant=spec.tenant,
-                application=spec.application,
-                start=start,
-                end=span.end,
-                num_gpus=span.num_gpus,
-            )
+            yield Held(owner=owner, start=start, end=span.end, num_gpus=span.num_gpus)
 
 
 def _by_day(held: Held) -> Iterator[Held]:
@@ -118,14 +123,7 @@ def _by_day(held: Held) -> Iterator[Held]:
     start = held.start
     while start < held.end:
         end = min(_next_midnight(start), held.end)
-        yield Held(
-            job=held.job,
-            tenant=held.tenant,
-            application=held.application,
-            start=start,
-            end=end,
-            num_gpus=held.num_gpus,
-        )
+        yield replace(held, start=start, end=end)
         start = end
 
 

@@ -49,7 +49,7 @@ def submit(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A job file with a part search: see docs/sweeps.md.",
+            help="A job file with a section `search`: see docs/sweeps.md.",
             show_default=False,
         ),
     ],
@@ -112,11 +112,10 @@ def show(
     typer.echo(f"storage: {found['storage']}")
     for trial in _trials(found):
         value = "" if trial["value"] is None else f"{cast(float, trial['value']):g}"
+        why = f"  {trial['why']}" if trial["why"] else ""
         typer.echo(
             f"{trial['number']:>5}  {trial['state']:<9} {value:<12} "
-            f"{_params(cast(JsonObject, trial['params']))}  {trial['job']}"
-            + f"  {trial['why']}"
-            * bool(trial["why"])
+            f"{_params(cast(JsonObject, trial['params']))}  {trial['job']}{why}"
         )
 
 
@@ -199,11 +198,11 @@ def _tell(study: JsonObject, *, as_json: bool) -> None:
 
 def _line(study: JsonObject) -> str:
     counts = cast(JsonObject, study["num_trials"])
-    told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    trials = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     found = cast("JsonObject | None", study["best"])
     value = "" if found is None else f"; best {cast(float, found['value']):g}"
     return (
-        f"{study['study']}: {study['state']}, {told or 'no trial yet'} "
+        f"{study['study']}: {study['state']}, {trials or 'no trial yet'} "
         f"of {study['n_trials']}{value}"
     )
 

@@ -1,5 +1,5 @@
-"""Drives the studies: asks Optuna for trials, submits them as jobs, and tells Optuna
-what became of them.
+"""Drives the studies: asks Optuna for trials, submits them as jobs, and reports their
+values and ends to Optuna.
 """
 
 # Why nothing is lost or run twice
@@ -13,8 +13,8 @@ what became of them.
 #   running, parameters short   -                     the others are sampled
 #   running                     none                  it is submitted
 #   running                     lives                 its values are reported; pruned?
-#   running                     has ended             Optuna is told
-#   told                        -                     nothing
+#   running                     has ended             its end is reported to Optuna
+#   ended                       -                     nothing
 #
 # The job's id is made of the study's name and the trial's number. So a trial that was
 # submitted just before a kill is found by its id, and submitted again it is the same
@@ -116,11 +116,12 @@ class Studies:
         self._closed.set()
 
     def look(self) -> None:
-        """Do for each study what is missing. What goes wrong with one is told, and
-        tried again at the next look.
+        """Do for each study what is missing. An error of one is reported once, and the
+        study is tried again at the next look.
         """
         studies = self._loop.read(lambda state: list(state.studies.values()))
         watched: set[JobId] = set()
+        complete = True
         for study in studies:
             if study.done:
                 self._open.pop(study.name, None)
@@ -130,7 +131,9 @@ class Studies:
                 self._troubles.pop(study.name, None)
             except Exception as error:  # noqa: BLE001 - one study must not end all
                 self._tell_trouble(study.name, error)
-        self._figures.forget_all_but(watched)
+                complete = False
+        if complete:
+            self._figures.forget_all_but(watched)
 
     def trials(self, name: str) -> list[dict[str, Json]]:
         """Return the trials of a study as plain data, for any thread; none before its
@@ -212,10 +215,12 @@ class Studies:
         return job.id
 
     def _report(self, study: "OptunaStudy", number: int, job: TrialJob) -> str:
-        """Report what a trial told; return why it is pruned, "" if it is not."""
-        told = [*self._figures.take(job.id), (job.samples, job.metrics)]
+        """Report a trial's values to Optuna; return why it is pruned, "" if it is
+        not.
+        """
+        reports = [*self._figures.take(job.id), (job.samples, job.metrics)]
         search = study.file.search
-        for samples, metrics in told:
+        for samples, metrics in reports:
             value = metrics.get(search.metric)
             step = metrics.get(search.step) if search.step else samples
             if value is None or step is None:
@@ -296,7 +301,7 @@ class Studies:
         self._loop.commit(event).result(COMMIT_S)
 
     def _tell_trouble(self, name: str, error: Exception) -> None:
-        """Say once what keeps a study, not at each look."""
+        """Report an error of a study once, not at each look."""
         text = f"study {name} does not go on: {type(error).__name__}: {error}"
         self._open.pop(name, None)
         if self._troubles.get(name) != text and not self._closed.is_set():

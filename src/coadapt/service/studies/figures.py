@@ -11,7 +11,7 @@ from coadapt.model import JobId
 # A driver that is slower loses the oldest.
 KEPT = 1_000
 
-Told = tuple[float, Mapping[str, float]]
+Reported = tuple[float, Mapping[str, float]]
 """Samples trained, and metrics."""
 
 
@@ -21,7 +21,7 @@ class TrialFigures:
     """
 
     def __init__(self) -> None:
-        self._told: dict[JobId, deque[Told]] = {}
+        self._reported: dict[JobId, deque[Reported]] = {}
 
     def __call__(
         self,
@@ -36,16 +36,17 @@ class TrialFigures:
             return
         study = job.spec.name.rpartition("-")[0]
         if study in state.studies:
-            told = self._told.setdefault(event.job, deque(maxlen=KEPT))
-            told.append((event.report.samples, dict(event.report.metrics)))
+            reported = self._reported.setdefault(event.job, deque(maxlen=KEPT))
+            reported.append((event.report.samples, dict(event.report.metrics)))
 
-    def take(self, job: JobId) -> list[Told]:
-        """Return what a job has told since the last call."""
-        told = self._told.get(job)
-        return [told.popleft() for _ in range(len(told))] if told else []
+    def take(self, job: JobId) -> list[Reported]:
+        """Return what a job has reported since the last call."""
+        reported = self._reported.get(job)
+        return [reported.popleft() for _ in range(len(reported))] if reported else []
 
     def forget_all_but(self, jobs: Iterable[JobId]) -> None:
-        """Let go of what nobody will ask for."""
+        """Drop the reports of all other jobs."""
         kept = set(jobs)
-        for job in [each for each in self._told if each not in kept]:
-            self._told.pop(job, None)
+        for job in list(self._reported):  # a copy: the loop's thread adds jobs
+            if job not in kept:
+                self._reported.pop(job, None)

@@ -1,12 +1,12 @@
-"""A study of Optuna: what it samples, what it is told, and what it prunes."""
+"""One study of Optuna: its sampling, its trials' values, and its pruning."""
 
 # Where Optuna is asked, and what makes an answer the same after a crash
 #
 # A study and its trials are in Optuna's own storage, and nowhere else. Samplers keep
-# nothing there but what they write themselves, so one is made anew for each trial; its
-# seed is made of the study's seed and the trial's number. A trial is then sampled the
-# same whoever asks, in whatever process: TPE, for instance, depends on the trials that
-# were told, and on this seed. Two samplers have a plan of the whole space (the grid and
+# nothing there but what they write themselves, so each trial gets a new one, whose seed
+# is made of the study's seed and the trial's number. A trial is then sampled the same
+# in every process: TPE, for instance, depends on the trials that have ended, and on this
+# seed. Two samplers have a plan of the whole space (the grid and
 # the quasi-random sequence), which must be the same for all trials: those have the
 # study's seed.
 
@@ -95,7 +95,7 @@ class OptunaStudy:
         return self._study.ask().number
 
     def running(self) -> list[int]:
-        """Return the numbers of the trials that were begun and not told."""
+        """Return the numbers of the trials that have not ended."""
         states = (TrialState.RUNNING,)
         return [
             trial.number
@@ -103,8 +103,8 @@ class OptunaStudy:
         ]
 
     def asked(self, number: int) -> Asked:
-        """Return a running trial with all its parameters; what is not sampled yet is
-        now.
+        """Return a running trial with all its parameters. Parameters that are not
+        sampled yet are sampled now.
         """
         trial = self._trial(number)
         for name, distribution in self._space.items():
@@ -122,8 +122,8 @@ class OptunaStudy:
         self._trial(number).set_user_attr(key, value)
 
     def report(self, number: int, step: int, value: float) -> str:
-        """Take in an intermediate value; return why the trial is pruned, "" if it goes
-        on. A step that was told before is passed over.
+        """Report an intermediate value; return why the trial is pruned, "" if it goes
+        on. A step that was reported before is skipped.
         """
         trial = self._trial(number)
         known = self._frozen(number).intermediate_values
@@ -137,8 +137,8 @@ class OptunaStudy:
         return f"pruned at step {step}: {metric} {value:g}, by {pruner}"
 
     def tell_complete(self, number: int, value: float) -> None:
-        """Take in the value of a trial that ended; one that was to be pruned ended
-        first.
+        """Report the final value of a trial, also of one that ended before it was
+        pruned.
         """
         if WHY in self._frozen(number).user_attrs:
             self.note(number, WHY, "")

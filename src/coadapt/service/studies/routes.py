@@ -105,7 +105,7 @@ def _picture(
     for row in rows:
         state = str(row["state"])
         counts[state] = counts.get(state, 0) + 1
-    best = best_of(file, rows)
+    best = _best_of(file, rows)
     picture: dict[str, Json] = {
         "study": study.name,
         "state": _state(study),
@@ -128,7 +128,7 @@ def _state(study: Study) -> str:
     return "stopped" if study.stopped else "running"
 
 
-def best_of(file: SearchFile, rows: list[dict[str, Json]]) -> dict[str, Json] | None:
+def _best_of(file: SearchFile, rows: list[dict[str, Json]]) -> dict[str, Json] | None:
     """Return the completed trial with the best value, the first of equals; None if no
     trial is completed.
     """

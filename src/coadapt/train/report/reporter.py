@@ -17,6 +17,7 @@ from typing import Protocol
 from coadapt.model import ApplicationTimes, BatchConfig, InputError, ThroughputParams
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import RunSnapshot, choose_batch, fit
+from coadapt.train.env import LAST_REPORT_S
 from coadapt.train.rescale.pause import Pause
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,6 @@ TIMEOUT_S = 5.0
 ATTEMPTS = 3
 BACKOFF_S = 0.5  # before the second attempt, twice that before the third
 ANSWER_BYTES_MAX = 100_000
-CLOSE_S = 3.0  # for the last report, when the script has ended
 NO_RETRY = range(400, 500)  # the scheduler understood and says no
 
 
@@ -74,7 +74,7 @@ class Reporter:
         self,
         channel: Channel | None,
         generation: int,
-        last_report_s: float = CLOSE_S,
+        last_report_s: float = LAST_REPORT_S,
     ) -> None:
         """`channel` None: nobody to report to; it only advises. last_report_s: how long
         `close` waits for a scheduler that is away.
@@ -135,7 +135,7 @@ class Reporter:
 
     def close(self) -> None:
         """Let the thread send what is queued, for `last_report_s` at most."""
-        if self._last_report_s > CLOSE_S:
+        if self._last_report_s > LAST_REPORT_S:
             self._waits_until = time.monotonic() + self._last_report_s
         self.retire()
         self._thread.join(self._last_report_s)
