@@ -71,7 +71,9 @@ class CancelRequested(_OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorityChanged(_OfJob):
-    """Somebody who may gave the job another priority among the jobs of its tenant."""
+    """A caller with the right to do so gives the job another priority among the jobs of
+    its tenant.
+    """
 
     priority: int
 

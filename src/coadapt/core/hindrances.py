@@ -1,5 +1,5 @@
-"""What stands between a job and GPUs, read off the plan and the cluster alone: the same
-for every policy.
+"""The reasons why a job has no GPUs or fewer, derived from the plan and the cluster
+alone, in the same way for every policy.
 """
 
 # What a sentence claims, and what it does not.
@@ -10,7 +10,7 @@ for every policy.
 # hindrance. Each hindrance that is named holds by itself: with all the others out of
 # the way the job still could not start. All of them together are enough: without them
 # it could. Where nothing of this kind is in the way, the sentence says that the policy
-# leaves free GPUs to nobody or to others, and the policy's own words follow.
+# leaves GPUs free or gives them to others, and the policy's own words follow.
 #
 # The holders of GPUs are named with what can be counted: that they came earlier, or
 # have a higher priority. That this is *why* they hold them only the policy can know.
@@ -35,7 +35,7 @@ from coadapt.model.quick_init import quick_init
 from coadapt.model.tenant import EVERYBODY, SHARE_SLACK_GPUS
 
 HOLDERS_NAMED = 3  # more jobs are counted
-# So many nodes that went away last are remembered.
+# Number of nodes that are kept after they went away.
 AWAY_KEPT = 20
 _NO_NODES: Mapping[NodeId, str] = {}
 
@@ -43,7 +43,7 @@ _NO_NODES: Mapping[NodeId, str] = {}
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwayNode:
-    """A node that jobs may not have at present. why: as `was lost`."""
+    """A node that went away. why: for instance `was lost`."""
 
     node: Node
     why: str
@@ -158,8 +158,8 @@ class Hindrances:
         )
 
     def of_smaller(self, job: JobView, allocation: Allocation) -> str:
-        """Return why `job` gets fewer GPUs than it holds (at least one); "" where that
-        cannot be told: it changes the type, or holds shares of GPUs.
+        """Return why `job` gets fewer GPUs than it holds (at least one); "" where no
+        reason can be derived: it changes the type, or holds shares of GPUs.
         """
         count = allocation.num_replicas
         held = job.allocation.num_replicas
@@ -211,8 +211,8 @@ class Hindrances:
         return self._by_policy(job, needs, pool)
 
     def _by_policy(self, job: JobView, needs: str, pool: _Pool) -> "_Found":
-        """Return that the policy alone keeps the job from its fewest GPUs; what the
-        number that it requested lacks is told too, as many policies give no fewer.
+        """Return that the policy alone keeps the job from its fewest GPUs; the text
+        also says what the requested number lacks, as many policies give no fewer.
         """
         limits = job.spec.replicas
         before = f"{needs}, {self._free_of(pool)}"
@@ -273,7 +273,7 @@ class Hindrances:
             ]
             has = total.get(gpu_type, 0)
             more = sum(each.node.num_gpus for each in nodes)
-            # The pool that is told of is the largest: both figures are to be of it.
+            # The text names the largest pool, so both figures must be of it.
             alike = has == max(total.values(), default=0)
             if (
                 alike
@@ -344,7 +344,7 @@ class Hindrances:
 
 
 class _Found(NamedTuple):
-    """A sentence around the place where the holders' relation to the job is told."""
+    """A sentence in two parts; the relation of the holders to the job goes between."""
 
     impossible: bool
     before: str
@@ -360,7 +360,7 @@ def shrinks(held: int, count: int) -> str:
 def with_own_words(told: str, own: str) -> str:
     """Return what is proven, and then what the policy adds of its own.
 
-    Both may begin with the same change of size, which is told once.
+    Both may begin with the same change of size, which is kept once.
     """
     head, _, _ = told.partition(":")
     return "; ".join(filter(None, (told, own.removeprefix(head).lstrip(":; "))))

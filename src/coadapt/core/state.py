@@ -83,7 +83,7 @@ class Status:
     cancel_requested: bool = False
     """Its user wants it gone: it gets nothing any more, and policies do not see it."""
     cancel_why: str = ""
-    """Why it is cancelled, a sentence's end; "" while it is not."""
+    """Why it is cancelled, as the end of a sentence; "" while it is not."""
     unseen: str = ""
     """Why nobody can see at the moment whether its replicas live, "" where somebody
     can.

@@ -1,5 +1,5 @@
-"""What the core knows of searches: that they are there, and whether they go on. Their
-trials are ordinary jobs, which the driver in service/studies submits.
+"""The core's record of searches: which exist, and whether they go on. Their trials are
+ordinary jobs, which the driver in service/studies submits.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ StudyEvent = StudySubmitted | StudyStopped | StudyResumed
 
 
 def note_study(studies: dict[str, Study], event: StudyEvent) -> None:
-    """Book what happened to a study; what is said twice changes nothing."""
+    """Update the studies by an event; a repeated event changes nothing."""
     known = studies.get(event.study)
     match event:
         case StudySubmitted():

@@ -7,7 +7,7 @@ date job by job.
 # converge.py asks after every event which orders can go out. The answer depends on the
 # free GPUs, and on the jobs that are not as the plan wants them. To sum up 10,000 jobs
 # for each of them cost 4 ms at 2,000 running jobs, and events about single jobs are
-# nearly all there are. So each change of a job is told here (`note`), and an event
+# nearly all there are. So each change of a job is noted here (`note`), and an event
 # costs what the jobs that it concerns cost.
 #
 # Nothing here is state: it follows from the records, and is made anew from them at a

@@ -10,7 +10,7 @@ label.
 # half is free on *that* GPU, and the sum does not know which. So an allocation with a
 # share below 1 names its GPUs: one label per replica. Jobs that name the same label on
 # the same node sit on one physical GPU, as long as any of them holds it. An executor
-# ties a label to a slot when it first appears and unties it when nobody holds it any
+# ties a label to a slot when it first appears and unties it when no job holds it any
 # more; it never moves one.
 #
 # With that, what fits is a matter of counting, and the count is exact, now and after

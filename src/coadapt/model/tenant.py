@@ -1,5 +1,5 @@
-"""Tenants, who own jobs, and what the operator grants them. The scheduler keeps it, so
-it may change at any time.
+"""Tenants, which own jobs, and what the operator grants them. The scheduler keeps the
+grants, so they may change at any time.
 """
 
 import math

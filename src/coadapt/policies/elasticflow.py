@@ -46,8 +46,8 @@ class ElasticFlow:
 
     slot_s: seconds for which one count is planned. margin: a promise is given only
     where so much more work (1: twice) could be done in time, since forecasts err and
-    rescales cost. A promise stands until its job has ended, late where it must be; a
-    job that was refused is asked again when another has gone.
+    rescales cost. A promise holds until its job has ended, late where it must be; a job
+    that was refused is asked again when another has gone.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(

@@ -6,11 +6,11 @@ to be taken.
 #
 # All values of the state are frozen and replaced whole; only the state itself, its
 # dictionaries and the records of jobs change. So copies of those are a picture of the
-# moment, and turning them into text, which takes seconds at 10,000 jobs, needs nobody
-# to wait. What the snapshot stands for is in the journal already: one that comes late,
-# or not at all, costs a longer replay and nothing else. So while one is written, the
-# next is left out. An error of one is raised at the next: a disk that cannot be written
-# ends the scheduler.
+# moment, and turning them into text, which takes seconds at 10,000 jobs, delays
+# nothing. The content of a snapshot is in the journal already: one that comes late, or
+# not at all, costs a longer replay and nothing else. So while one is written, the next
+# is left out. An error of one is raised at the next: a disk that cannot be written ends
+# the scheduler.
 
 import time
 from collections.abc import Callable, Iterator, Sequence

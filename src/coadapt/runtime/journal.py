@@ -19,8 +19,8 @@ writer at a time.
 # the checksum of the row it stands at. One that does not fit is passed over, because
 # the rows before it tell the same; a row that does not fit is never passed over.
 #
-# Checksums find accidents. They are no signature: a user who may write the file can
-# write a chain that fits.
+# Checksums find accidents. They are no signature: any user with the right to write the
+# file can write a chain that fits.
 #
 # The beginning may be pruned, up to the older of two snapshots: nothing before it is
 # ever replayed. `anchor` then holds the number and the checksum of the last event that

@@ -7,8 +7,8 @@ two clocks.
 #
 # An alarm rings once: where none is set any more, the runtime sets one, or no round
 # would ever come again. A plan that cannot be taken in counts as failed, with its
-# reason. A caller that waits for the event is told that it was refused. An observer
-# that raises is switched off: it is a chart or a log, and no job waits for it.
+# reason. A caller that waits for the event gets the refusal. An observer that raises is
+# switched off: it is a chart or a log, and no job waits for it.
 
 from collections import deque
 from collections.abc import Callable, Sequence

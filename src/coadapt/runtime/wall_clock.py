@@ -58,7 +58,7 @@ def give_way() -> None:
     """Let threads go first that wait for the interpreter or for a lock that this one
     had.
 
-    For work that nobody waits for, after each piece of it: a thread that sleeps for a
+    For work in the background, after each piece of it: a thread that sleeps for a
     moment gets the interpreter back when the other threads have had a turn.
     """
     time.sleep(PAUSE_S)

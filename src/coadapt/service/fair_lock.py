@@ -3,8 +3,8 @@
 # Python's locks are not fair: a thread that lets go of one and takes it again at once
 # mostly has it before any other has woken up. The loop did so for two seconds after a
 # restart, and a request for a list waited for as long. So there is a door before the
-# lock. A thread that waits for the lock stands in the door, and the loop, once it has
-# let go, must go through that door as well: behind the thread in it.
+# lock. A thread that waits for the lock holds the door, and the loop, once it has
+# released the lock, must pass the door as well: after the thread that holds it.
 
 import threading
 

@@ -28,7 +28,7 @@ def check_params(params: Mapping[str, Param], field: str = "params") -> None:
 
 
 def param_envs(params: Mapping[str, Param]) -> dict[str, str]:
-    """Return the variables that tell a job its parameters."""
+    """Return the environment variables with a job's parameters."""
     if not params:
         return {}
     envs = {ENV_PARAMS: json.dumps(dict(params), sort_keys=True)}

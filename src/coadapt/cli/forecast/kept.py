@@ -1,5 +1,5 @@
-"""Estimates that were told before: kept beside the journal, scored against what came,
-and used to correct the next ones.
+"""Past estimates: kept beside the journal, scored against the outcomes, and used to
+correct the next ones.
 """
 
 import json

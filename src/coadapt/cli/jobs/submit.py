@@ -100,7 +100,7 @@ def submit(
             "/v1/jobs", body, {"Idempotency-Key": secrets.token_hex(16)}
         )
         # Beside a log that is followed, or a last line of JSON, the id is for a person
-        # who watches.
+        # at the terminal.
         typer.echo(
             json.dumps(answer) if as_json else answer["id"],
             err=follow or (wait and as_json),

@@ -108,7 +108,7 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """What people's questions are answered from."""
+    """Figures of the running scheduler, from which the HTTP API answers."""
 
     change_log: ChangeLog
     tally: Tally
@@ -243,9 +243,7 @@ def _open_books(state_dir: StateDir, executor: LiveExecutor) -> Books:
 def _recover(
     settings: LiveSettings, loop: LiveLoop, executor: LiveExecutor, books: Books
 ) -> None:
-    """Bring the state of the last run back, and end replicas that it knows nothing
-    of.
-    """
+    """Restore the state of the last run, and end replicas that it does not know."""
     books.writer.number = loop.num_events
     spare_readers()
     loop.recover(settings.config, executor.announce)

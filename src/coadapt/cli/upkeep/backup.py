@@ -1,5 +1,5 @@
 """`coadapt backup` and `coadapt restore`: a copy of the journal and of the studies, and
-the way back to them.
+their restoration.
 """
 
 import json

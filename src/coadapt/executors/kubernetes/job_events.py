@@ -6,9 +6,8 @@ tells the story.
 #
 # A change of a job is reported once, over restarts of the scheduler, too: the object's
 # status says up to which event of the journal everything was reported, and an event's
-# name follows from what it tells, so that one which was posted just before a crash is
-# found to be there. What a job's user waits for is told at its end, so its end is told
-# whatever went before.
+# name follows from its content, so an event that was posted just before a crash is
+# found. Users wait for the end of a job, so its end is always reported.
 #
 # A sentence that says the same again is counted up on the event that has it, as
 # Kubernetes' own recorder does. A job that changes all the time gets BURST events at

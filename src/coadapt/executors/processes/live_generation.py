@@ -48,7 +48,7 @@ class LiveGeneration:
     to join failed by itself.
     remains: what a dead launcher left, while that is ended; taken_over: how often one
     took another's place. since: when it was first seen to have started, by the clock of
-    the observer; None before. stop_asked_at: when this scheduler told it to stop, s
+    the observer; None before. stop_asked_at: when this scheduler asked it to stop, s
     since 1970. told_setup: whether it was told that `setup` runs; told_plain: whether
     it was reported that the script is a plain one.
     """

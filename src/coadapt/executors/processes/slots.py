@@ -2,7 +2,7 @@
 GPU stands for.
 """
 
-# A plan names a shared GPU by a label, which says no more than which jobs share it
+# A plan names a shared GPU by a label, which says only which jobs share it
 # (model/devices.py). Here it is tied to a slot: to the first free one when the first
 # job comes with it, and for as long as any job holds it. The tie is kept nowhere but in
 # the orders of the jobs that run: a new executor knows it again once it has adopted

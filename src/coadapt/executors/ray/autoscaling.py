@@ -6,10 +6,10 @@ tells Ray of it.
 # for the request, and ends nodes that stand idle and are not needed for it. A request
 # stays until any other request replaces it: it is one of the cluster, not of a job. So
 # while jobs wait it is all slots that there are, and those that they lack; that sum
-# stays what it is while nodes come one by one. Once nobody waits it is empty: what is
-# in use is not idle, and what is idle may go. But Ray learns of what is in use some
-# seconds late, and ended nodes under jobs that had just started there, as idle ones
-# that nobody asked for any more. So what there is stays asked for until that is known.
+# stays what it is while nodes come one by one. Once no job waits it is empty: nodes in
+# use are not idle, and idle ones may go. But Ray learns of what is in use some seconds
+# late, and ended nodes under jobs that had just started there, as idle ones without a
+# request. So all present slots stay requested until Ray knows what is in use.
 
 import logging
 import math

@@ -40,7 +40,7 @@ def _gets(held: int, count: int, stays: bool, was: str = "", now: str = "") -> s
 
 def waits(job: JobView, count: int, capacity: Capacity, ahead: str = "") -> str:
     """Return what the policy adds to why `job` gets none of `count` replicas, "" for
-    nothing. What GPUs, quotas and types have to do with it, the core tells.
+    nothing. The core adds what GPUs, quotas and types have to do with it.
 
     ahead: a clause on the jobs before it, for a job that waits for free GPUs.
     """

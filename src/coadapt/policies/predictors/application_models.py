@@ -173,7 +173,7 @@ class _Report(NamedTuple):
 
 class _LentTimes(NamedTuple):
     """Step times of an application on a GPU type, and the step-time model that they are
-    told over. ratio: of a job's own step times to them.
+    relative to. ratio: of a job's own step times to them.
     """
 
     times: StepTimes

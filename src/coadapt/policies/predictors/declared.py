@@ -2,8 +2,8 @@
 
 # A forecast needs a length and a speed. A job's reports tell both, once its steps were
 # timed and its end is known; a loop that knows no end of its own never tells the
-# length. Its user's word stands in, and a speed goes with it, the first of these that
-# there is:
+# length. The declared length is used then, with a speed, the first of these that there
+# is:
 #
 #   1. the step-time model that the job reported, on as many replicas as it can use;
 #   2. the step time that it reported last, on what it holds, and in proportion on other
@@ -13,10 +13,10 @@
 #
 # Under 2 and 3 the forecast ends at the count that it holds or requested: no policy
 # gives more by a speed that nobody measured. `epochs` say nothing before reports do,
-# and who reports how many samples an epoch has tells the end, too.
+# and a job that reports the samples of an epoch reports its end, too.
 #
 # The word may be wrong. A job that has trained on more than HONEST_TIMES of it is one
-# of unknown length again, so nobody goes first for ever by declaring little.
+# of unknown length again, so no job goes first for ever by declaring little.
 
 from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.forecast import packed_step_times

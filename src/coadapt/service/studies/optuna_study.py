@@ -5,10 +5,10 @@
 # A study and its trials are in Optuna's own storage, and nowhere else. Samplers keep
 # nothing there but what they write themselves, so each trial gets a new one, whose seed
 # is made of the study's seed and the trial's number. A trial is then sampled the same
-# in every process: TPE, for instance, depends on the trials that have ended, and on this
-# seed. Two samplers have a plan of the whole space (the grid and
-# the quasi-random sequence), which must be the same for all trials: those have the
-# study's seed.
+# in every process: TPE, for instance, depends on the trials that have ended, and on
+# this seed. Two samplers have a plan of the whole space (the grid and the quasi-random
+# sequence). It must be the same for all trials, so these samplers have the study's
+# seed.
 
 import inspect
 from collections.abc import Callable, Mapping

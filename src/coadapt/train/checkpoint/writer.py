@@ -122,7 +122,7 @@ class BackgroundWriter:
     def _run(self, job: Callable[[], object], speaks: bool) -> None:
         try:
             job()
-        except Exception as error:  # noqa: BLE001  # a store may raise anything; `wait` raises it again
+        except Exception as error:  # noqa: BLE001  # `wait` raises it again
             self._error = error
             if speaks:
                 logger.warning(

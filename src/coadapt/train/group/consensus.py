@@ -8,13 +8,12 @@ next step computes.
 # rank 0 decides (save, another batch, a rescale) is done by all between the same two
 # steps, one consensus late, and training never waits for a round trip.
 #
-# Why a sum. A flag counts if any replica was told: one that any replica set is above 0.
-# Norms of gradients add up anyhow. And a sum shows disagreement without another
-# message: if n times my own value is the sum for every one of n replicas, then all
-# values are equal; where they are not, at least one replica finds n times its own to
-# differ, and ends the run with a sentence. So steps are compared (somebody left the
-# loop), and backwards that were left out, as bits, each step a power of two: gradients
-# of different steps would mix.
+# Why a sum. A flag that any replica set sums to more than 0. Norms of gradients add up.
+# And a sum shows disagreement without another message: if n times my own value is the
+# sum for every one of n replicas, then all values are equal; where they are not, at
+# least one replica finds n times its own to differ, and ends the run with a sentence.
+# So steps are compared (somebody left the loop), and backwards that were left out, as
+# bits, each step a power of two: gradients of different steps would mix.
 #
 # Why not in every step. One exchange costs 0.3 to 0.6 ms. Steps of less than 0.4 s
 # share one among up to eight; rank 0 sets the stride, from the sum on alike for all.

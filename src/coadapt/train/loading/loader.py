@@ -408,7 +408,7 @@ class ElasticLoader:
         session.end_stream()
 
     def _use_up(self, fetched: Fetched) -> None:
-        """The samples of the step that ends with this pass are used."""
+        """Count the samples of the step that ends with this pass as used."""
         self._session.progress.index += fetched.current.step_samples
         self._session.data.stream = fetched.after
 

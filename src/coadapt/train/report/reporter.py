@@ -76,8 +76,8 @@ class Reporter:
         generation: int,
         last_report_s: float = LAST_REPORT_S,
     ) -> None:
-        """`channel` None: nobody to report to; it only advises. last_report_s: how long
-        `close` waits for a scheduler that is away.
+        """`channel` None: reports go nowhere; it only chooses batches. last_report_s:
+        how long `close` waits for a scheduler that is away.
         """
         self._last_report_s = last_report_s
         self._waits_until: float | None = None

@@ -61,8 +61,8 @@ class StateDirFiles:
         return True
 
     def remove_checkpoints(self, job: JobId, url: str) -> None:
-        """Remove the checkpoints of a job that has ended, and of which nobody wants
-        them: below the URL of an object store, or in the job's directory where it is
+        """Remove the checkpoints of a job that has ended and whose checkpoints are not
+        needed: below the URL of an object store, or in the job's directory where it is
         empty. What cannot be removed stays, and the log says so.
         """
         try:
