@@ -195,7 +195,7 @@ class StepLoop:
         self.branches.undo(position=False)
         agreed = self._consensus.collect(left=left)
         self._apply(None if agreed is None else replace(agreed, rescale=0.0))
-        self._post([], save=save, last=last)
+        self._post([], save=save, last=last, left=left)
         self._apply(self._consensus.collect(left=left))
 
     def end_epoch(self) -> None:
@@ -280,6 +280,7 @@ class StepLoop:
         *,
         save: bool,
         last: bool = False,
+        left: bool = False,
         batch: BatchConfig | None = None,
     ) -> None:
         session = self._session
@@ -304,6 +305,7 @@ class StepLoop:
         flags = StepFlags(
             stop=float(stop),
             over=float(session.epoch_over),
+            left=float(left),
             step=float(session.progress.step),
             skipped=float(skipped),
             backwards=float(session.weights.take_exchanged()),

@@ -107,8 +107,8 @@ def test_a_replica_that_leaves_out_all_further_backwards_is_ended(
 def test_a_loop_that_one_replica_leaves_is_told(tmp_path: Path) -> None:
     text = outputs(Plan(leaves=frozenset({(1, 20)})), tmp_path)
     assert (
-        "not all of 2 replicas are at the same one: all must leave the loop over the "
-        "loader" in text
+        "1 of 2 replicas left the loop over the loader before the epoch's end: all must "
+        "leave it together" in text
     )
     assert "all steps done" not in text
 

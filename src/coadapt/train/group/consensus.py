@@ -116,7 +116,7 @@ class StepFlags:
     """The flags of one replica; after the all-reduce, their sums, so a flag counts the
     replicas that set it.
 
-    Only rank 0 sets `save`, `rescale` (a generation; 0: none), `stride` (steps between
+    left: the loop over the loader ended before the epoch did. Only rank 0 sets `save`, `rescale` (a generation; 0: none), `stride` (steps between
     the next consensus and the one after it) and `batch` (None: no change). over: no
     step of the epoch is left. step: how many were done. skipped: which of those since
     the last consensus had no backward, a power of two for each; backwards: how many
@@ -131,6 +131,7 @@ class StepFlags:
     stop: float = 0.0
     save: float = 0.0
     over: float = 0.0
+    left: float = 0.0
     step: float = 0.0
     skipped: float = 0.0
     backwards: float = 0.0
@@ -344,6 +345,11 @@ def _check_alike(own: StepFlags, agreed: StepFlags, size: int) -> None:
             f"after {own.step:.0f} steps here, not all of {size} replicas are at the "
             f"same one: all must "
             "leave the loop over the loader together"
+        )
+    if agreed.left != own.left * size:
+        raise RuntimeError(
+            f"after {own.step:.0f} steps, {agreed.left:.0f} of {size} replicas left the "
+            "loop over the loader before the epoch's end: all must leave it together"
         )
     if agreed.skipped != own.skipped * size:
         raise RuntimeError(
