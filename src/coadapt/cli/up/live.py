@@ -54,6 +54,7 @@ from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.plan_watch import PlanWatch
 from coadapt.service.server import http_server
 from coadapt.service.studies.driver import Studies
 from coadapt.service.studies.figures import TrialFigures
@@ -115,11 +116,18 @@ class Views:
     decisions: DecisionLog
     latencies: Latencies
     trial_figures: TrialFigures
+    plans: PlanWatch
 
     @property
     def observers(self) -> tuple[Observer, ...]:
         """Return those that watch the loop's events."""
-        return (self.change_log, self.tally, self.decisions, self.trial_figures)
+        return (
+            self.change_log,
+            self.tally,
+            self.decisions,
+            self.trial_figures,
+            self.plans,
+        )
 
 
 def serve(settings: LiveSettings) -> None:
@@ -179,6 +187,7 @@ def _live(
         waited=views.latencies.lag,
     )
     loop.watch_trouble(books.retry.trouble)
+    loop.watch_plans(views.plans)
     demand.loop = loop
     _recover(settings, loop, executor, books)
     housekeeping = Housekeeping(
@@ -195,6 +204,7 @@ def _live(
         "solver": solver.run,
         "disk": reserve.run,
         "housekeeping": housekeeping.run,
+        "plans": views.plans.run,
         "studies": studies.run,
         "http": partial(server.run, sockets=sockets),
     }
@@ -208,6 +218,7 @@ def _live(
             solver,
             reserve,
             housekeeping,
+            views.plans,
         )
     ]
 
@@ -256,7 +267,9 @@ def _open_views(state_dir: StateDir, books: Books) -> Views:
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
     latencies.watch_trouble(books.retry.seconds)
-    return Views(ChangeLog(), tally, DecisionLog(), latencies, TrialFigures())
+    return Views(
+        ChangeLog(), tally, DecisionLog(), latencies, TrialFigures(), PlanWatch()
+    )
 
 
 def _service(
@@ -282,6 +295,7 @@ def _service(
         engine_trouble=lambda: executor.trouble,
         nodes=executor,
         decisions=views.decisions,
+        plans=views.plans,
         studies=Studies(
             loop,
             books.index,
@@ -381,6 +395,7 @@ def _come_up(settings: LiveSettings, url: str, loop: LiveLoop, views: Views) -> 
     _print_banner(settings, url, loop)
     views.change_log.speak()
     loop.read(views.tally.begin)
+    loop.read(views.plans.begin)
 
 
 def _url(server_socket: socket.socket) -> str:
