@@ -130,7 +130,8 @@ class PlanWatch:
             self._due_since_s = self._awake_s
 
     def _follow(self, state: SchedulerState) -> None:
-        self._round_s = state.config.round_s
+        if state.config is not None:
+            self._round_s = state.config.round_s
         self._plan_error = state.plan_error
         if not state.active:
             self._due_since_s = None
