@@ -18,7 +18,7 @@ from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import Event, PlanFailed, PlanReady, TimerFired
 from coadapt.core.state import SchedulerState
 from coadapt.model import ClusterView, Plan
-from coadapt.service.plan_watch import TICK_S, PlanWatch
+from coadapt.service.plan_watch import LOOK_S, PlanWatch
 from tests.cli.live_cluster import LiveCluster, run_cli, until
 from tests.service.in_process import InProcess
 
@@ -40,7 +40,7 @@ class Rig:
         """Let time pass in which the process runs."""
         until_s = self.now + seconds
         while self.now < until_s:
-            self.now = min(self.now + TICK_S, until_s)
+            self.now = min(self.now + LOOK_S, until_s)
             with self.watch._lock:
                 self.watch._look()
 

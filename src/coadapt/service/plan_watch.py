@@ -11,7 +11,7 @@
 #
 # Time counts only while a plan is due. Without active jobs there are no rounds, and
 # the time before the first job came is no delay. It counts only while this process
-# runs: the time is a sum of ticks of a thread, and a tick counts for at most two. After
+# runs: the time is the sum of the times between a thread's looks, and each counts for at most 2 LOOK_S. After
 # a SIGSTOP of an hour nothing is late, because nobody could have planned.
 #
 # A plan that fails or is refused is no plan: a policy that raises in each round is
@@ -28,7 +28,7 @@ from coadapt.core.state import SchedulerState
 from coadapt.runtime.process_solver import SOLVE_TIMEOUT_S, START_TIMEOUT_S
 
 ROUNDS_MISSED = 3
-TICK_S = 0.5
+LOOK_S = 0.5
 DECISIONS_KEPT = 20
 MINUTE_S = 60.0
 # From here on a duration is told in minutes.
@@ -80,7 +80,7 @@ class PlanWatch:
 
     def run(self) -> None:
         """Count the time in which this process runs, until `close`."""
-        while not self._closed.wait(TICK_S):
+        while not self._closed.wait(LOOK_S):
             with self._lock:
                 self._look()
 
@@ -119,7 +119,7 @@ class PlanWatch:
 
     def _look(self) -> None:
         now = self._clock()
-        self._awake_s += min(now - self._looked_at, 2.0 * TICK_S)
+        self._awake_s += min(now - self._looked_at, 2.0 * LOOK_S)
         self._looked_at = now
 
     def _note_plan(self, number: int) -> None:

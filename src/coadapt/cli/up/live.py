@@ -186,9 +186,8 @@ def _live(
         restored=books.writer.restored,
         waited=views.latencies.lag,
     )
-    loop.watch_trouble(books.retry.trouble)
-    loop.watch_plans(views.plans)
     demand.loop = loop
+    _watch(loop, books, views)
     _recover(settings, loop, executor, books)
     housekeeping = Housekeeping(
         partial(books.retention.steps, settings.keep), clock.now
@@ -227,8 +226,21 @@ def _live(
         call_all(ends)
 
     broken = run_parts(parts, close)
+    return _close(books, store, reserve) or broken
+
+
+def _watch(loop: LiveLoop, books: Books, views: Views) -> None:
+    """Let the loop's notices name a journal that is away, and plans that do not
+    come.
+    """
+    loop.watch_trouble(books.retry.trouble)
+    loop.watch_plans(views.plans)
+
+
+def _close(books: Books, store: BackgroundSnapshots, reserve: DiskReserve) -> bool:
+    """Close what is on disk; see `close_files`."""
     closes = [books.index.close, store.close, books.journal.close, reserve.release]
-    return close_files(closes) or broken
+    return close_files(closes)
 
 
 def _open_books(state_dir: StateDir, executor: LiveExecutor) -> Books:
