@@ -11,8 +11,8 @@
 #
 # Time counts only while a plan is due. Without active jobs there are no rounds, and
 # the time before the first job came is no delay. It counts only while this process
-# runs: the time is the sum of the times between a thread's looks, and each counts for at most 2 LOOK_S. After
-# a SIGSTOP of an hour nothing is late, because nobody could have planned.
+# runs: a thread adds up the times between its looks, each at most 2 LOOK_S. After a
+# SIGSTOP of an hour nothing is late, because nobody could have planned.
 #
 # A plan that fails or is refused is no plan: a policy that raises in each round is
 # noticed as well as one that hangs.
