@@ -315,15 +315,15 @@ async def submit(
     if _service(request).shares_disk:
         await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
-        present, tenant = await _read(
+        present, known_tenants = await _read(
             request,
             lambda state: (
                 list(state.nodes.values()),
-                state.tenants.get(spec.tenant),
+                dict(state.tenants),
             ),
         )
         check_possible(spec, [*present, *_service(request).to_come()])
-        check_quota(spec, tenant)
+        check_quota(spec, known_tenants)
         await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))
     elif known[0] != spec:
         raise HTTPException(

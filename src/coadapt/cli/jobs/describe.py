@@ -101,6 +101,7 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
                 f"ago"
             ),
         ),
+        *_deadline(job, cast("float | None", spec.get("deadline_at"))),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
         ("Rescales", _rescales(job)),
         *_pause(cast("dict[str, float]", job["pause"])),
@@ -110,6 +111,28 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ),
         *_metrics(job),
     ]
+
+
+def _deadline(job: JsonObject, due_at: float | None) -> list[tuple[str, str]]:
+    """Return by when the job should have ended, and how long that is from now or from
+    its end.
+    """
+    from coadapt.cli.jobs.job_states import ENDED
+    from coadapt.cli.jobs.job_table import duration
+
+    if due_at is None:
+        return []
+    until = cast(float, job["submitted_at"]) + cast(float, job["age_s"])
+    left_s = due_at - until
+    if job["state"] == "succeeded":
+        when = "kept" if left_s >= 0.0 else f"missed by {duration(-left_s)}"
+    elif job["state"] in ENDED:
+        when = ""
+    elif left_s >= 0.0:
+        when = f"in {duration(left_s)}"
+    else:
+        when = f"passed {duration(-left_s)} ago"
+    return [("Deadline", ", ".join(filter(None, (_instant(due_at), when))))]
 
 
 def _rescales(job: JsonObject) -> str:

@@ -158,16 +158,13 @@ class Studies:
         study = OptunaStudy(file, None)
         params = study.asked(study.ask()).params
         spec = job_spec(file.trial(0, params), self._loop.now())
-        nodes, tenant = self._loop.read(
-            lambda state: (
-                list(state.nodes.values()),
-                state.tenants.get(spec.tenant),
-            )
+        nodes, tenants = self._loop.read(
+            lambda state: (list(state.nodes.values()), dict(state.tenants))
         )
         assert spec.launch is not None
         check_disk(spec.launch)
         check_possible(spec, nodes)
-        check_quota(spec, tenant)
+        check_quota(spec, tenants)
 
     def _drive(self, study: Study) -> set[JobId]:
         """Bring one study a step further; return the jobs of the trials that run."""
