@@ -102,6 +102,7 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
             ),
         ),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
+        *_cost(job),
         ("Rescales", _rescales(job)),
         *_pause(cast("dict[str, float]", job["pause"])),
         (
@@ -110,6 +111,20 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ),
         *_metrics(job),
     ]
+
+
+def _cost(job: JsonObject) -> list[tuple[str, str]]:
+    """Return what the job has cost, and will have cost; nothing without prices."""
+    currency = job.get("currency")
+    if currency is None:
+        return []
+    text = f"{cast(float, job.get('cost', 0.0)):.2f} {currency}"
+    if job["ended_at"] is None:
+        text += " so far"
+    foreseen = cast("float | None", job.get("cost_foreseen"))
+    if foreseen is not None:
+        text += f", about {foreseen:.2f} {currency} at its end"
+    return [("Cost", text)]
 
 
 def _rescales(job: JsonObject) -> str:
