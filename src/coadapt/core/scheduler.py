@@ -204,10 +204,7 @@ class Scheduler:
             case PlanReady():
                 return self._plan_ready(event)
             case PlanFailed():
-                if event.round == self.state.round and self.state.solve_at is not None:
-                    self.state.solve_at = None
-                    self.state.plan_error = event.error
-                return []
+                return self._plan_failed(event)
             case TimerFired():
                 return self._timer_fired()
             case SchedulerRestarted():
@@ -839,6 +836,12 @@ class Scheduler:
         commands = self._converge()
         self._note_blocked()
         return commands
+
+    def _plan_failed(self, event: PlanFailed) -> list[Command]:
+        if event.round == self.state.round and self.state.solve_at is not None:
+            self.state.solve_at = None
+            self.state.plan_error = event.error
+        return []
 
     def _note_blocked(self) -> None:
         """Explain for each job that waits for GPUs of its target which jobs hold

@@ -50,7 +50,6 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     from coadapt.cli.jobs.job_table import (
         batch,
         done,
-        duration,
         gpus,
         named,
         share,
@@ -94,13 +93,7 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ),
         ("Step", f"{step_s * 1000:.1f} ms" if step_s is not None else "–"),
         *_last_report(job),
-        (
-            "Submitted",
-            (
-                f"{_instant(job['submitted_at'])}, {duration(cast(float, job['age_s']))} "
-                f"ago"
-            ),
-        ),
+        ("Submitted", _submitted(job)),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
         *_cost(job),
         ("Rescales", _rescales(job)),
@@ -111,6 +104,13 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ),
         *_metrics(job),
     ]
+
+
+def _submitted(job: JsonObject) -> str:
+    from coadapt.cli.jobs.job_table import duration
+
+    age = duration(cast(float, job["age_s"]))
+    return f"{_instant(job['submitted_at'])}, {age} ago"
 
 
 def _cost(job: JsonObject) -> list[tuple[str, str]]:
