@@ -33,7 +33,7 @@ from coadapt.executors.options import OptionText
 from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import InputError
 from coadapt.model.bounds import printable
-from coadapt.model.errors import StoreError
+from coadapt.model.errors import StoreError, reason_of
 from coadapt.model.prices import Prices
 from coadapt.policies import create_policy, policy_options, require_packages
 from coadapt.runtime.background_snapshots import BackgroundSnapshots
@@ -61,9 +61,7 @@ from coadapt.service.studies.driver import Studies
 from coadapt.service.studies.figures import TrialFigures
 
 DEFAULT_PORT = 8471
-OTHER_PORT = (
-    "--port 0 takes a free one, of which jobs that run hear when they start again"
-)
+OTHER_PORT = "--port 0 takes a free one, which running jobs learn when they restart"
 LISTEN_BACKLOG = 128
 JOBS_NAMED = 5  # in an error's line
 TURN_S = 0.001  # of a thread while others wait; Python's own is 0.005
@@ -519,7 +517,9 @@ def listening(host: str, ports: Sequence[int]) -> Iterator[socket.socket]:
             except OSError as error:
                 if port == ports[-1]:
                     asked = f"{host}:{port}"
-                    allowed = f"an address to listen on ({error}); {OTHER_PORT}"
+                    allowed = (
+                        f"an address to listen on ({reason_of(error)}); {OTHER_PORT}"
+                    )
                     raise InputError("--host, --port", asked, allowed) from None
         server_socket.listen(LISTEN_BACKLOG)
         yield server_socket
