@@ -31,6 +31,7 @@ from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
 
 TOKEN = "open-sesame"
 NODE = Node(id="here", num_gpus=4, gpu_type="cpu")
@@ -89,6 +90,7 @@ class InProcess:
         self.index = JobIndex(folder / "jobs.sqlite")
         self.tally = Tally()
         self.decisions = DecisionLog()
+        self.questions: Questions | None = None
         self.latencies = Latencies(self.tally.registry)
         self.latencies.watch_journal(folder / "journal.sqlite")
         writer = IndexWriter(self.index, self.store.numbered_events, SchedulerConfig())
@@ -144,6 +146,7 @@ class InProcess:
             credentials=self.credentials,
             to_come=partial(tuple, self.to_come),
             decisions=self.decisions,
+            questions=self.questions,
         )
 
     @contextmanager

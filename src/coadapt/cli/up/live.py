@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
 from coadapt.service.server import http_server
 from coadapt.service.studies.driver import Studies
 from coadapt.service.studies.figures import TrialFigures
@@ -186,7 +188,9 @@ def _live(
     )
     service = _service(settings, credentials, loop, executor, books=books, views=views)
     studies = service.studies
+    questions = service.questions
     assert studies is not None
+    assert questions is not None
     server = http_server(service)
     _come_up(settings, url, loop, views)
     parts: dict[str, Callable[[], None]] = {
@@ -199,16 +203,19 @@ def _live(
         "http": partial(server.run, sockets=sockets),
     }
     ends = [
-        part.close
-        for part in (
-            studies,
-            loop,
-            books.retry,
-            executor,
-            solver,
-            reserve,
-            housekeeping,
-        )
+        questions.stop,
+        *(
+            part.close
+            for part in (
+                studies,
+                loop,
+                books.retry,
+                executor,
+                solver,
+                reserve,
+                housekeeping,
+            )
+        ),
     ]
 
     def close() -> None:
@@ -289,7 +296,14 @@ def _service(
             settings.state_dir.studies,
             StateDirFiles(settings.state_dir.path).remove_checkpoints,
         ),
+        questions=Questions(what_if_command(settings.state_dir), time.time),
     )
+
+
+def what_if_command(state_dir: StateDir) -> list[str]:
+    """Return the command that answers a what-if question of the page."""
+    module = "coadapt.cli.forecast.page_question"
+    return [sys.executable, "-m", module, str(state_dir.path)]
 
 
 def close_files(closes: Sequence[Callable[[], None]]) -> bool:
