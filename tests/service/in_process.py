@@ -32,6 +32,7 @@ from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.page.questions import Questions
+from coadapt.service.plan_watch import PlanWatch
 
 TOKEN = "open-sesame"
 NODE = Node(id="here", num_gpus=4, gpu_type="cpu")
@@ -92,6 +93,7 @@ class InProcess:
         self.decisions = DecisionLog()
         self.questions: Questions | None = None
         self.latencies = Latencies(self.tally.registry)
+        self.plans = PlanWatch()
         self.latencies.watch_journal(folder / "journal.sqlite")
         writer = IndexWriter(self.index, self.store.numbered_events, SchedulerConfig())
         token_file = folder / "token"
@@ -112,6 +114,7 @@ class InProcess:
                 writer,
                 self.tally,
                 self.decisions,
+                self.plans,
                 lambda *_: self.handled_on.append(threading.get_ident()),
             ),
         )
@@ -125,6 +128,8 @@ class InProcess:
         self.to_come: tuple[Node, ...] = ()
         self.loop.recover(config, announce)
         self.loop.read(self.tally.begin)
+        self.loop.read(self.plans.begin)
+        self.loop.watch_plans(self.plans)
 
     def read_log(self, job: JobId, rank: int, offset: int) -> LogPart:
         paths = sorted((self.folder / "logs").glob(f"{job}-*-{rank}.log"))
@@ -147,6 +152,7 @@ class InProcess:
             to_come=partial(tuple, self.to_come),
             decisions=self.decisions,
             questions=self.questions,
+            plans=self.plans,
         )
 
     @contextmanager

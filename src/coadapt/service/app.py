@@ -83,6 +83,7 @@ from coadapt.service.page import shell
 from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.page.live import LiveSource
 from coadapt.service.page.questions import Questions
+from coadapt.service.plan_watch import PlanWatch
 from coadapt.service.reports.answer import answer
 from coadapt.service.reports.budget import ReportBudget
 from coadapt.service.reports.groups import ReportGroups
@@ -136,6 +137,7 @@ class Service:
     decisions: DecisionLog = field(default_factory=DecisionLog)
     studies: Studies | None = None
     questions: Questions | None = None
+    plans: PlanWatch = field(default_factory=PlanWatch)
 
 
 class ListQuery(BaseModel):
@@ -241,9 +243,20 @@ def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
     return app
 
 
+@open_router.get("/livez")
+async def livez() -> dict[str, str]:
+    """Say that the API answers, whether or not plans are made."""
+    return {"status": "ok", "version": __version__}
+
+
 @open_router.get("/healthz")
-def healthz() -> dict[str, str]:
-    """Say that the API answers."""
+async def healthz(request: Request) -> dict[str, str]:
+    """Say that the scheduler is healthy; 503 with a sentence if it makes no plans
+    although jobs are active.
+    """
+    late = _service(request).plans.summary()
+    if late:
+        raise HTTPException(503, late)
     return {"status": "ok", "version": __version__}
 
 
@@ -519,6 +532,7 @@ def _metrics(request: Request) -> Response:
         ended=service.index.counts(),
         num_waiting=service.loop.num_waiting() + _reports(request).num_waiting(),
         num_dropped=_reports(request).num_dropped,
+        overdue_s=service.plans.overdue_s(),
     )
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

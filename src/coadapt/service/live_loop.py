@@ -33,6 +33,7 @@ from coadapt.runtime.runtime import Observer, Runtime
 from coadapt.runtime.solver import describe
 from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.fair_lock import FairLock
+from coadapt.service.plan_watch import PlanWatch
 
 # A full queue means that the disk cannot keep up: callers are asked to come back
 # instead of being buffered.
@@ -112,6 +113,7 @@ class LiveLoop:
         event took until it was handled, in seconds since it was handed over.
         """
         self._trouble: Callable[[], str] = str
+        self._plans: PlanWatch | None = None
         self._ended = threading.Event()
         self._queue: queue.Queue[_Waiting] = queue.Queue(QUEUE_MAX)
         self._waited = waited
@@ -228,8 +230,10 @@ class LiveLoop:
     def notices(self) -> list[str]:
         """Return what went wrong inside since the start, the latest last."""
         trouble = self._trouble()
+        late = self._plans.trouble(trouble) if self._plans is not None else ""
+        now = late or trouble
         with self._lock:
-            return [*self._notices, *[trouble] * bool(trouble)]
+            return [*self._notices, *[now] * bool(now)]
 
     def close(self) -> None:
         self._closed.set()
@@ -284,6 +288,10 @@ class LiveLoop:
     def watch_trouble(self, trouble: Callable[[], str]) -> None:
         """From now on `trouble` says why the store cannot write, "" if it can."""
         self._trouble = trouble
+
+    def watch_plans(self, plans: PlanWatch) -> None:
+        """From now on `notices` say so if no plan comes."""
+        self._plans = plans
 
     def trouble(self) -> str:
         """Return why nothing can be written now, "" if all is well."""

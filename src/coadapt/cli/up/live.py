@@ -56,6 +56,7 @@ from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.page.questions import Questions
+from coadapt.service.plan_watch import PlanWatch
 from coadapt.service.server import http_server
 from coadapt.service.studies.driver import Studies
 from coadapt.service.studies.figures import TrialFigures
@@ -117,11 +118,18 @@ class Views:
     decisions: DecisionLog
     latencies: Latencies
     trial_figures: TrialFigures
+    plans: PlanWatch
 
     @property
     def observers(self) -> tuple[Observer, ...]:
         """Return those that watch the loop's events."""
-        return (self.change_log, self.tally, self.decisions, self.trial_figures)
+        return (
+            self.change_log,
+            self.tally,
+            self.decisions,
+            self.trial_figures,
+            self.plans,
+        )
 
 
 def serve(settings: LiveSettings) -> None:
@@ -180,8 +188,8 @@ def _live(
         restored=books.writer.restored,
         waited=views.latencies.lag,
     )
-    loop.watch_trouble(books.retry.trouble)
     demand.loop = loop
+    _watch(loop, books, views)
     _recover(settings, loop, executor, books)
     housekeeping = Housekeeping(
         partial(books.retention.steps, settings.keep), clock.now
@@ -199,23 +207,23 @@ def _live(
         "solver": solver.run,
         "disk": reserve.run,
         "housekeeping": housekeeping.run,
+        "plans": views.plans.run,
         "studies": studies.run,
         "http": partial(server.run, sockets=sockets),
     }
     ends = [
-        questions.stop,
-        *(
-            part.close
-            for part in (
-                studies,
-                loop,
-                books.retry,
-                executor,
-                solver,
-                reserve,
-                housekeeping,
-            )
-        ),
+        part.close
+        for part in (
+            questions,
+            studies,
+            loop,
+            books.retry,
+            executor,
+            solver,
+            reserve,
+            housekeeping,
+            views.plans,
+        )
     ]
 
     def close() -> None:
@@ -223,8 +231,21 @@ def _live(
         call_all(ends)
 
     broken = run_parts(parts, close)
+    return _close(books, store, reserve) or broken
+
+
+def _watch(loop: LiveLoop, books: Books, views: Views) -> None:
+    """Let the loop's notices name a journal that is away, and plans that do not
+    come.
+    """
+    loop.watch_trouble(books.retry.trouble)
+    loop.watch_plans(views.plans)
+
+
+def _close(books: Books, store: BackgroundSnapshots, reserve: DiskReserve) -> bool:
+    """Close what is on disk; see `close_files`."""
     closes = [books.index.close, store.close, books.journal.close, reserve.release]
-    return close_files(closes) or broken
+    return close_files(closes)
 
 
 def _open_books(state_dir: StateDir, executor: LiveExecutor) -> Books:
@@ -263,7 +284,9 @@ def _open_views(state_dir: StateDir, books: Books) -> Views:
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
     latencies.watch_trouble(books.retry.seconds)
-    return Views(ChangeLog(), tally, DecisionLog(), latencies, TrialFigures())
+    return Views(
+        ChangeLog(), tally, DecisionLog(), latencies, TrialFigures(), PlanWatch()
+    )
 
 
 def _service(
@@ -289,6 +312,7 @@ def _service(
         engine_trouble=lambda: executor.trouble,
         nodes=executor,
         decisions=views.decisions,
+        plans=views.plans,
         studies=Studies(
             loop,
             books.index,
@@ -395,6 +419,7 @@ def _come_up(settings: LiveSettings, url: str, loop: LiveLoop, views: Views) -> 
     _print_banner(settings, url, loop)
     views.change_log.speak()
     loop.read(views.tally.begin)
+    loop.read(views.plans.begin)
 
 
 def _url(server_socket: socket.socket) -> str:

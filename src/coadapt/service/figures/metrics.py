@@ -49,11 +49,13 @@ def metrics_text(
     ended: Mapping[str, int],
     num_waiting: int,
     num_dropped: int = 0,
+    overdue_s: float = 0.0,
 ) -> bytes:
     """Return the figures at `at` (s) in Prometheus' text format.
 
     ended: jobs that ended, by state. num_waiting: events that wait to be written.
-    num_dropped: reports beyond their jobs' budget.
+    num_dropped: reports beyond their jobs' budget. overdue_s: how much later than
+    allowed the next plan is.
     """
 
     def look(state: SchedulerState) -> _Look:
@@ -98,6 +100,11 @@ def metrics_text(
             "coadapt_reports_dropped",
             "Training reports that were dropped because a job sent too many",
             value=num_dropped,
+        ),
+        _gauge(
+            "coadapt_plan_overdue_seconds",
+            "How much later than allowed the next plan is, s; 0 if it is not late",
+            overdue_s,
         ),
     ]
     if tally.plan_at is not None:

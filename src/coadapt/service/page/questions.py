@@ -126,6 +126,10 @@ class Questions:
             if self._process is not None:
                 _kill(self._process)
 
+    def close(self) -> None:
+        """End the computation: the scheduler stops."""
+        self.stop()
+
     def _answer(self, process: "subprocess.Popen[bytes]", asked: Asked) -> None:
         begun = time.monotonic()
         error = ""
