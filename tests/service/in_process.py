@@ -17,6 +17,7 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.executors.processes.cluster import node_events
 from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import JobId, Node, NodeId
+from coadapt.model.prices import Prices
 from coadapt.policies import create_policy
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import JobIndex
@@ -83,6 +84,7 @@ class InProcess:
         node: Node = NODE,
         config: SchedulerConfig = CONFIG,
         policy: str = "fifo",
+        prices: Prices | None = None,
     ) -> None:
         self.folder = folder
         self.store = store or Journal.at_path(folder / "journal.sqlite")
@@ -126,7 +128,7 @@ class InProcess:
                 post(event)
 
         self.to_come: tuple[Node, ...] = ()
-        self.loop.recover(config, announce)
+        self.loop.recover(config, announce, prices)
         self.loop.read(self.tally.begin)
         self.loop.read(self.plans.begin)
         self.loop.watch_plans(self.plans)

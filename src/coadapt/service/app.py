@@ -594,8 +594,12 @@ def _description(service: Service, job: JobRecord | EndedJob) -> dict[str, Json]
     until = job.ended_at if job.ended_at is not None else at
     decisions = latest_decisions(service.index, job.id, DECISIONS_SHOWN)
     spans = latest_spans(service.index, job.id, until, DECISIONS_SHOWN)
+    plan_error, prices = service.loop.read(
+        lambda state: (state.plan_error, state.prices)
+    )
     return {
-        **picture(job, at, service.loop.read(lambda state: state.plan_error)),
+        **picture(job, at, plan_error),
+        "currency": None if prices is None else prices.currency,
         "spec": job.spec if isinstance(job, EndedJob) else to_json(job.spec),
         "decisions": [{"at": when, "text": text} for when, text in decisions],
         "spans": [to_json(span) for span in spans],

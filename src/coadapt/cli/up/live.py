@@ -35,6 +35,7 @@ from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import InputError
 from coadapt.model.bounds import printable
 from coadapt.model.errors import StoreError
+from coadapt.model.prices import Prices
 from coadapt.policies import create_policy, policy_options, require_packages
 from coadapt.runtime.background_snapshots import BackgroundSnapshots
 from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
@@ -90,6 +91,7 @@ class LiveSettings:
     executor_options: Mapping[str, OptionText]
     policy: str
     config: SchedulerConfig
+    prices: Prices | None
     stop_grace_s: float
     host: str
     port: int | None
@@ -274,7 +276,7 @@ def _recover(
     """Restore the state of the last run, and end replicas that it does not know."""
     books.writer.number = loop.num_events
     spare_readers()
-    loop.recover(settings.config, executor.announce)
+    loop.recover(settings.config, executor.announce, settings.prices)
     spare_readers()
     _stop_strangers(executor, loop)
 
