@@ -148,7 +148,9 @@ class Questions:
         with self._lock:
             self._process = None
             if self._stopped:
-                state, answer, error = QuestionState.STOPPED, {}, ""
+                state = QuestionState.STOPPED
+                answer = {}
+                error = ""
             else:
                 state = QuestionState.FAILED if error else QuestionState.DONE
             self._latest = Asked(
