@@ -11,7 +11,7 @@ DEMO_READY := $(VENV)/.ready-demo
 TEST_PROCESSES ?= 2
 # Tests of `make quick` often wait.
 QUICK_PROCESSES ?= 3
-ENGINES ?= ray,slurm,kubernetes
+ENGINES ?= ray,slurm,kubernetes,helm
 PYTEST_ARGS ?=
 DURATIONS := --durations=20 --durations-min=3
 DEMO_ARGS ?=
@@ -43,6 +43,7 @@ check: $(READY) ## ruff, mypy (strict), import-linter
 engines-test: $(READY) ## install what the engines' tests need (as root; a build of two minutes, once), and run them
 	$(if $(findstring slurm,$(ENGINES)),tools/slurm.sh)
 	$(if $(findstring kubernetes,$(ENGINES)),tools/kube_apiserver.sh)
+	$(if $(findstring helm,$(ENGINES)),PYTHON=$(BIN)/python tools/helm.sh)
 	COADAPT_ENGINES=$(ENGINES) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m engine \
 		$(DURATIONS) tests/demo tests/executors tests/cli/test_sbatch.py $(PYTEST_ARGS)
 

@@ -48,6 +48,15 @@ def test_the_version_is_set_and_never_goes_back() -> None:
         release.with_version(init, "0.3")
 
 
+def test_the_chart_gets_the_version_in_both_places() -> None:
+    chart = 'name: coadapt\nversion: 0.2.0\nappVersion: "0.2.0"\n'
+    assert release.chart_with_version(chart, "0.3.0") == (
+        'name: coadapt\nversion: 0.3.0\nappVersion: "0.3.0"\n'
+    )
+    with pytest.raises(release.ReleaseError, match="0 lines appVersion; allowed: 1"):
+        release.chart_with_version("version: 0.2.0\n", "0.3.0")
+
+
 def test_faults_of_archives_are_named() -> None:
     info = "coadapt-0.2.0.dist-info"
     good = [f"coadapt/{name}" for name in release.NEEDED]
@@ -71,6 +80,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = ["pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"]
     for name in names:
         shutil.copy(release.ROOT / name, tree)
+    (tree / release.CHART).parent.mkdir(parents=True)
+    shutil.copy(release.ROOT / release.CHART, tree / release.CHART)
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(release.ROOT / "src", tree / "src", ignore=ignored)
     for command in (
@@ -109,6 +120,7 @@ def test_a_release_is_built_checked_committed_and_tagged(
     )
     assert log.stdout.startswith("Release 9.9.9")
     assert "tag: v9.9.9" in log.stdout
+    assert "version: 9.9.9\n" in (clone / release.CHART).read_text()
     with zipfile.ZipFile(wheel) as archive:
         name = "coadapt-9.9.9.dist-info/METADATA"
         metadata = message_from_string(archive.read(name).decode())

@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CHANGELOG = "CHANGELOG.md"
 INIT = "src/coadapt/__init__.py"
+CHART = "deploy/helm/coadapt/Chart.yaml"
 VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 UNRELEASED = "## [Unreleased]\n"
 
@@ -67,6 +68,21 @@ def with_version(init: str, version: str) -> str:
             f"version: got {version}; allowed: {found.group(1)} or later"
         )
     return init.replace(found.group(0), f'__version__ = "{version}"')
+
+
+def chart_with_version(chart: str, version: str) -> str:
+    """Return the Chart.yaml of the Helm chart with `version` in both of its places.
+
+    Raises ReleaseError where it has not one line of each.
+    """
+    for key, line in (
+        ("version", f"version: {version}"),
+        ("appVersion", f'appVersion: "{version}"'),
+    ):
+        chart, places = re.subn(rf"^{key}: .*$", line, chart, flags=re.M)
+        if places != 1:
+            raise ReleaseError(f"{CHART} has {places} lines {key}; allowed: 1")
+    return chart
 
 
 def wheel_faults(names: Iterable[str], version: str) -> list[str]:
@@ -135,12 +151,15 @@ def release(tree: Path, version: str, day: dt.date) -> list[Path]:
         raise ReleaseError(f"the tag {tag} exists already")
     changelog = tree / CHANGELOG
     init = tree / INIT
+    chart = tree / CHART
     new_changelog = released(changelog.read_text(), version, day)
     new_init = with_version(init.read_text(), version)
+    new_chart = chart_with_version(chart.read_text(), version)
     changelog.write_text(new_changelog)
     init.write_text(new_init)
+    chart.write_text(new_chart)
     archives = build(tree, version)
-    _run(tree, "git", "add", CHANGELOG, INIT)
+    _run(tree, "git", "add", CHANGELOG, INIT, CHART)
     _run(tree, "git", "commit", "--quiet", "--message", f"Release {version}")
     _run(tree, "git", "tag", "--annotate", tag, "--message", f"Coadapt {version}")
     return archives
@@ -162,9 +181,9 @@ def main() -> int:
             archives = release(ROOT, arguments.version, today)
             _tell(archives)
             print(f"next: git push && git push origin v{arguments.version}; then")
-            print(
-                "upload dist/ with twine and build the image (deploy/kubernetes/Dockerfile)"
-            )
+            print("upload dist/ with twine,")
+            print("build and push the image (deploy/kubernetes/Dockerfile),")
+            print("and publish the chart: helm package deploy/helm/coadapt")
             return 0
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "coadapt"

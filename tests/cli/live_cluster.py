@@ -100,11 +100,16 @@ class LiveCluster:
     """
 
     def __init__(
-        self, folder: Path, policy: str = "fifo", engine: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        policy: str = "fifo",
+        engine: tuple[str, ...] = (),
+        command: tuple[str, ...] = COMMAND,
     ) -> None:
         """`engine`: options of `coadapt up` that name another executor than the local
-        one.
+        one. `command`: what starts `coadapt`.
         """
+        self.command = command
         self.folder = folder
         self.state = folder / "state"
         self.policy = policy
@@ -150,7 +155,7 @@ class LiveCluster:
         ]
         with (self.folder / "up.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*COMMAND, *arguments], stdout=log, stderr=log
+                [*self.command, *arguments], stdout=log, stderr=log
             )
         until(
             self._answers,

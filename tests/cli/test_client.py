@@ -15,6 +15,7 @@ from coadapt.client import (
     UnreachableError,
 )
 from tests.cli.live_cluster import LiveCluster
+from tests.test_docs import snippets
 
 pytestmark = pytest.mark.processes
 
@@ -72,6 +73,27 @@ def test_a_job_from_its_submission_to_its_end(
     texts = [event.text for event in client.events(first)]
     assert any("submitted" in text for text in texts)
     assert first in [each.id for each in client.jobs(name="reports")]
+
+
+def test_the_example_of_the_docs_runs(
+    cluster: LiveCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [(place, text)] = [
+        each for each in snippets("python") if "from coadapt import Client" in each[1]
+    ]
+    (tmp_path / "reports.py").write_text(REPORTS)
+    (tmp_path / "train.yaml").write_text(
+        f"name: example\nrun: {sys.executable} reports.py\nbatch: {{initial: 8}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COADAPT_STATE", str(cluster.state))
+    exec(compile(text, place, "exec"), {"__name__": "snippet"})
+    *figures, end = capsys.readouterr().out.splitlines()
+    assert figures[-1] == "20.0 {'loss': 0.25}"
+    assert end.startswith("succeeded ")
 
 
 def test_a_key_makes_one_job_of_two_submissions(cluster: LiveCluster) -> None:

@@ -17,6 +17,7 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.executors.processes.cluster import node_events
 from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import JobId, Node, NodeId
+from coadapt.model.prices import Prices
 from coadapt.policies import create_policy
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import JobIndex
@@ -31,6 +32,8 @@ from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
+from coadapt.service.plan_watch import PlanWatch
 
 TOKEN = "open-sesame"
 NODE = Node(id="here", num_gpus=4, gpu_type="cpu")
@@ -81,6 +84,7 @@ class InProcess:
         node: Node = NODE,
         config: SchedulerConfig = CONFIG,
         policy: str = "fifo",
+        prices: Prices | None = None,
     ) -> None:
         self.folder = folder
         self.store = store or Journal.at_path(folder / "journal.sqlite")
@@ -89,7 +93,9 @@ class InProcess:
         self.index = JobIndex(folder / "jobs.sqlite")
         self.tally = Tally()
         self.decisions = DecisionLog()
+        self.questions: Questions | None = None
         self.latencies = Latencies(self.tally.registry)
+        self.plans = PlanWatch()
         self.latencies.watch_journal(folder / "journal.sqlite")
         writer = IndexWriter(self.index, self.store.numbered_events, SchedulerConfig())
         token_file = folder / "token"
@@ -110,6 +116,7 @@ class InProcess:
                 writer,
                 self.tally,
                 self.decisions,
+                self.plans,
                 lambda *_: self.handled_on.append(threading.get_ident()),
             ),
         )
@@ -121,8 +128,10 @@ class InProcess:
                 post(event)
 
         self.to_come: tuple[Node, ...] = ()
-        self.loop.recover(config, announce)
+        self.loop.recover(config, announce, prices)
         self.loop.read(self.tally.begin)
+        self.loop.read(self.plans.begin)
+        self.loop.watch_plans(self.plans)
 
     def read_log(self, job: JobId, rank: int, offset: int) -> LogPart:
         paths = sorted((self.folder / "logs").glob(f"{job}-*-{rank}.log"))
@@ -144,6 +153,8 @@ class InProcess:
             credentials=self.credentials,
             to_come=partial(tuple, self.to_come),
             decisions=self.decisions,
+            questions=self.questions,
+            plans=self.plans,
         )
 
     @contextmanager

@@ -122,14 +122,15 @@ def test_every_route_is_in_the_list_above(client: TestClient) -> None:
         for path, known in paths.items()
         for method in known
     }
-    assert routes - set(EVERY_ROUTE) == {("GET", "/v1/healthz")}
+    assert routes - set(EVERY_ROUTE) == {
+        ("GET", "/v1/healthz"),
+        ("GET", "/v1/livez"),
+    }
 
 
 def test_health_needs_no_token_and_tells_nothing(service: InProcess) -> None:
-    assert service.client(None).get("/v1/healthz").json().keys() == {
-        "status",
-        "version",
-    }
+    for path in ("/v1/healthz", "/v1/livez"):
+        assert service.client(None).get(path).json().keys() == {"status", "version"}
 
 
 def test_a_submitted_job_is_journaled_before_the_answer_and_then_runs(
@@ -487,7 +488,11 @@ def test_errors_and_tokens_are_in_the_openapi_document(client: TestClient) -> No
                 "responses"
             ].keys()
             if path.startswith("/v1"):
-                needed = None if path == "/v1/healthz" else [{"HTTPBearer": []}]
+                needed = (
+                    None
+                    if path in ("/v1/healthz", "/v1/livez")
+                    else [{"HTTPBearer": []}]
+                )
                 assert route.get("security") == needed, (method, path)
     assert "ErrorBody" in document["components"]["schemas"]
 

@@ -6,6 +6,7 @@ model and data set) and lowers numbers that would take long.
 
 import os
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
 
@@ -17,8 +18,10 @@ from tests.train.forked_script import ForkedScript
 pytestmark = pytest.mark.train
 
 LIMIT_S = 120.0
-# Shown as a part of an example whose script has its own test, or needs a scheduler.
-RUN_ELSEWHERE = ("EarlyStoppingCallback(2)", "from coadapt import Client")
+# The first has its own test below, the second needs a scheduler: it runs in
+# tests/cli/test_client.py.
+EARLY_STOPPING = "EarlyStoppingCallback(2)"
+RUN_ELSEWHERE = (EARLY_STOPPING, "from coadapt import Client")
 SCRIPT = """\
 import torch
 from torch import nn
@@ -102,6 +105,11 @@ def episode(policy, generator):
     return policy(torch.randn(1, 4, generator=generator)).square().mean()
 
 
+"""
+GALLERY = Path(__file__).parents[2] / "examples" / "gallery" / "hugging_face.py"
+STOPPED_EARLY = """\
+assert trainer.state.epoch == 3, trainer.state.epoch
+assert trainer.state.best_model_checkpoint
 """
 # By a text that only this snippet has.
 SNIPPETS = {
@@ -194,8 +202,26 @@ def script_of(text: str) -> str:
     [pytest.param(*each, id=each[0]) for each in training_snippets()],
 )
 def test_a_snippet_runs(place: str, text: str, tmp_path: Path) -> None:
+    runs(script_of(text), place, tmp_path)
+
+
+def test_the_trainer_stops_early_as_the_page_has_it(tmp_path: Path) -> None:
+    if find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    [(place, text)] = [each for each in snippets("python") if EARLY_STOPPING in each[1]]
+    head, found, _ = GALLERY.read_text().partition("trainer = Trainer(")
+    assert found
+    # At a rate of 0 no epoch is better than the first: the Trainer stops after three.
+    assert '"learning_rate": 1e-3' in head
+    head = head.replace('"learning_rate": 1e-3', '"learning_rate": 0.0')
+    script = f"{head}train_set = eval_set = Counting()\n{text}\n{STOPPED_EARLY}"
+    runs(script, place, tmp_path)
+
+
+def runs(text: str, place: str, tmp_path: Path) -> None:
+    """Run a script in a process of its own; it must end with 0."""
     script = tmp_path / "snippet.py"
-    script.write_text(script_of(text))
+    script.write_text(text)
     log = tmp_path / "log"
     environment = {
         name: value

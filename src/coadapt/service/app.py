@@ -82,6 +82,8 @@ from coadapt.service.page import routes as page_routes
 from coadapt.service.page import shell
 from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.page.live import LiveSource
+from coadapt.service.page.questions import Questions
+from coadapt.service.plan_watch import PlanWatch
 from coadapt.service.reports.answer import answer
 from coadapt.service.reports.budget import ReportBudget
 from coadapt.service.reports.groups import ReportGroups
@@ -134,6 +136,8 @@ class Service:
     nodes: KeepsNodes | None = None
     decisions: DecisionLog = field(default_factory=DecisionLog)
     studies: Studies | None = None
+    questions: Questions | None = None
+    plans: PlanWatch = field(default_factory=PlanWatch)
 
 
 class ListQuery(BaseModel):
@@ -239,9 +243,20 @@ def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
     return app
 
 
+@open_router.get("/livez")
+async def livez() -> dict[str, str]:
+    """Say that the API answers, whether or not plans are made."""
+    return {"status": "ok", "version": __version__}
+
+
 @open_router.get("/healthz")
-def healthz() -> dict[str, str]:
-    """Say that the API answers."""
+async def healthz(request: Request) -> dict[str, str]:
+    """Say that the scheduler is healthy; 503 with a sentence if it makes no plans
+    although jobs are active.
+    """
+    late = _service(request).plans.summary()
+    if late:
+        raise HTTPException(503, late)
     return {"status": "ok", "version": __version__}
 
 
@@ -500,6 +515,7 @@ def _page_source(service: Service) -> LiveSource:
         engine_trouble=service.engine_trouble,
         nodes=service.nodes,
         decisions=service.decisions,
+        questions=service.questions,
     )
 
 
@@ -516,6 +532,7 @@ def _metrics(request: Request) -> Response:
         ended=service.index.counts(),
         num_waiting=service.loop.num_waiting() + _reports(request).num_waiting(),
         num_dropped=_reports(request).num_dropped,
+        overdue_s=service.plans.overdue_s(),
     )
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -577,8 +594,12 @@ def _description(service: Service, job: JobRecord | EndedJob) -> dict[str, Json]
     until = job.ended_at if job.ended_at is not None else at
     decisions = latest_decisions(service.index, job.id, DECISIONS_SHOWN)
     spans = latest_spans(service.index, job.id, until, DECISIONS_SHOWN)
+    plan_error, prices = service.loop.read(
+        lambda state: (state.plan_error, state.prices)
+    )
     return {
-        **picture(job, at, service.loop.read(lambda state: state.plan_error)),
+        **picture(job, at, plan_error),
+        "currency": None if prices is None else prices.currency,
         "spec": job.spec if isinstance(job, EndedJob) else to_json(job.spec),
         "decisions": [{"at": when, "text": text} for when, text in decisions],
         "spans": [to_json(span) for span in spans],

@@ -18,7 +18,7 @@ from coadapt.service.page.shell import is_open
 BODY_BYTES_MAX = JOB_FILE_BYTES_MAX
 LENGTH_DIGITS_MAX = 20
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
-OPEN_PATHS = frozenset({"/v1/healthz"})
+OPEN_PATHS = frozenset({"/v1/healthz", "/v1/livez"})
 # What a job's token is good for: to read of the job itself, and to tell of it. It may
 # not even cancel the job, because any reader of the environment of one of its processes
 # could then end it.
@@ -34,7 +34,7 @@ class Guard:
     """Answers 401 without a token, 403 to a job's token where it is not good, 413 to
     bodies that are too large.
 
-    `/v1/healthz` and the files of the page are open.
+    `/v1/healthz`, `/v1/livez` and the files of the page are open.
     """
 
     def __init__(

@@ -19,6 +19,7 @@ from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     Event,
     PlanReady,
+    PricesConfigured,
     SchedulerConfigured,
     SchedulerRestarted,
     TimerFired,
@@ -27,12 +28,14 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import ApplicationTimes, JobId, Node, NodeId
 from coadapt.model.errors import StoreAwayError
+from coadapt.model.prices import Prices
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.ports import Executor, Post, Solver, Store
 from coadapt.runtime.runtime import Observer, Runtime
 from coadapt.runtime.solver import describe
 from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.fair_lock import FairLock
+from coadapt.service.plan_watch import PlanWatch
 
 # A full queue means that the disk cannot keep up: callers are asked to come back
 # instead of being buffered.
@@ -112,6 +115,7 @@ class LiveLoop:
         event took until it was handled, in seconds since it was handed over.
         """
         self._trouble: Callable[[], str] = str
+        self._plans: PlanWatch | None = None
         self._ended = threading.Event()
         self._queue: queue.Queue[_Waiting] = queue.Queue(QUEUE_MAX)
         self._waited = waited
@@ -133,9 +137,14 @@ class LiveLoop:
         self._picture: SchedulerState | None = None
         self._closed = threading.Event()
 
-    def recover(self, config: SchedulerConfig, announce: Announce) -> None:
-        """Read the journal back, before `run`. config: that of now. announce: see
-        LiveExecutor.
+    def recover(
+        self,
+        config: SchedulerConfig,
+        announce: Announce,
+        prices: Prices | None = None,
+    ) -> None:
+        """Read the journal back, before `run`. config, prices: those of now. announce:
+        see LiveExecutor.
         """
         self._runtime.recover()
         state = self._runtime.scheduler.state
@@ -145,6 +154,8 @@ class LiveLoop:
             config = replace(config, rescale_in_place=False)
         if config != state.config:
             changes.append(SchedulerConfigured(at=self._clock.now(), config=config))
+        if prices != state.prices:
+            changes.append(PricesConfigured(at=self._clock.now(), prices=prices))
         announce(dict(state.nodes), changes.append)
         self._runtime.post_all(changes)
 
@@ -228,8 +239,10 @@ class LiveLoop:
     def notices(self) -> list[str]:
         """Return what went wrong inside since the start, the latest last."""
         trouble = self._trouble()
+        late = self._plans.trouble(trouble) if self._plans is not None else ""
+        now = late or trouble
         with self._lock:
-            return [*self._notices, *[trouble] * bool(trouble)]
+            return [*self._notices, *[now] * bool(now)]
 
     def close(self) -> None:
         self._closed.set()
@@ -284,6 +297,10 @@ class LiveLoop:
     def watch_trouble(self, trouble: Callable[[], str]) -> None:
         """From now on `trouble` says why the store cannot write, "" if it can."""
         self._trouble = trouble
+
+    def watch_plans(self, plans: PlanWatch) -> None:
+        """From now on `notices` say so if no plan comes."""
+        self._plans = plans
 
     def trouble(self) -> str:
         """Return why nothing can be written now, "" if all is well."""

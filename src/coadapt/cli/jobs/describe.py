@@ -50,7 +50,6 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     from coadapt.cli.jobs.job_table import (
         batch,
         done,
-        duration,
         gpus,
         named,
         share,
@@ -94,14 +93,9 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ),
         ("Step", f"{step_s * 1000:.1f} ms" if step_s is not None else "–"),
         *_last_report(job),
-        (
-            "Submitted",
-            (
-                f"{_instant(job['submitted_at'])}, {duration(cast(float, job['age_s']))} "
-                f"ago"
-            ),
-        ),
+        ("Submitted", _submitted(job)),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
+        *_cost(job),
         ("Rescales", _rescales(job)),
         *_pause(cast("dict[str, float]", job["pause"])),
         (
@@ -110,6 +104,27 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ),
         *_metrics(job),
     ]
+
+
+def _submitted(job: JsonObject) -> str:
+    from coadapt.cli.jobs.job_table import duration
+
+    age = duration(cast(float, job["age_s"]))
+    return f"{_instant(job['submitted_at'])}, {age} ago"
+
+
+def _cost(job: JsonObject) -> list[tuple[str, str]]:
+    """Return what the job has cost, and will have cost; nothing without prices."""
+    currency = job.get("currency")
+    if currency is None:
+        return []
+    text = f"{cast(float, job.get('cost', 0.0)):.2f} {currency}"
+    if job["ended_at"] is None:
+        text += " so far"
+    foreseen = cast("float | None", job.get("cost_foreseen"))
+    if foreseen is not None:
+        text += f", about {foreseen:.2f} {currency} at its end"
+    return [("Cost", text)]
 
 
 def _rescales(job: JsonObject) -> str:

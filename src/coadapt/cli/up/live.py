@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import InputError
 from coadapt.model.bounds import printable
 from coadapt.model.errors import StoreError
+from coadapt.model.prices import Prices
 from coadapt.policies import create_policy, policy_options, require_packages
 from coadapt.runtime.background_snapshots import BackgroundSnapshots
 from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
@@ -54,6 +56,8 @@ from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
+from coadapt.service.plan_watch import PlanWatch
 from coadapt.service.server import http_server
 from coadapt.service.studies.driver import Studies
 from coadapt.service.studies.figures import TrialFigures
@@ -87,6 +91,7 @@ class LiveSettings:
     executor_options: Mapping[str, OptionText]
     policy: str
     config: SchedulerConfig
+    prices: Prices | None
     stop_grace_s: float
     host: str
     port: int | None
@@ -115,11 +120,18 @@ class Views:
     decisions: DecisionLog
     latencies: Latencies
     trial_figures: TrialFigures
+    plans: PlanWatch
 
     @property
     def observers(self) -> tuple[Observer, ...]:
         """Return those that watch the loop's events."""
-        return (self.change_log, self.tally, self.decisions, self.trial_figures)
+        return (
+            self.change_log,
+            self.tally,
+            self.decisions,
+            self.trial_figures,
+            self.plans,
+        )
 
 
 def serve(settings: LiveSettings) -> None:
@@ -178,15 +190,17 @@ def _live(
         restored=books.writer.restored,
         waited=views.latencies.lag,
     )
-    loop.watch_trouble(books.retry.trouble)
     demand.loop = loop
+    _watch(loop, books, views)
     _recover(settings, loop, executor, books)
     housekeeping = Housekeeping(
         partial(books.retention.steps, settings.keep), clock.now
     )
     service = _service(settings, credentials, loop, executor, books=books, views=views)
     studies = service.studies
+    questions = service.questions
     assert studies is not None
+    assert questions is not None
     server = http_server(service)
     _come_up(settings, url, loop, views)
     parts: dict[str, Callable[[], None]] = {
@@ -195,12 +209,14 @@ def _live(
         "solver": solver.run,
         "disk": reserve.run,
         "housekeeping": housekeeping.run,
+        "plans": views.plans.run,
         "studies": studies.run,
         "http": partial(server.run, sockets=sockets),
     }
     ends = [
         part.close
         for part in (
+            questions,
             studies,
             loop,
             books.retry,
@@ -208,6 +224,7 @@ def _live(
             solver,
             reserve,
             housekeeping,
+            views.plans,
         )
     ]
 
@@ -216,8 +233,21 @@ def _live(
         call_all(ends)
 
     broken = run_parts(parts, close)
+    return _close(books, store, reserve) or broken
+
+
+def _watch(loop: LiveLoop, books: Books, views: Views) -> None:
+    """Let the loop's notices name a journal that is away, and plans that do not
+    come.
+    """
+    loop.watch_trouble(books.retry.trouble)
+    loop.watch_plans(views.plans)
+
+
+def _close(books: Books, store: BackgroundSnapshots, reserve: DiskReserve) -> bool:
+    """Close what is on disk; see `close_files`."""
     closes = [books.index.close, store.close, books.journal.close, reserve.release]
-    return close_files(closes) or broken
+    return close_files(closes)
 
 
 def _open_books(state_dir: StateDir, executor: LiveExecutor) -> Books:
@@ -246,7 +276,7 @@ def _recover(
     """Restore the state of the last run, and end replicas that it does not know."""
     books.writer.number = loop.num_events
     spare_readers()
-    loop.recover(settings.config, executor.announce)
+    loop.recover(settings.config, executor.announce, settings.prices)
     spare_readers()
     _stop_strangers(executor, loop)
 
@@ -256,7 +286,9 @@ def _open_views(state_dir: StateDir, books: Books) -> Views:
     latencies = Latencies(tally.registry)
     latencies.watch_journal(state_dir.journal)
     latencies.watch_trouble(books.retry.seconds)
-    return Views(ChangeLog(), tally, DecisionLog(), latencies, TrialFigures())
+    return Views(
+        ChangeLog(), tally, DecisionLog(), latencies, TrialFigures(), PlanWatch()
+    )
 
 
 def _service(
@@ -282,6 +314,7 @@ def _service(
         engine_trouble=lambda: executor.trouble,
         nodes=executor,
         decisions=views.decisions,
+        plans=views.plans,
         studies=Studies(
             loop,
             books.index,
@@ -289,7 +322,14 @@ def _service(
             settings.state_dir.studies,
             StateDirFiles(settings.state_dir.path).remove_checkpoints,
         ),
+        questions=Questions(what_if_command(settings.state_dir), time.time),
     )
+
+
+def what_if_command(state_dir: StateDir) -> list[str]:
+    """Return the command that answers a what-if question of the page."""
+    module = "coadapt.cli.forecast.page_question"
+    return [sys.executable, "-m", module, str(state_dir.path)]
 
 
 def close_files(closes: Sequence[Callable[[], None]]) -> bool:
@@ -381,6 +421,7 @@ def _come_up(settings: LiveSettings, url: str, loop: LiveLoop, views: Views) -> 
     _print_banner(settings, url, loop)
     views.change_log.speak()
     loop.read(views.tally.begin)
+    loop.read(views.plans.begin)
 
 
 def _url(server_socket: socket.socket) -> str:

@@ -11,6 +11,7 @@ from coadapt.cli.state_dir import StateDir
 from coadapt.core.config import SchedulerConfig
 from coadapt.executors.options import OptionText
 from coadapt.model import InputError
+from coadapt.model.prices import Prices
 from coadapt.model.wire import from_json
 from coadapt.service.limits import KEEP_DAYS_MAX, LOGS_MIB_MAX
 
@@ -40,6 +41,7 @@ class UpSettings:
     expose: bool = False
     keep_days: float = 90.0
     logs_mib: int = 20 * 1024
+    prices: Prices | None = None
 
 
 def read_settings(
@@ -64,7 +66,7 @@ def read_settings(
             "names and values, as in `coadapt executors`",
         )
     told = {name: value for name, value in given.items() if value is not None}
-    of_file = from_json(UpSettings, data, path.name)
+    of_file = _of_file(data, path.name)
     settings = from_json(UpSettings, {**data, **told}, path.name)
     if settings.executor != of_file.executor:
         in_file = {}  # they are the other one's
@@ -77,6 +79,16 @@ def read_settings(
         ),
     )
     return settings, {**in_file, **dict(_pair(text) for text in options)}
+
+
+def _of_file(data: Mapping[str, Any], name: str) -> UpSettings:
+    try:
+        return from_json(UpSettings, data, name)
+    except InputError as error:
+        if not error.field.startswith("prices."):
+            raise
+        field = f"{name}.{error.field}"
+        raise InputError(field, error.value, error.allowed) from None
 
 
 def _read(path: Path) -> dict[str, Any]:

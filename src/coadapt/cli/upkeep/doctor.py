@@ -305,7 +305,6 @@ def _copied(path: Path) -> Path:
 def _look_at_scheduler(directory: StateDir) -> bool:
     try:
         client = find_client(directory.path)
-        client.get("/v1/healthz")
         notices = client.get("/v1/notices")["notices"]
     except UnreachableError as error:
         typer.echo(f"scheduler  {error}")

@@ -69,7 +69,7 @@ def _pruned(directory: StateDir, keep: Keep, *, dry_run: bool) -> JsonObject:
     """Let the scheduler do it if one runs; else do it here."""
     try:
         client = find_client(directory.path, timeout_s=600.0)
-        client.get("/v1/healthz")
+        client.get("/v1/notices")
     except UnreachableError:
         with directory.locked():
             return _done_here(directory, keep, dry_run=dry_run)

@@ -116,9 +116,10 @@ class StepFlags:
     """The flags of one replica; after the all-reduce, their sums, so a flag counts the
     replicas that set it.
 
-    left: the loop over the loader ended before the epoch did. Only rank 0 sets `save`, `rescale` (a generation; 0: none), `stride` (steps between
-    the next consensus and the one after it) and `batch` (None: no change). over: no
-    step of the epoch is left. step: how many were done. skipped: which of those since
+    left: the loop over the loader ended before the epoch did. Only rank 0 sets `save`,
+    `rescale` (a generation; 0: none), `stride` (steps between the next consensus and
+    the one after it) and `batch` (None: no change). over: no step of the epoch is left.
+    step: how many were done. skipped: which of those since
     the last consensus had no backward, a power of two for each; backwards: how many
     exchanged gradients in them.
     dealt, dealt_sqr: what was dealt of a stream, as a number, and its square.
