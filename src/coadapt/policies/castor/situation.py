@@ -58,9 +58,9 @@ from coadapt.policies.predictors.remaining_work import RemainingWork, hinted
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray, power
 
 # A job may have this many times the most replicas that it was timed on; a job that was
-# never timed may have this many (with 1 its mean completion time is 5 % longer; 8 and 16
-# are no better). Without the limit the mean is 0.990, but the makespan of the built-in
-# mixes is 1.030 times as long.
+# never timed may have this many (with 1 the mean completion time is 5 % longer; 8 and
+# 16 are no better). Without the limit the mean is 0.990 of that, but the makespan of
+# the built-in mixes is 1.030 times as long.
 OPTIMISM = 4
 # Goodput of an untimed job on k GPUs over that on one GPU: k to this power. No
 # measurement is recorded.
