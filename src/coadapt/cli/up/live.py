@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
 from coadapt.service.plan_watch import PlanWatch
 from coadapt.service.server import http_server
 from coadapt.service.studies.driver import Studies
@@ -194,7 +196,9 @@ def _live(
     )
     service = _service(settings, credentials, loop, executor, books=books, views=views)
     studies = service.studies
+    questions = service.questions
     assert studies is not None
+    assert questions is not None
     server = http_server(service)
     _come_up(settings, url, loop, views)
     parts: dict[str, Callable[[], None]] = {
@@ -210,6 +214,7 @@ def _live(
     ends = [
         part.close
         for part in (
+            questions,
             studies,
             loop,
             books.retry,
@@ -315,7 +320,14 @@ def _service(
             settings.state_dir.studies,
             StateDirFiles(settings.state_dir.path).remove_checkpoints,
         ),
+        questions=Questions(what_if_command(settings.state_dir), time.time),
     )
+
+
+def what_if_command(state_dir: StateDir) -> list[str]:
+    """Return the command that answers a what-if question of the page."""
+    module = "coadapt.cli.forecast.page_question"
+    return [sys.executable, "-m", module, str(state_dir.path)]
 
 
 def close_files(closes: Sequence[Callable[[], None]]) -> bool:
