@@ -54,8 +54,13 @@ def test_without_one_there_is_no_such_line() -> None:
 def test_a_deadline_is_told_against_now_or_the_end(
     state: str, due_s: float, told: str
 ) -> None:
-    job: JsonObject = {"state": state, "submitted_at": 1_000.0, "age_s": 500.0}
-    ((name, text),) = _deadline(job, 1_500.0 + due_s)
+    job: JsonObject = {
+        "state": state,
+        "submitted_at": 1_000.0,
+        "age_s": 500.0,
+        "spec": {"deadline_at": 1_500.0 + due_s},
+    }
+    ((name, text),) = _deadline(job)
     assert name == "Deadline"
     assert text.partition(",")[1] + text.partition(",")[2] == told
 

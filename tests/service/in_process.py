@@ -17,6 +17,7 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.executors.processes.cluster import node_events
 from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import JobId, Node, NodeId
+from coadapt.model.prices import Prices
 from coadapt.policies import create_policy
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import JobIndex
@@ -31,6 +32,7 @@ from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
 from coadapt.service.plan_watch import PlanWatch
 
 TOKEN = "open-sesame"
@@ -82,6 +84,7 @@ class InProcess:
         node: Node = NODE,
         config: SchedulerConfig = CONFIG,
         policy: str = "fifo",
+        prices: Prices | None = None,
     ) -> None:
         self.folder = folder
         self.store = store or Journal.at_path(folder / "journal.sqlite")
@@ -90,6 +93,7 @@ class InProcess:
         self.index = JobIndex(folder / "jobs.sqlite")
         self.tally = Tally()
         self.decisions = DecisionLog()
+        self.questions: Questions | None = None
         self.latencies = Latencies(self.tally.registry)
         self.plans = PlanWatch()
         self.latencies.watch_journal(folder / "journal.sqlite")
@@ -124,7 +128,7 @@ class InProcess:
                 post(event)
 
         self.to_come: tuple[Node, ...] = ()
-        self.loop.recover(config, announce)
+        self.loop.recover(config, announce, prices)
         self.loop.read(self.tally.begin)
         self.loop.read(self.plans.begin)
         self.loop.watch_plans(self.plans)
@@ -149,6 +153,7 @@ class InProcess:
             credentials=self.credentials,
             to_come=partial(tuple, self.to_come),
             decisions=self.decisions,
+            questions=self.questions,
             plans=self.plans,
         )
 

@@ -21,6 +21,7 @@ from coadapt.model import (
     TrainingReport,
 )
 from coadapt.model.offer import Offer, Sizing
+from coadapt.model.prices import Prices
 from coadapt.model.quick_init import quick_init
 
 
@@ -212,6 +213,13 @@ class TenantConfigured(_Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PricesConfigured(_Fact):
+    """The operator named what a GPU costs from here on; None: costs are not counted."""
+
+    prices: Prices | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffersConfigured(_Fact):
     """The operator said which nodes can be bought; they count from here on.
 
@@ -300,6 +308,7 @@ Event = (
     | SchedulerRestarted
     | SchedulerConfigured
     | TenantConfigured
+    | PricesConfigured
     | OffersConfigured
     | OfferChanged
     | SizingReady

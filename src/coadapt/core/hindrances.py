@@ -204,12 +204,12 @@ class Hindrances:
         pool = max(enough, key=lambda each: (each.free, each.total))
         cannot_use = _unusable(unfit, self._view)
         if pool.free < least:
-            busy = f"{self._free_of(pool)}{self._who(pool)}"
+            held = f"{self._free_of(pool)}{self._who(pool)}"
             if barred:
                 # First what keeps it out for good: a list cuts long sentences.
-                before = f"{needs}, {'; '.join(quota)}; {busy}"
+                before = f"{needs}, {'; '.join(quota)}; {held}"
                 return _Found(True, before, cannot_use, pool)
-            before = f"{needs}, {busy}"
+            before = f"{needs}, {held}"
             return _Found(False, before, cannot_use + _after(quota), pool)
         if quota:
             return _Found(barred, f"{needs}, {'; '.join(quota)}", "", None)

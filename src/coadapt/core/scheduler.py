@@ -29,6 +29,7 @@ from coadapt.core.converge import (
     repeat_order,
     stop,
 )
+from coadapt.core.costs import book_after, set_prices
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -41,6 +42,7 @@ from coadapt.core.events import (
     Outcome,
     PlanFailed,
     PlanReady,
+    PricesConfigured,
     PriorityChanged,
     ReplicasExited,
     ReplicasKept,
@@ -161,6 +163,8 @@ class Scheduler:
     def handle(self, event: Event) -> list[Command]:
         """Update the state by `event` and return the orders that follow."""
         commands = self._handle(event)
+        if self.state.prices is not None:
+            book_after(event, commands, self.state)
         if self.state.buying is None:
             return commands
         return self._see_to_nodes(event, commands, self.state.buying)
@@ -200,10 +204,7 @@ class Scheduler:
             case PlanReady():
                 return self._plan_ready(event)
             case PlanFailed():
-                if event.round == self.state.round and self.state.solve_at is not None:
-                    self.state.solve_at = None
-                    self.state.plan_error = event.error
-                return []
+                return self._plan_failed(event)
             case TimerFired():
                 return self._timer_fired()
             case SchedulerRestarted():
@@ -212,6 +213,9 @@ class Scheduler:
                 return self._configured(event.config)
             case TenantConfigured():
                 return self._tenant_configured(event.tenant)
+            case PricesConfigured():
+                set_prices(self.state, event.prices)
+                return []
             case OffersConfigured():
                 return self._offers_configured(event)
             case OfferChanged():
@@ -832,6 +836,12 @@ class Scheduler:
         commands = self._converge()
         self._note_blocked()
         return commands
+
+    def _plan_failed(self, event: PlanFailed) -> list[Command]:
+        if event.round == self.state.round and self.state.solve_at is not None:
+            self.state.solve_at = None
+            self.state.plan_error = event.error
+        return []
 
     def _note_blocked(self) -> None:
         """Explain for each job that waits for GPUs of its target which jobs hold

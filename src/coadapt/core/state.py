@@ -67,6 +67,7 @@ from coadapt.model import (
     TenantId,
     Usage,
 )
+from coadapt.model.prices import NO_BILL, Bill, Prices
 from coadapt.model.quick_init import quick_init, replace
 
 
@@ -217,6 +218,8 @@ class JobRecord:
     """Until when it rests after a failure, s; 0 while it does not rest."""
     measured: Measured = field(default_factory=Measured)
     usage: Usage = field(default_factory=Usage)
+    bill: Bill = NO_BILL
+    """What its GPUs have cost, while prices are known (costs.py)."""
 
     @property
     def state(self) -> JobState:
@@ -318,3 +321,7 @@ class SchedulerState(_Followed):
     """Nodes that are bought; None where no offers were configured."""
     studies: dict[str, Study] = field(default_factory=dict)
     """Searches over hyper-parameters, by name."""
+    prices: Prices | None = None
+    """What a GPU costs; None where the operator named no prices."""
+    spent: dict[TenantId, float] = field(default_factory=dict)
+    """What jobs of each tenant have cost, as far as their bills are booked."""

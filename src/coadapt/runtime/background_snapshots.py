@@ -96,6 +96,7 @@ def picture_of(state: SchedulerState) -> SchedulerState:
         ended=ended,
         tenants=tenants,
         studies=dict(state.studies),
+        spent=dict(state.spent),
     )
     picture.active = [jobs[job.id] for job in state.active]
     return picture
@@ -121,4 +122,5 @@ def copy_of(job: JobRecord) -> JobRecord:
     made.retry_at = job.retry_at
     made.measured = job.measured
     made.usage = job.usage
+    made.bill = job.bill
     return made

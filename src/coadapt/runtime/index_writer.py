@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from coadapt.core.accounting import may_train, num_gpus_held
 from coadapt.core.commands import Command, JobCommand
 from coadapt.core.config import SchedulerConfig
+from coadapt.core.costs import held_by_type
 from coadapt.core.events import (
     Event,
     NodeJoined,
@@ -82,6 +83,7 @@ class _Seen:
     not_finite_at: float | None
     key: StoryKey
     span: Json
+    per_h: float
     generation_told: int = 0
     replicas_told: int = 0
     point_at: float = float("-inf")
@@ -96,6 +98,7 @@ class _Seen:
             and self.order is job.order
             and self.running.generation == job.running.generation
             and self.running.grant is job.running.grant
+            and self.per_h == job.bill.per_h
             and self.batch == job.measured.batch
             and self.not_finite_at == job.measured.metrics.get(NOT_FINITE)
         )
@@ -132,7 +135,7 @@ class IndexWriter:
         if self._index.upto < number:
             self._make_anew(state, number)
         self._seen = {
-            job.id: _seen_of(job)
+            job.id: _seen_of(job, state)
             for job in state.jobs.values()
             if job.state not in ENDED
         }
@@ -167,7 +170,7 @@ class IndexWriter:
             state.jobs.values(), key=lambda job: (job.submitted_at, job.id)
         ):
             if job.state not in ENDED:
-                self._add(job.id, SPAN, state.at, _seen_of(job).span)
+                self._add(job.id, SPAN, state.at, _seen_of(job, state).span)
         self._index.add(number, self._rows, ())
         self._rows = []
         self._index.flush()
@@ -192,7 +195,7 @@ class IndexWriter:
         """Write what the event brought, which has this number and led to `state`."""
         self._current = number
         for job in touched_jobs(event, commands, state):
-            self._follow(event, job, state.at)
+            self._follow(event, job, state)
         match event:
             case NodeJoined() | NodeLost():
                 num_gpus = sum(node.num_gpus for node in state.nodes.values())
@@ -224,7 +227,8 @@ class IndexWriter:
             )
         self._no_plan = told
 
-    def _follow(self, event: Event, job: JobRecord, at: float) -> None:
+    def _follow(self, event: Event, job: JobRecord, state: SchedulerState) -> None:
+        at = state.at
         seen = self._seen.get(job.id)
         if (
             isinstance(event, TrainingReported)
@@ -244,12 +248,13 @@ class IndexWriter:
             and may_train(job, event.generation)
         ):
             self._add_rescale(event, job, seen, at)
-        now = _seen_of(job)
+        now = _seen_of(job, state)
         if seen is None:
             now.key = NEW
-            self._add(job.id, SPAN, job.submitted_at, [0.0, [], "pending"])
-            seen = replace(now, span=[0.0, [], "pending"])
-            now = _seen_of(job)
+            waits: Json = [0.0, [], "pending", {}, 0.0]
+            self._add(job.id, SPAN, job.submitted_at, waits)
+            seen = replace(now, span=waits)
+            now = _seen_of(job, state)
         self._add_change(job, seen, now, at)
         if job.state in ENDED:
             self._seen.pop(job.id, None)
@@ -348,7 +353,8 @@ def touched_jobs(
     return [state.jobs[name] for name in sorted(names) if name in state.jobs]
 
 
-def _seen_of(job: JobRecord) -> _Seen:
+def _seen_of(job: JobRecord, state: SchedulerState) -> _Seen:
+    gpus: Json = dict(held_by_type(job, state))
     return _Seen(
         status=job.status,
         order=job.order,
@@ -356,7 +362,14 @@ def _seen_of(job: JobRecord) -> _Seen:
         batch=job.measured.batch,
         not_finite_at=job.measured.metrics.get(NOT_FINITE),
         key=story_key(job),
-        span=[num_gpus_held(job), list(job.ordered.shape), job.state.value],
+        span=[
+            num_gpus_held(job),
+            list(job.ordered.shape),
+            job.state.value,
+            gpus,
+            job.bill.per_h,
+        ],
+        per_h=job.bill.per_h,
         generation_told=job.usage.costs.generation,
         replicas_told=job.trains_on.num_replicas,
     )

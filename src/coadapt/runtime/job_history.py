@@ -3,7 +3,7 @@ or of a whole run.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -90,6 +90,42 @@ def spans_of(index: JobIndex, job: JobId, until: float) -> list[Span]:
     to `until` (s).
     """
     return _spans(index.rows(job, SPAN), until)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldGpus:
+    """A stretch of time (s) in which a job held the same GPUs at the same price.
+
+    by_type: GPUs by type; None where a version that did not record types wrote it.
+    per_h: their price per hour, 0 while no prices were named.
+    """
+
+    start: float
+    end: float
+    num_gpus: float
+    by_type: Mapping[str, float] | None
+    per_h: float
+
+
+def held_gpus_of(index: JobIndex, job: JobId, until: float) -> list[HeldGpus]:
+    """Return all stretches in which a job held GPUs, up to `until` (s)."""
+    rows = index.rows(job, SPAN)
+    ends = [*(row.at for row in rows[1:]), until][: len(rows)]
+    found = []
+    for row, end in zip(rows, ends, strict=True):
+        payload = cast("list[Json]", row.payload)
+        num_gpus = cast(float, payload[0])
+        if not num_gpus or end <= row.at:
+            continue
+        # Rows of earlier versions have neither types nor a price.
+        by_type, per_h = cast(
+            "tuple[dict[str, float] | None, float]", payload[3:] or (None, 0.0)
+        )
+        held = HeldGpus(
+            start=row.at, end=end, num_gpus=num_gpus, by_type=by_type, per_h=per_h
+        )
+        found.append(held)
+    return found
 
 
 def points_of(index: JobIndex, job: JobId) -> list[Point]:
@@ -217,10 +253,13 @@ def _with_rows(job: JobHistory, rows: list[Row], until: float) -> JobHistory:
 def _spans(rows: list[Row], until: float) -> list[Span]:
     if not rows:
         return []
+    rows = _without_prices(rows)
     ends = [*(row.at for row in rows[1:]), until]
     spans = []
     for row, end in zip(rows, ends, strict=True):
-        num_gpus, shape, state = cast("tuple[float, list[int], str]", row.payload)
+        num_gpus, shape, state = cast(
+            "tuple[float, list[int], str]", cast("list[Json]", row.payload)[:3]
+        )
         if end > row.at or row is rows[-1]:
             spans.append(
                 Span(
@@ -232,6 +271,18 @@ def _spans(rows: list[Row], until: float) -> list[Span]:
                 )
             )
     return spans
+
+
+def _without_prices(rows: list[Row]) -> list[Row]:
+    """Return the rows without those that differ from the one before only in price or
+    GPU types.
+    """
+    kept = rows[:1]
+    for row in rows[1:]:
+        before = cast("list[Json]", kept[-1].payload)[:3]
+        if cast("list[Json]", row.payload)[:3] != before:
+            kept.append(row)
+    return kept
 
 
 def _point(row: Row) -> Point:

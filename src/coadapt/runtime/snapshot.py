@@ -21,6 +21,7 @@ from coadapt.model.measured import (
     RATIO,
     REMAINING_S,
 )
+from coadapt.model.prices import HOUR_S, NO_BILL
 from coadapt.model.wire import Json, to_json
 from coadapt.runtime.story import why_now
 
@@ -165,9 +166,37 @@ def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, J
         "rescale_s": usage.costs.mean_s,
         "num_in_place": usage.costs.num_in_place,
         "pause": to_json(usage.costs.pause),
+        "cost": job.bill.upto(at),
+        "cost_foreseen": foreseen_cost(job, at),
         **_shown(job.measured),
         **_shown(usage),
     }
+
+
+def foreseen_cost(job: JobRecord, at: float) -> float | None:
+    """Return what the job will have cost at its end, as seen at `at` (s).
+
+    None where no price or no end is known. The end is known of a job that reports how
+    many seconds are left, or its progress and the progress at its end; the second is
+    taken to need as many GPU-seconds per progress as until now, at the present price.
+    """
+    bill = job.bill
+    if job.ended_at is not None or bill == NO_BILL:
+        return None
+    cost = bill.upto(at)
+    left_s = job.measured.metrics.get(REMAINING_S)
+    if left_s is not None and left_s >= 0.0 and bill.per_h:
+        return cost + bill.per_h * left_s / HOUR_S
+    target = job.measured.progress_target
+    progress = job.measured.progress
+    usage = job.usage.upto(max(at, job.usage.accounted_at), num_gpus_held(job))
+    gpu_s = usage.attained_service_gpu_s
+    if not target or progress <= 0.0 or gpu_s <= 0.0:
+        return None
+    num_gpus = num_gpus_held(job)
+    per_gpu_s = bill.per_h / HOUR_S / num_gpus if num_gpus else cost / gpu_s
+    left = max(target - progress, 0.0) / progress
+    return cost + gpu_s * left * per_gpu_s
 
 
 def _explanation(job: JobRecord, plan_error: str) -> str:

@@ -82,6 +82,7 @@ from coadapt.service.page import routes as page_routes
 from coadapt.service.page import shell
 from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.page.live import LiveSource
+from coadapt.service.page.questions import Questions
 from coadapt.service.plan_watch import PlanWatch
 from coadapt.service.reports.answer import answer
 from coadapt.service.reports.budget import ReportBudget
@@ -135,6 +136,7 @@ class Service:
     nodes: KeepsNodes | None = None
     decisions: DecisionLog = field(default_factory=DecisionLog)
     studies: Studies | None = None
+    questions: Questions | None = None
     plans: PlanWatch = field(default_factory=PlanWatch)
 
 
@@ -513,6 +515,7 @@ def _page_source(service: Service) -> LiveSource:
         engine_trouble=service.engine_trouble,
         nodes=service.nodes,
         decisions=service.decisions,
+        questions=service.questions,
     )
 
 
@@ -591,8 +594,12 @@ def _description(service: Service, job: JobRecord | EndedJob) -> dict[str, Json]
     until = job.ended_at if job.ended_at is not None else at
     decisions = latest_decisions(service.index, job.id, DECISIONS_SHOWN)
     spans = latest_spans(service.index, job.id, until, DECISIONS_SHOWN)
+    plan_error, prices = service.loop.read(
+        lambda state: (state.plan_error, state.prices)
+    )
     return {
-        **picture(job, at, service.loop.read(lambda state: state.plan_error)),
+        **picture(job, at, plan_error),
+        "currency": None if prices is None else prices.currency,
         "spec": job.spec if isinstance(job, EndedJob) else to_json(job.spec),
         "decisions": [{"at": when, "text": text} for when, text in decisions],
         "spans": [to_json(span) for span in spans],

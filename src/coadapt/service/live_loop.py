@@ -19,6 +19,7 @@ from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     Event,
     PlanReady,
+    PricesConfigured,
     SchedulerConfigured,
     SchedulerRestarted,
     TimerFired,
@@ -27,6 +28,7 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import ApplicationTimes, JobId, Node, NodeId
 from coadapt.model.errors import StoreAwayError
+from coadapt.model.prices import Prices
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.ports import Executor, Post, Solver, Store
 from coadapt.runtime.runtime import Observer, Runtime
@@ -135,9 +137,14 @@ class LiveLoop:
         self._picture: SchedulerState | None = None
         self._closed = threading.Event()
 
-    def recover(self, config: SchedulerConfig, announce: Announce) -> None:
-        """Read the journal back, before `run`. config: that of now. announce: see
-        LiveExecutor.
+    def recover(
+        self,
+        config: SchedulerConfig,
+        announce: Announce,
+        prices: Prices | None = None,
+    ) -> None:
+        """Read the journal back, before `run`. config, prices: those of now. announce:
+        see LiveExecutor.
         """
         self._runtime.recover()
         state = self._runtime.scheduler.state
@@ -147,6 +154,8 @@ class LiveLoop:
             config = replace(config, rescale_in_place=False)
         if config != state.config:
             changes.append(SchedulerConfigured(at=self._clock.now(), config=config))
+        if prices != state.prices:
+            changes.append(PricesConfigured(at=self._clock.now(), prices=prices))
         announce(dict(state.nodes), changes.append)
         self._runtime.post_all(changes)
 

@@ -1,4 +1,4 @@
-"""GPU-hours over HTTP, by tenant, job, application or day."""
+"""GPU-hours and their cost over HTTP, by tenant, job, application or day."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import SchedulerState
 from coadapt.model import JobId
 from coadapt.model.wire import Json
-from coadapt.runtime.job_history import spans_of
+from coadapt.runtime.job_history import held_gpus_of
 from coadapt.runtime.job_index import EndedQuery, JobIndex
 from coadapt.service.bodies import StrictRoute
 from coadapt.service.limits import SECONDS_MAX
@@ -42,10 +42,16 @@ class Held:
     start: float
     end: float
     num_gpus: float
+    per_h: float = 0.0
+    """What they cost per hour."""
 
     @property
     def gpu_s(self) -> float:
         return self.num_gpus * (self.end - self.start)
+
+    @property
+    def cost(self) -> float:
+        return self.per_h * (self.end - self.start) / HOUR_S
 
 
 @router.get("")
@@ -55,19 +61,24 @@ async def usage(
     since: Annotated[float, Query(ge=0, le=SECONDS_MAX)] = 0.0,
 ) -> dict[str, JsonValue]:
     """GPU-hours held by tenant, job, application or day (of the scheduler's time zone),
-    from `since` (s since 1970) until now. They add up to GPUs held times wall time.
+    from `since` (s since 1970) until now, and what they cost at the prices of then.
+    They add up to GPUs held times wall time. Without prices `currency` is null.
     """
     service = request.app.state.service
     at = service.loop.now()
-    live = await asyncio.to_thread(service.loop.read, _live_owners)
+    live, prices = await asyncio.to_thread(
+        service.loop.read, lambda state: (_live_owners(state), state.prices)
+    )
     rows = await asyncio.to_thread(usage_rows, service.index, live, by, since, at)
-    return {"by": by, "since": since, "until": at, "rows": [*rows]}
+    currency = None if prices is None else prices.currency
+    about = {"by": by, "since": since, "until": at, "currency": currency}
+    return {**about, "rows": [*rows]}
 
 
 def usage_rows(
     index: JobIndex, live: list[Owner], by: By, since: float, at: float
 ) -> list[dict[str, Json]]:
-    """Return the GPU-hours of each key, the most first."""
+    """Return the GPU-hours and the cost of each key, the most GPU-hours first."""
     keys: dict[By, Callable[[Held], str]] = {
         "tenant": lambda held: held.owner.tenant,
         "job": lambda held: held.owner.job,
@@ -76,12 +87,17 @@ def usage_rows(
     }
     key_of = keys[by]
     gpu_s: dict[str, float] = {}
+    cost: dict[str, float] = {}
     for held in _all_held(index, live, since, at):
         for part in _by_day(held) if by == "day" else (held,):
             key = key_of(part)
             gpu_s[key] = gpu_s.get(key, 0.0) + part.gpu_s
+            cost[key] = cost.get(key, 0.0) + part.cost
     order = sorted(gpu_s, key=lambda key: key if by == "day" else (-gpu_s[key], key))
-    return [{"key": key, "gpu_hours": gpu_s[key] / HOUR_S} for key in order]
+    return [
+        {"key": key, "gpu_hours": gpu_s[key] / HOUR_S, "cost": cost[key]}
+        for key in order
+    ]
 
 
 def _live_owners(state: SchedulerState) -> list[Owner]:
@@ -112,10 +128,16 @@ def _all_held(
 def _held_by(
     index: JobIndex, owner: Owner, until: float, since: float
 ) -> Iterator[Held]:
-    for span in spans_of(index, owner.job, until):
-        start = max(span.start, since)
-        if span.num_gpus and span.end > start:
-            yield Held(owner=owner, start=start, end=span.end, num_gpus=span.num_gpus)
+    for held in held_gpus_of(index, owner.job, until):
+        start = max(held.start, since)
+        if held.end > start:
+            yield Held(
+                owner=owner,
+                start=start,
+                end=held.end,
+                num_gpus=held.num_gpus,
+                per_h=held.per_h,
+            )
 
 
 def _by_day(held: Held) -> Iterator[Held]:

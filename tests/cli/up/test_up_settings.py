@@ -9,6 +9,7 @@ import pytest
 from coadapt.cli.state_dir import StateDir
 from coadapt.cli.up.up_settings import SETTINGS_FILE, UpSettings, read_settings
 from coadapt.model import InputError
+from coadapt.model.prices import Prices
 
 
 def settings(
@@ -38,6 +39,12 @@ def test_options_of_another_executor_in_the_file_are_not_used(tmp_path: Path) ->
     assert settings(tmp_path, text, "slots=2", executor="local")[1] == {"slots": "2"}
 
 
+def test_prices_are_read(tmp_path: Path) -> None:
+    text = "prices: {currency: EUR, default: 0.8, gpus: {a100: 2}}\n"
+    prices = Prices(currency="EUR", default=0.8, gpus={"a100": 2.0})
+    assert settings(tmp_path, text)[0].prices == prices
+
+
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"--config: got '.*gone\.yaml'; allowed: a readable YAML file"
@@ -54,6 +61,26 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
                 r"coadapt\.yaml\.rounds: got 3; allowed: only the keys executor, policy, "
                 r"round"
             ),
+        ),
+        (
+            "prices: {currency: EUR, default: 1, gpus: {a100: -2}}",
+            (
+                r"coadapt\.yaml\.prices\.gpus\.a100: got -2\.0; allowed: a number in "
+                r"0\.\.100000"
+            ),
+        ),
+        (
+            "prices: {currency: EUR}",
+            r"coadapt\.yaml\.prices\.default: .*the key is missing",
+        ),
+        ("prices: 3", r"coadapt\.yaml\.prices: got 3"),
+        (
+            "prices: {currency: EUR, default: 1, a100: 2}",
+            r"coadapt\.yaml\.prices\.a100: got 2; allowed: only the keys",
+        ),
+        (
+            "polcy: castor",
+            r"coadapt\.yaml\.polcy: .*, executor_options; did you mean policy\?",
         ),
         ("round: soon", r"coadapt\.yaml\.round: got 'soon'; allowed: a number"),
         ("round: 0.5", r"coadapt\.yaml\.round: got 0\.5; allowed: 1\.\.86400 seconds"),

@@ -31,32 +31,43 @@ def usage(
     price: Annotated[
         float | None,
         typer.Option(
-            "--price", min=0.0, help="Price of a GPU-hour, to show costs as well."
+            "--price",
+            min=0.0,
+            help="One price for every GPU-hour, instead of those of the scheduler.",
         ),
     ] = None,
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the GPU-hours that jobs held. They add up to GPUs held times wall time."""
+    """Show the GPU-hours that jobs held, and what they cost. They add up to GPUs held
+    times wall time. Prices are set in the scheduler's settings file.
+    """
     since = 0.0 if days is None else max(time.time() - days * DAY_S, 0.0)
     answer = find_client(state).get(f"/v1/usage?by={by.value}&since={since}")
     rows = cast("list[JsonObject]", answer["rows"])
     hours = sum(cast(float, row["gpu_hours"]) for row in rows)
     if price is not None:
+        answer["currency"] = ""
         for row in rows:
             row["cost"] = cast(float, row["gpu_hours"]) * price
+    currency = cast("str | None", answer.get("currency"))
+    if currency is None:
+        for row in rows:
+            row.pop("cost", None)
+    total: JsonObject = {"key": "total", "gpu_hours": hours}
+    if currency is not None:
+        total["cost"] = sum(cast(float, row["cost"]) for row in rows)
     if as_json:
-        total: JsonObject = {"gpu_hours": hours}
-        if price is not None:
-            total["cost"] = hours * price
+        del total["key"]
         typer.echo(json.dumps({**answer, "total": total}))
         return
-    for row in rows:
-        name = str(row["key"]) or "(none)"
-        typer.echo(_line(name, cast(float, row["gpu_hours"]), price))
-    typer.echo(_line("total", hours, price))
+    for row in (*rows, total):
+        typer.echo(_line(row, currency))
 
 
-def _line(name: str, hours: float, price: float | None) -> str:
-    cost = "" if price is None else f"  {hours * price:>10.2f}"
-    return f"{name:<40} {hours:>10.3f} GPU-hours{cost}"
+def _line(row: JsonObject, currency: str | None) -> str:
+    name = str(row["key"]) or "(none)"
+    line = f"{name:<40} {cast(float, row['gpu_hours']):>10.3f} GPU-hours"
+    if currency is None:
+        return line
+    return f"{line}  {cast(float, row['cost']):>10.2f} {currency}".rstrip()

@@ -50,7 +50,6 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     from coadapt.cli.jobs.job_table import (
         batch,
         done,
-        duration,
         gpus,
         named,
         share,
@@ -94,15 +93,10 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ),
         ("Step", f"{step_s * 1000:.1f} ms" if step_s is not None else "–"),
         *_last_report(job),
-        (
-            "Submitted",
-            (
-                f"{_instant(job['submitted_at'])}, {duration(cast(float, job['age_s']))} "
-                f"ago"
-            ),
-        ),
-        *_deadline(job, cast("float | None", spec.get("deadline_at"))),
+        ("Submitted", _submitted(job)),
+        *_deadline(job),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
+        *_cost(job),
         ("Rescales", _rescales(job)),
         *_pause(cast("dict[str, float]", job["pause"])),
         (
@@ -113,13 +107,14 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
     ]
 
 
-def _deadline(job: JsonObject, due_at: float | None) -> list[tuple[str, str]]:
+def _deadline(job: JsonObject) -> list[tuple[str, str]]:
     """Return by when the job should have ended, and how long that is from now or from
     its end.
     """
     from coadapt.cli.jobs.job_states import ENDED
     from coadapt.cli.jobs.job_table import duration
 
+    due_at = cast("float | None", cast(JsonObject, job["spec"]).get("deadline_at"))
     if due_at is None:
         return []
     until = cast(float, job["submitted_at"]) + cast(float, job["age_s"])
@@ -133,6 +128,27 @@ def _deadline(job: JsonObject, due_at: float | None) -> list[tuple[str, str]]:
     else:
         when = f"passed {duration(-left_s)} ago"
     return [("Deadline", ", ".join(filter(None, (_instant(due_at), when))))]
+
+
+def _submitted(job: JsonObject) -> str:
+    from coadapt.cli.jobs.job_table import duration
+
+    age = duration(cast(float, job["age_s"]))
+    return f"{_instant(job['submitted_at'])}, {age} ago"
+
+
+def _cost(job: JsonObject) -> list[tuple[str, str]]:
+    """Return what the job has cost, and will have cost; nothing without prices."""
+    currency = job.get("currency")
+    if currency is None:
+        return []
+    text = f"{cast(float, job.get('cost', 0.0)):.2f} {currency}"
+    if job["ended_at"] is None:
+        text += " so far"
+    foreseen = cast("float | None", job.get("cost_foreseen"))
+    if foreseen is not None:
+        text += f", about {foreseen:.2f} {currency} at its end"
+    return [("Cost", text)]
 
 
 def _rescales(job: JsonObject) -> str:

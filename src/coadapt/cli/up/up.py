@@ -120,6 +120,7 @@ def up(
                 settle_s=settings.settle,
                 rescale_in_place=settings.in_place,
             ),
+            prices=settings.prices,
             stop_grace_s=settings.grace,
             host=settings.host,
             port=settings.port,

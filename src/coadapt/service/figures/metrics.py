@@ -14,8 +14,10 @@ from itertools import islice
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from coadapt.core.costs import spent
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.model import TenantId
 from coadapt.runtime.background_snapshots import copy_of
 from coadapt.runtime.snapshot import job_efficiency
 from coadapt.service.figures.tally import Tally
@@ -36,6 +38,8 @@ class _Look:
     silent_since: float | None
     num_gpus: int
     num_rounds: int
+    costs: dict[TenantId, float]
+    currency: str
 
 
 Read = Callable[[Callable[[SchedulerState], _Look]], _Look]
@@ -69,6 +73,8 @@ def metrics_text(
             silent_since=_silent_since(state),
             num_gpus=sum(node.num_gpus for node in state.nodes.values()),
             num_rounds=state.round,
+            costs=spent(state, max(at, state.at)),
+            currency="" if state.prices is None else state.prices.currency,
         )
 
     seen = read(look)
@@ -107,6 +113,8 @@ def metrics_text(
             overdue_s,
         ),
     ]
+    if seen.costs:
+        metrics.append(_cost_by_tenant(seen.costs, seen.currency))
     if tally.plan_at is not None:
         age_s = max(at - tally.plan_at, 0.0)
         metrics.append(
@@ -117,6 +125,17 @@ def metrics_text(
             )
         )
     return generate_latest(_Given(metrics)) + _job_text(seen.jobs, at).encode()
+
+
+def _cost_by_tenant(costs: Mapping[TenantId, float], currency: str) -> Metric:
+    counter = CounterMetricFamily(
+        "coadapt_cost",
+        "What the GPUs of a tenant's jobs have cost since prices were named",
+        labels=["tenant", "currency"],
+    )
+    for tenant, cost in islice(costs.items(), JOBS_TOLD_MAX):
+        counter.add_metric([tenant, currency], cost)
+    return counter
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -35,6 +35,7 @@ from coadapt.core.events import (
     Outcome,
     PlanFailed,
     PlanReady,
+    PricesConfigured,
     PriorityChanged,
     ReplicasExited,
     ReplicasKept,
@@ -170,7 +171,12 @@ class BookChecker:
             case StudySubmitted() | StudyStopped() | StudyResumed():
                 there = event.study in before.studies
                 return there is isinstance(event, StudySubmitted)
-            case SchedulerRestarted() | SchedulerConfigured() | OffersConfigured():
+            case (
+                SchedulerRestarted()
+                | SchedulerConfigured()
+                | OffersConfigured()
+                | PricesConfigured()
+            ):
                 return False
 
     def _wrong_failures(self, event: Event, state: SchedulerState) -> Iterator[str]:
