@@ -137,6 +137,7 @@ class Service:
     decisions: DecisionLog = field(default_factory=DecisionLog)
     studies: Studies | None = None
     questions: Questions | None = None
+    why_no_plan_yet: Callable[[], str] = str
     plans: PlanWatch = field(default_factory=PlanWatch)
 
 
@@ -290,7 +291,10 @@ def cluster(
     """
     service = _service(request)
     at = service.loop.now()
-    snapshot = service.loop.read(lambda state: cluster_snapshot(state, at, limit))
+    no_plan_yet = service.why_no_plan_yet()
+    snapshot = service.loop.read(
+        lambda state: cluster_snapshot(state, at, limit, no_plan_yet)
+    )
     live = cast("list[dict[str, Json]]", snapshot.pop("jobs"))
     shown = {str(job["id"]): job for job in live}
     latest = service.index.ended_latest(min(limit - len(live), ENDED_SHOWN))
@@ -349,7 +353,8 @@ def jobs(request: Request, given: Annotated[ListQuery, Query()]) -> Response:
     live, counts, plan_error = service.loop.read(
         lambda state: (live_jobs(state, query), count_states(state), state.plan_error)
     )
-    page = job_page(live, ended_jobs(service.index, query), query, at, plan_error)
+    why = plan_error or service.why_no_plan_yet()
+    page = job_page(live, ended_jobs(service.index, query), query, at, why)
     return JSONResponse({**page, "num_jobs": {**counts, **service.index.counts()}})
 
 
@@ -516,6 +521,7 @@ def _page_source(service: Service) -> LiveSource:
         nodes=service.nodes,
         decisions=service.decisions,
         questions=service.questions,
+        why_no_plan=service.why_no_plan_yet,
     )
 
 
@@ -598,7 +604,7 @@ def _description(service: Service, job: JobRecord | EndedJob) -> dict[str, Json]
         lambda state: (state.plan_error, state.prices)
     )
     return {
-        **picture(job, at, plan_error),
+        **picture(job, at, plan_error or service.why_no_plan_yet()),
         "currency": None if prices is None else prices.currency,
         "spec": job.spec if isinstance(job, EndedJob) else to_json(job.spec),
         "decisions": [{"at": when, "text": text} for when, text in decisions],
