@@ -325,3 +325,7 @@ class SchedulerState(_Followed):
     """What a GPU costs; None where the operator named no prices."""
     spent: dict[TenantId, float] = field(default_factory=dict)
     """What jobs of each tenant have cost, as far as their bills are booked."""
+    budget_levels: dict[TenantId, int] = field(default_factory=dict)
+    """How much of its budget each tenant has spent, in percent, rounded down to one of
+    BUDGET_LEVELS (costs.py); those below all of them are left out.
+    """

@@ -46,6 +46,8 @@ from coadapt.service.job_params import check_params, filled, param_envs
 from coadapt.service.job_yaml import load_yaml
 from coadapt.service.limits import (
     COMMAND_BYTES_MAX,
+    COST_MAX,
+    COST_MIN,
     ENVS_BYTES_MAX,
     ENVS_MAX,
     FAILURES_MAX,
@@ -216,6 +218,13 @@ class JobFile(_Section):
         description=f"a whole number in 0..{FAILURES_MAX}: how often it is started again "
         f"after it failed",
     )
+    max_cost: float | None = Field(
+        default=None,
+        ge=COST_MIN,
+        le=COST_MAX,
+        description=f"a number in {COST_MIN:g}..{COST_MAX:g}, in the currency of the "
+        "scheduler's prices: the job is stopped once it has cost as much",
+    )
     hang_timeout: float | None = Field(
         default=HANG_TIMEOUT_S,
         ge=HANG_TIMEOUT_MIN_S,
@@ -319,6 +328,7 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
         length=None if job.length is None else _length(job.length),
         application=job.application,
         max_failures=job.max_failures,
+        max_cost=job.max_cost,
         launch=Launch(
             run=filled(job.run, job.params),
             setup=filled(job.setup, job.params),

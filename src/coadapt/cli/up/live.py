@@ -51,6 +51,7 @@ from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.app import Service
 from coadapt.service.auth import Credentials
 from coadapt.service.change_log import ChangeLog
+from coadapt.service.figures.budget_log import BudgetLog
 from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
@@ -125,6 +126,7 @@ class Views:
         """Return those that watch the loop's events."""
         return (
             self.change_log,
+            BudgetLog(),
             self.tally,
             self.decisions,
             self.trial_figures,

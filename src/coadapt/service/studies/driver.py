@@ -46,7 +46,12 @@ from coadapt.service.jobfile import check_disk, job_spec
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.studies.figures import TrialFigures
 from coadapt.service.studies.search_file import SearchFile, search_file_of
-from coadapt.service.submission import check_possible, check_quota, job_id
+from coadapt.service.submission import (
+    check_possible,
+    check_prices,
+    check_quota,
+    job_id,
+)
 
 if TYPE_CHECKING:
     import optuna
@@ -158,14 +163,16 @@ class Studies:
         study = OptunaStudy(file, None)
         params = study.asked(study.ask()).params
         spec = job_spec(file.trial(0, params), self._loop.now())
-        nodes, tenant = self._loop.read(
+        nodes, tenant, prices = self._loop.read(
             lambda state: (
                 list(state.nodes.values()),
                 state.tenants.get(spec.tenant),
+                state.prices,
             )
         )
         assert spec.launch is not None
         check_disk(spec.launch)
+        check_prices(spec, prices)
         check_possible(spec, nodes)
         check_quota(spec, tenant)
 
