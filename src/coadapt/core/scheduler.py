@@ -60,6 +60,7 @@ from coadapt.core.events import (
     SetupStarted,
     SizingFailed,
     SizingReady,
+    StudyRemoved,
     StudyResumed,
     StudyStopped,
     StudySubmitted,
@@ -237,7 +238,7 @@ class Scheduler:
                 return []
             case NodeNoticed():
                 return self._node_noticed(event.node)
-            case StudySubmitted() | StudyStopped() | StudyResumed():
+            case StudySubmitted() | StudyStopped() | StudyResumed() | StudyRemoved():
                 note_study(self.state.studies, event)
                 return []
             case _:

@@ -256,7 +256,8 @@ class Study:
     """A search over hyper-parameters, whose trials are jobs.
 
     file: its search file as JSON. stopped: why no further trial is started, "" while
-    they are. done: because all its trials have ended.
+    they are. done: because all its trials have ended. key: see StudySubmitted. cancel:
+    trials that run are cancelled.
     """
 
     name: str
@@ -264,6 +265,8 @@ class Study:
     file: str
     stopped: str = ""
     done: bool = False
+    key: str = ""
+    cancel: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

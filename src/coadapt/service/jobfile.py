@@ -320,7 +320,7 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
     return JobSpec(
         name=job.name,
         batch=_batch_limits(job.batch, _schedule(job), _rule(job)),
-        replicas=_replica_limits(job.resources),
+        replicas=replica_limits(job.resources),
         contract=job.contract,
         tenant=job.tenant,
         priority=job.priority,
@@ -453,7 +453,8 @@ def _quoting_hint(error: Mapping[str, object]) -> str:
     return ""
 
 
-def _replica_limits(resources: ResourcesSection) -> ReplicaLimits:
+def replica_limits(resources: ResourcesSection) -> ReplicaLimits:
+    """Return the GPUs that a job may hold. Raises InputError."""
     # [0-9], since \d also means the digits of other scripts; without zeros in front,
     # which meant octal once.
     match = re.fullmatch(
