@@ -20,7 +20,7 @@ from pathlib import Path
 
 from coadapt.cli.local_socket import listening_here
 from coadapt.cli.state_dir import StateDir
-from coadapt.cli.up.live import listening, spare_readers
+from coadapt.cli.up.live import listening, spare_readers, what_if_command
 from coadapt.core.commands import JobCommand, RetractRescale, Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
@@ -47,6 +47,7 @@ from coadapt.service.auth import Credentials
 from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
+from coadapt.service.page.questions import Questions
 from coadapt.service.server import http_server
 
 POLICY = "fifo"
@@ -137,6 +138,7 @@ def serve(folder: Path) -> None:
         tally=tally,
         latencies=latencies,
         credentials=Credentials.load(state_dir.token, state_dir.job_key),
+        questions=Questions(what_if_command(state_dir), clock.now),
     )
     with listening("127.0.0.1", [0]) as tcp, listening_here(state_dir.socket) as here:
         address = {

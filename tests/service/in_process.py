@@ -32,6 +32,7 @@ from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
 from coadapt.service.plan_watch import PlanWatch
 
 TOKEN = "open-sesame"
@@ -92,6 +93,7 @@ class InProcess:
         self.index = JobIndex(folder / "jobs.sqlite")
         self.tally = Tally()
         self.decisions = DecisionLog()
+        self.questions: Questions | None = None
         self.latencies = Latencies(self.tally.registry)
         self.plans = PlanWatch()
         self.latencies.watch_journal(folder / "journal.sqlite")
@@ -151,6 +153,7 @@ class InProcess:
             credentials=self.credentials,
             to_come=partial(tuple, self.to_come),
             decisions=self.decisions,
+            questions=self.questions,
             plans=self.plans,
         )
 

@@ -82,6 +82,7 @@ from coadapt.service.page import routes as page_routes
 from coadapt.service.page import shell
 from coadapt.service.page.decisions import DecisionLog
 from coadapt.service.page.live import LiveSource
+from coadapt.service.page.questions import Questions
 from coadapt.service.plan_watch import PlanWatch
 from coadapt.service.reports.answer import answer
 from coadapt.service.reports.budget import ReportBudget
@@ -140,6 +141,7 @@ class Service:
     nodes: KeepsNodes | None = None
     decisions: DecisionLog = field(default_factory=DecisionLog)
     studies: Studies | None = None
+    questions: Questions | None = None
     plans: PlanWatch = field(default_factory=PlanWatch)
 
 
@@ -520,6 +522,7 @@ def _page_source(service: Service) -> LiveSource:
         engine_trouble=service.engine_trouble,
         nodes=service.nodes,
         decisions=service.decisions,
+        questions=service.questions,
     )
 
 

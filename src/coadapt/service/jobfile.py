@@ -5,7 +5,6 @@ Each field's description says what is allowed there; the error for a bad value a
 API's schema quote it.
 """
 
-import difflib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,7 @@ from coadapt.model.bounds import (
 from coadapt.model.checkpoint_url import ALLOWED as CHECKPOINTS_ALLOWED
 from coadapt.model.checkpoint_url import check_checkpoint_url
 from coadapt.model.contract_env import is_reserved_env
-from coadapt.model.errors import shown
+from coadapt.model.errors import reason_of, shown, suggestion
 from coadapt.model.job import HANG_TIMEOUT_S, SETUP_TIMEOUT_S
 from coadapt.model.schedule import ALLOWED as SCHEDULE_ALLOWED
 from coadapt.model.tenant import EVERYBODY
@@ -255,7 +254,7 @@ def read_job_file(path: Path) -> JobFile:
         text = path.read_text(encoding="utf-8") if size <= JOB_FILE_BYTES_MAX else ""
     except (OSError, ValueError) as error:
         raise InputError(
-            "job file", str(path), f"a text file that can be read ({error})"
+            "job file", str(path), f"a text file that can be read ({reason_of(error)})"
         ) from None
     if size > JOB_FILE_BYTES_MAX:
         raise InputError(
@@ -423,11 +422,8 @@ def input_error(
         annotation = section.model_fields[part].annotation
     name = ".".join(path) or "body"
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(path[-1], keys, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return InputError(
-            name, error["input"], f"only the keys {', '.join(keys)}{hint}"
-        )
+        allowed = f"only the keys {', '.join(keys)}{suggestion(path[-1], keys)}"
+        return InputError(name, error["input"], allowed)
     allowed = allowed or (
         str(error["msg"]) if path else f"a mapping with {', '.join(keys)}"
     )

@@ -46,7 +46,7 @@ def test_another_node_starts_the_waiting_job_now(
         asked(cluster, "what-if", "--nodes", "+1", "--runs", "4", "--json")
     )
     now, then = told["scenarios"]
-    assert (now["scenario"], then["scenario"]) == ("as it is", "+1 nodes")
+    assert (now["scenario"], then["scenario"]) == ("as it is", "+1 node")
     assert now["jobs"][jobs["waiter"]]["starts_s"]["median"] > 1.0
     assert then["jobs"][jobs["waiter"]]["starts_s"]["median"] < 1.0
     # Nothing of it came to the scheduler.

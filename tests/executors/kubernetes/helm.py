@@ -31,19 +31,6 @@ try:
         result = helm.lint(call["chart"], call["values"], strict=True)
     elif call["verb"] == "package":
         result = helm.package(call["chart"], destination=call["destination"])
-    elif call["verb"] == "install":
-        with helm.Config(
-            kubeconfig_path=call["kubeconfig"],
-            namespace=call["namespace"],
-            storage_driver="memory",
-        ) as cluster:
-            result = cluster.install(
-                call["chart"],
-                call["release"],
-                call["values"],
-                namespace=call["namespace"],
-                dry_run="server",
-            )
     else:
         with helm.Chart.load(call["chart"]) as chart:
             chart.validate_schema(call["values"])

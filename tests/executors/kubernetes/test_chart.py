@@ -17,6 +17,7 @@ from coadapt.cli.up.up_settings import OPTIONS, UpSettings
 
 pytest.importorskip("kubernetes")
 
+from coadapt.executors.kubernetes.api import ApiError
 from tests.executors.kubernetes.control_plane import ControlPlane
 from tests.executors.kubernetes.helm import (
     CHART,
@@ -26,7 +27,7 @@ from tests.executors.kubernetes.helm import (
     rendered,
     why_missing,
 )
-from tests.executors.kubernetes.site import DEPLOY, NAMESPACE, manifests
+from tests.executors.kubernetes.site import DEPLOY, PLACES, manifests
 
 SCRIPT = DEPLOY.parents[1] / "tools" / "helm.sh"
 CANNOT_BE_HAD = 75
@@ -270,14 +271,12 @@ class TestRendered:
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.usefixtures("helm")
-def test_an_api_server_takes_what_helm_installs(control_plane: ControlPlane) -> None:
-    done = call("install", {}, kubeconfig=control_plane.kubeconfig())
-    assert done["namespace"] == NAMESPACE
-    kinds = {each["kind"] for each in yaml.safe_load_all(done["manifest"]) if each}
-    assert kinds == {kind for kind, _, _ in base()}
-    with pytest.raises(HelmError, match=r"storage"):
-        call(
-            "install",
-            {"storage": {"size": "much"}},
-            kubeconfig=control_plane.kubeconfig(),
-        )
+def test_an_api_server_takes_what_it_gives(control_plane: ControlPlane) -> None:
+    api = control_plane.admin()
+    # The server has objects called `coadapt` already.
+    for each in rendered(release="blue"):
+        api.ask("POST", PLACES[each["kind"]], each, {"dryRun": "All"})
+    found = rendered({"storage": {"size": "much"}}, release="blue")
+    claim = of_kind("PersistentVolumeClaim", found)
+    with pytest.raises(ApiError, match="quantities must match"):
+        api.ask("POST", PLACES[claim["kind"]], claim, {"dryRun": "All"})

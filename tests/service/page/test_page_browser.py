@@ -5,6 +5,7 @@ runs in it.
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from coadapt.cli.state_dir import StateDir
+from coadapt.cli.up.live import what_if_command
 from coadapt.core.events import Outcome, ReplicasExited, TrainingReported
 from coadapt.model import BatchConfig, GradStats, TrainingReport
 from coadapt.service.app import create_app
+from coadapt.service.page.questions import Questions
 from tests.cli.live_cluster import COMMAND, LiveCluster
 from tests.service.in_process import TOKEN, InProcess, until
 from tests.service.page.served import chromium, served
@@ -35,8 +39,11 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[InProcess]:
     service = InProcess(tmp_path)
+    directory = StateDir(tmp_path)
+    service.questions = Questions(what_if_command(directory), service.clock.now)
     with service.turning():
         yield service
+        service.questions.stop()
 
 
 @pytest.fixture
@@ -310,6 +317,75 @@ def test_nothing_is_wider_than_the_screen(
         assert room >= 0, path
 
 
+def test_a_what_if_question_is_asked_and_answered(
+    opened: Opener, service: InProcess
+) -> None:
+    client = service.client()
+    first = submitted(client, service.folder, name="first", resources={"gpus": "4"})
+    until(lambda: state_of(client, first) == "running")
+    submitted(client, service.folder, name=MARKUP)
+    page = opened("/what-if?nodes=2")
+    page.get_by_text("Nothing was asked yet.").wait_for()
+    assert page.locator("#nodes").input_value() == "2"
+    until(lambda: page.locator("#policy option").count() > 5)
+    page.locator("#policy").select_option("srtf")
+    page.locator("#policy").press("Enter")
+    page.locator("#what-if-ask").click()
+    page.locator("table").first.wait_for()
+    assert page.url.endswith("#/what-if?policy=srtf&nodes=2")
+    figures = page.locator("table").first.locator("tbody tr")
+    assert figures.nth(0).inner_text().startswith("as it is")
+    assert figures.nth(1).inner_text().startswith("srtf, +2 nodes")
+    assert page.locator("canvas").count() == 1
+    drawn = page.locator("[role=img]").get_attribute("aria-label")
+    assert drawn.startswith("as it is: 2 jobs, half of them ended in")
+    assert "srtf, +2 nodes: 2 jobs" in drawn
+    assert MARKUP in page.locator("table").nth(1).inner_text()
+    assert page.evaluate("window.ran") is None
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found = axe.Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+    page.set_viewport_size({"width": 360, "height": 800})
+    until(
+        lambda: page.evaluate("innerWidth - document.documentElement.scrollWidth") >= 0
+    )
+
+
+def test_a_what_if_question_says_that_it_is_busy_and_what_failed(
+    browser: Any, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import time; time.sleep(600)")
+    service = InProcess(tmp_path)
+    command = [sys.executable, str(program)]
+    service.questions = Questions(command, service.clock.now)
+    with service.turning(), served(create_app(service.service)) as url:
+        page, other = browser.new_page(), browser.new_page()
+        for each in (page, other):
+            each.goto(f"{url}/#token={TOKEN}&to=/what-if")
+            each.get_by_text("Nothing was asked yet.").wait_for()
+        page.locator("#what-if-ask").click()
+        page.get_by_text("no change").wait_for()
+        page.locator("#nodes").fill("1")
+        page.locator("#what-if-ask").click()
+        page.get_by_text("Computing 1 node more").wait_for()
+        assert page.locator("#what-if-ask").is_disabled()
+        other.reload()
+        other.get_by_text("Computing 1 node more").wait_for()
+        page.locator("#what-if-stop").click()
+        page.get_by_text("The computation was stopped.").wait_for()
+        other.get_by_text("The computation was stopped.").wait_for()
+        assert page.locator("#what-if-stop").is_hidden()
+        program.write_text("raise ValueError('<b>broken</b>')")
+        page.locator("#what-if-ask").click()
+        page.get_by_text("No answer to 1 node more: exit code 1").wait_for()
+        assert "<b>broken</b>" in page.locator(".problem:visible").inner_text()
+        for each in (page, other):
+            each.close()
+
+
 def test_it_says_that_the_scheduler_is_away_and_heals(
     browser: Any, tmp_path: Path
 ) -> None:
@@ -336,6 +412,7 @@ def test_it_says_that_the_scheduler_is_away_and_heals(
         killed_at = time.monotonic()
         page.locator("#banner:visible").wait_for()
         assert time.monotonic() - killed_at < AWAY_S
+        assert page.evaluate("document.body.className") == "away"
         cluster.up(slots=2)
         page.locator("#banner").wait_for(state="hidden")
         cluster.submit("after the restart", run="sleep 60")

@@ -89,7 +89,7 @@ def _quota(text: str) -> int | None:
     if text == NO_QUOTA:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InputError("--quota", text, f"a whole number of GPUs, or {NO_QUOTA}")
+        raise InputError("--quota", text, f"a number of GPUs >= 0, or {NO_QUOTA}")
     return int(text)
 
 

@@ -60,12 +60,12 @@ def _plain(estimate: Estimate) -> dict[str, Json]:
     jobs: Mapping[JobId, JobEstimate] = estimate.jobs
     return {
         "scenario": estimate.scenario,
-        "mean_end_s": _range(estimate.mean_end),
-        "last_end_s": _range(estimate.last_end),
+        "mean_end_s": range_values(estimate.mean_end),
+        "last_end_s": range_values(estimate.last_end),
         "jobs": {
             name: {
-                "starts_s": _range(job.starts),
-                "ends_s": _range(job.ends),
+                "starts_s": range_values(job.starts),
+                "ends_s": range_values(job.ends),
                 "gpus": list(job.sizes),
             }
             for name, job in jobs.items()
@@ -73,7 +73,8 @@ def _plain(estimate: Estimate) -> dict[str, Json]:
     }
 
 
-def _range(found: Range) -> Json:
+def range_values(found: Range) -> Json:
+    """Return seconds from now; null beyond the horizon."""
     values = cast("dict[str, float]", asdict(found))
     return {
         name: None if math.isinf(value) else round(value, 1)

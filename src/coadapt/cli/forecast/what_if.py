@@ -1,17 +1,13 @@
 """`coadapt what-if`: what another policy, more nodes or another quota would change."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.model import InputError
-
-if TYPE_CHECKING:
-    from coadapt.sim.ahead.scenario import Scenario
 
 ROLLS_MAX = 500
 
@@ -56,34 +52,17 @@ def what_if(
 
     The scheduler is not asked and not changed: its files are read.
     """
-    from coadapt.cli.forecast.kept import corrected
-    from coadapt.cli.forecast.live_question import (
-        named_job,
-        read_live,
-        spec_of_file,
-    )
+    from coadapt.cli.forecast.futures import Change, compare_futures
     from coadapt.cli.forecast.tables import as_plain, show_estimates
-    from coadapt.sim.ahead.estimate import estimates
-    from coadapt.sim.ahead.scenario import Scenario
 
-    directory = find_state_dir(state)
-    live = read_live(directory)
-    question = live.question
-    change = Scenario(
+    change = Change(
+        policies=tuple(policy or ()),
         nodes=nodes,
         quotas=dict(_quota(text) for text in quota or ()),
-        submit=dict(spec_of_file(path, question.at) for path in submit or ()),
-        without=tuple(named_job(question, job) for job in without or ()),
+        submit=tuple(submit or ()),
+        without=tuple(without or ()),
     )
-    named = _name(change)
-    if not (policy or named):
-        allowed = "at least one of --policy, --nodes, --quota, --submit, --without"
-        raise InputError("what-if", "no change", allowed)
-    scenarios = [Scenario()]
-    for each in policy or [""]:
-        name = ", ".join(filter(None, (each, named)))
-        scenarios.append(replace(change, name=name, policy=each))
-    found = corrected(estimates(question, scenarios, runs), directory, live)
+    found, question = compare_futures(find_state_dir(state), change, runs)
     if as_json:
         typer.echo(json.dumps(as_plain(found, question.at)))
         return
@@ -96,15 +75,3 @@ def _quota(text: str) -> tuple[str, int | None]:
         allowed = "TENANT=GPUS, or TENANT=none for no quota"
         raise InputError("--quota", text, allowed)
     return tenant, None if value == "none" else int(value)
-
-
-def _name(change: "Scenario") -> str:
-    """Return the change in a few words, "" for none."""
-    parts = [f"{change.nodes:+d} nodes"] if change.nodes else []
-    parts += [
-        f"quota {tenant}={'none' if gpus is None else gpus}"
-        for tenant, gpus in change.quotas.items()
-    ]
-    parts += list(change.submit)
-    parts += [f"without {job}" for job in change.without]
-    return ", ".join(parts)

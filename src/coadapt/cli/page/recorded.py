@@ -26,6 +26,7 @@ from coadapt.service.auth import Credentials
 from coadapt.service.guard import Guard
 from coadapt.service.page import routes, shell
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
 
 T = TypeVar("T")
 HOST = "127.0.0.1"
@@ -49,6 +50,11 @@ class RecordedSource:
     @property
     def recorded(self) -> bool:
         return True
+
+    @property
+    def questions(self) -> Questions | None:
+        # What is asked is kept beside the journal, which is only read here.
+        return None
 
     def now(self) -> float:
         return self.state.at

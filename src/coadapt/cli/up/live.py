@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from coadapt.executors.options import OptionText
 from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import InputError
 from coadapt.model.bounds import printable
-from coadapt.model.errors import StoreError
+from coadapt.model.errors import StoreError, reason_of
 from coadapt.model.prices import Prices
 from coadapt.policies import create_policy, policy_options, require_packages
 from coadapt.runtime.background_snapshots import BackgroundSnapshots
@@ -56,15 +57,14 @@ from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
 from coadapt.service.plan_watch import PlanWatch
 from coadapt.service.server import http_server
 from coadapt.service.studies.driver import Studies
 from coadapt.service.studies.figures import TrialFigures
 
 DEFAULT_PORT = 8471
-OTHER_PORT = (
-    "--port 0 takes a free one, of which jobs that run hear when they start again"
-)
+OTHER_PORT = "--port 0 takes a free one, which running jobs learn when they restart"
 LISTEN_BACKLOG = 128
 JOBS_NAMED = 5  # in an error's line
 TURN_S = 0.001  # of a thread while others wait; Python's own is 0.005
@@ -198,7 +198,9 @@ def _live(
     )
     service = _service(settings, credentials, loop, executor, books=books, views=views)
     studies = service.studies
+    questions = service.questions
     assert studies is not None
+    assert questions is not None
     server = http_server(service)
     _come_up(settings, url, loop, views)
     parts: dict[str, Callable[[], None]] = {
@@ -214,6 +216,7 @@ def _live(
     ends = [
         part.close
         for part in (
+            questions,
             studies,
             loop,
             books.retry,
@@ -319,7 +322,14 @@ def _service(
             settings.state_dir.studies,
             StateDirFiles(settings.state_dir.path).remove_checkpoints,
         ),
+        questions=Questions(what_if_command(settings.state_dir), time.time),
     )
+
+
+def what_if_command(state_dir: StateDir) -> list[str]:
+    """Return the command that answers a what-if question of the page."""
+    module = "coadapt.cli.forecast.page_question"
+    return [sys.executable, "-m", module, str(state_dir.path)]
 
 
 def close_files(closes: Sequence[Callable[[], None]]) -> bool:
@@ -521,7 +531,9 @@ def listening(host: str, ports: Sequence[int]) -> Iterator[socket.socket]:
             except OSError as error:
                 if port == ports[-1]:
                     asked = f"{host}:{port}"
-                    allowed = f"an address to listen on ({error}); {OTHER_PORT}"
+                    allowed = (
+                        f"an address to listen on ({reason_of(error)}); {OTHER_PORT}"
+                    )
                     raise InputError("--host, --port", asked, allowed) from None
         server_socket.listen(LISTEN_BACKLOG)
         yield server_socket

@@ -10,6 +10,7 @@ from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.ports import KeepsNodes, LogPart
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ class LiveSource:
     engine_trouble: Callable[[], str]
     nodes: KeepsNodes | None
     decisions: DecisionLog
+    questions: Questions | None
 
     @property
     def recorded(self) -> bool:

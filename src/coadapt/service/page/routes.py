@@ -4,15 +4,17 @@ import asyncio
 from functools import partial
 from typing import Annotated, cast
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from coadapt import __version__
 from coadapt.core.lifecycle import JobState
 from coadapt.core.state import JobRecord
-from coadapt.model import JobId
+from coadapt.model import InputError, JobId
 from coadapt.model.wire import Json, to_json
+from coadapt.policies import policy_names
+from coadapt.policies.choice import parse_choice
 from coadapt.runtime.job_index import EndedJob
 from coadapt.runtime.snapshot import count_states
 from coadapt.service.bodies import StrictRoute
@@ -29,6 +31,7 @@ from coadapt.service.listing import (
 from coadapt.service.page.job_log import log_values
 from coadapt.service.page.job_record import job_values
 from coadapt.service.page.overview import Overview, Overviews
+from coadapt.service.page.questions import BusyError, Questions
 from coadapt.service.page.source import PageSource
 from coadapt.service.page.stream import beats
 from coadapt.service.page.tenant_rows import TenantRows
@@ -43,6 +46,9 @@ TEXT_SHOWN = 400
 # A job that failed is a trouble for so long.
 FAILED_RECENTLY_S = 3_600.0
 ENDED_LOOKED_AT = 30
+# Limits of a what-if question: each policy is twenty futures more.
+POLICIES_ASKED = 4
+NODES_ASKED = 1_000
 
 # Fields of a job's picture that a row of the list shows.
 ROW_FIELDS = (
@@ -83,6 +89,22 @@ class PageJobsQuery(BaseModel):
     limit: int = Field(default=JOBS_SHOWN, ge=1, le=200)
     cursor: str = Field(default="", max_length=300)
     newest: bool = True
+
+
+PolicyText = Annotated[str, Field(min_length=1, max_length=200)]
+TenantName = Annotated[str, Field(min_length=1, max_length=200)]
+Gpus = Annotated[int, Field(ge=0, le=GPUS_MAX)]
+JobText = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class WhatIfBody(BaseModel):
+    """What is to be different; as `coadapt what-if` has it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    policies: list[PolicyText] = Field(default=[], max_length=POLICIES_ASKED)
+    nodes: int = Field(default=0, ge=-NODES_ASKED, le=NODES_ASKED)
+    quotas: dict[TenantName, Gpus | None] = Field(default={}, max_length=20)
+    without: list[JobText] = Field(default=[], max_length=100)
 
 
 class PageData:
@@ -208,6 +230,47 @@ def page_policy(request: Request) -> Response:
     )
 
 
+@router.get("/what-if")
+def what_if(request: Request) -> Response:
+    """The last what-if question and its answer, and which policies may be asked for."""
+    source = _page(request).source
+    questions = source.questions
+    latest = None if questions is None else questions.latest()
+    return JSONResponse(
+        {
+            "at": source.now(),
+            "policy": source.policy,
+            "policies": list(policy_names()),
+            "available": questions is not None,
+            "last": None if latest is None else latest.values(),
+        }
+    )
+
+
+@router.post("/what-if", status_code=202)
+def ask_what_if(request: Request, body: WhatIfBody) -> Response:
+    """Ask a what-if question. Another process computes the answer, one at a time."""
+    known = policy_names()
+    for policy in body.policies:
+        if parse_choice(policy)[0] not in known:
+            raise InputError("policies", policy, f"one of {', '.join(known)}")
+    if not (body.policies or body.nodes or body.quotas or body.without):
+        allowed = "another policy, other nodes, another quota or a job to leave out"
+        raise InputError("what-if", "no change", allowed)
+    try:
+        asked = _questions(request).ask(body.model_dump())
+    except BusyError:
+        raise HTTPException(409, "another question is being computed") from None
+    return JSONResponse(asked.values(), 202)
+
+
+@router.delete("/what-if", status_code=202)
+def stop_what_if(request: Request) -> dict[str, Json]:
+    """End the computation, if there is one."""
+    _questions(request).stop()
+    return {}
+
+
 @router.get("/stream", response_class=StreamingResponse)
 async def stream(request: Request) -> StreamingResponse:
     """Server-sent events, at least one a second: `changed` once something happened,
@@ -224,6 +287,13 @@ def _page(request: Request) -> PageData:
     page = request.app.state.page
     assert isinstance(page, PageData)
     return page
+
+
+def _questions(request: Request) -> Questions:
+    questions = _page(request).source.questions
+    if questions is None:
+        raise HTTPException(404, "a recorded journal answers no what-if question")
+    return questions
 
 
 async def _find(source: PageSource, job: JobId) -> JobRecord | EndedJob:
@@ -260,7 +330,9 @@ def _troubles(source: PageSource, seen: Overview) -> list[Trouble]:
 
 
 def _trouble(trouble: Trouble) -> list[Json]:
-    return [trouble.kind, trouble.text[:TEXT_SHOWN], trouble.job, trouble.node]
+    # The end of a log, on lines of its own, is on the page of the job.
+    first = trouble.text.split("\n", 1)[0]
+    return [trouble.kind, first[:TEXT_SHOWN], trouble.job, trouble.node]
 
 
 def _nodes(seen: Overview, first: int) -> list[Json]:

@@ -8,6 +8,7 @@ from coadapt.model import JobId, NodeId
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.ports import LogPart
 from coadapt.service.page.decisions import DecisionLog
+from coadapt.service.page.questions import Questions
 
 T = TypeVar("T")
 
@@ -30,6 +31,10 @@ class PageSource(Protocol):
     @property
     def decisions(self) -> DecisionLog:
         """The latest decisions."""
+
+    @property
+    def questions(self) -> Questions | None:
+        """What answers what-if questions; None where nothing does."""
 
     def now(self) -> float:
         """Return the instant that is shown, s since 1970."""

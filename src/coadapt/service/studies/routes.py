@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from coadapt.core.events import Event, StudyResumed, StudyStopped, StudySubmitted
 from coadapt.core.state import Study
-from coadapt.model.errors import require
+from coadapt.model.errors import require, suggestion
 from coadapt.model.wire import Json
 from coadapt.service.bodies import StrictRoute
 from coadapt.service.limits import NAME_LENGTH_MAX
@@ -172,8 +172,11 @@ async def _known(request: Request) -> dict[str, Study]:
 async def _find(request: Request, study: str) -> Study:
     known = await _known(request)
     if study not in known:
-        names = ", ".join(sorted(known)) or "none was submitted yet"
-        raise HTTPException(404, f"no study {study!r}; there are: {names}")
+        if not known:
+            raise HTTPException(404, f"no study {study!r}: none was submitted yet")
+        names = ", ".join(sorted(known))
+        hint = suggestion(study, known)
+        raise HTTPException(404, f"no study {study!r}; there are: {names}{hint}")
     return known[study]
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coadapt.model import InputError
 from coadapt.model.bounds import check_outside
 from coadapt.model.contract_env import ENV_LAST_REPORT_S
+from coadapt.model.errors import reason_of
 from coadapt.model.wire import Json
 from coadapt.service.job_params import Param, check_params
 from coadapt.service.job_yaml import load_yaml
@@ -158,7 +159,7 @@ def read_search_file(path: Path) -> SearchFile:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        allowed = f"a text file that can be read ({error})"
+        allowed = f"a text file that can be read ({reason_of(error)})"
         raise InputError("search file", str(path), allowed) from None
     if len(text) > JOB_FILE_BYTES_MAX:
         allowed = f"at most {JOB_FILE_BYTES_MAX} bytes"

@@ -64,6 +64,10 @@ export async function put(path, body) {
   return send("PUT", path, body);
 }
 
+export async function remove(path) {
+  return send("DELETE", path);
+}
+
 async function send(method, path, body) {
   const options = { method };
   if (body !== undefined) {

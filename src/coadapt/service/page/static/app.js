@@ -7,12 +7,14 @@ import * as jobs from "./jobs.js";
 import * as job from "./job.js";
 import * as tenants from "./tenants.js";
 import * as policy from "./policy.js";
+import * as whatIf from "./what-if.js";
 
 const VIEWS = [
   ["/", "Now"],
   ["/jobs", "Jobs"],
   ["/tenants", "Tenants"],
   ["/policy", "Policy"],
+  ["/what-if", "What if"],
 ];
 // Changes come by the dozen; a view is loaded at most so often.
 const APART_MS = 1000;
@@ -35,7 +37,7 @@ function viewOf({ path, query }) {
   const [, first = "", ...rest] = path.split("/");
   const id = decodeURIComponent(rest.join("/"));
   if (first === "jobs" && id) return job.view(id, query);
-  return { "": now, jobs, tenants, policy }[first]?.view(query) ?? null;
+  return { "": now, jobs, tenants, policy, "what-if": whatIf }[first]?.view(query) ?? null;
 }
 
 function show() {
@@ -118,6 +120,7 @@ function start() {
       if (lostAt === null) return;
       lostAt = null;
       banner.hidden = true;
+      document.body.classList.remove("away");
       later();
     },
     away() {
@@ -127,6 +130,7 @@ function start() {
         "Jobs keep running without it. This page shows what was last known, " +
         "and tries again every second.";
       banner.hidden = false;
+      document.body.classList.add("away");
     },
     needsToken() {
       following = false;

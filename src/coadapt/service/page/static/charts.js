@@ -243,6 +243,102 @@ export function charts(root) {
   };
 }
 
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5]];
+const LINES = ["--accent", "--line-1", "--line-2", "--line-3", "--line-4"];
+
+function ahead(seconds) {
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 3600) return `${Number((seconds / 60).toFixed(1))} min`;
+  if (seconds < 172800) return `${Number((seconds / 3600).toFixed(1))} h`;
+  return `${Number((seconds / 86400).toFixed(1))} days`;
+}
+
+// Draws how many jobs are left in each future over the seconds from now.
+export function curves(place, futures) {
+  const last = Math.max(...futures.map(({ left }) => left.at(-1)[0]), 1);
+  const columns = futures.map(({ left }) => {
+    const all = left.at(-1)[0] < last ? [...left, [last, left.at(-1)[1]]] : left;
+    return [all.map(([at]) => at), all.map(([, jobs]) => jobs)];
+  });
+  const canvas = make("div", {
+    role: "img",
+    "aria-label": futures
+      .map(({ name, left }) => {
+        const half = left.find(([, jobs]) => jobs <= left[0][1] / 2) ?? left.at(-1);
+        return `${name}: ${number(left[0][1])} jobs, half of them ended in ${ahead(half[0])}`;
+      })
+      .join("; "),
+  });
+  const legend = make("p", { class: "legend" });
+  place.append(legend, canvas);
+  let plot = null;
+
+  function draw() {
+    plot?.destroy();
+    legend.replaceChildren(
+      ...futures.map(({ name }, index) => {
+        const key = make("span", { class: `key key-${index}` });
+        return make("span", {}, key, name);
+      }),
+    );
+    const axis = {
+      stroke: colour("--soft"),
+      grid: { stroke: colour("--line"), width: 1 },
+      ticks: { show: false },
+      font: "11px system-ui",
+    };
+    plot = new uPlot(
+      {
+        width: Math.max(place.clientWidth, 260),
+        height: 240,
+        legend: { show: false },
+        padding: [6, 16, 0, 0],
+        cursor: { drag: { x: true, y: false }, points: { size: 5 } },
+        scales: { x: { time: false }, y: { range: (_, low, high) => bounds(0, high) } },
+        axes: [
+          {
+            ...axis,
+            size: AXIS_HEIGHT,
+            space: 80,
+            incrs: TICKS_S,
+            values: (_, ticks) => ticks.map(ahead),
+          },
+          { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, 3)) },
+        ],
+        series: [
+          {},
+          ...futures.map((_, index) => ({
+            stroke: colour(LINES[index]),
+            width: 2,
+            dash: DASHES[index],
+            spanGaps: true,
+            points: { show: false },
+            paths: uPlot.paths.stepped({ align: 1 }),
+          })),
+        ],
+      },
+      uPlot.join(columns),
+      canvas,
+    );
+  }
+
+  const observer = new ResizeObserver(() => {
+    if (!plot) draw();
+    const width = Math.max(place.clientWidth, 260);
+    if (plot.width !== width) plot.setSize({ width, height: plot.height });
+  });
+  observer.observe(place);
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  scheme.addEventListener("change", draw);
+  return {
+    close() {
+      observer.disconnect();
+      scheme.removeEventListener("change", draw);
+      plot?.destroy();
+    },
+  };
+}
+
 function bounds(low, high) {
   if (low === null || high === null) return [0, 1];
   const least = low >= 0 && low < high / 2 ? 0 : low;

@@ -102,6 +102,7 @@ export function count(value, noun) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
+  if (seconds > 0 && seconds < 1) return `${Math.max(Math.round(1000 * seconds), 1)} ms`;
   if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
   if (seconds < 100) return `${Math.round(seconds)} s`;
   if (seconds < 6000) return `${Math.round(seconds / 60)} min`;

@@ -109,7 +109,7 @@ function showNodes(found, first, turn) {
         "div",
         { class: "head" },
         make("b", {}, id),
-        make("span", {}, `${number(used)} of ${gpus} ${type}${rack ? `, rack ${rack}` : ""}`),
+        make("span", {}, `${number(used)} of ${gpus} ${kind(type)}${rack ? `, rack ${rack}` : ""}`),
       ),
       make("div", { class: "slots" }, ...parts),
     );
@@ -120,6 +120,11 @@ function showNodes(found, first, turn) {
   ];
 }
 
+function kind(type) {
+  if (type === "cpu") return "CPU slots";
+  return type === "gpu" ? "GPUs" : `GPUs, ${type}`;
+}
+
 function showQueue(found, first, turn) {
   if (!found.num_waiting) return [make("p", { class: "empty" }, "No job waits.")];
   const columns = [
@@ -127,7 +132,7 @@ function showQueue(found, first, turn) {
     ["Tenant", "text", ([, , tenant]) => tenant],
     ["Priority", "", ([, , , priority]) => number(priority)],
     ["GPUs", "", ([, , , , least, most]) => gpuRange(least, most)],
-    ["Waits for", "", ([, , , , , , at]) => duration(Math.max(found.at - at, 0))],
+    ["Has waited", "", ([, , , , , , at]) => duration(Math.max(found.at - at, 0))],
     ["Why", "wide", (row) => row[7]],
   ];
   return [

@@ -1,0 +1,76 @@
+"""The comparison behind `coadapt what-if` and the page's view of the same name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from coadapt.cli.forecast.kept import corrected
+from coadapt.cli.forecast.live_question import named_job, read_live, spec_of_file
+from coadapt.cli.state_dir import StateDir
+from coadapt.model import InputError, JobId, TenantId
+from coadapt.policies import policy_card
+from coadapt.sim.ahead.estimate import Estimate, estimates
+from coadapt.sim.ahead.roll import Question
+from coadapt.sim.ahead.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is to be different, as a user writes it.
+
+    policies: each is a future of its own, with all other changes. nodes: how many more
+    nodes like the largest one, fewer if negative. quotas: GPUs of a tenant; None: no
+    quota. submit: job files. without: ids of live jobs, or their beginnings.
+    """
+
+    policies: tuple[str, ...] = ()
+    nodes: int = 0
+    quotas: Mapping[TenantId, int | None] = field(default_factory=dict)
+    submit: tuple[Path, ...] = ()
+    without: tuple[JobId, ...] = ()
+
+
+def compare_futures(
+    directory: StateDir,
+    change: Change,
+    num_rolls: int,
+    num_processes: int | None = None,
+) -> tuple[list[Estimate], Question]:
+    """Return the futures of the live jobs, first as it is, then with the change, and
+    the question that they answer.
+
+    num_processes: of the computation; None: one for each core. Raises InputError.
+    """
+    for policy in change.policies:
+        policy_card(policy)
+    live = read_live(directory)
+    question = live.question
+    changed = Scenario(
+        nodes=change.nodes,
+        quotas=change.quotas,
+        submit=dict(spec_of_file(path, question.at) for path in change.submit),
+        without=tuple(named_job(question, job) for job in change.without),
+    )
+    named = _name(changed)
+    if not (change.policies or named):
+        allowed = "at least one of --policy, --nodes, --quota, --submit, --without"
+        raise InputError("what-if", "no change", allowed)
+    scenarios = [Scenario()]
+    for policy in change.policies or ("",):
+        name = ", ".join(filter(None, (policy, named)))
+        scenarios.append(replace(changed, name=name, policy=policy))
+    found = estimates(question, scenarios, num_rolls, num_processes)
+    return corrected(found, directory, live), question
+
+
+def _name(change: Scenario) -> str:
+    """Return the change in a few words, "" for none."""
+    noun = "node" if abs(change.nodes) == 1 else "nodes"
+    parts = [f"{change.nodes:+d} {noun}"] if change.nodes else []
+    parts += [
+        f"quota {tenant}={'none' if gpus is None else gpus}"
+        for tenant, gpus in change.quotas.items()
+    ]
+    parts += list(change.submit)
+    parts += [f"without {job}" for job in change.without]
+    return ", ".join(parts)

@@ -1,0 +1,186 @@
+"""What-if questions of the page: one at a time, each in a process of its own."""
+
+# A question takes seconds to minutes of CPU time. The process that answers it runs at a
+# low priority, so that requests to the scheduler are answered as before. One question
+# is computed at a time for all pages: a second one is refused until the first one is
+# answered, stopped, or has run out of time. The last answer is kept for all open pages.
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coadapt.model.wire import Json
+
+TIMEOUT_S = 600.0
+ERROR_SHOWN = 400
+
+logger = logging.getLogger(__name__)
+
+
+class QuestionState(StrEnum):
+    """Where a question is."""
+
+    BUSY = "busy"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question. began_at: s since 1970. answer: what the process said, {} before."""
+
+    number: int
+    state: QuestionState
+    given: Mapping[str, Json]
+    began_at: float
+    took_s: float = 0.0
+    answer: Mapping[str, Json]
+    error: str = ""
+
+    def values(self) -> dict[str, Json]:
+        """Return it as plain data."""
+        return {
+            "number": self.number,
+            "state": self.state.value,
+            "asked": dict(self.given),
+            "began_at": self.began_at,
+            "took_s": round(self.took_s, 2),
+            "answer": dict(self.answer),
+            "error": self.error,
+        }
+
+
+class BusyError(Exception):
+    """Another question is being computed."""
+
+
+class Questions:
+    """Answers questions by `command`, which reads one as JSON and writes the answer.
+    For any thread.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        now: Callable[[], float],
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._command = list(command)
+        self._now = now
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._latest: Asked | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    def latest(self) -> Asked | None:
+        """Return the question that was asked last."""
+        with self._lock:
+            return self._latest
+
+    def ask(self, given: Mapping[str, Json]) -> Asked:
+        """Begin to compute an answer. Raises BusyError."""
+        with self._lock:
+            before = self._latest
+            if before is not None and before.state is QuestionState.BUSY:
+                raise BusyError
+            asked = Asked(
+                number=1 if before is None else before.number + 1,
+                state=QuestionState.BUSY,
+                given=dict(given),
+                began_at=self._now(),
+                answer={},
+            )
+            self._stopped = False
+            # A group of its own: the process has others that compute for it.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._latest = asked
+            answering = threading.Thread(
+                target=self._answer,
+                args=(self._process, asked),
+                name="what-if",
+                daemon=True,
+            )
+        answering.start()
+        return asked
+
+    def stop(self) -> None:
+        """End the computation, if there is one."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None:
+                _kill(self._process)
+
+    def close(self) -> None:
+        """End the computation: the scheduler stops."""
+        self.stop()
+
+    def _answer(self, process: "subprocess.Popen[bytes]", asked: Asked) -> None:
+        begun = time.monotonic()
+        error = ""
+        output = problem = b""
+        try:
+            question = json.dumps(dict(asked.given)).encode()
+            output, problem = process.communicate(question, self._timeout_s)
+        except subprocess.TimeoutExpired:
+            error = f"it took longer than {self._timeout_s:g} s and was ended"
+        finally:
+            _kill(process)
+            process.wait()
+        answer: dict[str, Json] = {}
+        if not error:
+            answer, error = _read(output, problem, process.returncode)
+        with self._lock:
+            self._process = None
+            if self._stopped:
+                state = QuestionState.STOPPED
+                answer = {}
+                error = ""
+            else:
+                state = QuestionState.FAILED if error else QuestionState.DONE
+            self._latest = Asked(
+                number=asked.number,
+                state=state,
+                given=asked.given,
+                began_at=asked.began_at,
+                took_s=time.monotonic() - begun,
+                answer=answer,
+                error=error,
+            )
+
+
+def _read(output: bytes, problem: bytes, exit_code: int) -> tuple[dict[str, Json], str]:
+    """Return the answer and what is wrong, of which one is empty."""
+    try:
+        answer = json.loads(output)
+    except ValueError:
+        answer = None
+    if exit_code or not isinstance(answer, dict):
+        text = problem.decode(errors="replace").strip()
+        logger.warning("a what-if question failed: %s", text[-2_000:])
+        last = text.splitlines()[-1] if text else "it printed nothing"
+        return {}, f"exit code {exit_code}: {last[:ERROR_SHOWN]}"
+    if "error" in answer:
+        return {}, str(answer["error"])[:ERROR_SHOWN]
+    return answer, ""
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    # The group outlives its first process while others of it run.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
