@@ -92,7 +92,12 @@ from coadapt.service.reports.reading import read_report
 from coadapt.service.reports.trainer_status import StatusBody, Throttle, report_of
 from coadapt.service.studies import routes as study_routes
 from coadapt.service.studies.driver import Studies
-from coadapt.service.submission import check_possible, check_quota, job_id
+from coadapt.service.submission import (
+    check_possible,
+    check_prices,
+    check_quota,
+    job_id,
+)
 
 # Decisions about a job that `describe` shows; its story tells all of them.
 DECISIONS_SHOWN = 10
@@ -321,13 +326,15 @@ async def submit(
     if _service(request).shares_disk:
         await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
-        present, tenant = await _read(
+        present, tenant, prices = await _read(
             request,
             lambda state: (
                 list(state.nodes.values()),
                 state.tenants.get(spec.tenant),
+                state.prices,
             ),
         )
+        check_prices(spec, prices)
         check_possible(spec, [*present, *_service(request).to_come()])
         check_quota(spec, tenant)
         await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))

@@ -3,14 +3,13 @@
 import numpy as np
 
 from coadapt.policies.castor.fairness import Fair
-from coadapt.policies.castor.guarantees import ANY_TYPE, fair_share_reservations
+from coadapt.policies.castor.guarantees import fair_share_reservations
 
 
 def test_its_share_is_reserved_for_a_late_job() -> None:
     rho_max = 0.8
     fair = Fair(
         np.full(3, 2),
-        np.full(3, 1),
         np.full(3, 10.0),
         np.full(3, 16.0),
         np.full(3, 900.0),
@@ -18,5 +17,4 @@ def test_its_share_is_reserved_for_a_late_job() -> None:
     )
     shares = fair_share_reservations(fair, rho_max)
     assert shares.gpus_J.tolist() == [0, 2, 2]
-    assert shares.type_J.tolist() == [ANY_TYPE, 1, 1]
     assert shares.goodput_J.tolist() == [np.inf, 10.0, 10.0]

@@ -15,11 +15,12 @@ from coadapt.policies.base import Prediction
 from coadapt.policies.castor.round import Sizes
 from coadapt.policies.castor.situation import ROUND_S, Situation, least
 from coadapt.policies.castor.topology import Topology
-from coadapt.policies.predictors.prediction_intervals import Predictions
+from coadapt.policies.predictors.prediction_intervals import (
+    NO_PREDICTION,
+    Predictions,
+)
 
 SHORT_S = 90.0  # shorter durations are given in seconds
-DAY_MIN = 1_440  # minutes
-NO_PREDICTION = Prediction(math.inf, math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,9 @@ def duration(seconds: float) -> str:
     minutes = round(min(seconds / 60.0, 1e15))
     if minutes < 90:
         return f"{minutes} min"
-    if minutes < 2 * DAY_MIN:
+    if minutes < 48 * 60:
         return f"{minutes // 60} h {minutes % 60} min"
-    return f"{round(minutes / DAY_MIN)} days"
+    return f"{round(minutes / (24 * 60))} days"
 
 
 def _of_placed(told: Told, rows: Sequence[int]) -> dict[JobId, str]:

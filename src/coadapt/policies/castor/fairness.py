@@ -49,7 +49,6 @@ class Fair(NamedTuple):
     """
 
     gpus_J: IntArray
-    type_J: IntArray
     goodput_J: FloatArray
     rate_J: FloatArray
     takes_s_J: FloatArray
@@ -57,10 +56,9 @@ class Fair(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """The first four of Fair."""
+    """The first three of Fair."""
 
     gpus_J: IntArray
-    type_J: IntArray
     goodput_J: FloatArray
     rate_J: FloatArray
 
@@ -130,7 +128,7 @@ def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares
     """
     equal = gpus_T.sum() / max(len(now.jobs), 1)
     num_rows = len(goodput_JC)
-    shares = _Shares(*np.zeros((2, num_rows), dtype=np.int64), *np.zeros((2, num_rows)))
+    shares = _Shares(np.zeros(num_rows, dtype=np.int64), *np.zeros((2, num_rows)))
     done_J = np.zeros(num_rows)
     may_J = np.zeros(num_rows)
     most_J = np.zeros(num_rows)
@@ -145,7 +143,6 @@ def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares
         chosen_J = can_J & (num_gpus > most_J)
         most_J[chosen_J] = num_gpus
         shares.gpus_J[chosen_J] = of_type.gpus_J[chosen_J]
-        shares.type_J[chosen_J] = number
         shares.goodput_J[chosen_J] = of_type.goodput_J[chosen_J]
         shares.rate_J[chosen_J] = of_type.rate_J[chosen_J]
     in_turns_J = done_J / np.maximum(may_J, 1.0)

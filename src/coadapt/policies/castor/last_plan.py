@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coadapt.model import ClusterView, Node, Plan, Tenant, TenantId
-
-HOLDS_S = 60.0  # so long after a planned round at most (1)
+from coadapt.policies.castor.situation import ROUND_S
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class LastPlan:
         hold.
         """
         given = self.plan.allocations
-        is_new = view.at - self.at >= HOLDS_S or not self.room
+        is_new = view.at - self.at >= ROUND_S or not self.room
         if is_new or view.nodes != self.nodes or view.tenants != self.tenants:
             return None
         if not len(view.jobs) < self.num_jobs == len(given):

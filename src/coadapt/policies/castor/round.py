@@ -17,9 +17,9 @@ Axes: J jobs, O options of a job (all configurations, then what it holds), T GPU
 # for long no job is predicted to end or come, a job keeps what it gets now: H is half
 # of that time then, 10 delta at most.
 #
-# Options that serve a reservation earn LARGE besides for each GPU that is reserved, so
-# as many reservations as fit come before anything else. Prices are those for the other
-# jobs, on what the jobs with reservations leave.
+# An option that serves a reservation earns, for each reserved GPU, more than all jobs
+# together could earn otherwise. So as many reserved GPUs as fit come before anything
+# else. Prices are those for the other jobs, on what the jobs with reservations leave.
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.model import JobId
-from coadapt.policies.castor.guarantees import ANY_TYPE, Reservations
+from coadapt.policies.castor.guarantees import Reservations
 from coadapt.policies.castor.job_values import Outlook
 from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
@@ -36,7 +36,6 @@ from coadapt.policies.solvers.knapsack import NEVER, WAIT, Choice, Options, prov
 HORIZON_S = 300.0
 RESCALES_AHEAD = (3.0, 10.0)  # a horizon spans so many rescales at least, at most (1)
 CALM_SHARE = 0.5  # of the time until the next event (with 1 similar jobs alternate)
-LARGE = 1e3  # times all that the others could earn, per reserved GPU (1)
 
 
 class Sizes(NamedTuple):
@@ -143,9 +142,10 @@ def _solve_beside(
     Gap and prices are those of the jobs whose options serve no reservation.
     """
     earned_JO = plain.value_JO
-    large = LARGE * (1.0 + earned_JO.max(axis=1, initial=0.0).sum())
+    # One reserved GPU is worth more than all that jobs could earn without it.
+    per_gpu = 1.0 + earned_JO.max(axis=1, initial=0.0).sum()
     served_JO = _served(now, reserved, plain)
-    choice = solve(plain._replace(value_JO=earned_JO + large * served_JO))
+    choice = solve(plain._replace(value_JO=earned_JO + per_gpu * served_JO))
     gap_beside, price_R = _beside(plain, choice.option_J, served_JO)
     gap = min(max(choice.bound - choice.value, 0.0), gap_beside)
     return choice, gap, price_R
@@ -174,16 +174,13 @@ def _options(now: Situation, value_JO: FloatArray) -> Options:
 
 
 def _served(now: Situation, reserved: Reservations, options: Options) -> FloatArray:
-    """Return the reserved GPUs, by their urgency, that each option which earns anything
-    serves.
-    """
+    """Return the reserved GPUs that each option serves; 0 if it earns nothing."""
     goodput_JO = np.column_stack((now.goodput_JC, now.here_J))
-    right_type_JO = reserved.type_J[:, None] == ANY_TYPE
-    right_type_JO = right_type_JO | (options.type_JO == reserved.type_J[:, None])
-    serves_JO = right_type_JO & (options.gpus_JO >= reserved.gpus_J[:, None])
-    serves_JO |= goodput_JO >= reserved.goodput_J[:, None]
-    counts_J1 = (reserved.urgency_J * reserved.gpus_J)[:, None]
-    return np.where(serves_JO & (options.value_JO > 0.0), counts_J1, 0.0)
+    serves_JO = goodput_JO >= reserved.goodput_J[:, None]
+    served_JO: FloatArray = np.where(
+        serves_JO & (options.value_JO > 0.0), reserved.gpus_J[:, None], 0.0
+    )
+    return served_JO
 
 
 def _beside(

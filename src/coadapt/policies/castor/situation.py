@@ -20,7 +20,7 @@ C configurations; L later phases of jobs; X as said where it is used.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -57,12 +57,10 @@ from coadapt.policies.predictors.noise_growth import (
 from coadapt.policies.predictors.remaining_work import RemainingWork, hinted
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray, power
 
-# Most replicas of a job that was never timed (with 1 the mean completion time is 5 %
-# longer; 8 and 16 are no better).
-FIRST_GPUS = 4
-# Afterwards it may have this many times the most replicas that it was timed on. Without
-# this limit and FIRST_GPUS the mean is 0.990, but the makespan of the built-in mixes is
-# 1.030 times as long.
+# A job may have this many times the most replicas that it was timed on; a job that was
+# never timed may have this many (with 1 the mean completion time is 5 % longer; 8 and
+# 16 are no better). Without the limit the mean is 0.990 of that, but the makespan of
+# the built-in mixes is 1.030 times as long.
 OPTIMISM = 4
 # Goodput of an untimed job on k GPUs over that on one GPU: k to this power. No
 # measurement is recorded.
@@ -77,7 +75,6 @@ PHASES = 3
 # With more jobs than this no job has later phases, which keeps decisions short. No
 # measurement is recorded.
 JOBS_WITH_PHASES_MAX = 1_000
-NUM_COMPUTE = 2  # leading parameters of a step-time model that describe a pass
 
 
 class JobFacts(NamedTuple):
@@ -403,8 +400,7 @@ def limits(job: JobView) -> tuple[int, int]:
     low = least(spec)
     if spec.contract is RescaleContract.FROZEN:
         return low, low
-    timed = job.measured.num_replicas_profiled
-    most = OPTIMISM * timed if timed else FIRST_GPUS
+    most = OPTIMISM * max(job.measured.num_replicas_profiled, 1)
     total = spec.batch.max_total if spec.adaptive else limits_in_use(job).requested
     most = min(most, spec.replicas.max, total // spec.batch.min_atomic)
     return low, max(most, low)
@@ -443,10 +439,11 @@ def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
     its fitted parameters are 0. They are then taken from `widest`, the profile of the
     type on which the job was timed with most replicas.
     """
-    values: tuple[float, ...] = params_of(profile.params)
-    if profile.num_replicas_profiled > 1 or widest.num_replicas_profiled <= 1:
-        return values
-    return values[:NUM_COMPUTE] + params_of(widest.params)[NUM_COMPUTE:]
+    params = profile.params
+    if profile.num_replicas_profiled <= 1 < widest.num_replicas_profiled:
+        params = replace(widest.params, alpha_c=params.alpha_c, beta_c=params.beta_c)
+    values: tuple[float, ...] = params_of(params)
+    return values
 
 
 def _params_on(
@@ -464,10 +461,14 @@ def _params_on(
         sorted(profiles),
         key=lambda name: (name in names, profiles[name].num_replicas_profiled),
     )
-    values: tuple[float, ...] = params_of(profiles[other].params)
-    factor = float(factor_TT[number, names.index(other)]) if other in names else 1.0
-    passes = [each * factor for each in values[:NUM_COMPUTE]]
-    return [*passes, *values[NUM_COMPUTE:]]
+    params = profiles[other].params
+    if other in names:
+        factor = float(factor_TT[number, names.index(other)])
+        params = replace(
+            params, alpha_c=params.alpha_c * factor, beta_c=params.beta_c * factor
+        )
+    values: tuple[float, ...] = params_of(params)
+    return values
 
 
 def _type_factors(names: Sequence[str], jobs: Sequence[JobView]) -> FloatArray:

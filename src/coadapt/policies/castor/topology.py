@@ -21,10 +21,10 @@ from coadapt.policies.predictors.best_goodputs import Configs
 from coadapt.policies.predictors.measured_step_times import Shape
 from coadapt.policies.solvers.arrays import BoolArray, IntArray
 
-# Up to so many whole nodes every number is a size; beyond, each is at least by this
-# factor larger, so that their number grows with the logarithm of the cluster (1).
-EACH_NODE_UPTO = 16
-GROWTH = 1.15
+# Sizes in whole nodes: each is at least this factor larger than the one before, so that
+# their number grows with the logarithm of the cluster. Every number of nodes up to 17
+# is a size. Chosen by hand, not measured.
+GROWTH = 1.0 + 1.0 / 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,5 +185,5 @@ def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
     count = 1
     while count * node_gpus <= num_gpus:
         sizes.append(count * node_gpus)
-        count = count + 1 if count < EACH_NODE_UPTO else int(np.ceil(count * GROWTH))
+        count = int(np.ceil(count * GROWTH))
     return sizes

@@ -32,6 +32,7 @@ HIGH = 0.95
 # Of starts: a wait that goes on joins the record once per half of what was predicted,
 # so the record has too few of them (with 0.95 17 % came later, with 0.98 10 %).
 STARTS_HIGH = 0.99
+NO_PREDICTION = Prediction(math.inf, math.inf, math.inf)
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ class Predictions:
         for job in jobs:
             left_s = self.left_s.get(job, math.inf)
             if left_s == math.inf:
-                found.append(Prediction(math.inf, math.inf, math.inf))
+                found.append(NO_PREDICTION)
                 continue
             around_s = left_s + SEEN_EVERY_S
             octave = round(math.log2(around_s))
