@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from coadapt.goodput.batch import adaptive_grid
 from coadapt.model import InputError, JobId, JobSpec, Node, Tenant
+from coadapt.model.prices import Prices
 from coadapt.model.tenant import EVERYBODY, TenantId
 
 ID_NAME_LENGTH = 40
@@ -78,6 +79,17 @@ def check_quota(spec: JobSpec, tenants: Mapping[TenantId, Tenant]) -> None:
             f"{most}, as {whose} may have {tenant.quota_gpus}; an operator raises "
             f"that with: coadapt tenant set {shlex.quote(tenant.id)} --quota {least}",
         )
+
+
+NO_PRICES = (
+    "no such limit, as the scheduler knows no prices: set `prices` in its settings file"
+)
+
+
+def check_prices(spec: JobSpec, prices: Prices | None) -> None:
+    """Raise InputError for a job with a limit of costs where no prices are known."""
+    if spec.max_cost is not None and prices is None:
+        raise InputError("max_cost", spec.max_cost, NO_PRICES)
 
 
 def _check_batch(spec: JobSpec, most: int) -> None:
