@@ -20,7 +20,7 @@ from coadapt.policies.predictors.prediction_intervals import (
     Predictions,
 )
 
-SHORT_S = 90.0  # shorter durations are given in seconds
+SHORT_S = 90.0  # shorter durations are given in seconds; chosen by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
