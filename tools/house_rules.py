@@ -454,7 +454,8 @@ def unwanted_words() -> dict[str, str]:
     """Return what docs/vocabulary.md says not to say -> what to say, both as they stand
     in names.
     """
-    return words_of_table(VOCABULARY.read_text(encoding="utf-8"))
+    page = VOCABULARY.read_text(encoding="utf-8")
+    return words_of_table(page.partition("## All words")[2])
 
 
 def words_of_table(page: str) -> dict[str, str]:

@@ -186,9 +186,12 @@ def test_up_without_slots_asks_for_them_where_there_is_no_gpu(tmp_path: Path) ->
     ("arguments", "line"),
     [
         (["ls", "--nosuch"], "No such option: --nosuch"),
-        (["nosuch"], "No such command 'nosuch'."),
-        (["describe"], "Missing argument 'job'."),
-        (["up", "--slots", "four"], "Invalid value for '--slots': .*"),
+        (["nosuch"], "No such command 'nosuch'; `.* --help` lists all"),
+        (["simluate", "x"], r"No such command 'simluate'; did you mean simulate\?"),
+        (["tenant", "sett"], r"No such command 'sett'[.;] [dD]id you mean '?set'?\?"),
+        (["describe"], "Missing argument 'job'; see `.* describe --help`"),
+        (["up", "--slots", "four"], "--slots: got 'four'; allowed: a whole number"),
+        (["up", "--round", "x"], "--round: got 'x'; allowed: a number"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(

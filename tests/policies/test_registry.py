@@ -29,7 +29,10 @@ def test_a_policy_is_made_by_reference() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("polux", f"policy: got 'polux'; allowed: {', '.join(POLICIES)}"),
+        (
+            "polux",
+            rf"policy: got 'polux'; allowed: {', '.join(POLICIES)}.*; did you mean pollux\?",
+        ),
         ("", "policy: got ''; allowed: fifo, "),
         (":Fifo", "or module:Class"),
         ("coadapt.policies.fifo:", "or module:Class"),
@@ -51,7 +54,8 @@ def test_an_unknown_option_names_the_known_ones() -> None:
         create_policy("fifo", backfil=True)
     assert (
         str(caught.value)
-        == "policy fifo, option backfil: got True; allowed: backfill=False"
+        == "policy fifo, option backfil: got True; allowed: backfill=False; did you "
+        "mean backfill?"
     )
     with pytest.raises(InputError, match="allowed: no options"):
         create_policy("afs", seed=1)

@@ -1,13 +1,15 @@
 """What the command line says of an error, and with which code it exits."""
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import typer
 
 from coadapt.cli.client import RefusedError, UnreachableError
 from coadapt.cli.exit_codes import EXIT_FAILED, EXIT_INPUT
 from coadapt.model import InputError
-from coadapt.model.errors import MissingExtraError, StoreError
+from coadapt.model.errors import MissingExtraError, StoreError, suggestion
 
 # Modules that come with the extra `service`, which `coadapt simulate` does without.
 SERVICE_MODULES = frozenset(
@@ -32,8 +34,7 @@ def failure_of(error: Exception) -> Failure | None:
     if isinstance(error, InputError):
         return Failure(message=str(error), code=EXIT_INPUT)
     if isinstance(error, UsageError):
-        text = error.format_message()  # type: ignore[attr-defined]  # see UsageError
-        return Failure(message=text, code=EXIT_INPUT)
+        return Failure(message=_usage_text(error), code=EXIT_INPUT)
     if isinstance(error, RefusedError):
         by_user = 400 <= error.status < 500 and error.status != UNAUTHORISED
         return Failure(message=str(error), code=EXIT_INPUT if by_user else EXIT_FAILED)
@@ -50,6 +51,43 @@ def failure_of(error: Exception) -> Failure | None:
         return Failure(message="", code=EXIT_FAILED)
     if isinstance(error, OSError):
         # A disk that is full or may not be written, a file that is not there.
-        text = f"{error.filename or 'the system'}: {error.strerror or error}"
+        # The second name is the user's where a file was written beside it first.
+        name = error.filename2 or error.filename or "the system"
+        text = f"{name}: {error.strerror or error}"
         return Failure(message=text, code=EXIT_FAILED)
     return None
+
+
+def _usage_text(error: Any) -> str:
+    """Return the parser's text, with the value, what is allowed or what to do next
+    where it lacks them.
+    """
+    text: str = error.format_message()
+    if (told := _told_by_pydantic(error.__cause__)) and error.param is not None:
+        value, allowed = told
+        name = error.param.opts[0] if error.param.opts else error.param.name
+        name = name if name.startswith("-") else name.upper()
+        return str(InputError(name, value, allowed))
+    command = error.ctx and error.ctx.command
+    is_unknown = text.startswith("No such command") and "Did you mean" not in text
+    if is_unknown and hasattr(command, "list_commands"):
+        names = command.list_commands(error.ctx)
+        [given] = re.findall("'(.*)'", text) or [""]
+        hint = suggestion(given, names)
+        path = error.ctx.command_path
+        return text.removesuffix(".") + (hint or f"; `{path} --help` lists all")
+    if text.startswith("Missing "):
+        return text.removesuffix(".") + f"; see `{error.ctx.command_path} --help`"
+    return text
+
+
+def _told_by_pydantic(cause: Any) -> tuple[object, str] | None:
+    """Return the value and what is allowed, of newer versions of Typer, whose texts of
+    numbers leave out the value.
+    """
+    if not hasattr(cause, "errors"):
+        return None
+    [first, *_] = cause.errors()
+    kind = str(first["type"]).partition("_")[0]
+    allowed = {"int": "a whole number", "float": "a number"}.get(kind)
+    return (first["input"], allowed) if allowed else None

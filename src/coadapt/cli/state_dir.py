@@ -248,6 +248,8 @@ def make_private(path: Path) -> None:
         if not any(path.iterdir()):
             _close_to_others(path)
         return
+    if path.exists():
+        raise InputError("--state", str(path), "a directory, or a path that is free")
     if not path.parent.is_dir():
         make_private(path.parent)
     path.mkdir(mode=PRIVATE_DIR)

@@ -24,12 +24,14 @@ SCRIPT_CONTEXT: Mapping[str, Any] = {
 class Verb:
     """A verb, and the module of `coadapt.cli` that has a function or group of its name.
 
-    help: what the list of verbs says of it. settings: of the command's context.
+    help: what the list of verbs says of it. settings: of the command's context. usage:
+    what follows its name in its help.
     """
 
     module: str
     help: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    usage: str = "[OPTIONS]"
 
 
 VERBS: Mapping[str, Verb] = {
@@ -103,6 +105,7 @@ VERBS: Mapping[str, Verb] = {
         module="jobs.check",
         help="Run a script alone and under random changes of replicas.",
         settings=SCRIPT_CONTEXT,
+        usage="[OPTIONS] SCRIPT [ARGUMENTS]",
     ),
     "doctor": Verb(
         module="upkeep.doctor",
@@ -180,7 +183,8 @@ def load(name: str, verb: Verb) -> TyperCommand | TyperGroup:
         group: Any = get_command(app)
         command = group.commands[name]
     else:
-        app.command(name, context_settings={**verb.settings})(found)
+        settings = {**verb.settings}
+        app.command(name, context_settings=settings, options_metavar=verb.usage)(found)
         command = get_command(app)
     loaded: TyperCommand | TyperGroup = command
     return loaded

@@ -66,6 +66,8 @@ class Reason(StrEnum):
     HUNG = "hung"  # its replicas had not reported for longer than hang_timeout
     SCRIPT_FAILED = "script_failed"
     TOO_MANY_FAILURES = "too_many_failures"
+    BUDGET = "budget"  # its tenant has spent its budget, and it has not started yet
+    MAX_COST = "max_cost"  # it is stopped, or was, because it has cost that much
     CANCELLED = "cancelled"
     FINISHED = "finished"
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from coadapt.executors.host import Connect, Host
 from coadapt.executors.options import OptionText, parse_option
 from coadapt.model import InputError
+from coadapt.model.errors import suggestion
 
 # Name -> a function that takes the executor's options, each with a default, checks them
 # and what it needs (a driver, a cluster's address), raises InputError, and changes
@@ -97,9 +98,9 @@ def _find(name: str) -> Callable[..., Connect]:
     )
     module_name, colon, function = reference.partition(":")
     if not (colon and module_name and function):
-        raise InputError(
-            "--executor", name, f"{', '.join(executor_names())}, or module:function"
-        )
+        names = executor_names()
+        allowed = f"{', '.join(names)}, or module:function{suggestion(name, names)}"
+        raise InputError("--executor", name, allowed)
     try:
         found = getattr(importlib.import_module(module_name), function)
     except (ImportError, AttributeError) as error:

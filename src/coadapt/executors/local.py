@@ -37,7 +37,9 @@ def local(
     else:
         machine = nvidia_machine(os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not machine.nodes:
-        allowed = "a number of CPU slots: NVML finds no NVIDIA GPU on this machine"
+        allowed = (
+            "a number of CPU slots, such as 4, since NVML finds no NVIDIA GPU here"
+        )
         raise InputError("--slots", None, allowed)
     if not 1 <= log_limit_mib <= MIB_MAX:
         raise InputError(

@@ -3,6 +3,8 @@ allowed.
 """
 
 import reprlib
+from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib.util import find_spec
 
 SHOWN_MAX = 120  # characters of a value in an error's line
@@ -51,6 +53,20 @@ class InputError(ValueError):
         # Exceptions pickle by their text; this one has to come back whole from another
         # process.
         return InputError, (self.field, self.value, self.allowed)
+
+
+def suggestion(given: object, names: Iterable[str]) -> str:
+    """Return `; did you mean NAME?` for the name that is nearly `given`, else "".
+
+    It comes behind what is allowed.
+    """
+    near = get_close_matches(str(given), list(names), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def reason_of(error: Exception) -> str:
+    """Return what went wrong, of an OSError without its number and the file's name."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def shown(value: object, limit: int = SHOWN_MAX) -> str:

@@ -32,7 +32,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import cache, lru_cache, partial
 from typing import TypeVar
 
-from coadapt.model.errors import InputError
+from coadapt.model.errors import InputError, suggestion
 
 WIRE_VERSION = 1
 
@@ -405,9 +405,8 @@ def _checked_keys(
         raise _MisfitError(data, f"an object with {', '.join(fields)}")
     for key in data:
         if key not in fields:
-            raise _MisfitError(
-                data[key], f"only the keys {', '.join(fields)}", f".{key}"
-            )
+            allowed = f"only the keys {', '.join(fields)}{suggestion(key, fields)}"
+            raise _MisfitError(data[key], allowed, f".{key}")
     for name in sorted(required):
         if name not in data:
             raise _MisfitError(None, "a value; the key is missing", f".{name}")

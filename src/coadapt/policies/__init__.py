@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from coadapt.model import InputError
-from coadapt.model.errors import require
+from coadapt.model.errors import require, suggestion
 from coadapt.policies.base import Policy, PolicyCard
 from coadapt.policies.choice import fit_options, parse_choice
 from coadapt.policies.option_texts import option_texts
@@ -153,9 +153,9 @@ def _find(name: str) -> Callable[..., Policy]:
     reference = name if ":" in name else POLICIES.get(name) or _installed(name) or name
     module_name, colon, class_name = reference.partition(":")
     if not (colon and module_name and class_name):
-        raise InputError(
-            "policy", name, f"{', '.join(policy_names())}, or module:Class"
-        )
+        names = policy_names()
+        allowed = f"{', '.join(names)}, or module:Class{suggestion(name, names)}"
+        raise InputError("policy", name, allowed)
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:

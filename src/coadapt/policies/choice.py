@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from coadapt.model import InputError
+from coadapt.model.errors import suggestion
 
 WORDS = {"true": True, "false": False, "none": None}
 ALLOWED = "NAME or NAME(option=value, ...), such as tiresias(promote_knob=8)"
@@ -101,7 +102,7 @@ def fit_options(
                 ", ".join(f"{key}={default!r}" for key, default in defaults.items())
                 or "no options"
             )
-            raise InputError(field, value, known)
+            raise InputError(field, value, known + suggestion(option, defaults))
         fitted[option] = _fit(field, value, defaults[option])
     return fitted
 

@@ -110,7 +110,7 @@ def incident_of(
         if record is not None and record.state in ENDED:
             break
     if last is None:
-        allowed = "a job that the journal still has events of"
+        allowed = "the whole id of a job that the journal still has events of"
         raise InputError("job", job, allowed)
     return Incident(
         job=job, config=config, state=state, events=events, ends_as=last, about=about

@@ -5,7 +5,6 @@ Each field's description says what is allowed there; the error for a bad value a
 API's schema quote it.
 """
 
-import difflib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,7 @@ from coadapt.model.bounds import (
 from coadapt.model.checkpoint_url import ALLOWED as CHECKPOINTS_ALLOWED
 from coadapt.model.checkpoint_url import check_checkpoint_url
 from coadapt.model.contract_env import is_reserved_env
-from coadapt.model.errors import shown
+from coadapt.model.errors import reason_of, shown, suggestion
 from coadapt.model.job import HANG_TIMEOUT_S, SETUP_TIMEOUT_S
 from coadapt.model.schedule import ALLOWED as SCHEDULE_ALLOWED
 from coadapt.model.tenant import EVERYBODY
@@ -46,6 +45,8 @@ from coadapt.service.job_params import check_params, filled, param_envs
 from coadapt.service.job_yaml import load_yaml
 from coadapt.service.limits import (
     COMMAND_BYTES_MAX,
+    COST_MAX,
+    COST_MIN,
     ENVS_BYTES_MAX,
     ENVS_MAX,
     FAILURES_MAX,
@@ -216,6 +217,13 @@ class JobFile(_Section):
         description=f"a whole number in 0..{FAILURES_MAX}: how often it is started again "
         f"after it failed",
     )
+    max_cost: float | None = Field(
+        default=None,
+        ge=COST_MIN,
+        le=COST_MAX,
+        description=f"a number in {COST_MIN:g}..{COST_MAX:g}, in the currency of the "
+        "scheduler's prices: the job is stopped once it has cost as much",
+    )
     hang_timeout: float | None = Field(
         default=HANG_TIMEOUT_S,
         ge=HANG_TIMEOUT_MIN_S,
@@ -246,7 +254,7 @@ def read_job_file(path: Path) -> JobFile:
         text = path.read_text(encoding="utf-8") if size <= JOB_FILE_BYTES_MAX else ""
     except (OSError, ValueError) as error:
         raise InputError(
-            "job file", str(path), f"a text file that can be read ({error})"
+            "job file", str(path), f"a text file that can be read ({reason_of(error)})"
         ) from None
     if size > JOB_FILE_BYTES_MAX:
         raise InputError(
@@ -311,7 +319,7 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
     return JobSpec(
         name=job.name,
         batch=_batch_limits(job.batch, _schedule(job), _rule(job)),
-        replicas=_replica_limits(job.resources),
+        replicas=replica_limits(job.resources),
         contract=job.contract,
         tenant=job.tenant,
         priority=job.priority,
@@ -319,6 +327,7 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
         length=None if job.length is None else _length(job.length),
         application=job.application,
         max_failures=job.max_failures,
+        max_cost=job.max_cost,
         launch=Launch(
             run=filled(job.run, job.params),
             setup=filled(job.setup, job.params),
@@ -413,11 +422,8 @@ def input_error(
         annotation = section.model_fields[part].annotation
     name = ".".join(path) or "body"
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(path[-1], keys, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return InputError(
-            name, error["input"], f"only the keys {', '.join(keys)}{hint}"
-        )
+        allowed = f"only the keys {', '.join(keys)}{suggestion(path[-1], keys)}"
+        return InputError(name, error["input"], allowed)
     allowed = allowed or (
         str(error["msg"]) if path else f"a mapping with {', '.join(keys)}"
     )
@@ -443,7 +449,8 @@ def _quoting_hint(error: Mapping[str, object]) -> str:
     return ""
 
 
-def _replica_limits(resources: ResourcesSection) -> ReplicaLimits:
+def replica_limits(resources: ResourcesSection) -> ReplicaLimits:
+    """Return the GPUs that a job may hold. Raises InputError."""
     # [0-9], since \d also means the digits of other scripts; without zeros in front,
     # which meant octal once.
     match = re.fullmatch(

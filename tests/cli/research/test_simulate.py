@@ -268,10 +268,20 @@ def test_a_bad_option_is_refused(
 @pytest.mark.parametrize(
     ("workload", "message"),
     [
-        ("builtin:none", "builtin workload: got 'none'; allowed: default, busy"),
+        (
+            "builtin:none",
+            "WORKLOAD: got 'builtin:none'; allowed: builtin, builtin:JOBS",
+        ),
         ("builtin:busy:1:2", "WORKLOAD: got 'builtin:busy:1:2'"),
-        ("builtin:0", "builtin workload, number of jobs: got 0"),
-        ("nothing.csv", "nothing.csv: got 'No such file or directory'"),
+        ("builtin:0", "WORKLOAD: got 'builtin:0'; allowed: builtin, builtin:JOBS"),
+        ("nothing.csv", "WORKLOAD: got 'nothing.csv'; allowed: builtin, a workload"),
+        (
+            "buildin",
+            (
+                "WORKLOAD: got 'buildin'; allowed: builtin, a workload file or a "
+                "directory of them; did you mean builtin?"
+            ),
+        ),
     ],
 )
 def test_a_bad_workload_name_is_refused(workload: str, message: str) -> None:
@@ -284,12 +294,20 @@ def test_profiles_are_asked_for_where_a_format_needs_them(arguments: list[str]) 
     )
 
 
+def test_profiles_are_refused_where_nothing_reads_them(tmp_path: Path) -> None:
+    assert refusal("builtin", "--profiles", str(tmp_path)).startswith("--profiles: got")
+
+
+def test_a_page_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
+    assert refusal("builtin", "--report", str(tmp_path)).startswith("--report: got")
+
+
 def test_a_missing_file_and_an_empty_directory_are_refused(
     tmp_path: Path, arguments: list[str]
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "a readable text file" in refusal(str(tmp_path / "none.csv"), *arguments[1:])
+    assert "a workload file" in refusal(str(tmp_path / "none.csv"), *arguments[1:])
     assert "a directory with *.csv files" in refusal(str(empty), *arguments[1:])
 
 

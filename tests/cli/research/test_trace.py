@@ -195,7 +195,7 @@ def test_plot_writes_a_page_of_escaped_data(
         (("sample", "builtin:9", "--jobs", "10"), "--jobs: got 10; allowed: 1 to 9"),
         (
             ("scale", "nothing.csv", "--rate", "2"),
-            "nothing.csv: got 'No such file or directory'",
+            "WORKLOAD: got 'nothing.csv'; allowed: builtin, a workload file",
         ),
     ],
 )
@@ -204,7 +204,7 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     assert refusal(*words, "--out", str(tmp_path / "out.csv")).startswith(message)
     assert refusal(*words[:2], *words[2:], "--out", str(tmp_path)).startswith(
-        ("--", "nothing")
+        ("--", "WORKLOAD")
     )
 
 

@@ -78,6 +78,10 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
             "prices: {currency: EUR, default: 1, a100: 2}",
             r"coadapt\.yaml\.prices\.a100: got 2; allowed: only the keys",
         ),
+        (
+            "polcy: castor",
+            r"coadapt\.yaml\.polcy: .*, executor_options; did you mean policy\?",
+        ),
         ("round: soon", r"coadapt\.yaml\.round: got 'soon'; allowed: a number"),
         ("round: 0.5", r"coadapt\.yaml\.round: got 0\.5; allowed: 1\.\.86400 seconds"),
         ("port: 70000", r"coadapt\.yaml\.port: got 70000; allowed: 0\.\.65535"),

@@ -156,7 +156,8 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "coadapt.train.check", str(tmp_path / "gone.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "no such script" in done.stderr
+    allowed = "a Python file that exists"
+    assert done.stderr == f"error: SCRIPT: got {command[-1]!r}; allowed: {allowed}\n"
 
 
 def test_a_plain_accelerator_is_refused_before_anything_changes() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node
+from coadapt.model.errors import suggestion
 
 if TYPE_CHECKING:
     from coadapt.sim.experiment import ExperimentConfig
@@ -216,8 +217,12 @@ def read_sources(
     from coadapt.sim.traces.tally import ReadOptions, told
 
     sources: list[Source] = []
+    built_in = [text for text in workloads if text.partition(":")[0] == BUILTIN]
+    if profiles is not None and len(built_in) == len(workloads):
+        allowed = f"only with workload files; {BUILTIN} has its own profiles"
+        raise InputError("--profiles", str(profiles), allowed)
     for text in workloads:
-        if text.partition(":")[0] == BUILTIN:
+        if text in built_in:
             sources.append(_builtin(text))
             continue
         for path in _files(Path(text)):
@@ -245,6 +250,10 @@ def _files(path: Path) -> list[Path]:
     from coadapt.sim.traces.table import COMPRESSED
 
     if not path.is_dir():
+        if not path.exists():
+            allowed = f"{BUILTIN}, a workload file or a directory of them"
+            hint = suggestion(path.name, [BUILTIN])
+            raise InputError("WORKLOAD", str(path), allowed + hint)
         return [path]
     endings = ("*.csv", *(f"*.csv{ending}" for ending in COMPRESSED))
     found = sorted(each for ending in endings for each in path.glob(ending))
@@ -254,18 +263,19 @@ def _files(path: Path) -> list[Path]:
 
 
 def _builtin(text: str) -> "Source":
+    from coadapt.sim.library.builtin import MIXES
     from coadapt.sim.sweep import Builtin
 
     words = text.split(":")[1:]
     num_jobs = (
         int(words.pop()) if words and words[-1].isdecimal() else Builtin().num_jobs
     )
-    if len(words) > 1:
-        raise InputError(
-            "WORKLOAD",
-            text,
-            f"{BUILTIN}, {BUILTIN}:JOBS, {BUILTIN}:NAME or {BUILTIN}:NAME:JOBS",
+    if len(words) > 1 or num_jobs < 1 or not set(words) <= set(MIXES):
+        allowed = (
+            f"{BUILTIN}, {BUILTIN}:JOBS, {BUILTIN}:NAME or {BUILTIN}:NAME:JOBS, "
+            f"with JOBS >= 1 and NAME {' or '.join(MIXES)}"
         )
+        raise InputError("WORKLOAD", text, allowed)
     source = Builtin(mix=words[0] if words else Builtin().mix, num_jobs=num_jobs)
     source.load(seed=0, num_gpus=1)
     return source

@@ -144,7 +144,7 @@ def simulate(
     from coadapt.sim.comparison.tables import check_format
     from coadapt.sim.traces.tally import ReadOptions
 
-    if report is not None and not report.parent.is_dir():
+    if report is not None and (report.is_dir() or not report.parent.is_dir()):
         raise InputError("--report", str(report), "a file in a directory that exists")
     check_format(table)
     markets = read_markets(offer, sizer)

@@ -34,7 +34,7 @@ from coadapt.executors.options import OptionText
 from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import InputError
 from coadapt.model.bounds import printable
-from coadapt.model.errors import StoreError
+from coadapt.model.errors import StoreError, reason_of
 from coadapt.model.prices import Prices
 from coadapt.policies import create_policy, policy_options, require_packages
 from coadapt.runtime.background_snapshots import BackgroundSnapshots
@@ -52,6 +52,7 @@ from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.app import Service
 from coadapt.service.auth import Credentials
 from coadapt.service.change_log import ChangeLog
+from coadapt.service.figures.budget_log import BudgetLog
 from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
@@ -63,9 +64,7 @@ from coadapt.service.studies.driver import Studies
 from coadapt.service.studies.figures import TrialFigures
 
 DEFAULT_PORT = 8471
-OTHER_PORT = (
-    "--port 0 takes a free one, of which jobs that run hear when they start again"
-)
+OTHER_PORT = "--port 0 takes a free one, which running jobs learn when they restart"
 LISTEN_BACKLOG = 128
 JOBS_NAMED = 5  # in an error's line
 TURN_S = 0.001  # of a thread while others wait; Python's own is 0.005
@@ -127,6 +126,7 @@ class Views:
         """Return those that watch the loop's events."""
         return (
             self.change_log,
+            BudgetLog(),
             self.tally,
             self.decisions,
             self.trial_figures,
@@ -196,7 +196,9 @@ def _live(
     housekeeping = Housekeeping(
         partial(books.retention.steps, settings.keep), clock.now
     )
-    service = _service(settings, credentials, loop, executor, books=books, views=views)
+    service = _service(
+        settings, credentials, loop, executor, solver=solver, books=books, views=views
+    )
     studies = service.studies
     questions = service.questions
     assert studies is not None
@@ -297,6 +299,7 @@ def _service(
     loop: LiveLoop,
     executor: LiveExecutor,
     *,
+    solver: ProcessSolver,
     books: Books,
     views: Views,
 ) -> Service:
@@ -323,6 +326,7 @@ def _service(
             StateDirFiles(settings.state_dir.path).remove_checkpoints,
         ),
         questions=Questions(what_if_command(settings.state_dir), time.time),
+        why_no_plan_yet=solver.why_no_plan_yet,
     )
 
 
@@ -531,7 +535,9 @@ def listening(host: str, ports: Sequence[int]) -> Iterator[socket.socket]:
             except OSError as error:
                 if port == ports[-1]:
                     asked = f"{host}:{port}"
-                    allowed = f"an address to listen on ({error}); {OTHER_PORT}"
+                    allowed = (
+                        f"an address to listen on ({reason_of(error)}); {OTHER_PORT}"
+                    )
                     raise InputError("--host, --port", asked, allowed) from None
         server_socket.listen(LISTEN_BACKLOG)
         yield server_socket

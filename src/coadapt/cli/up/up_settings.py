@@ -3,7 +3,7 @@ the default.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from coadapt.cli.state_dir import StateDir
 from coadapt.core.config import SchedulerConfig
 from coadapt.executors.options import OptionText
 from coadapt.model import InputError
+from coadapt.model.errors import reason_of, suggestion
 from coadapt.model.prices import Prices
 from coadapt.model.wire import from_json
 from coadapt.service.limits import KEEP_DAYS_MAX, LOGS_MIB_MAX
@@ -58,6 +59,7 @@ def read_settings(
     """
     path = config or state_dir.path / SETTINGS_FILE
     data = _read(path) if config is not None or path.exists() else {}
+    _check_keys(data, path.name)
     in_file = data.pop(OPTIONS, None) or {}
     if not isinstance(in_file, dict):
         raise InputError(
@@ -81,6 +83,14 @@ def read_settings(
     return settings, {**in_file, **dict(_pair(text) for text in options)}
 
 
+def _check_keys(data: Mapping[str, Any], name: str) -> None:
+    keys = [*(each.name for each in fields(UpSettings)), OPTIONS]
+    for key in data:
+        if key not in keys:
+            allowed = f"only the keys {', '.join(keys)}{suggestion(key, keys)}"
+            raise InputError(f"{name}.{key}", data[key], allowed)
+
+
 def _of_file(data: Mapping[str, Any], name: str) -> UpSettings:
     try:
         return from_json(UpSettings, data, name)
@@ -98,7 +108,7 @@ def _read(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(
-            "--config", str(path), f"a readable YAML file ({error})"
+            "--config", str(path), f"a readable YAML file ({reason_of(error)})"
         ) from None
     if data is None:
         return {}

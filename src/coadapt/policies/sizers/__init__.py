@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from coadapt.model import InputError
+from coadapt.model.errors import suggestion
 from coadapt.policies.choice import fit_options, parse_choice
 from coadapt.policies.option_texts import option_texts
 from coadapt.policies.sizers.base import Sizer, SizerCard
@@ -87,7 +88,9 @@ def _find(name: str) -> Callable[..., Sizer]:
     reference = name if ":" in name else SIZERS.get(name) or _installed(name) or name
     module_name, colon, class_name = reference.partition(":")
     if not (colon and module_name and class_name):
-        raise InputError("sizer", name, f"{', '.join(sizer_names())}, or module:Class")
+        names = sizer_names()
+        allowed = f"{', '.join(names)}, or module:Class{suggestion(name, names)}"
+        raise InputError("sizer", name, allowed)
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:

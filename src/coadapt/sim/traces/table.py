@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TextIO, cast
 
 from coadapt.model import InputError
+from coadapt.model.errors import reason_of
 from coadapt.model.quick_init import quick_init
 from coadapt.sim.traces.tally import Tally
 
@@ -292,6 +293,5 @@ def _records(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    reason = error.strerror if isinstance(error, OSError) else None
     allowed = "a readable text file in UTF-8, as it is or as .gz, .bz2 or .xz"
-    return InputError(f"{path}", reason or str(error), allowed)
+    return InputError("file", str(path), f"{allowed} ({reason_of(error)})")

@@ -14,7 +14,7 @@ from typing import cast
 
 import torch
 
-from coadapt.model import RuleKind
+from coadapt.model import InputError, RuleKind
 from coadapt.train.check.causes import (
     LOSS,
     Cause,
@@ -124,17 +124,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     if not given.command or not Path(given.command[0]).is_file():
-        parser.error(f"no such script: {' '.join(given.command[:1]) or '(none given)'}")
-    if (
-        given.replicas < 2
-        or given.changes < 1
-        or given.steps < 1
-        or not given.timeout > 0
-    ):
-        parser.error(
-            "--replicas takes 2 or more, --changes and --steps 1 or more, --timeout "
-            "seconds > 0"
-        )
+        script = next(iter(given.command), None)
+        _refuse(parser, "SCRIPT", script, "a Python file that exists")
+    for name, least in (("replicas", 2), ("changes", 1), ("steps", 1)):
+        if (number := getattr(given, name)) < least:
+            _refuse(parser, f"--{name}", number, f"{least} or more")
+    if not given.timeout > 0:
+        _refuse(parser, "--timeout", given.timeout, "seconds > 0")
     settings = Settings(
         command=tuple(given.command),
         replicas=given.replicas,
@@ -151,6 +147,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     sys.stdout.write(f"{text}\n")
     return outcome.code
+
+
+def _refuse(
+    parser: argparse.ArgumentParser, name: str, given: object, allowed: str
+) -> None:
+    parser.exit(EXIT_UNFIT, f"error: {InputError(name, given, allowed)}\n")
 
 
 def check(settings: Settings) -> Outcome:

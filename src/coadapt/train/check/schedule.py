@@ -2,14 +2,16 @@
 
 # Nothing here is timed: a change happens at the step that the seed says, however slow
 # the machine. Training waits at the gate until joining replicas have come to their
-# training; then it hardly goes on until they are ready, and slowly after that, since
-# replicas agree on a change within two or three consensuses, one per step at that pace.
-# Where the batch may grow there may be fewer steps than in the run alone: a change for
-# which training does not last is left out.
+# training. Then each step takes twice as long as the one before, until the joining
+# replicas are ready. After that steps are short again: replicas agree on a change
+# within two or three consensuses, one per step at that pace. Where the batch may grow
+# there may be fewer steps than in the run alone: a change for which training does not
+# last is left out.
 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from coadapt.model.contract_env import EXIT_PEER_LOST, EXIT_STOPPED
 from coadapt.train.check.replicas import ScriptRun
@@ -19,9 +21,10 @@ from coadapt.train.wrappers.recorder import Gate, write_gate
 # A step while a change is under way: longer than the 0.4 s / 2 at which replicas talk
 # after each step.
 PACE_S = 0.25
-# While joining replicas find the others: it takes two steps, and on a busy machine one
-# or two more.
-APPROACH_S = 3.0
+# The first step while joining replicas prepare; each further one takes twice as long.
+# They need two or three steps of the others, and on a busy machine many seconds, in
+# which training must not run through the steps of the change.
+APPROACH_S = 0.5
 # Steps that a change takes from its gate, and as many of training between two.
 STEPS_PER_CHANGE = 8
 STEPS_PER_FULL_RESCALE = 3
@@ -187,19 +190,39 @@ def _in_place(run: ScriptRun, change: Change) -> Failure | None:
     assert change.keep is not None
     before = run.members
     leaving = run.order(change.after, change.keep)
-    for condition, gate in (
-        (run.at_the_door, Gate(hold=change.step)),
-        (run.ready, Gate(pace_s=APPROACH_S)),
-        (run.done, Gate(pace_s=PACE_S)),
-    ):
-        write_gate(run.folder, gate)
-        if not _unless_ended(run, condition, f"the change {change}") and not run.done():
-            if not set(run.ended()) <= set(before):
-                run.await_cause()
-                return _failure(run, run.codes(run.ended()), or_early=True)
-            run.stop()  # replicas that were to join
-            return await_end(run)
-    return _failure(run, run.codes(leaving))
+    if _carry_out(run, change, before) or run.done():
+        return _failure(run, run.codes(leaving))
+    if not set(run.ended()) <= set(before):
+        run.await_cause()
+        return _failure(run, run.codes(run.ended()), or_early=True)
+    run.stop()  # replicas that were to join
+    return await_end(run)
+
+
+def _carry_out(run: ScriptRun, change: Change, before: Sequence[str]) -> bool:
+    """Wait until the replicas have made the ordered change; return False if one ended
+    instead.
+
+    before: the members that trained when the change was ordered.
+    """
+    what = f"the change {change}"
+    write_gate(run.folder, Gate(hold=change.step))
+    if not _unless_ended(run, run.at_the_door, what):
+        return False
+    pace_s = APPROACH_S
+    while not run.ready():
+        step = last_step(run.folder, before[0]) + 1
+        write_gate(run.folder, Gate(pace_s=pace_s))
+        if not _unless_ended(run, partial(_ready_or_at, run, before[0], step), what):
+            return False
+        pace_s *= 2.0
+    write_gate(run.folder, Gate(pace_s=PACE_S))
+    return _unless_ended(run, run.done, what)
+
+
+def _ready_or_at(run: ScriptRun, member: str, step: int) -> bool:
+    """Return whether joining replicas are ready, or `member` has ended `step`."""
+    return run.ready() or last_step(run.folder, member) >= step
 
 
 def _start_anew(run: ScriptRun, change: Change) -> Failure | None:
