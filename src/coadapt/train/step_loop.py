@@ -406,8 +406,7 @@ class StepLoop:
             )
 
     def _follow_schedule(self) -> None:
-        """Use the batch of the declared schedule. All replicas know it without asking.
-        """
+        """Use the batch of the declared schedule, which all replicas know."""
         session = self._session
         why = f"as scheduled from {session.progress.samples} samples on"
         self._go_on_with(scheduled_batch(session), why)
