@@ -91,7 +91,7 @@ class Assignment:
         object.__setattr__(self, "keeps_batch", keeps)
 
     def step_time(self, application: Application, atomic: int) -> tuple[float, float]:
-        """Return `application.step_time` in this setting, cached for the next reports."""
+        """Return `application.step_time` in this setting; later calls are cached."""
         times = self._times.get(atomic)
         if times is None:
             times = self._times[atomic] = application.step_time(self.setting, atomic)

@@ -195,7 +195,7 @@ class World:
         return True
 
     def hang(self, job_id: JobId) -> None:
-        """Hang the job's replicas: until they are ended they neither train nor report."""
+        """Hang the job's replicas: until they end they neither train nor report."""
         job = self._jobs[job_id]
         assert job.replicas is not None
         self._cut(job)
