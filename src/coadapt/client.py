@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 from coadapt.cli.client import (
     TIMEOUT_S,
@@ -34,6 +35,8 @@ __all__ = [
     "Job",
     "RefusedError",
     "StillWaitingError",
+    "Sweep",
+    "Trial",
     "UnreachableError",
 ]
 
@@ -85,8 +88,43 @@ class Event:
     why: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One trial of a search over hyper-parameters.
+
+    state: running, complete, pruned or fail, as Optuna names them. value: its final
+    value, None unless it is complete. job: the id of its job. why: the reason of its
+    end, where it was pruned or failed. values: intermediate values as (step, value).
+    """
+
+    number: int
+    state: str
+    value: float | None
+    params: Mapping[str, bool | int | float | str]
+    job: str
+    why: str
+    values: tuple[tuple[int, float], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """A search over hyper-parameters at one instant.
+
+    state: running, stopped or done. best: the completed trial with the best value, None
+    before one is completed.
+    """
+
+    name: str
+    state: str
+    metric: str
+    direction: str
+    n_trials: int
+    trials: tuple[Trial, ...] = field(repr=False)
+    best: Trial | None
+
+
 class Client:
-    """Submits jobs to a scheduler, watches and cancels them.
+    """Submits jobs and searches to a scheduler, watches and cancels them.
 
     Every method raises UnreachableError if no scheduler answers and RefusedError if it
     refuses; its `status` is that of HTTP: 404 for an unknown job.
@@ -152,6 +190,47 @@ class Client:
         answer = self._http.post(f"{self._http.job_path(job)}/cancel")
         return self.get(str(answer["id"]))
 
+    def submit_sweep(self, search: str | Path | Mapping[str, object]) -> str:
+        """Submit a search file, or the mapping that such a file holds; return the
+        study's name. The same search again is the same study.
+
+        Raises InputError, as `coadapt sweep` does, before anything is sent.
+        """
+        from coadapt.service.jobfile import check_disk, job_spec
+        from coadapt.service.studies.search_file import (
+            read_search_file,
+            search_file_of,
+        )
+
+        if isinstance(search, Mapping):
+            file = search_file_of(dict(search), "search", Path.cwd())
+        else:
+            file = read_search_file(Path(search))
+        params = dict.fromkeys(file.search.space, 0)
+        launch = job_spec(file.trial(0, params), 0.0).launch
+        if self._on_disk and launch is not None:
+            check_disk(launch)
+        return str(self._http.post("/v1/studies", file.document())["study"])
+
+    def sweep(self, study: str) -> Sweep:
+        """Return a study and all its trials."""
+        return _sweep(self._http.get(_study_path(study)))
+
+    def stop_sweep(self, study: str, *, cancel: bool = False) -> Sweep:
+        """Start no further trial; with `cancel` the trials that run are cancelled."""
+        query = "?cancel=true" if cancel else ""
+        self._http.post(f"{_study_path(study)}/stop{query}")
+        return self.sweep(study)
+
+    def resume_sweep(self, study: str) -> Sweep:
+        """Let a study that was stopped go on."""
+        self._http.post(f"{_study_path(study)}/resume")
+        return self.sweep(study)
+
+    def remove_sweep(self, study: str) -> None:
+        """Delete a study that has ended, or is stopped and has no trial that runs."""
+        self._http.delete(_study_path(study))
+
     def figures(self, job: str) -> Iterator[Figures]:
         """Yield what the job reports, as it reports, until it has ended.
 
@@ -193,6 +272,39 @@ class Client:
     def _changes(self, path: str, after: int) -> list[JsonObject]:
         answer = self._http.get(f"{path}/changes?after={after}")
         return cast("list[JsonObject]", answer["changes"])
+
+
+def _study_path(study: str) -> str:
+    if not study.strip():
+        raise InputError("study", study, "the name of a study")
+    return f"/v1/studies/{quote(study, safe='')}"
+
+
+def _sweep(picture: JsonObject) -> Sweep:
+    trials = tuple(_trial(each) for each in cast("list[JsonObject]", picture["trials"]))
+    best = cast("JsonObject | None", picture["best"])
+    return Sweep(
+        name=str(picture["study"]),
+        state=str(picture["state"]),
+        metric=str(picture["metric"]),
+        direction=str(picture["direction"]),
+        n_trials=cast(int, picture["n_trials"]),
+        trials=trials,
+        best=None if best is None else _trial(best),
+    )
+
+
+def _trial(row: JsonObject) -> Trial:
+    values = cast("list[tuple[int, float]]", row["values"])
+    return Trial(
+        number=cast(int, row["number"]),
+        state=str(row["state"]),
+        value=cast("float | None", row["value"]),
+        params=cast("dict[str, bool | int | float | str]", row["params"]),
+        job=str(row["job"]),
+        why=str(row["why"]),
+        values=tuple((step, value) for step, value in values),
+    )
 
 
 def _job(picture: JsonObject) -> Job:

@@ -9,7 +9,8 @@ from pathlib import Path
 import optuna
 import pytest
 
-from coadapt.cli.client import JsonObject
+from coadapt import Client
+from coadapt.cli.client import JsonObject, RefusedError
 from tests.cli.live_cluster import LiveCluster, run_cli, until
 
 pytestmark = pytest.mark.processes
@@ -178,6 +179,42 @@ def test_stop_and_resume(cluster: LiveCluster, tmp_path: Path) -> None:
     assert study(cluster, "halt")["num_trials"] == {"complete": 1}
     verb(cluster, "resume", "halt")
     assert ended(cluster, "halt")["num_trials"] == {"complete": 3}
+
+
+def test_a_study_is_stopped_with_its_trials_and_deleted(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    file = search("gone", tmp_path, epoch_s=5.0, n_trials=3, n_jobs=2)
+    client = Client(cluster.state)
+    assert client.submit_sweep(file) == "gone"
+    until(lambda: len(client.sweep("gone").trials) == 2, "two trials run")
+    refused = run_cli("sweep", "rm", "gone", state=cluster.state)
+    assert refused.returncode != 0
+    assert "stop it first" in refused.stderr
+    jobs = [trial.job for trial in client.sweep("gone").trials]
+    assert "stopped" in verb(cluster, "stop", "gone", "--cancel")
+    until(
+        lambda: study(cluster, "gone")["num_trials"] == {"fail": 2},
+        "the trials that run are cancelled",
+    )
+    for trial in client.sweep("gone").trials:
+        assert trial.why == "cancelled: its study was stopped"
+    assert [job.state for job in client.wait(*jobs)] == ["cancelled", "cancelled"]
+    assert not any((cluster.checkpoints(job) / "starts").exists() for job in jobs)
+    assert verb(cluster, "rm", "gone") == "gone: deleted\n"
+    assert verb(cluster, "ls") == ""
+    quick = search("gone", tmp_path, epoch_s=0.05, n_trials=2, pruner="NopPruner")
+    mapping = json.loads(quick.read_text())
+    assert client.submit_sweep({**mapping, "workdir": str(tmp_path)}) == "gone"
+    assert ended(cluster, "gone")["num_trials"] == {"complete": 2}
+    again = client.sweep("gone")
+    assert not {trial.job for trial in again.trials} & set(jobs)
+    assert again.best is not None
+    assert again.best.value == max(trial.value or 0.0 for trial in again.trials)
+    assert again.best.values[-1] == (9, again.best.value)
+    client.remove_sweep("gone")
+    with pytest.raises(RefusedError, match="no study 'gone'"):
+        client.sweep("gone")
 
 
 def test_errors_name_what_is_allowed(cluster: LiveCluster, tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ EVERY_ROUTE = [
     ("GET", "/v1/studies/s"),
     ("POST", "/v1/studies/s/stop"),
     ("POST", "/v1/studies/s/resume"),
+    ("DELETE", "/v1/studies/s"),
     ("GET", "/v1/page/now"),
     ("GET", "/v1/page/jobs"),
     ("GET", "/v1/page/jobs/a"),

@@ -37,6 +37,7 @@ deadline: 1h30m
 length: {epochs: 90}
 application: resnet
 max_failures: 1
+max_cost: 2.5
 """
 GPUS = "a number >= 1, or MIN..MAX with 1 <= MIN <= MAX <= 100000, for instance 1..4"
 INITIAL = "a whole number in 1..1000000000: the total batch that the job was tuned for"
@@ -52,7 +53,7 @@ BATCH_KEYS = (
 KEYS = (
     "name, run, setup, workdir, envs, params, resources, batch, contract, tenant, priority, "
     "deadline, length, "
-    "application, max_failures, hang_timeout, setup_timeout, checkpoints"
+    "application, max_failures, max_cost, hang_timeout, setup_timeout, checkpoints"
 )
 
 
@@ -92,6 +93,7 @@ def test_every_field_arrives(tmp_path: Path) -> None:
         length=JobLength(epochs=90.0),
         application="resnet",
         max_failures=1,
+        max_cost=2.5,
         launch=Launch(
             run="python train.py --epochs 3",
             setup="pip list",

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from coadapt.core.events import TenantConfigured
+from coadapt.model.prices import Prices
 from tests.service.in_process import InProcess, until
 
 JOB = {
@@ -43,6 +44,8 @@ def test_what_is_granted_is_told_and_counts(
             "weight": 1.0,
             "quota_gpus": None,
             "priority": 0,
+            "budget": None,
+            "cost": 0.0,
             "num_gpus": 1.0,
             "num_jobs": 1,
             "num_jobs_with_gpus": 1,
@@ -148,3 +151,37 @@ def test_a_repeated_submission_has_the_deadline_of_the_first(
     assert (first.status_code, second.status_code) == (202, 202)
     told = client.get(f"/v1/jobs/{first.json()['id']}").json()
     assert told["spec"]["deadline_at"] == told["submitted_at"] + 7200.0
+
+
+def test_a_limit_of_costs_needs_prices(tmp_path: Path) -> None:
+    run = InProcess(tmp_path)
+    with run.turning(), run.client() as client:
+        refused = client.put("/v1/tenants/vision", json={"budget": 5.0})
+        assert refused.status_code == 422
+        assert "knows no prices" in refused.text
+        refused = client.post("/v1/jobs", json={**JOB, "max_cost": 5.0})
+        assert refused.status_code == 422
+        assert "knows no prices" in refused.text
+
+
+def test_a_budget_is_granted_and_its_share_is_a_metric(tmp_path: Path) -> None:
+    # 3,600 for an hour of a GPU is 1 for a second.
+    run = InProcess(tmp_path, prices=Prices(currency="EUR", default=3600.0))
+    with run.turning(), run.client() as client:
+        told = client.put("/v1/tenants/vision", json={"budget": 1.0}).json()
+        assert told["budget"] == 1.0
+        first = client.post("/v1/jobs", json=JOB).json()["id"]
+        until(lambda: client.get("/v1/tenants").json()["tenants"][0]["cost"] > 1.0)
+        until(lambda: bool(run.loop.read(lambda state: state.budget_levels)))
+        second = client.post("/v1/jobs", json=JOB).json()["id"]
+        described = client.get(f"/v1/jobs/{second}").json()
+        assert (described["state"], described["reason"]) == ("pending", "budget")
+        assert client.get(f"/v1/jobs/{first}").json()["state"] == "running"
+        (line,) = [
+            line
+            for line in client.get("/metrics").text.splitlines()
+            if line.startswith('coadapt_budget_used{tenant="vision"}')
+        ]
+        assert float(line.split()[1]) >= 1.0
+        client.put("/v1/tenants/vision", json={"budget": 1e6})
+        until(lambda: client.get(f"/v1/jobs/{second}").json()["state"] == "running")

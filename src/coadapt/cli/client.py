@@ -86,6 +86,9 @@ class Client:
     def put(self, path: str, body: Json) -> JsonObject:
         return self._json("PUT", path, body)
 
+    def delete(self, path: str) -> JsonObject:
+        return self._json("DELETE", path)
+
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the body as it comes."""
         response = self._send("GET", path, timeout_s=FOLLOW_TIMEOUT_S)

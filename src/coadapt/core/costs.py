@@ -17,6 +17,7 @@ from coadapt.core.lifecycle import ENDED, HOLDING
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, TenantId
 from coadapt.model.prices import Prices
+from coadapt.model.tenant import EVERYBODY
 
 
 def held_by_type(job: JobRecord, state: SchedulerState) -> dict[str, float]:
@@ -84,3 +85,70 @@ def spent(state: SchedulerState, at: float) -> dict[TenantId, float]:
             since = job.bill.upto(at) - job.bill.cost
             costs[tenant] = costs.get(tenant, 0.0) + since
     return dict(sorted(costs.items()))
+
+
+# -- limits ----------------------------------------------------------------------------
+
+# Shares of a budget, in percent, at which its operator is warned. At the last one jobs
+# that have not started wait.
+BUDGET_LEVELS = (80, 100)
+SPENT = BUDGET_LEVELS[-1]
+
+
+def budget_levels(state: SchedulerState) -> dict[TenantId, int]:
+    """Return which of BUDGET_LEVELS each tenant has reached; those below all are left
+    out.
+    """
+    if state.prices is None:
+        return {}
+    costs = spent(state, state.at)
+    costs[EVERYBODY] = sum(costs.values())
+    levels: dict[TenantId, int] = {}
+    for name, tenant in sorted(state.tenants.items()):
+        if tenant.budget is None:
+            continue
+        cost = costs.get(name, 0.0)
+        reached = [
+            level for level in BUDGET_LEVELS if cost * 100.0 >= tenant.budget * level
+        ]
+        if reached:
+            levels[name] = reached[-1]
+    return levels
+
+
+def spent_up(job: JobRecord, state: SchedulerState) -> TenantId | None:
+    """Return whose budget keeps a job that has not started yet from starting, None if
+    none does.
+    """
+    if job.usage.started_at is not None or not state.budget_levels:
+        return None
+    for name in (job.spec.tenant, EVERYBODY):
+        if state.budget_levels.get(name) == SPENT:
+            return name
+    return None
+
+
+def told_budget(name: TenantId, state: SchedulerState) -> str:
+    """Return how much of its budget a tenant has spent, in words."""
+    costs = spent(state, state.at)
+    cost = sum(costs.values()) if name == EVERYBODY else costs.get(name, 0.0)
+    who = "all tenants together" if name == EVERYBODY else f"tenant {name}"
+    has = "have" if name == EVERYBODY else "has"
+    their = "their" if name == EVERYBODY else "its"
+    budget = state.tenants[name].budget
+    currency = "" if state.prices is None else f" {state.prices.currency}"
+    return f"{who} {has} spent {cost:.2f} of {their} budget of {budget:.2f}{currency}"
+
+
+def told_max_cost(job: JobRecord, state: SchedulerState) -> str:
+    """Return that a job has reached its max_cost, as the end of a sentence; "" if it
+    has not.
+    """
+    most = job.spec.max_cost
+    if most is None or state.prices is None:
+        return ""
+    cost = job.bill.upto(state.at)
+    if cost < most:
+        return ""
+    currency = state.prices.currency
+    return f"its cost of {cost:.2f} {currency} reached max_cost {most:.2f} {currency}"

@@ -268,25 +268,37 @@ class _OfStudy(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySubmitted(_OfStudy):
-    """A search over hyper-parameters came in; `file`: its search file as JSON."""
+    """A search over hyper-parameters came in; `file`: its search file as JSON.
+
+    key: part of the ids of its trials' jobs, so that a later study of the same name has
+    other jobs.
+    """
 
     file: str
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyStopped(_OfStudy):
     """No further trial of the study is started. why: the reason, a sentence.
 
-    done: all its trials have ended. Otherwise its user stopped it.
+    done: all its trials have ended. Otherwise its user stopped it. cancel: trials that
+    run are cancelled.
     """
 
     why: str
     done: bool = False
+    cancel: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResumed(_OfStudy):
     """A study that its user stopped goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRemoved(_OfStudy):
+    """A study that is stopped or done is deleted; its trials' jobs stay."""
 
 
 Event = (
@@ -317,4 +329,5 @@ Event = (
     | StudySubmitted
     | StudyStopped
     | StudyResumed
+    | StudyRemoved
 )

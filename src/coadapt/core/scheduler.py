@@ -29,7 +29,15 @@ from coadapt.core.converge import (
     repeat_order,
     stop,
 )
-from coadapt.core.costs import book_after, set_prices
+from coadapt.core.costs import (
+    SPENT,
+    book_after,
+    budget_levels,
+    set_prices,
+    spent_up,
+    told_budget,
+    told_max_cost,
+)
 from coadapt.core.events import (
     CancelRequested,
     Event,
@@ -52,6 +60,7 @@ from coadapt.core.events import (
     SetupStarted,
     SizingFailed,
     SizingReady,
+    StudyRemoved,
     StudyResumed,
     StudyStopped,
     StudySubmitted,
@@ -215,7 +224,7 @@ class Scheduler:
                 return self._tenant_configured(event.tenant)
             case PricesConfigured():
                 set_prices(self.state, event.prices)
-                return []
+                return self._check_budgets()
             case OffersConfigured():
                 return self._offers_configured(event)
             case OfferChanged():
@@ -229,7 +238,7 @@ class Scheduler:
                 return []
             case NodeNoticed():
                 return self._node_noticed(event.node)
-            case StudySubmitted() | StudyStopped() | StudyResumed():
+            case StudySubmitted() | StudyStopped() | StudyResumed() | StudyRemoved():
                 note_study(self.state.studies, event)
                 return []
             case _:
@@ -251,8 +260,8 @@ class Scheduler:
         unseen, self._work.unseen = self._work.unseen, {}
         for job_id in unseen:
             job = jobs.get(job_id)
-            if job is not None and job.retry_at:
-                job = None  # it rests: no plan may have a place for it
+            if job is not None and (job.retry_at or spent_up(job, self.state)):
+                job = None  # no plan may have a place for it
             if job is None or job.status.state in ENDED or job.status.cancel_requested:
                 views.drop(job_id)
             else:
@@ -276,6 +285,7 @@ class Scheduler:
         )
         insort(self.state.active, job, key=_place)
         self._work.note(job)
+        self._tell_budget(job)
         return self._wake()
 
     def _priority_changed(self, event: PriorityChanged) -> list[Command]:
@@ -290,18 +300,86 @@ class Scheduler:
         job = self.state.jobs.get(event.job)
         if job is None or job.status.cancel_requested:
             return []
-        job.target = NO_GRANT
         cancelled = f"cancelled: {event.why}" if event.why else "cancelled on request"
+        return self._cancel(job, cancelled)
+
+    def _cancel(
+        self, job: JobRecord, why: str, reason: Reason = Reason.CANCELLED
+    ) -> list[Command]:
+        """Let the job's replicas save and end, and then the job. why: the explanation
+        of its end.
+        """
+        job.target = NO_GRANT
         job.status = replace(
             job.status,
             cancel_requested=True,
-            cancel_why=cancelled,
-            explanation=f"is being stopped: {cancelled}",
+            cancel_why=why,
+            explanation=f"is being stopped: {why}",
         )
+        if reason is not Reason.CANCELLED:
+            job.status = replace(job.status, reason=reason)
         if job.state is JobState.PENDING:
-            self._end(job, Trigger.CANCELLED, Reason.CANCELLED, cancelled)
+            self._end(job, Trigger.CANCELLED, reason, why)
             return []
         return self._converge(job)
+
+    # -- costs
+    # ----------------------------------------------------------------------------------
+
+    def _enforce_costs(self) -> list[Command]:
+        """Stop the jobs that have reached their max_cost, and note how much of their
+        budgets tenants have spent.
+        """
+        commands: list[Command] = []
+        if self.state.prices is None:
+            return commands
+        for job in list(self.state.active):
+            if job.status.cancel_requested:
+                continue
+            if why := told_max_cost(job, self.state):
+                self.state.changed.add(job.id)
+                commands += self._cancel(job, f"stopped: {why}", Reason.MAX_COST)
+        return commands + self._check_budgets()
+
+    def _check_budgets(self) -> list[Command]:
+        """Keep jobs that have not started from starting while their tenant has spent
+        its budget.
+        """
+        state = self.state
+        before = state.budget_levels
+        state.budget_levels = budget_levels(state)
+        concerned = {
+            name
+            for name in {*before, *state.budget_levels}
+            if (before.get(name) == SPENT)
+            is not (state.budget_levels.get(name) == SPENT)
+        }
+        if not concerned:
+            return []
+        # A plan that is being computed for the earlier budgets is void.
+        state.solve_at = None
+        self._plan = None
+        self._picture = None
+        for job in state.active:
+            may_wait = job.state is JobState.PENDING and job.usage.started_at is None
+            if may_wait and not job.status.cancel_requested:
+                self._tell_budget(job)
+        return self._wake()
+
+    def _tell_budget(self, job: JobRecord) -> None:
+        """Explain that a job that has not started waits for its tenant's budget, or no
+        longer does.
+        """
+        name = spent_up(job, self.state)
+        if name is not None:
+            job.target = NO_GRANT
+            _tell(job, Reason.BUDGET, f"waits: {told_budget(name, self.state)}")
+        elif job.reason is Reason.BUDGET:
+            _tell(job, Reason.SUBMITTED, "waits: the next round will look at it")
+        else:
+            return
+        self._work.note(job)
+        self.state.changed.add(job.id)
 
     # -- nodes
     # ----------------------------------------------------------------------------------
@@ -656,7 +734,9 @@ class Scheduler:
         elif job.status.cancel_requested:
             # A snapshot of an earlier version does not say why.
             why = job.status.cancel_why or "cancelled on request"
-            self._end(job, Trigger.CANCELLED, Reason.CANCELLED, why)
+            costs = job.reason is Reason.MAX_COST
+            reason = Reason.MAX_COST if costs else Reason.CANCELLED
+            self._end(job, Trigger.CANCELLED, reason, why)
         else:
             self._release(job, event)
         commands = self._converge(job) + ([] if foreseen else self._wake())
@@ -765,7 +845,9 @@ class Scheduler:
         state.round_due_at = None
         if not self.state.active:
             return []
-        commands = self._look_after()
+        commands = self._look_after() + self._enforce_costs()
+        if not state.active:
+            return commands
         self._end_rests()
         solving = (
             state.solve_at is not None
@@ -817,7 +899,8 @@ class Scheduler:
         ]
         plan = self._without_unfit(plan, view, concerned)
         for job in concerned:
-            if not (job.status.cancel_requested or job.retry_at):
+            barred = job.retry_at or spent_up(job, state)
+            if not (job.status.cancel_requested or barred):
                 self._set_target(job, plan)
         self._tell_who_waits(plan, view, concerned)
         self._plan = plan
@@ -1002,7 +1085,7 @@ class Scheduler:
         # compared with none, because quotas decide why each job waits.
         self.state.solve_at = None
         self._plan = None
-        return self._wake()
+        return self._check_budgets() + self._wake()
 
     def _look_after(self) -> list[Command]:
         """Stop hung jobs, and repeat orders without an answer and those of jobs whose

@@ -256,7 +256,8 @@ class Study:
     """A search over hyper-parameters, whose trials are jobs.
 
     file: its search file as JSON. stopped: why no further trial is started, "" while
-    they are. done: because all its trials have ended.
+    they are. done: because all its trials have ended. key: see StudySubmitted. cancel:
+    trials that run are cancelled.
     """
 
     name: str
@@ -264,6 +265,8 @@ class Study:
     file: str
     stopped: str = ""
     done: bool = False
+    key: str = ""
+    cancel: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -325,3 +328,7 @@ class SchedulerState(_Followed):
     """What a GPU costs; None where the operator named no prices."""
     spent: dict[TenantId, float] = field(default_factory=dict)
     """What jobs of each tenant have cost, as far as their bills are booked."""
+    budget_levels: dict[TenantId, int] = field(default_factory=dict)
+    """How much of its budget each tenant has spent, in percent, rounded down to one of
+    BUDGET_LEVELS (costs.py); those below all of them are left out.
+    """

@@ -4,10 +4,15 @@ ordinary jobs, which the driver in service/studies submits.
 
 from dataclasses import replace
 
-from coadapt.core.events import StudyResumed, StudyStopped, StudySubmitted
+from coadapt.core.events import (
+    StudyRemoved,
+    StudyResumed,
+    StudyStopped,
+    StudySubmitted,
+)
 from coadapt.core.state import Study
 
-StudyEvent = StudySubmitted | StudyStopped | StudyResumed
+StudyEvent = StudySubmitted | StudyStopped | StudyResumed | StudyRemoved
 
 
 def note_study(studies: dict[str, Study], event: StudyEvent) -> None:
@@ -17,13 +22,19 @@ def note_study(studies: dict[str, Study], event: StudyEvent) -> None:
         case StudySubmitted():
             if known is None:
                 studies[event.study] = Study(
-                    name=event.study, submitted_at=event.at, file=event.file
+                    name=event.study,
+                    submitted_at=event.at,
+                    file=event.file,
+                    key=event.key,
                 )
         case StudyStopped():
             if known is not None and not known.done:
                 studies[event.study] = replace(
-                    known, stopped=event.why, done=event.done
+                    known, stopped=event.why, done=event.done, cancel=event.cancel
                 )
         case StudyResumed():
             if known is not None and not known.done:
-                studies[event.study] = replace(known, stopped="")
+                studies[event.study] = replace(known, stopped="", cancel=False)
+        case StudyRemoved():
+            if known is not None and known.stopped:
+                del studies[event.study]

@@ -265,6 +265,10 @@ class JobSpec:
     `adaptive`.
     """
     max_failures: int = 3
+    max_cost: float | None = None
+    """It is stopped once its GPUs have cost so much, in the currency of the prices;
+    None: no limit.
+    """
     launch: Launch | None = None
 
     def __post_init__(self) -> None:
@@ -291,6 +295,8 @@ class JobSpec:
             )
         if self.max_failures < 0:
             raise ValueError(f"max_failures must be >= 0, got {self.max_failures}")
+        if self.max_cost is not None and not 0.0 < self.max_cost < math.inf:
+            raise ValueError(f"max_cost must be finite and > 0, got {self.max_cost}")
 
     @property
     def hang_timeout_s(self) -> float:

@@ -28,6 +28,8 @@ class Tenant:
     """The most GPUs that its jobs may hold at once; None: no limit."""
     priority: int = 0
     """Higher goes first, for policies that know priorities."""
+    budget: float | None = None
+    """What its jobs may cost, in the currency of the prices; None: no limit."""
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -36,6 +38,10 @@ class Tenant:
             raise ValueError(f"Tenant.weight must be finite and > 0, got {self.weight}")
         if self.quota_gpus is not None and self.quota_gpus < 0:
             raise ValueError(f"Tenant.quota_gpus must be >= 0, got {self.quota_gpus}")
+        if self.budget is not None and not 0.0 <= self.budget < math.inf:
+            raise ValueError(
+                f"Tenant.budget must be finite and >= 0, got {self.budget}"
+            )
 
     def allows(self, num_gpus: int) -> bool:
         """Return whether one job may hold `num_gpus` GPUs when no other job holds

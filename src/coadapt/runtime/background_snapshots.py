@@ -97,6 +97,7 @@ def picture_of(state: SchedulerState) -> SchedulerState:
         tenants=tenants,
         studies=dict(state.studies),
         spent=dict(state.spent),
+        budget_levels=dict(state.budget_levels),
     )
     picture.active = [jobs[job.id] for job in state.active]
     return picture

@@ -92,7 +92,12 @@ from coadapt.service.reports.reading import read_report
 from coadapt.service.reports.trainer_status import StatusBody, Throttle, report_of
 from coadapt.service.studies import routes as study_routes
 from coadapt.service.studies.driver import Studies
-from coadapt.service.submission import check_possible, check_quota, job_id
+from coadapt.service.submission import (
+    check_possible,
+    check_prices,
+    check_quota,
+    job_id,
+)
 
 # Decisions about a job that `describe` shows; its story tells all of them.
 DECISIONS_SHOWN = 10
@@ -137,6 +142,7 @@ class Service:
     decisions: DecisionLog = field(default_factory=DecisionLog)
     studies: Studies | None = None
     questions: Questions | None = None
+    why_no_plan_yet: Callable[[], str] = str
     plans: PlanWatch = field(default_factory=PlanWatch)
 
 
@@ -290,7 +296,10 @@ def cluster(
     """
     service = _service(request)
     at = service.loop.now()
-    snapshot = service.loop.read(lambda state: cluster_snapshot(state, at, limit))
+    no_plan_yet = service.why_no_plan_yet()
+    snapshot = service.loop.read(
+        lambda state: cluster_snapshot(state, at, limit, no_plan_yet)
+    )
     live = cast("list[dict[str, Json]]", snapshot.pop("jobs"))
     shown = {str(job["id"]): job for job in live}
     latest = service.index.ended_latest(min(limit - len(live), ENDED_SHOWN))
@@ -317,13 +326,15 @@ async def submit(
     if _service(request).shares_disk:
         await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
-        present, tenant = await _read(
+        present, tenant, prices = await _read(
             request,
             lambda state: (
                 list(state.nodes.values()),
                 state.tenants.get(spec.tenant),
+                state.prices,
             ),
         )
+        check_prices(spec, prices)
         check_possible(spec, [*present, *_service(request).to_come()])
         check_quota(spec, tenant)
         await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))
@@ -349,7 +360,8 @@ def jobs(request: Request, given: Annotated[ListQuery, Query()]) -> Response:
     live, counts, plan_error = service.loop.read(
         lambda state: (live_jobs(state, query), count_states(state), state.plan_error)
     )
-    page = job_page(live, ended_jobs(service.index, query), query, at, plan_error)
+    why = plan_error or service.why_no_plan_yet()
+    page = job_page(live, ended_jobs(service.index, query), query, at, why)
     return JSONResponse({**page, "num_jobs": {**counts, **service.index.counts()}})
 
 
@@ -516,6 +528,7 @@ def _page_source(service: Service) -> LiveSource:
         nodes=service.nodes,
         decisions=service.decisions,
         questions=service.questions,
+        why_no_plan=service.why_no_plan_yet,
     )
 
 
@@ -598,7 +611,7 @@ def _description(service: Service, job: JobRecord | EndedJob) -> dict[str, Json]
         lambda state: (state.plan_error, state.prices)
     )
     return {
-        **picture(job, at, plan_error),
+        **picture(job, at, plan_error or service.why_no_plan_yet()),
         "currency": None if prices is None else prices.currency,
         "spec": job.spec if isinstance(job, EndedJob) else to_json(job.spec),
         "decisions": [{"at": when, "text": text} for when, text in decisions],

@@ -45,6 +45,8 @@ from coadapt.service.job_params import check_params, filled, param_envs
 from coadapt.service.job_yaml import load_yaml
 from coadapt.service.limits import (
     COMMAND_BYTES_MAX,
+    COST_MAX,
+    COST_MIN,
     ENVS_BYTES_MAX,
     ENVS_MAX,
     FAILURES_MAX,
@@ -215,6 +217,13 @@ class JobFile(_Section):
         description=f"a whole number in 0..{FAILURES_MAX}: how often it is started again "
         f"after it failed",
     )
+    max_cost: float | None = Field(
+        default=None,
+        ge=COST_MIN,
+        le=COST_MAX,
+        description=f"a number in {COST_MIN:g}..{COST_MAX:g}, in the currency of the "
+        "scheduler's prices: the job is stopped once it has cost as much",
+    )
     hang_timeout: float | None = Field(
         default=HANG_TIMEOUT_S,
         ge=HANG_TIMEOUT_MIN_S,
@@ -310,7 +319,7 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
     return JobSpec(
         name=job.name,
         batch=_batch_limits(job.batch, _schedule(job), _rule(job)),
-        replicas=_replica_limits(job.resources),
+        replicas=replica_limits(job.resources),
         contract=job.contract,
         tenant=job.tenant,
         priority=job.priority,
@@ -318,6 +327,7 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
         length=None if job.length is None else _length(job.length),
         application=job.application,
         max_failures=job.max_failures,
+        max_cost=job.max_cost,
         launch=Launch(
             run=filled(job.run, job.params),
             setup=filled(job.setup, job.params),
@@ -439,7 +449,8 @@ def _quoting_hint(error: Mapping[str, object]) -> str:
     return ""
 
 
-def _replica_limits(resources: ResourcesSection) -> ReplicaLimits:
+def replica_limits(resources: ResourcesSection) -> ReplicaLimits:
+    """Return the GPUs that a job may hold. Raises InputError."""
     # [0-9], since \d also means the digits of other scripts; without zeros in front,
     # which meant octal once.
     match = re.fullmatch(

@@ -15,6 +15,9 @@ HANG_TIMEOUT_MIN_S = 60.0  # two reports, lost or late
 PRIORITY_MAX = 1_000_000_000
 WEIGHT_MAX = 1e6
 TENANTS_MAX = 10_000
+# Costs and budgets, in the currency of the prices.
+COST_MAX = 1e12
+COST_MIN = 1e-6
 
 JOB_FILE_BYTES_MAX = 1_000_000  # as much as the scheduler takes in one request
 NAME_LENGTH_MAX = 100  # characters

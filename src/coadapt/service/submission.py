@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from coadapt.goodput.batch import adaptive_grid
 from coadapt.model import InputError, JobId, JobSpec, Node, Tenant
+from coadapt.model.prices import Prices
 
 ID_NAME_LENGTH = 40
 # Two jobs of one name meet with a chance of 1 in 4 billion; `submit` refuses the second
@@ -68,6 +69,17 @@ def check_quota(spec: JobSpec, tenant: Tenant | None) -> None:
         f"a minimum of at most {tenant.quota_gpus}, the quota of tenant {tenant.id}; "
         f"an operator raises it with: coadapt tenant set {tenant.id} --quota {least}",
     )
+
+
+NO_PRICES = (
+    "no such limit, as the scheduler knows no prices: set `prices` in its settings file"
+)
+
+
+def check_prices(spec: JobSpec, prices: Prices | None) -> None:
+    """Raise InputError for a job with a limit of costs where no prices are known."""
+    if spec.max_cost is not None and prices is None:
+        raise InputError("max_cost", spec.max_cost, NO_PRICES)
 
 
 def _check_batch(spec: JobSpec, most: int) -> None:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from coadapt.core.accounting import num_gpus_held
+from coadapt.core.costs import spent
 from coadapt.core.events import TenantConfigured
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import SchedulerState
@@ -17,6 +18,7 @@ from coadapt.model.tenant import EVERYBODY
 from coadapt.model.wire import Json, to_json
 from coadapt.service.bodies import StrictRoute
 from coadapt.service.limits import (
+    COST_MAX,
     GPUS_MAX,
     NAME_LENGTH_MAX,
     PRIORITY_MAX,
@@ -24,6 +26,7 @@ from coadapt.service.limits import (
     WEIGHT_MAX,
 )
 from coadapt.service.live_loop import LiveLoop, commit
+from coadapt.service.submission import NO_PRICES
 
 router = APIRouter(
     prefix="/v1/tenants", route_class=StrictRoute, redirect_slashes=False
@@ -56,6 +59,12 @@ class TenantBody(BaseModel):
         le=PRIORITY_MAX,
         description=f"a whole number in {-PRIORITY_MAX}..{PRIORITY_MAX}; higher goes first",
     )
+    budget: float | None = Field(
+        default=None,
+        ge=0,
+        le=COST_MAX,
+        description=f"a number in 0..{COST_MAX:g}, or null for no limit",
+    )
 
 
 @router.put("/{tenant}")
@@ -69,7 +78,11 @@ async def configure(
         raise InputError("tenant", tenant, LABEL_ALLOWED)
     granted = Tenant(id=tenant, **body.model_dump())
     loop: LiveLoop = request.app.state.service.loop
-    known = await asyncio.to_thread(loop.read, lambda state: set(state.tenants))
+    known, priced = await asyncio.to_thread(
+        loop.read, lambda state: (set(state.tenants), state.prices is not None)
+    )
+    if body.budget is not None and not priced:
+        raise InputError("budget", body.budget, NO_PRICES)
     if tenant not in known and len(known) >= TENANTS_MAX:
         raise InputError(
             "tenant",
@@ -96,6 +109,7 @@ def tenant_snapshots(
     """Return tenants as plain data, by name: what is granted, and what live jobs hold.
     `only`: of these.
     """
+    costs = spent(state, state.at)
     held: Counter[TenantId] = Counter()
     num_jobs: Counter[TenantId] = Counter()
     num_barred: Counter[TenantId] = Counter()
@@ -121,6 +135,7 @@ def tenant_snapshots(
             "num_jobs": num_jobs[name],
             "num_jobs_with_gpus": held[name],
             "num_jobs_beyond_quota": num_barred[name],
+            "cost": sum(costs.values()) if name == EVERYBODY else costs.get(name, 0.0),
         }
         for name in sorted(names)
     ]

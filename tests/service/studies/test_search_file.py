@@ -6,6 +6,7 @@ import optuna
 import pytest
 
 from coadapt.model import InputError
+from coadapt.service.jobfile import replica_limits
 from coadapt.service.studies.optuna_study import OptunaStudy, first_trials
 from coadapt.service.studies.search_file import SearchFile, read_search_file
 
@@ -97,6 +98,43 @@ def test_a_trial_is_a_job_with_its_parameters(tmp_path: Path) -> None:
     assert trial.application == "toy"
     assert trial.params == {"depth": 2, "lr": 0.01, "width": 32, "kind": "sgd"}
     assert trial.envs["SEED"] == 1
+
+
+def test_all_trials_together_hold_at_most_the_gpus_of_the_search(
+    tmp_path: Path,
+) -> None:
+    for resources, gpus, at_once, each in (
+        ("{gpus: 1..8}", 8, 3, "1..2"),
+        ("{gpus: 2..4, requested: 4}", 5, 2, "2..2"),
+        ("{gpus: 4}", 4, 1, "4..4"),
+        ("{gpus: 1..2}", 99, 3, "1..2"),
+    ):
+        text = f"resources: {resources}\n{SEARCH}  gpus: {gpus}\n"
+        file = read(tmp_path, text)
+        trial = file.trial(0, {"lr": 0.01, "width": 32, "kind": "sgd"})
+        assert (file.at_once, trial.resources.gpus) == (at_once, each)
+        assert file.at_once * replica_limits(trial.resources).max <= gpus
+    few = f"resources: {{gpus: 2..4}}\n{SEARCH}  gpus: 1\n"
+    said = complaint(tmp_path, few)
+    assert said.startswith("search.gpus: got 1; allowed: at least 2, the fewest GPUs")
+
+
+def test_a_trial_that_did_not_change_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = OptunaStudy(read(tmp_path, SEARCH), None)
+    number = study.ask()
+    asked = study.asked(number)
+    study.note(number, "job", "toy-0-1")
+    assert study.asked(number).job == "toy-0-1"
+    assert not study.report(number, 3, 0.5)
+    monkeypatch.setattr(study, "_frozen", None)
+    monkeypatch.setattr(study, "_trial", None)
+    assert study.asked(number).params == asked.params
+    assert not study.report(number, 3, 0.5)
+    assert not study.report(number, 2, 0.5)
+    monkeypatch.undo()
+    assert study.trials()[0].intermediate_values == {3: 0.5}
 
 
 @pytest.mark.parametrize(

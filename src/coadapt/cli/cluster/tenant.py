@@ -35,6 +35,14 @@ def set_tenant(
         int | None,
         typer.Option("--priority", help="Tenants with a higher priority go first."),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            help="What its jobs may cost in all; new jobs wait once it is spent. "
+            f"{NO_QUOTA}: no limit.",
+        ),
+    ] = None,
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -48,7 +56,7 @@ def set_tenant(
     granted = next((each for each in known if each["id"] == name), {})
     body: JsonObject = {
         key: granted[key]
-        for key in ("quota_gpus", "weight", "priority")
+        for key in ("quota_gpus", "weight", "priority", "budget")
         if key in granted
     }
     if quota is not None:
@@ -57,6 +65,8 @@ def set_tenant(
         body["weight"] = weight
     if priority is not None:
         body["priority"] = priority
+    if budget is not None:
+        body["budget"] = _budget(budget)
     answer = client.put(f"/v1/tenants/{quoted(name, safe='')}", body)
     typer.echo(json.dumps(answer) if as_json else _line(answer))
 
@@ -83,6 +93,15 @@ def _quota(text: str) -> int | None:
     return int(text)
 
 
+def _budget(text: str) -> float | None:
+    if text == NO_QUOTA:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError("--budget", text, f"a number, or {NO_QUOTA}") from None
+
+
 def _line(tenant: JsonObject) -> str:
     of = (
         "without a quota"
@@ -95,6 +114,9 @@ def _line(tenant: JsonObject) -> str:
         f"weight {tenant['weight']:g}, priority {tenant['priority']}, "
         f"{_jobs(cast(int, tenant['num_jobs']))}"
     )
+    budget = cast("float | None", tenant.get("budget"))
+    if budget is not None:
+        line += f", spent {cast(float, tenant['cost']):.2f} of {budget:.2f}"
     if num_barred:
         need = "needs" if num_barred == 1 else "need"
         line += (

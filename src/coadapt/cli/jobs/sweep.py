@@ -140,10 +140,18 @@ def best(
 
 @sweep.command("stop")
 def stop(
-    study: StudyArgument, state: StateOption = None, as_json: JsonOption = False
+    study: StudyArgument,
+    state: StateOption = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel the trials that run, too.")
+    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Start no further trial of a study. Those that run go on to their end."""
-    _tell(find_client(state).post(f"{_path(study)}/stop"), as_json=as_json)
+    """Start no further trial of a study. Those that run go on to their end, unless
+    --cancel is given.
+    """
+    query = "?cancel=true" if cancel else ""
+    _tell(find_client(state).post(f"{_path(study)}/stop{query}"), as_json=as_json)
 
 
 @sweep.command("resume")
@@ -152,6 +160,17 @@ def resume(
 ) -> None:
     """Let a study that was stopped go on."""
     _tell(find_client(state).post(f"{_path(study)}/resume"), as_json=as_json)
+
+
+@sweep.command("rm")
+def remove(
+    study: StudyArgument, state: StateOption = None, as_json: JsonOption = False
+) -> None:
+    """Delete a study that has ended, or that was stopped and has no trial that runs.
+    The jobs of its trials stay.
+    """
+    answer = find_client(state).delete(_path(study))
+    typer.echo(json.dumps(answer) if as_json else f"{answer['study']}: deleted")
 
 
 @sweep.command("export")

@@ -52,6 +52,7 @@ from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.app import Service
 from coadapt.service.auth import Credentials
 from coadapt.service.change_log import ChangeLog
+from coadapt.service.figures.budget_log import BudgetLog
 from coadapt.service.figures.latencies import Latencies
 from coadapt.service.figures.tally import Tally
 from coadapt.service.live_loop import LiveLoop
@@ -125,6 +126,7 @@ class Views:
         """Return those that watch the loop's events."""
         return (
             self.change_log,
+            BudgetLog(),
             self.tally,
             self.decisions,
             self.trial_figures,
@@ -194,7 +196,9 @@ def _live(
     housekeeping = Housekeeping(
         partial(books.retention.steps, settings.keep), clock.now
     )
-    service = _service(settings, credentials, loop, executor, books=books, views=views)
+    service = _service(
+        settings, credentials, loop, executor, solver=solver, books=books, views=views
+    )
     studies = service.studies
     questions = service.questions
     assert studies is not None
@@ -295,6 +299,7 @@ def _service(
     loop: LiveLoop,
     executor: LiveExecutor,
     *,
+    solver: ProcessSolver,
     books: Books,
     views: Views,
 ) -> Service:
@@ -321,6 +326,7 @@ def _service(
             StateDirFiles(settings.state_dir.path).remove_checkpoints,
         ),
         questions=Questions(what_if_command(settings.state_dir), time.time),
+        why_no_plan_yet=solver.why_no_plan_yet,
     )
 
 

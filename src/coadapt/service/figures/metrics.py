@@ -18,6 +18,7 @@ from coadapt.core.costs import spent
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import TenantId
+from coadapt.model.tenant import EVERYBODY
 from coadapt.runtime.background_snapshots import copy_of
 from coadapt.runtime.snapshot import job_efficiency
 from coadapt.service.figures.tally import Tally
@@ -40,6 +41,7 @@ class _Look:
     num_rounds: int
     costs: dict[TenantId, float]
     currency: str
+    budgets: dict[TenantId, float]
 
 
 Read = Callable[[Callable[[SchedulerState], _Look]], _Look]
@@ -74,6 +76,11 @@ def metrics_text(
             num_gpus=sum(node.num_gpus for node in state.nodes.values()),
             num_rounds=state.round,
             costs=spent(state, max(at, state.at)),
+            budgets={
+                name: tenant.budget
+                for name, tenant in sorted(state.tenants.items())
+                if tenant.budget is not None
+            },
             currency="" if state.prices is None else state.prices.currency,
         )
 
@@ -115,6 +122,8 @@ def metrics_text(
     ]
     if seen.costs:
         metrics.append(_cost_by_tenant(seen.costs, seen.currency))
+    if seen.budgets:
+        metrics.append(_budget_used(seen.costs, seen.budgets))
     if tally.plan_at is not None:
         age_s = max(at - tally.plan_at, 0.0)
         metrics.append(
@@ -136,6 +145,20 @@ def _cost_by_tenant(costs: Mapping[TenantId, float], currency: str) -> Metric:
     for tenant, cost in islice(costs.items(), JOBS_TOLD_MAX):
         counter.add_metric([tenant, currency], cost)
     return counter
+
+
+def _budget_used(
+    costs: Mapping[TenantId, float], budgets: Mapping[TenantId, float]
+) -> Metric:
+    gauge = GaugeMetricFamily(
+        "coadapt_budget_used",
+        "Share of its budget that a tenant has spent, 1: all of it",
+        labels=["tenant"],
+    )
+    for tenant, budget in islice(budgets.items(), JOBS_TOLD_MAX):
+        cost = sum(costs.values()) if tenant == EVERYBODY else costs.get(tenant, 0.0)
+        gauge.add_metric([tenant], cost / budget if budget else 1.0)
+    return gauge
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

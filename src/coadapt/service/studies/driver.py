@@ -13,13 +13,14 @@ values and ends to Optuna.
 #   running, parameters short   -                     the others are sampled
 #   running                     none                  it is submitted
 #   running                     lives                 its values are reported; pruned?
+#   running, study cancelled    lives                 it is cancelled
 #   running                     has ended             its end is reported to Optuna
 #   ended                       -                     nothing
 #
-# The job's id is made of the study's name and the trial's number. So a trial that was
-# submitted just before a kill is found by its id, and submitted again it is the same
-# job. That a trial is pruned is written into the storage before its job is cancelled:
-# after a kill in between it is cancelled again.
+# The job's id is made of the study's name and key and the trial's number. So a trial
+# that was submitted just before a kill is found by its id, and submitted again it is
+# the same job. That a trial is pruned is written into the storage before its job is
+# cancelled: after a kill in between it is cancelled again.
 
 import json
 import logging
@@ -33,6 +34,7 @@ from coadapt.core.events import (
     CancelRequested,
     Event,
     JobSubmitted,
+    StudyRemoved,
     StudyStopped,
 )
 from coadapt.core.lifecycle import ENDED, JobState
@@ -46,7 +48,12 @@ from coadapt.service.jobfile import check_disk, job_spec
 from coadapt.service.live_loop import LiveLoop
 from coadapt.service.studies.figures import TrialFigures
 from coadapt.service.studies.search_file import SearchFile, search_file_of
-from coadapt.service.submission import check_possible, check_quota, job_id
+from coadapt.service.submission import (
+    check_possible,
+    check_prices,
+    check_quota,
+    job_id,
+)
 
 if TYPE_CHECKING:
     import optuna
@@ -55,6 +62,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 COMMIT_S = 60.0
+CANCELLED_WITH = "its study was stopped"
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +107,7 @@ class Studies:
         self._open: dict[str, OptunaStudy] = {}
         self._storage: optuna.storages.RDBStorage | None = None
         self._making = threading.Lock()
+        self._looking = threading.Lock()
         self._troubles: dict[str, str] = {}
         self._closed = threading.Event()
 
@@ -119,6 +128,10 @@ class Studies:
         """Do for each study what is missing. An error of one is reported once, and the
         study is tried again at the next look.
         """
+        with self._looking:
+            self._look()
+
+    def _look(self) -> None:
         studies = self._loop.read(lambda state: list(state.studies.values()))
         watched: set[JobId] = set()
         complete = True
@@ -151,6 +164,29 @@ class Studies:
             return []
         return [trial_row(trial) for trial in study.get_trials(deepcopy=False)]
 
+    def remove(self, name: str) -> bool:
+        """Delete a study and its trials from the storage, for any thread; return
+        whether it could be: not while it goes on, or trials of it run.
+
+        Jobs of trials, and checkpoints of completed ones, stay.
+        """
+        import optuna
+
+        with self._looking:
+            study = self._loop.read(lambda state: state.studies.get(name))
+            if study is None or not study.stopped:
+                return False
+            rows = self.trials(name)
+            if any(row["state"] == "running" for row in rows):
+                return False
+            self._open.pop(name, None)
+            self._troubles.pop(name, None)
+            # First the storage: after a kill in between the study can be removed again.
+            if rows:
+                optuna.delete_study(study_name=name, storage=self._opened())
+            self._commit(StudyRemoved(at=self._loop.now(), study=name))
+        return True
+
     def check(self, file: SearchFile) -> None:
         """Raise InputError for a search whose trials could never run here."""
         from coadapt.service.studies.optuna_study import OptunaStudy
@@ -158,14 +194,16 @@ class Studies:
         study = OptunaStudy(file, None)
         params = study.asked(study.ask()).params
         spec = job_spec(file.trial(0, params), self._loop.now())
-        nodes, tenant = self._loop.read(
+        nodes, tenant, prices = self._loop.read(
             lambda state: (
                 list(state.nodes.values()),
                 state.tenants.get(spec.tenant),
+                state.prices,
             )
         )
         assert spec.launch is not None
         check_disk(spec.launch)
+        check_prices(spec, prices)
         check_possible(spec, nodes)
         check_quota(spec, tenant)
 
@@ -174,14 +212,14 @@ class Studies:
         opened = self._study(study)
         running: set[JobId] = set()
         for number in opened.running():
-            if job := self._follow(opened, number):
+            if job := self._follow(opened, study, number):
                 running.add(job)
         search = opened.file.search
-        while not study.stopped and len(running) < search.n_jobs:
+        while not study.stopped and len(running) < opened.file.at_once:
             if len(opened.trials()) >= search.n_trials or self._closed.is_set():
                 break
             number = opened.ask()
-            running.add(self._submit(opened, opened.asked(number)))
+            running.add(self._submit(opened, study, opened.asked(number)))
         if not running and len(opened.trials()) >= search.n_trials:
             why = f"all {search.n_trials} trials have ended"
             self._commit(
@@ -189,15 +227,18 @@ class Studies:
             )
         return running
 
-    def _follow(self, study: "OptunaStudy", number: int) -> JobId | None:
+    def _follow(self, study: "OptunaStudy", record: Study, number: int) -> JobId | None:
         """See to a trial that runs; return its job, None if it has ended."""
         asked = study.asked(number)
-        job = self._job(_id_of(study.file, number))
+        job = self._job(_id_of(record, number))
         if job is None:
             if asked.job:
                 study.tell_failed(number, f"job {asked.job} is not known any more")
                 return None
-            return self._submit(study, asked)
+            if record.cancel:
+                study.tell_failed(number, CANCELLED_WITH)
+                return None
+            return self._submit(study, record, asked)
         if json.loads(job.params or "{}") != {
             **study.file.job.params,
             **asked.params,
@@ -212,6 +253,10 @@ class Studies:
             return None
         if why and not job.cancelled:
             self._cancel(study, number, job, why)
+        elif record.cancel and not job.cancelled:
+            self._commit(
+                CancelRequested(at=self._loop.now(), job=job.id, why=CANCELLED_WITH)
+            )
         return job.id
 
     def _report(self, study: "OptunaStudy", number: int, job: TrialJob) -> str:
@@ -253,10 +298,10 @@ class Studies:
         study.note(number, "why", why)
         self._commit(CancelRequested(at=self._loop.now(), job=job.id, why=why))
 
-    def _submit(self, study: "OptunaStudy", asked: "Asked") -> JobId:
+    def _submit(self, study: "OptunaStudy", record: Study, asked: "Asked") -> JobId:
         at = self._loop.now()
         spec = job_spec(study.file.trial(asked.number, asked.params), at)
-        job = _id_of(study.file, asked.number)
+        job = _id_of(record, asked.number)
         self._commit(JobSubmitted(at=at, job=job, spec=spec))
         study.note(asked.number, "job", job)
         return job
@@ -310,9 +355,10 @@ class Studies:
             logger.error("%s", text, exc_info=error)
 
 
-def _id_of(file: SearchFile, number: int) -> JobId:
+def _id_of(study: Study, number: int) -> JobId:
     """Return the id of a trial's job: the same whenever it is submitted."""
-    return job_id(f"{file.name}-{number}", f"{file.name}/{number}")
+    key = f"{study.name}/{number}" + (f"/{study.key}" if study.key else "")
+    return job_id(f"{study.name}-{number}", key)
 
 
 def _trial_job(spec: JobSpec, picture: dict[str, Json], cancelled: bool) -> TrialJob:

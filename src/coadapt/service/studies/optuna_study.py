@@ -76,6 +76,10 @@ class OptunaStudy:
         """
         self.file = file
         self._space = space_of(file.search)
+        # What this process has read or written of running trials: nobody else writes
+        # to them.
+        self._asked: dict[int, Asked] = {}
+        self._last_step: dict[int, int] = {}
         self._sampler = _sampler_maker(file.search)
         self._study = optuna.create_study(
             study_name=file.name,
@@ -106,27 +110,35 @@ class OptunaStudy:
         """Return a running trial with all its parameters. Parameters that are not
         sampled yet are sampled now.
         """
+        if number in self._asked:
+            return self._asked[number]
         trial = self._trial(number)
         for name, distribution in self._space.items():
             _suggest(trial, name, distribution)
         attributes = trial.user_attrs
-        return Asked(
+        asked = Asked(
             number=number,
             params=trial.params,
             pruned=str(attributes.get(WHY, "")),
             job=str(attributes.get(JOB, "")),
         )
+        self._asked[number] = asked
+        return asked
 
     def note(self, number: int, key: str, value: str) -> None:
         """Write an attribute of a running trial."""
+        self._asked.pop(number, None)
         self._trial(number).set_user_attr(key, value)
 
     def report(self, number: int, step: int, value: float) -> str:
         """Report an intermediate value; return why the trial is pruned, "" if it goes
         on. A step that was reported before is skipped.
         """
+        if step <= self._last_step.get(number, -1):
+            return ""
         trial = self._trial(number)
         known = self._frozen(number).intermediate_values
+        self._last_step[number] = max([step, *known])
         if step in known or (known and step < max(known)):
             return ""
         trial.report(value, step)
@@ -143,13 +155,20 @@ class OptunaStudy:
         if WHY in self._frozen(number).user_attrs:
             self.note(number, WHY, "")
         self._study.tell(number, value)
+        self._forget(number)
 
     def tell_pruned(self, number: int) -> None:
         self._study.tell(number, state=TrialState.PRUNED)
+        self._forget(number)
 
     def tell_failed(self, number: int, why: str) -> None:
         self.note(number, WHY, why)
         self._study.tell(number, state=TrialState.FAIL)
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self._asked.pop(number, None)
+        self._last_step.pop(number, None)
 
     def _trial(self, number: int) -> Trial:
         self._study.sampler = self._sampler(number)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 from pathlib import Path as FilePath
 from typing import Annotated, cast
 
@@ -39,11 +40,15 @@ async def submit(
     if file.name not in known:
         if len(known) >= STUDIES_MAX:
             raise HTTPException(
-                409, f"there are {STUDIES_MAX} studies; more are not kept"
+                409,
+                f"there are {STUDIES_MAX} studies; more are not kept: delete some that "
+                f"have ended, with coadapt sweep rm STUDY",
             )
         await asyncio.to_thread(_studies(request).check, file)
         loop = request.app.state.service.loop
-        await commit(loop, StudySubmitted(at=loop.now(), study=file.name, file=text))
+        key = secrets.token_hex(8)
+        event = StudySubmitted(at=loop.now(), study=file.name, file=text, key=key)
+        await commit(loop, event)
     elif known[file.name].file != text:
         raise HTTPException(
             409, f"there is a study {file.name} of another search file: choose a name"
@@ -69,8 +74,12 @@ async def show(request: Request, study: StudyName) -> dict[str, JsonValue]:
 
 
 @router.post("/{study}/stop", status_code=202)
-async def stop(request: Request, study: StudyName) -> dict[str, JsonValue]:
-    """Start no further trial; those that run go on to their end."""
+async def stop(
+    request: Request, study: StudyName, *, cancel: bool = False
+) -> dict[str, JsonValue]:
+    """Start no further trial. Those that run go on to their end, or with `cancel` are
+    cancelled; in Optuna these have failed.
+    """
     return await _change(
         request,
         study,
@@ -78,8 +87,24 @@ async def stop(request: Request, study: StudyName) -> dict[str, JsonValue]:
             at=request.app.state.service.loop.now(),
             study=study,
             why="stopped on request",
+            cancel=cancel,
         ),
     )
+
+
+@router.delete("/{study}")
+async def remove(request: Request, study: StudyName) -> dict[str, JsonValue]:
+    """Delete a study that has ended, or is stopped and has no trial that runs. The jobs
+    of its trials stay.
+    """
+    await _find(request, study)
+    if not await asyncio.to_thread(_studies(request).remove, study):
+        raise HTTPException(
+            409,
+            f"study {study} goes on, or a trial of it runs: stop it first, with coadapt "
+            f"sweep stop --cancel {study}",
+        )
+    return {"study": study, "removed": True}
 
 
 @router.post("/{study}/resume", status_code=202)

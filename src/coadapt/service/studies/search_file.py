@@ -14,8 +14,14 @@ from coadapt.model.errors import reason_of
 from coadapt.model.wire import Json
 from coadapt.service.job_params import Param, check_params
 from coadapt.service.job_yaml import load_yaml
-from coadapt.service.jobfile import JobFile, input_error, job_file_of
-from coadapt.service.limits import JOB_FILE_BYTES_MAX, NAME_LENGTH_MAX
+from coadapt.service.jobfile import (
+    JobFile,
+    ResourcesSection,
+    input_error,
+    job_file_of,
+    replica_limits,
+)
+from coadapt.service.limits import GPUS_MAX, JOB_FILE_BYTES_MAX, NAME_LENGTH_MAX
 
 TRIALS_MAX = 100_000
 TRIALS_AT_ONCE_MAX = 1_000
@@ -72,6 +78,13 @@ class SearchSection(BaseModel):
         le=TRIALS_AT_ONCE_MAX,
         description=f"a whole number in 1..{TRIALS_AT_ONCE_MAX}: how many trials at once",
     )
+    gpus: int | None = Field(
+        default=None,
+        ge=1,
+        le=GPUS_MAX,
+        description=f"a whole number in 1..{GPUS_MAX}: the most GPUs that all trials "
+        "together hold",
+    )
     sampler: str | dict[str, dict[str, object] | None] = Field(
         default="TPESampler", description=ONE
     )
@@ -110,12 +123,35 @@ class SearchFile:
         envs = {ENV_LAST_REPORT_S: LAST_REPORT_S, **self.job.envs}
         return self.job.model_copy(
             update={
+                "resources": self._resources(),
                 "name": f"{self.name}-{number}",
                 "params": {**self.job.params, **params},
                 "application": self.job.application or self.name,
                 "envs": envs,
             }
         )
+
+    @property
+    def at_once(self) -> int:
+        """How many trials run at once: `n_jobs`, or as many as `gpus` has room for."""
+        n_jobs = self.search.n_jobs
+        if self.search.gpus is None:
+            return n_jobs
+        return min(n_jobs, self.search.gpus // replica_limits(self.job.resources).min)
+
+    def _resources(self) -> ResourcesSection:
+        """Return the GPUs of a trial: at most its part of `gpus`."""
+        given = self.job.resources
+        if self.search.gpus is None:
+            return given
+        limits = replica_limits(given)
+        least = limits.min
+        most = min(limits.max, self.search.gpus // self.at_once)
+        requested = given.requested
+        if requested is not None:
+            requested = min(requested, most)
+        update = {"gpus": f"{least}..{most}", "requested": requested}
+        return given.model_copy(update=update)
 
 
 def read_search_file(path: Path) -> SearchFile:
@@ -155,6 +191,10 @@ def search_file_of(document: object, name: str, folder: Path) -> SearchFile:
         allowed = f"text of 1..{STUDY_NAME_MAX} characters without a slash"
         raise InputError("name", job.name, allowed)
     _check_space(search, job)
+    least = replica_limits(job.resources).min
+    if search.gpus is not None and search.gpus < least:
+        allowed = f"at least {least}, the fewest GPUs of one trial (resources.gpus)"
+        raise InputError("search.gpus", search.gpus, allowed)
     return SearchFile(job=job, search=search)
 
 

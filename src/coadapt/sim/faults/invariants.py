@@ -45,6 +45,7 @@ from coadapt.core.events import (
     SetupStarted,
     SizingFailed,
     SizingReady,
+    StudyRemoved,
     StudyResumed,
     StudyStopped,
     StudySubmitted,
@@ -168,7 +169,7 @@ class BookChecker:
                 return buying is None or event.number != buying.number
             case OfferChanged() | NodeNoticed():
                 return before.buying is None
-            case StudySubmitted() | StudyStopped() | StudyResumed():
+            case StudySubmitted() | StudyStopped() | StudyResumed() | StudyRemoved():
                 there = event.study in before.studies
                 return there is isinstance(event, StudySubmitted)
             case (

@@ -1,0 +1,151 @@
+"""Limits of costs: max_cost of a job, and the budget of a tenant."""
+
+import logging
+
+import pytest
+
+from coadapt.core.commands import Solve, Start, Stop
+from coadapt.core.events import Outcome, PricesConfigured, TenantConfigured
+from coadapt.core.lifecycle import JobState, Reason
+from coadapt.core.scheduler import Scheduler
+from coadapt.model import Tenant
+from coadapt.model.prices import Prices
+from coadapt.model.quick_init import replace
+from coadapt.model.tenant import EVERYBODY
+from coadapt.service.figures.budget_log import BudgetLog
+from tests.core.stage import Stage, on, spec
+
+HOUR = 3_600.0
+EUR = Prices(currency="EUR", default=1.0)
+
+
+def priced(budget: float | None = None, tenant: str = "default") -> Stage:
+    stage = Stage()
+    stage.handle(PricesConfigured(at=0.0, prices=EUR))
+    if budget is not None:
+        grant(stage, budget, tenant)
+    return stage
+
+
+def grant(stage: Stage, budget: float | None, tenant: str = "default") -> None:
+    stage.handle(TenantConfigured(at=stage.at, tenant=Tenant(id=tenant, budget=budget)))
+
+
+def limited(max_cost: float) -> Stage:
+    stage = priced()
+    stage.submit("a", replace(spec(), max_cost=max_cost))
+    stage.round(60.0, {"a": on(n0=2)})
+    stage.started()
+    return stage
+
+
+def test_a_job_at_its_max_cost_saves_and_ends_and_names_both_figures() -> None:
+    stage = limited(1.0)
+    assert not any(isinstance(order, Stop) for order in stage.timer(60.0 + 0.4 * HOUR))
+    orders = stage.timer(60.0 + 0.6 * HOUR)
+    (stop,) = [order for order in orders if isinstance(order, Stop)]
+    assert stop.job == "a"
+    assert stage.job().state is JobState.STOPPING
+    stage.exited(Outcome.STOPPED)
+    job = stage.job()
+    assert (job.state, job.reason) == (JobState.CANCELLED, Reason.MAX_COST)
+    told = "stopped: its cost of 1.20 EUR reached max_cost 1.00 EUR"
+    assert job.explanation == told
+
+
+def test_a_job_that_waits_after_a_preemption_ends_at_its_max_cost_too() -> None:
+    stage = limited(1.0)
+    stage.round(60.0 + 0.45 * HOUR, {})
+    stage.at += 0.1 * HOUR
+    stage.exited(Outcome.STOPPED)
+    assert stage.job().state is JobState.PENDING
+    stage.timer(60.0 + HOUR)
+    assert stage.job().state is JobState.CANCELLED
+    assert stage.job().reason is Reason.MAX_COST
+    assert not stage.scheduler.state.active
+
+
+def test_without_prices_a_max_cost_stops_nothing() -> None:
+    stage = Stage()
+    stage.submit("a", replace(spec(), max_cost=1e-6))
+    stage.round(60.0, {"a": on(n0=2)})
+    stage.started()
+    stage.timer(60.0 + 99 * HOUR)
+    assert stage.job().state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("tenant", ["default", EVERYBODY])
+def test_jobs_that_have_not_started_wait_while_the_budget_is_spent(tenant: str) -> None:
+    stage = priced(2.0, tenant)
+    stage.running()
+    stage.timer(60.0 + 1.1 * HOUR)
+    assert stage.scheduler.state.budget_levels == {tenant: 100}
+    assert stage.job().state is JobState.RUNNING
+    stage.submit("b")
+    assert stage.job("b").reason is Reason.BUDGET
+    who = "all tenants together have" if tenant == EVERYBODY else "tenant default has"
+    whose = "their" if tenant == EVERYBODY else "its"
+    told = f"waits: {who} spent 2.20 of {whose} budget of 2.00 EUR"
+    assert stage.job("b").explanation == told
+    orders = stage.timer(60.0 + 1.2 * HOUR)
+    (solve,) = [order for order in orders if isinstance(order, Solve)]
+    assert [job.id for job in solve.view.jobs] == ["a"]
+    stage.plan({"a": on(n0=2)})
+    assert stage.job("b").explanation == told
+    grant(stage, 20.0, tenant)
+    assert stage.job("b").reason is Reason.SUBMITTED
+    orders = stage.round(60.0 + 1.3 * HOUR, {"a": on(n0=2), "b": on(n1=1)})
+    assert [order.job for order in orders if isinstance(order, Start)] == ["b"]
+
+
+def test_a_job_that_has_started_goes_on_after_a_preemption() -> None:
+    stage = priced(2.0)
+    stage.running()
+    stage.round(60.0 + 1.1 * HOUR, {})
+    stage.exited(Outcome.STOPPED)
+    orders = stage.round(60.0 + 1.2 * HOUR, {"a": on(n0=1)})
+    assert [order.job for order in orders if isinstance(order, Start)] == ["a"]
+
+
+def test_a_job_that_the_plan_chose_but_that_has_not_started_waits_too() -> None:
+    stage = priced(2.0)
+    stage.running("a", on(n0=4))
+    stage.submit("b")
+    stage.round(60.0 + 0.4 * HOUR, {"a": on(n0=1), "b": on(n0=3)})
+    assert stage.job("b").state is JobState.PENDING
+    assert stage.job("b").target
+    stage.timer(60.0 + 0.6 * HOUR)
+    assert not stage.job("b").target
+    assert stage.job("b").reason is Reason.BUDGET
+
+
+def test_a_tenant_is_warned_about_at_80_and_at_100_percent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = priced(10.0)
+    stage.running()
+    log = BudgetLog()
+    caplog.set_level(logging.WARNING)
+    for hours in (1.0, 4.1, 4.2, 5.1, 5.2):
+        orders = stage.timer(60.0 + hours * HOUR)
+        log(stage.journal[-1], orders, stage.scheduler.state)
+    assert [record.getMessage() for record in caplog.records] == [
+        "tenant default has spent 8.20 of its budget of 10.00 EUR",
+        (
+            "tenant default has spent 10.20 of its budget of 10.00 EUR; "
+            "jobs that have not started wait"
+        ),
+    ]
+
+
+def test_a_replay_decides_the_same() -> None:
+    stage = limited(1.0)
+    grant(stage, 1.0)
+    stage.submit("b")
+    stage.timer(60.0 + 0.6 * HOUR)
+    stage.exited(Outcome.STOPPED)
+    again = Scheduler()
+    for event in stage.journal:
+        again.handle(event)
+    assert again.state == stage.scheduler.state
+    assert again.state.budget_levels == {"default": 100}
