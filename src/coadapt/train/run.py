@@ -514,6 +514,7 @@ class Run:
             while session.progress.epoch < num_epochs:
                 yield session.progress.epoch
                 loader.end_epoch()
+                self._step_loop.leave_epoch()
                 left = not session.epoch_over
                 session.begin_epoch()
                 self._step_loop.end_epoch()

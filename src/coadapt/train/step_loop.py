@@ -64,6 +64,8 @@ class StepLoop:
         # Whether the last step of `coadapt check` was the one after which the script
         # left the loop.
         self._over = False
+        # The step and pass in which the loop was left, if it was the epoch's last.
+        self._left_last: tuple[int, Pass] | None = None
         # The step whose norms were measured last, and the step whose norms were posted
         # last, each with the number of samples until then. The consensus on them comes
         # some steps later; how many depends on the clock.
@@ -80,6 +82,7 @@ class StepLoop:
 
     def begin_pass(self, current: Pass) -> None:
         self._session.current = current
+        self._left_last = None  # an exception may have ended the epochs
         if self.timer.started:
             self.timer.mark("fetched")
         measure = False
@@ -114,6 +117,13 @@ class StepLoop:
         step = session.progress.step
         if self._finish(current):
             self._rescaler.stop()
+        self._talk(step, current)
+
+    def _talk(self, step: int, current: Pass) -> None:
+        """Exchange flags after `step`, whose last pass was `current`, if a consensus is
+        due.
+        """
+        session = self._session
         batch = self.branches.stepped()
         if batch is not None:
             self._change_batch(batch)
@@ -147,9 +157,25 @@ class StepLoop:
         Replicas agree on the rest when the epoch ends. Nothing is exchanged here,
         because this may be called while an exception propagates.
         """
-        current = self._session.current
+        session = self._session
+        current = session.current
         assert current is not None
+        step = session.progress.step
         self._over = self._finish(current)
+        if session.epoch_over:
+            self._left_last = (step, current)
+
+    def leave_epoch(self) -> None:
+        """The body of an epoch has ended without an exception.
+
+        If the script left the loop in the epoch's last step, this replica now exchanges
+        what the others exchanged when they ran on to the loop's end. All have done the
+        same steps, so all go on.
+        """
+        left = self._left_last
+        self._left_last = None
+        if left is not None and not self._over:
+            self._talk(*left)
 
     def _finish(self, current: Pass) -> bool:
         """Count the step that ends with this pass. Return whether training stops here;

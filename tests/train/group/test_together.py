@@ -2,6 +2,8 @@
 why.
 """
 
+import contextlib
+import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,30 +26,52 @@ SKIPPED = "not all of 2 replicas ran a backward in the same steps"
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """skips: (rank, pass) without a backward. leaves: (rank, step) at which the loop is
-    left.
+    left. takes: (rank, passes) that this rank takes of each epoch. num_steps: of an
+    epoch. raises: whether the loop is left by an exception that the script catches.
     """
 
     skips: frozenset[tuple[int, int]] = frozenset()
     leaves: frozenset[tuple[int, int]] = frozenset()
+    takes: frozenset[tuple[int, int]] = frozenset()
     max_atomic: int | None = None
+    num_steps: int = NUM_STEPS
+    raises: bool = False
+
+
+class SkippedError(Exception):
+    """What a script may raise for a sample, and catch around its loop."""
 
 
 def follow(plan: Plan) -> None:
     torch.set_num_threads(1)
-    run = ct.Run(replace(read_config(), times=Times(skipped_wait_s=1.0)))
+    config = replace(read_config(), times=Times(skipped_wait_s=1.0))
+    run = ct.Run(config)
+    torch.manual_seed(3)
     net = nn.Linear(4, 1)
     model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
-    data = TensorDataset(torch.zeros(NUM_STEPS * BATCH_SIZE, 4))
-    loader = run.loader(data, batch_size=BATCH_SIZE, max_atomic=plan.max_atomic)
+    data = TensorDataset(torch.randn(plan.num_steps * BATCH_SIZE, 4))
+    loader = run.loader(
+        data,
+        batch_size=BATCH_SIZE,
+        max_atomic=plan.max_atomic,
+    )
+    passes = dict(plan.takes).get(run.rank)
     for _ in run.epochs(2):
-        for number, (x,) in enumerate(loader):
-            if (run.rank, number) in plan.skips:
-                continue
-            optimizer.zero_grad()
-            model(x).mean().backward()
-            optimizer.step()
-            if (run.rank, run.progress.step) in plan.leaves:
-                break
+        taken = loader if passes is None else itertools.islice(loader, passes)
+        with contextlib.suppress(SkippedError):
+            for number, (x,) in enumerate(taken):
+                if (run.rank, number) in plan.skips:
+                    continue
+                optimizer.zero_grad()
+                model(x).mean().backward()
+                optimizer.step()
+                if (run.rank, run.progress.step) in plan.leaves:
+                    if plan.raises:
+                        raise SkippedError
+                    break
+    total = sum(param.detach().double().sum() for param in net.parameters())
+    if plan.takes:
+        print(f"{run.progress.step} steps, {total:.9f}", flush=True)
     print("all steps done", flush=True)
 
 
@@ -127,3 +151,31 @@ def test_so_is_one_that_is_left_between_two_words(rank: int, tmp_path: Path) -> 
 def test_a_loop_that_all_leave_ends_the_epoch(tmp_path: Path) -> None:
     leaves = frozenset((rank, step) for rank in range(2) for step in (20, 75))
     assert outputs(Plan(leaves=leaves), tmp_path) == "all steps done\n" * 2
+
+
+@pytest.mark.parametrize("num_steps", [35, 40])
+def test_a_loop_that_one_replica_leaves_in_the_last_step_trains_on(
+    num_steps: int, tmp_path: Path
+) -> None:
+    """All have done the same steps, whether or not the replicas talk after the last
+    one, as they do after step 40.
+    """
+    everywhere = frozenset((rank, num_steps) for rank in range(2))
+    wholes = outputs(Plan(num_steps=num_steps, takes=everywhere), tmp_path)
+    for path in tmp_path.glob("output-*.txt"):
+        path.unlink()
+    one = outputs(
+        Plan(num_steps=num_steps, takes=frozenset({(1, num_steps)})),
+        tmp_path,
+    )
+    done = [line for line in one.splitlines() if " steps, " in line]
+    assert one.count("all steps done") == 2
+    assert set(done) <= set(wholes.splitlines())
+
+
+def test_a_loop_that_one_replica_leaves_by_an_exception_is_told(
+    tmp_path: Path,
+) -> None:
+    text = outputs(Plan(leaves=frozenset({(1, 20)}), raises=True), tmp_path)
+    assert "all must leave it together" in text
+    assert "all steps done" not in text
