@@ -88,7 +88,9 @@ class Scores:
         for said in self.open:
             truth = came_at(jobs[said.job], said.kind)
             if truth <= at:
-                self.kinds[said.kind].add(said.ranges["rolled"], truth - said.at)
+                self.kinds[said.kind].add(
+                    said.ranges["rolled"], truth - said.at, said.at
+                )
             else:
                 left.append(said)
         self.open = left

@@ -14,7 +14,11 @@ from coadapt.core.commands import Solve
 from coadapt.core.events import Event, PlanFailed, PlanReady
 from coadapt.model import ClusterView, Plan
 from coadapt.policies.base import Policy
-from coadapt.runtime.process_solver import JOBS_PER_PIECE, ProcessSolver
+from coadapt.runtime.process_solver import (
+    JOBS_PER_PIECE,
+    TOLD_COMPILING,
+    ProcessSolver,
+)
 from tests.policies.stage import job, nodes, on, view
 
 pytestmark = pytest.mark.processes
@@ -214,3 +218,45 @@ def test_closing_while_the_process_is_being_started_ends_it_all_the_same() -> No
     factory.go_on.set()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+def compiling() -> Policy:
+    """Return a policy whose first decision compiles a function, which takes a while."""
+    from numba import njit
+
+    class Compiles:
+        def allocate(self, view: ClusterView) -> Plan:
+            njit(lambda x: x + 1)(1)
+            time.sleep(1.0)
+            return Plan()
+
+    return Compiles()
+
+
+def quick() -> Policy:
+    return Moody()
+
+
+@pytest.mark.parametrize(("factory", "is_told"), [(compiling, True), (quick, False)])
+def test_kernels_that_are_compiled_are_told_until_the_policy_is_up(
+    factory: Callable[[], Policy], is_told: bool
+) -> None:
+    pytest.importorskip("numba")
+    answers: queue.Queue[Event] = queue.Queue()
+    solver = ProcessSolver(factory, lambda: 7.0)
+    thread = threading.Thread(target=solver.run)
+    thread.start()
+    told: set[str] = set()
+    try:
+        assert solver.why_no_plan_yet() == ""
+        seen = ClusterView(at=0.0, nodes=(), jobs=())
+        solver(Solve(round=1, view=seen), answers.put)
+        while answers.empty():
+            told.add(solver.why_no_plan_yet())
+            time.sleep(0.01)
+        assert (TOLD_COMPILING in told) == is_told
+        assert solver.why_no_plan_yet() == ""
+        assert isinstance(answers.get(), PlanReady)
+    finally:
+        solver.close()
+        thread.join(PATIENCE_S)

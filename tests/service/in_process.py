@@ -94,6 +94,7 @@ class InProcess:
         self.tally = Tally()
         self.decisions = DecisionLog()
         self.questions: Questions | None = None
+        self.no_plan_yet = ""
         self.latencies = Latencies(self.tally.registry)
         self.plans = PlanWatch()
         self.latencies.watch_journal(folder / "journal.sqlite")
@@ -154,6 +155,7 @@ class InProcess:
             to_come=partial(tuple, self.to_come),
             decisions=self.decisions,
             questions=self.questions,
+            why_no_plan_yet=lambda: self.no_plan_yet,
             plans=self.plans,
         )
 

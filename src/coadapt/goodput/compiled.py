@@ -17,7 +17,8 @@ kernels only.
 # are compiled faster than many. And a plain number as an argument makes it compile the
 # function anew for that number; one of numpy's type does not.
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pickle import UnpicklingError
 from typing import Any, TypeVar, cast
@@ -33,6 +34,32 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 HAS_COMPILER = _njit is not None
 UNREADABLE = AttributeError, ImportError, EOFError, UnpicklingError
+
+
+@contextmanager
+def when_compiling(told: Callable[[], None]) -> Iterator[None]:
+    """Call `told` once as soon as a kernel is compiled within the block.
+
+    One that comes from the cache is not compiled. Without numba nothing is.
+    """
+    if not HAS_COMPILER:
+        yield
+        return
+    event = import_module("numba.core.event")
+    is_told = False
+
+    class Listener(event.Listener):  # type: ignore[misc, name-defined]  # of numba
+        def on_start(self, _event: object) -> None:
+            nonlocal is_told
+            if not is_told:
+                is_told = True
+                told()
+
+        def on_end(self, _event: object) -> None:
+            """Do nothing."""
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
 
 
 def variable(value: int) -> int:

@@ -19,12 +19,11 @@ class ThroughputParams:
     """Pollux's step-time model (OSDI'21, §3.2, eq. 9-11) with a rack term beside it.
     Seconds.
 
-    T_grad(m)  = alpha_c + beta_c * m                                   one
-    forward-backward pass T_sync     = alpha_r + beta_r * max(K - 2, 0)   on one node, K
-    > 1
-                 alpha_n + beta_n * max(K - 2, 0)   on several nodes of one rack
-                 alpha_k + beta_k * max(K - 2, 0)   on several racks
-    T_step     = s * T_grad + (T_grad^gamma + T_sync^gamma)^(1/gamma)
+    T_grad(m) = alpha_c + beta_c * m             one forward-backward pass
+    T_sync    = alpha_r + beta_r * max(K - 2, 0) on one node, K > 1
+                alpha_n + beta_n * max(K - 2, 0) on several nodes of one rack
+                alpha_k + beta_k * max(K - 2, 0) on several racks
+    T_step    = s * T_grad + (T_grad^gamma + T_sync^gamma)^(1/gamma)
     """
 
     alpha_c: float

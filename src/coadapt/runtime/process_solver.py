@@ -17,9 +17,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from typing import Final
 
 from coadapt.core.commands import Solve
 from coadapt.core.events import PlanFailed, PlanReady
+from coadapt.goodput.compiled import when_compiling
 from coadapt.model import ClusterView, JobView, Plan
 from coadapt.model.quick_init import replace
 from coadapt.model.view import standing_of
@@ -37,6 +39,12 @@ START_TIMEOUT_S = 120.0
 DECISIONS_KEPT = 1_000
 # Half a millisecond's work.
 JOBS_PER_PIECE = 20
+
+# What a new process says before it is up.
+COMPILES: Final = "compiles"
+TOLD_COMPILING = (
+    "it compiles its kernels, once after an installation; this takes about a minute"
+)
 
 PolicyFactory = Callable[[], Policy]
 
@@ -63,11 +71,18 @@ class ProcessSolver:
         self._closed = threading.Event()
         self._triage = Triage(self._ask)
         self._came_up = False
+        self._is_compiling = False
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
 
     def __call__(self, command: Solve, post: Post) -> None:
         self._questions.put((command, post))
+
+    def why_no_plan_yet(self) -> str:
+        """Return why a plan that is due takes so long, in words that follow `because`;
+        "" where nothing is known. For any thread.
+        """
+        return TOLD_COMPILING if self._is_compiling else ""
 
     def run(self) -> None:
         """Answer questions until `close`; for a thread of its own."""
@@ -111,12 +126,10 @@ class ProcessSolver:
         if self._closed.is_set():
             return NoPlan(why="the scheduler is stopping", of_jobs=False)
         try:
-            if not self._came_up:
-                if not connection.poll(START_TIMEOUT_S):
-                    self._kill()
-                    why = f"the policy's process was not up after {START_TIMEOUT_S:g} s"
-                    return NoPlan(why=why, of_jobs=False)
-                self._came_up = bool(connection.recv())
+            if not self._comes_up(connection):
+                self._kill()
+                why = f"the policy's process was not up after {START_TIMEOUT_S:g} s"
+                return NoPlan(why=why, of_jobs=False)
             with self._ends_it(overdue):
                 _send_view(connection, view)
                 connection.send(probe)
@@ -132,6 +145,21 @@ class ProcessSolver:
             self._kill()
             return self._too_slow()
         return answer
+
+    def _comes_up(self, connection: Connection) -> bool:
+        """Wait until the policy's process takes questions; return whether it does."""
+        until = time.monotonic() + START_TIMEOUT_S
+        try:
+            while not self._came_up:
+                if not connection.poll(max(until - time.monotonic(), 0.0)):
+                    return False
+                if connection.recv() == COMPILES:
+                    self._is_compiling = True
+                else:
+                    self._came_up = True
+        finally:
+            self._is_compiling = False
+        return True
 
     def _too_slow(self) -> NoPlan:
         why = f"the policy took longer than {self._timeout_s:g} s and was ended"
@@ -198,7 +226,13 @@ def _serve(connection: Connection, factory: PolicyFactory) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The first decision after an installation compiles kernels. Better now, by an
     # instance that is thrown away, than while the first job waits.
-    with contextlib.suppress(Exception):
+    tells = contextlib.suppress(OSError)
+
+    def tell_compiling() -> None:
+        with tells:
+            connection.send(COMPILES)
+
+    with contextlib.suppress(Exception), when_compiling(tell_compiling):
         rehearse(factory())
     policy = factory()
     with contextlib.suppress(

@@ -64,12 +64,16 @@ _OWN_REASONS = frozenset(
 
 
 def cluster_snapshot(
-    state: SchedulerState, at: float, limit: int | None = None
+    state: SchedulerState,
+    at: float,
+    limit: int | None = None,
+    no_plan_yet: str = "",
 ) -> dict[str, Json]:
     """Return nodes, the last round, and live jobs by number and in submission order, at
     `at` (s).
 
     limit: the most jobs: those that hold GPUs, then those that wait the longest.
+    no_plan_yet: why a plan that is due takes so long, "" if nothing is known.
     """
     holding = [job for job in state.active if job.status.state in HOLDING]
     used = _gpus_used(state.nodes, holding)
@@ -96,7 +100,9 @@ def cluster_snapshot(
             for node in sorted(state.nodes.values(), key=lambda node: node.id)
         ],
         "num_jobs": to_json(count_states(state)),
-        "jobs": [job_snapshot(job, at, state.plan_error) for job in jobs],
+        "jobs": [
+            job_snapshot(job, at, state.plan_error or no_plan_yet) for job in jobs
+        ],
     }
 
 

@@ -142,6 +142,7 @@ class Service:
     decisions: DecisionLog = field(default_factory=DecisionLog)
     studies: Studies | None = None
     questions: Questions | None = None
+    why_no_plan_yet: Callable[[], str] = str
     plans: PlanWatch = field(default_factory=PlanWatch)
 
 
@@ -295,7 +296,10 @@ def cluster(
     """
     service = _service(request)
     at = service.loop.now()
-    snapshot = service.loop.read(lambda state: cluster_snapshot(state, at, limit))
+    no_plan_yet = service.why_no_plan_yet()
+    snapshot = service.loop.read(
+        lambda state: cluster_snapshot(state, at, limit, no_plan_yet)
+    )
     live = cast("list[dict[str, Json]]", snapshot.pop("jobs"))
     shown = {str(job["id"]): job for job in live}
     latest = service.index.ended_latest(min(limit - len(live), ENDED_SHOWN))
@@ -322,17 +326,17 @@ async def submit(
     if _service(request).shares_disk:
         await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
-        present, tenant, prices = await _read(
+        present, known_tenants, prices = await _read(
             request,
             lambda state: (
                 list(state.nodes.values()),
-                state.tenants.get(spec.tenant),
+                dict(state.tenants),
                 state.prices,
             ),
         )
         check_prices(spec, prices)
         check_possible(spec, [*present, *_service(request).to_come()])
-        check_quota(spec, tenant)
+        check_quota(spec, known_tenants)
         await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))
     elif known[0] != spec:
         raise HTTPException(
@@ -356,7 +360,8 @@ def jobs(request: Request, given: Annotated[ListQuery, Query()]) -> Response:
     live, counts, plan_error = service.loop.read(
         lambda state: (live_jobs(state, query), count_states(state), state.plan_error)
     )
-    page = job_page(live, ended_jobs(service.index, query), query, at, plan_error)
+    why = plan_error or service.why_no_plan_yet()
+    page = job_page(live, ended_jobs(service.index, query), query, at, why)
     return JSONResponse({**page, "num_jobs": {**counts, **service.index.counts()}})
 
 
@@ -523,6 +528,7 @@ def _page_source(service: Service) -> LiveSource:
         nodes=service.nodes,
         decisions=service.decisions,
         questions=service.questions,
+        why_no_plan=service.why_no_plan_yet,
     )
 
 
@@ -605,7 +611,7 @@ def _description(service: Service, job: JobRecord | EndedJob) -> dict[str, Json]
         lambda state: (state.plan_error, state.prices)
     )
     return {
-        **picture(job, at, plan_error),
+        **picture(job, at, plan_error or service.why_no_plan_yet()),
         "currency": None if prices is None else prices.currency,
         "spec": job.spec if isinstance(job, EndedJob) else to_json(job.spec),
         "decisions": [{"at": when, "text": text} for when, text in decisions],

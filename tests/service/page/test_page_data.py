@@ -126,6 +126,31 @@ def test_a_job_that_can_never_start_is_wrong(
     assert "quota" in text
 
 
+def test_jobs_that_wait_for_kernels_say_so(
+    client: TestClient, service: InProcess
+) -> None:
+    service.no_plan_yet = "it compiles its kernels"
+    client = service.client()
+    first = submitted(client, service.folder, resources={"gpus": "4"})
+    until(lambda: state_of(client, first) == "running")
+    job = submitted(client, service.folder)
+    told = "waits: the policy gives no plan, because it compiles its kernels"
+    time.sleep(0.6)
+    assert client.get(f"/v1/jobs/{job}").json()["explanation"] == told
+    now = client.get("/v1/page/now").json()
+    assert [row[7] for row in now["queue"]] == [told]
+    assert now["troubles"] == []
+    listed = client.get("/v1/page/jobs", params={"name": job}).json()["jobs"]
+    assert [row["explanation"] for row in listed] == [told]
+    shown = client.get(f"/v1/page/jobs/{job}").json()["job"]
+    assert shown["explanation"] == told
+    for path in ("/v1/jobs", "/v1/cluster"):
+        found = client.get(path).json()["jobs"]
+        reasons = {row["id"]: row["explanation"] for row in found}
+        assert reasons[job] == told
+        assert reasons[first] != told
+
+
 def test_the_list_of_jobs_comes_in_pages(
     client: TestClient, service: InProcess
 ) -> None:

@@ -1,15 +1,22 @@
 """Forecasts: the core rolled forward from a live state; courses known by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from coadapt.core.commands import Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted, NodeJoined
+from coadapt.core.lifecycle import JobState
 from coadapt.core.scheduler import Scheduler
-from coadapt.core.state import JobRecord, SchedulerState
+from coadapt.core.state import JobRecord, Order, Running, SchedulerState, Status
 from coadapt.model import (
+    Allocation,
+    BatchConfig,
     BatchLimits,
+    GradStats,
+    Grant,
     InputError,
     JobSpec,
     Measured,
@@ -19,6 +26,7 @@ from coadapt.model import (
 )
 from coadapt.policies import create_policy
 from coadapt.runtime.memory_store import NullStore
+from coadapt.runtime.ports import Post
 from coadapt.runtime.runtime import Runtime
 from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.ahead import remainder
@@ -136,6 +144,29 @@ def test_a_quota_keeps_a_job_waiting() -> None:
     assert allowed.starts_s["new"] == 0.0
 
 
+def test_a_course_ends_once_only_jobs_are_left_that_cannot_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else each of a hundred courses would play 14 days of rounds of which none changes
+    anything.
+    """
+    asked_for: list[int] = []
+    allocate = InlineSolver.__call__
+
+    def counted(self: InlineSolver, command: Solve, post: Post) -> None:
+        asked_for.append(command.round)
+        allocate(self, command, post)
+
+    state = live_state(
+        ("mine", spec("mine", 2)), ("barred", spec("barred", 2, tenant="t"))
+    )
+    monkeypatch.setattr(InlineSolver, "__call__", counted)
+    course = roll(asked(state, scenario=Scenario(quotas={"t": 1})), seed=0)
+    assert "mine" in course.ends_s
+    assert "barred" not in course.ends_s
+    assert len(asked_for) < course.ends_s["mine"] / CONFIG.round_s + 100
+
+
 def test_a_job_that_came_first_goes_first() -> None:
     state = live_state(
         ("wide", spec("wide", 4)), ("one", spec("one", 4)), ("two", spec("two", 4))
@@ -189,6 +220,59 @@ def test_progress_at_its_mean_speed() -> None:
         record(Measured(progress=25.0, progress_target=100.0)), NODES, 0.0, EndedWork()
     )
     assert (found.source, found.draws) == (Source.MEAN_SPEED, (300.0,))
+
+
+def training(measured: Measured, since: float, reported_at: float) -> JobRecord:
+    """Return a job on two GPUs, which it has held since `since` (s)."""
+    job = record(measured, gpu_s=0.0)
+    grant = Grant(allocation=Allocation(slots=(("a", 2),)))
+    job.usage = Usage(accounted_at=since, started_at=since)
+    job.status = Status(state=JobState.RUNNING)
+    job.order = Order(generation=1, grant=grant)
+    job.running = Running(
+        generation=1, grant=grant, since=since, reported_at=reported_at
+    )
+    return job
+
+
+def test_a_mean_speed_is_that_of_training_and_not_of_its_start() -> None:
+    job = training(
+        Measured(progress=25.0, progress_target=100.0), since=0.0, reported_at=150.0
+    )
+    job.usage = job.usage.after_cost(1, 50.0, {})
+    # A quarter took 100 s on 2 GPUs. Of the 300 s after the report 10 have passed.
+    found = remainder_of(job, NODES, 160.0, EndedWork())
+    assert (found.source, found.draws) == (Source.MEAN_SPEED, (580.0,))
+
+
+def test_a_present_speed_grows_with_the_noise() -> None:
+    measured = Measured(
+        progress=1_000.0,
+        progress_target=9_000.0,
+        step_time_s=1.0,
+        batch=BatchConfig(total=80, atomic=40, accumulation=0),
+        grad=GradStats(sqr=1.0, var=1.0),
+    )
+    job = training(measured, since=0.0, reported_at=100.0)
+    found = remainder_of(job, NODES, 110.0, EndedWork())
+    assert found.source is Source.PRESENT_SPEED
+    scale = 80 / job.spec.batch.initial
+    slowest = 2.0 / (1.0 + scale)
+    for draw in found.draws:
+        assert 2 * (8_000 / 80 - 10) < draw < 2 * (8_000 / (80 * slowest) - 10)
+    assert list(found.draws) == sorted(found.draws, reverse=True)
+    # Where efficiency is 1 there is nothing to gain.
+    same = replace(
+        measured,
+        batch=BatchConfig(
+            total=job.spec.batch.initial, atomic=job.spec.batch.initial, accumulation=0
+        ),
+    )
+    found = remainder_of(
+        training(same, since=0.0, reported_at=100.0), NODES, 110.0, EndedWork()
+    )
+    expected = 2 * (8_000 / job.spec.batch.initial - 10)
+    assert found.draws == pytest.approx([expected] * len(found.draws))
 
 
 def test_a_share_that_a_script_reports() -> None:

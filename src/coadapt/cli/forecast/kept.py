@@ -49,7 +49,7 @@ def corrected(
         truth_at = came[each.kind].get(each.job)
         if truth_at is not None and truth_at > each.at:
             said = Range(low=each.low, median=each.median, high=each.high)
-            kinds[each.kind].add(said, truth_at - each.at)
+            kinds[each.kind].add(said, truth_at - each.at, each.at)
     if found[0].scenario == Scenario().name:
         with suppress(OSError):
             _write(path, [*lines, *_lines(found[0], live)][-LINES_KEPT:])

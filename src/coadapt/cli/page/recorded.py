@@ -68,6 +68,9 @@ class RecordedSource:
     def notices(self) -> list[str]:
         return []
 
+    def why_no_plan_yet(self) -> str:
+        return ""
+
     def nodes_aside(self) -> Mapping[NodeId, str]:
         return {}
 

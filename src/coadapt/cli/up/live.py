@@ -196,7 +196,9 @@ def _live(
     housekeeping = Housekeeping(
         partial(books.retention.steps, settings.keep), clock.now
     )
-    service = _service(settings, credentials, loop, executor, books=books, views=views)
+    service = _service(
+        settings, credentials, loop, executor, solver=solver, books=books, views=views
+    )
     studies = service.studies
     questions = service.questions
     assert studies is not None
@@ -297,6 +299,7 @@ def _service(
     loop: LiveLoop,
     executor: LiveExecutor,
     *,
+    solver: ProcessSolver,
     books: Books,
     views: Views,
 ) -> Service:
@@ -323,6 +326,7 @@ def _service(
             StateDirFiles(settings.state_dir.path).remove_checkpoints,
         ),
         questions=Questions(what_if_command(settings.state_dir), time.time),
+        why_no_plan_yet=solver.why_no_plan_yet,
     )
 
 

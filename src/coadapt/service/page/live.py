@@ -27,6 +27,7 @@ class LiveSource:
     nodes: KeepsNodes | None
     decisions: DecisionLog
     questions: Questions | None
+    why_no_plan: Callable[[], str]
 
     @property
     def recorded(self) -> bool:
@@ -43,6 +44,9 @@ class LiveSource:
 
     def notices(self) -> list[str]:
         return [*filter(None, (*self.loop.notices(), self.engine_trouble()))]
+
+    def why_no_plan_yet(self) -> str:
+        return self.why_no_plan()
 
     def nodes_aside(self) -> Mapping[NodeId, str]:
         return {} if self.nodes is None else self.nodes.aside

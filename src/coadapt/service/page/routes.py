@@ -145,7 +145,7 @@ def now(
             "num_nodes": len(seen.nodes),
             "nodes": _nodes(seen, nodes_from),
             "num_waiting": len(seen.queue),
-            "queue": _queue(seen, queue_from),
+            "queue": _queue(seen, queue_from, page.source.why_no_plan_yet()),
         }
     )
 
@@ -162,7 +162,8 @@ def page_jobs(request: Request, given: Annotated[PageJobsQuery, Query()]) -> Res
     live, counts, plan_error = source.read(
         lambda state: (live_jobs(state, query), count_states(state), state.plan_error)
     )
-    found = job_page(live, ended_jobs(source.index, query), query, at, plan_error)
+    why = plan_error or source.why_no_plan_yet()
+    found = job_page(live, ended_jobs(source.index, query), query, at, why)
     rows = [
         _row(cast("dict[str, Json]", job)) for job in cast("list[Json]", found["jobs"])
     ]
@@ -179,7 +180,8 @@ async def page_job(request: Request, job: JobId) -> Response:
     found = await _find(source, job)
     at = source.now()
     plan_error = await asyncio.to_thread(source.read, lambda state: state.plan_error)
-    values = await asyncio.to_thread(job_values, found, source.index, at, plan_error)
+    why = plan_error or source.why_no_plan_yet()
+    values = await asyncio.to_thread(job_values, found, source.index, at, why)
     return JSONResponse({**values, "recorded": source.recorded})
 
 
@@ -354,7 +356,7 @@ def _nodes(seen: Overview, first: int) -> list[Json]:
     ]
 
 
-def _queue(seen: Overview, first: int) -> list[Json]:
+def _queue(seen: Overview, first: int, no_plan_yet: str) -> list[Json]:
     """Return [id, name, tenant, priority, fewest GPUs, most, submitted at, why it
     waits] of each job.
     """
@@ -367,7 +369,7 @@ def _queue(seen: Overview, first: int) -> list[Json]:
             each.spec.replicas.min,
             each.spec.replicas.max,
             each.submitted_at,
-            each.why(seen.plan_error)[:TEXT_SHOWN],
+            each.why(seen.plan_error or no_plan_yet)[:TEXT_SHOWN],
         ]
         for each in seen.queue[first : first + QUEUE_SHOWN]
     ]

@@ -48,6 +48,9 @@ class PageSource(Protocol):
     def notices(self) -> list[str]:
         """Return what went wrong inside the scheduler since its start."""
 
+    def why_no_plan_yet(self) -> str:
+        """Return why a plan that is due takes so long, "" if nothing is known."""
+
     def nodes_aside(self) -> Mapping[NodeId, str]:
         """Return the nodes that jobs are kept from, each with the reason."""
 

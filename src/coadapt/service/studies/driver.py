@@ -196,10 +196,10 @@ class Studies:
         study = OptunaStudy(file, None)
         params = study.asked(study.ask()).params
         spec = job_spec(file.trial(0, params), self._loop.now())
-        nodes, tenant, prices = self._loop.read(
+        nodes, tenants, prices = self._loop.read(
             lambda state: (
                 list(state.nodes.values()),
-                state.tenants.get(spec.tenant),
+                dict(state.tenants),
                 state.prices,
             )
         )
@@ -207,7 +207,7 @@ class Studies:
         check_disk(spec.launch)
         check_prices(spec, prices)
         check_possible(spec, nodes)
-        check_quota(spec, tenant)
+        check_quota(spec, tenants)
 
     def _drive(self, study: Study) -> set[JobId]:
         """Bring one study a step further; return the jobs of the trials that run."""

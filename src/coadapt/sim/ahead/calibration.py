@@ -9,6 +9,10 @@
 # is below one, and the interval narrows. (Romano, Patterson, Candès, NeurIPS 2019, with
 # a factor in place of their difference: an error of an hour is much for a job that
 # starts in ten minutes, and little for one that starts in a day.)
+#
+# Jobs of a queue that were estimated at the same moment share what comes: one job that
+# ends late makes all of those behind it late. So an interval narrows only after
+# estimates at enough different moments.
 
 import math
 from collections import deque
@@ -18,6 +22,9 @@ from coadapt.sim.ahead.estimate import HIGH, Range
 
 SCORES_MIN = 20
 SCORES_KEPT = 1_000
+MOMENTS_MIN = 20
+# Estimates within so long, s, are of one moment.
+MOMENT_S = 600.0
 # Factors of seconds that are few say nothing.
 FLOOR_S = 60.0
 
@@ -31,24 +38,28 @@ class Calibration:
     """Scores of one kind of estimates, starts or ends.
 
     below, above: logarithms of the factors by which the lower end was above the truth,
-    and the truth above the upper one; negative where the truth lay inside.
+    and the truth above the upper one; negative where the truth lay inside. moments:
+    when each was estimated, in units of MOMENT_S.
     """
 
     below: deque[float] = field(default_factory=_kept)
     above: deque[float] = field(default_factory=_kept)
+    moments: deque[int] = field(default_factory=lambda: deque(maxlen=SCORES_KEPT))
 
-    def add(self, said: Range, truth_s: float) -> None:
-        """Take in what an estimate said, and what came, s from then."""
+    def add(self, said: Range, truth_s: float, at: float) -> None:
+        """Take in what an estimate of `at` (s) said, and what came, s from then."""
         truth = math.log(truth_s + FLOOR_S)
         self.below.append(math.log(said.low + FLOOR_S) - truth)
         self.above.append(truth - math.log(said.high + FLOOR_S))
+        self.moments.append(int(at // MOMENT_S))
 
     def corrected(self, said: Range) -> Range:
         """Return the interval moved by the scores; as it is while they are too few."""
         if len(self.below) < SCORES_MIN:
             return said
-        low = _moved(said.low, -_quantile(self.below))
-        high = max(_moved(said.high, _quantile(self.above)), low)
+        narrowest = -math.inf if len(set(self.moments)) >= MOMENTS_MIN else 0.0
+        low = _moved(said.low, -max(_quantile(self.below), narrowest))
+        high = max(_moved(said.high, max(_quantile(self.above), narrowest)), low)
         return Range(low=low, high=high, median=min(max(said.median, low), high))
 
 

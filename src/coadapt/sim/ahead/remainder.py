@@ -5,11 +5,14 @@
 #
 # 1. The job reports its progress and its end (`progress_target`), and was timed.
 # 2. It reports how many seconds are left (the trainer status protocol).
-# 3. It reports its progress and its end, and was not timed: its mean speed so far.
-# 4. Nothing of this: it is taken to need as many GPU-seconds as one of the jobs that
+# 3. It reports its progress, its end, its step time and its gradient noise, and was not
+#    timed: its speed at the last report, faster as its noise grows (EFFICIENCY_LEFT).
+# 4. It reports its progress and its end, and was not timed: its mean speed so far,
+#    without the times of its starts, which are no training.
+# 5. Nothing of this: it is taken to need as many GPU-seconds as one of the jobs that
 #    ended, drawn from those of its application or else of all, that needed more than it
 #    has used.
-# 5. No such job: as many GPU-seconds again as it has used, at least ten minutes of one
+# 6. No such job: as many GPU-seconds again as it has used, at least ten minutes of one
 #    GPU. By a factor of e more or less: a guess.
 
 import math
@@ -22,6 +25,7 @@ import numpy as np
 
 from coadapt.core.accounting import job_view, num_gpus_held
 from coadapt.core.state import JobRecord
+from coadapt.goodput.efficiency import efficiency
 from coadapt.goodput.table import goodput_table
 from coadapt.model import Allocation, JobView, Node, NodeId
 from coadapt.model.measured import PERCENT_DONE, REMAINING_S
@@ -29,10 +33,16 @@ from coadapt.model.measured import PERCENT_DONE, REMAINING_S
 GUESS_MIN_GPU_S = 600.0
 # Progress and noise change over a job's life; a mean speed hides starts and rescales.
 SPREAD_TIMED = 0.10
+SPREAD_PRESENT_SPEED = 0.10
 SPREAD_TOLD = 0.15
 SPREAD_MEAN_SPEED = 0.25
 SPREAD_LIKE_OTHERS = 0.10
 SPREAD_GUESS = 1.0
+# The gradient noise of a job grows while it trains, and with it the efficiency of its
+# batch, up to 1. Where the efficiency is e at a report, the mean of the rest of the job
+# is e ** (1 - x). Measured 567 times on the built-in mixes (seeds 2 to 4, `fifo`, 16
+# GPUs, every 15 minutes): x is 0.62 in the median, and 0.34 to 0.85 in nine of ten.
+EFFICIENCY_LEFT = (0.34, 0.42, 0.5, 0.56, 0.6, 0.62, 0.64, 0.67, 0.7, 0.77, 0.85)
 # Of the variance of a guess, the part that all jobs share.
 COMMON = 0.5
 
@@ -42,6 +52,7 @@ class Source(StrEnum):
 
     TIMED = "timed"
     REPORTED = "reported"
+    PRESENT_SPEED = "present speed"
     MEAN_SPEED = "mean speed"
     LIKE_OTHERS = "like jobs that ended"
     GUESS = "guess"
@@ -155,18 +166,70 @@ def remainder_of(
         return Remainder(
             view=view, source=Source.REPORTED, draws=(units,), spread=SPREAD_TOLD
         )
+    if left is not None and not timed:
+        draws = _at_present_speed(job, left, at)
+        if draws:
+            return Remainder(
+                view=view,
+                source=Source.PRESENT_SPEED,
+                draws=draws,
+                spread=SPREAD_PRESENT_SPEED,
+            )
     share = _share_done(job, left)
     if share is not None and gpu_s > 0.0 and not timed:
-        units = gpu_s * (1.0 - share) / share
         return Remainder(
             view=view,
             source=Source.MEAN_SPEED,
-            draws=(units,),
+            draws=(_at_mean_speed(job, share, gpu_s, at),),
             spread=SPREAD_MEAN_SPEED,
         )
     return _of_unknown_length(
         job, view, nodes, ended.longer_than(job.spec.application, gpu_s), gpu_s
     )
+
+
+def _at_present_speed(job: JobRecord, left: float, at: float) -> tuple[float, ...]:
+    """Return what may be left in GPU-seconds, () for a job that did not report enough.
+
+    left: in scale-invariant samples, at the last report.
+    """
+    measured = job.measured
+    batch = measured.batch
+    step_s = measured.step_time_s
+    grad = measured.grad
+    reported_at = job.running.reported_at
+    if not job.trains_on or batch is None or not step_s or grad is None:
+        return ()
+    if reported_at is None:
+        return ()
+    now = efficiency(batch.total, job.spec.batch.initial, grad.sqr, grad.var)
+    samples_per_s = batch.total / step_s
+    since_s = max(at - reported_at, 0.0)
+    gpus = job.trains_on.num_gpus
+    return tuple(
+        gpus * max(left / (samples_per_s * now ** (1.0 - growth)) - since_s, 0.0)
+        for growth in EFFICIENCY_LEFT
+    )
+
+
+def _at_mean_speed(job: JobRecord, share: float, gpu_s: float, at: float) -> float:
+    """Return what is left in GPU-seconds of a job of which `share` is done.
+
+    gpu_s: used up to `at` (s). Its starts, and the time since its last report, are not
+    part of the time in which that share was done.
+    """
+    gpus = num_gpus_held(job) or job.spec.replicas.requested
+    reported_at = job.running.reported_at
+    since_s = 0.0
+    if job.trains_on:
+        last_seen = job.running.since if reported_at is None else reported_at
+        since_s = max(at - last_seen, 0.0)
+    unseen = gpus * since_s
+    trained = gpu_s - unseen - gpus * job.usage.costs.total_s
+    if trained <= 0.0:
+        trained = gpu_s
+        unseen = 0.0
+    return max(trained * (1.0 - share) / share - unseen, 0.0)
 
 
 def _share_done(job: JobRecord, left: float | None) -> float | None:
