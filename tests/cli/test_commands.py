@@ -192,6 +192,10 @@ def test_up_without_slots_asks_for_them_where_there_is_no_gpu(tmp_path: Path) ->
         (["describe"], "Missing argument 'job'; see `.* describe --help`"),
         (["up", "--slots", "four"], "--slots: got 'four'; allowed: a whole number"),
         (["up", "--round", "x"], "--round: got 'x'; allowed: a number"),
+        (
+            ["check", "--replicas", "1", "x"],
+            "--replicas: got '?1'?; allowed: 2 or more",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_line(

@@ -87,7 +87,7 @@ def test_options_are_read_from_text_and_from_plain_values(
         (
             "local",
             {"slot": "3"},
-            "executor local, option slot: got '3'; allowed: slots=None",
+            r"executor local, option slot: got '3'; allowed: slots=None.*did you mean slots\?",
         ),
         (
             "local",

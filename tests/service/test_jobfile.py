@@ -212,7 +212,7 @@ def test_one_count_may_be_written_in_several_ways(tmp_path: Path, gpus: object) 
             f"YAML ({MISPLACED})",
         ),
         (FULL, "- a", "job.yaml: got ['a']", f"a mapping with {KEYS}"),
-        (FULL, "", "job.yaml: got None", f"a mapping with {KEYS}"),
+        (FULL, "", "job.yaml: got 'an empty file'", f"a mapping with {KEYS}"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -233,7 +233,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ),
     (file(envs="[A]"), "envs: got ['A']", "a mapping of variable names"),
     # YAML
-    ("", "job.yaml: got None", "a mapping with name"),
+    ("", "job.yaml: got 'an empty file'", "a mapping with name"),
     ("42", "job.yaml: got 42", "a mapping with name"),
     ("- a", "job.yaml: got ['a']", "a mapping with name"),
     ("? [a]\n: b", "job.yaml line 1", "a key must be a word"),

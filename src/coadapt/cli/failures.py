@@ -88,6 +88,13 @@ def _told_by_pydantic(cause: Any) -> tuple[object, str] | None:
     if not hasattr(cause, "errors"):
         return None
     [first, *_] = cause.errors()
-    kind = str(first["type"]).partition("_")[0]
-    allowed = {"int": "a whole number", "float": "a number"}.get(kind)
+    limits = first.get("ctx", {})
+    allowed = {
+        "int_parsing": "a whole number",
+        "float_parsing": "a number",
+        "greater_than_equal": f"{limits.get('ge')} or more",
+        "greater_than": f"more than {limits.get('gt')}",
+        "less_than_equal": f"{limits.get('le')} or less",
+        "less_than": f"less than {limits.get('lt')}",
+    }.get(first["type"])
     return (first["input"], allowed) if allowed else None

@@ -1,5 +1,5 @@
-"""The books of one job: the one door through which what it holds changes, and its view
-for the policy.
+"""Accounting of one job: the only functions that change what a job holds, and the view
+of the job for the policy.
 
 Functions on a JobRecord, called by Scheduler.handle only.
 """
@@ -13,8 +13,8 @@ from coadapt.model.view import new_job_view
 
 
 def held(job: JobRecord) -> Holding:
-    """Return the GPUs that the job holds: while an order is unanswered, those of before
-    and those to come.
+    """Return the GPUs that the job holds. While an order is open, these are the GPUs of
+    both its old and its new allocation.
     """
     if job.state not in HOLDING:
         return NOTHING
@@ -23,7 +23,7 @@ def held(job: JobRecord) -> Holding:
 
 
 def num_gpus_held(job: JobRecord) -> float:
-    """Return how many GPUs the job holds on all nodes, likewise."""
+    """Return the number of GPUs in `held(job)`."""
     if job.status.state not in HOLDING:
         return 0.0
     ordered = job.order.grant.allocation
@@ -43,8 +43,9 @@ def hold(
     order: Order | None = None,
     running: Running | None = None,
 ) -> None:
-    """Change what decides what the job holds, from `at` (s) on; what it held until then
-    is booked.
+    """Change the job's status, order or replicas at instant `at` (s).
+
+    The GPU time of what it held until then is added to its usage.
     """
     job.usage = job.usage.upto(at, num_gpus_held(job))
     job.status = status or job.status
@@ -53,19 +54,17 @@ def hold(
 
 
 def may_train(job: JobRecord, generation: int) -> bool:
-    """Return whether `generation` is the one that trains, as far as is known, or was
-    ordered to.
-    """
+    """Return whether `generation` is the last known to train, or the one ordered."""
     return generation in (job.running.generation, job.order.generation)
 
 
 def job_view(
     job: JobRecord, rescale_default_s: float, known: JobView | None = None
 ) -> JobView:
-    """Return what a policy may see of the job. One that is on its way out holds nothing
-    in its eyes.
+    """Return the job as policies see it. A job that is being stopped holds nothing
+    there.
 
-    known: an earlier view of the job, which is given back if nothing has changed.
+    known: an earlier view of the job. It is returned if nothing has changed.
     """
     grant = NO_GRANT if job.status.state is JobState.STOPPING else job.order.grant
     same = (
@@ -75,7 +74,7 @@ def job_view(
     )
     spec = _spec_within(job)
     if known is not None and (spec is known.spec or spec == known.spec):
-        spec = known.spec  # policies tell a job that is as it was by its very spec
+        spec = known.spec  # policies compare specs by identity
         if same and grant is known.grant:
             return known
     mean_s = job.usage.costs.mean_s

@@ -1,27 +1,25 @@
-"""Orders: the only output of the core."""
+"""Commands: the only output of the core."""
 
-# What an executor promises, and why the core gets along with four orders.
+# What an executor promises, and why four orders to jobs are enough.
 #
-# Start, Rescale, RetractRescale and Stop are idempotent per (job, generation). An
-# executor that has carried one out answers a repeat with the present fate of that
-# generation: ReplicasStarted, ReplicasKept or ReplicasExited. It ignores a generation
-# lower than one that it has seen for that job. So the core may send an order as often
-# as it likes, and a message that is lost costs time and nothing else.
+# Start, Rescale, RetractRescale and Stop are idempotent per (job, generation). If an
+# executor gets an order again that it has carried out, it answers with the present
+# state of that generation: ReplicasStarted, ReplicasKept or ReplicasExited. It ignores
+# a generation lower than one that it has seen for that job. So the core may repeat an
+# order at any time, and a lost message only costs time.
 #
-# Therefore the order is the probe. After a crash of the scheduler, a lost answer or a
-# long silence, the scheduler sends the present order again: an executor that has
-# carried it out answers, one that has not carries it out now. A command "reconcile"
-# with answers of its own would be a second path through every executor, taken only in
-# bad weather, that is, when it must not fail.
-# The price: an executor must remember what it started, over restarts of its own too.
+# Therefore a repeated order is also the question about a job's state. After a crash of
+# the scheduler, a lost answer or a heartbeat timeout, the scheduler repeats the present
+# order. An executor that has carried it out answers, and an executor that has not
+# carries it out now. A separate command "reconcile" would be a second path through
+# every executor that runs only after failures, when it must not fail itself. The price:
+# an executor must remember what it started, also across its own restarts.
 #
-# An order says what is to be, never what is to change: the whole allocation and the
-# whole batch. An executor that lost the order before, or saw it twice, still ends at
-# the same place.
+# An order names the whole allocation and the whole batch, never a difference. An
+# executor that missed the order before, or got it twice, reaches the same result.
 #
-# Solve is a command like the others because a policy is slow, may hang, and is never
-# trusted: it runs wherever the host likes, and its answer comes back as an event, in
-# the journal like any other.
+# Solve is a command because a policy is slow, may hang, and is not trusted. The host
+# runs it where it likes, and its answer is an event in the journal like any other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,11 +68,11 @@ class Rescale(_Placing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetractRescale(_ToJob):
-    """Take back the Rescale of this generation, if the replicas have not begun to
-    change; they train on.
+    """Take back the Rescale of this generation if the replicas have not begun to
+    change. They train on.
 
-    Answer ReplicasKept, or if it is too late what became of the Rescale. One that comes
-    later is passed over.
+    Answer ReplicasKept. If it is too late, answer with the result of the Rescale. If
+    the same Rescale arrives later, ignore it.
     """
 
 
@@ -104,10 +102,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuyNodes:
-    """Have so many nodes of each offer in all, live and ordered ones together.
+    """Have this number of nodes of each offer in all, live and ordered ones together.
 
-    Where there are more, orders are taken back; live nodes are given back by GiveBack
-    alone. `number` is that of the Size which was answered.
+    If there are more, orders are taken back. Live nodes are given back by GiveBack
+    only. `number` is that of the Size which was answered.
     """
 
     number: int
@@ -116,7 +114,7 @@ class BuyNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveBack:
-    """Give a node back, on which no job is; it ends with NodeLost."""
+    """Give back a node without jobs. The answer is NodeLost."""
 
     node: NodeId
 

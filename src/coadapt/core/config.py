@@ -1,6 +1,4 @@
-"""The scheduler's settings: values that the journal carries, so a replay decides as the
-scheduler did.
-"""
+"""The scheduler's settings. The journal has them, so a replay decides the same."""
 
 import math
 from collections.abc import Mapping
@@ -17,22 +15,20 @@ class SchedulerConfig:
     """Durations in seconds.
 
     round_s: rounds happen at whole multiples of it while a job is active. reaction_s:
-    how long after an arrival, an exit or a node's change a round happens besides (None:
-    only the periodic ones).
-    retry_s: an order without an answer is repeated after this. silence_s: a job that
-    gave no sign of life for this long is asked by repeating its order. solve_timeout_s:
-    after this a missing plan is given up. rescale_default_s: what a rescale is taken to
-    cost before one was measured. settle_s: so long after a start plans leave a job in
-    peace that has not taken a step yet (settling.py); 0: not at all.
-    growth_trial_s: so long a job trains at a larger size before that size counts as one
-    that works, and an end of its replicas as the job's own failure (growth.py); 0: each
-    failure is the job's own.
-    backoff_first_s: so long a job rests after its first failure without progress, and
-    twice as long after each further one; 0: it is tried again at once.
+    an additional round happens this long after an arrival, an exit or a change of a
+    node (None: only the periodic rounds). retry_s: an order without an answer is
+    repeated after this. silence_s: if a job has not reported for this long, its order
+    is repeated. solve_timeout_s: a plan that has not come by then is given up.
+    rescale_default_s: assumed time of a rescale before one was measured. settle_s:
+    plans do not change a job without a first step for this long after its start
+    (settling.py); 0: they may. growth_trial_s: a larger size works if the job has
+    trained at it for this long; failures before that do not count as the job's own
+    (growth.py). 0: each failure is the job's own. backoff_first_s: pause after a job's
+    first failure without progress; each further one doubles it. 0: the job restarts at
+    once. rescale_in_place: whether the engine can change a job without stopping it.
     """
 
-    # A journal that was written before there was this field is replayed as it was
-    # decided then.
+    # Values for journals that were written before these fields existed.
     WIRE_MISSING: ClassVar[Mapping[str, object]] = {
         "growth_trial_s": 0.0,
         "backoff_first_s": 0.0,

@@ -1,23 +1,22 @@
-"""How far a job may grow: the size at which it trained last, and the larger sizes at
-which it failed.
+"""Growth limits of a job: the size at which it trained last, and larger sizes at which
+it failed.
 
 Called by Scheduler.handle only; values here are frozen.
 """
 
 # The rules, and why they hold.
 #
-# A job that trains well can end because it was given more: its replicas cannot reach
-# each other over two nodes, a script breaks with more than one replica, memory runs
-# out. Repeated at the larger size it ends again, and after max_failures a job is given
-# up that would have trained to its end where it was. So a size is a number of replicas
-# and of nodes, and the job's books remember the last one at which it trained.
+# A job that trains well can fail because it gets more GPUs: its replicas cannot reach
+# each other over two nodes, the script breaks with more than one replica, memory runs
+# out. If it restarts at the larger size, it fails again, and ends after max_failures,
+# although it would have trained to its end at the old size. So the job's record has the
+# last size (numbers of replicas and of nodes) at which it trained.
 #
 # A larger size (more replicas, or more nodes) is on trial until the job has trained at
 # it for `trial_s`. An end of its replicas before that is a failed growth. It does not
 # count against max_failures: the size is to blame. The job goes back to the size that
 # trained last at once, on a part of the GPUs that the plan gave it, and gets no more
-# until it has taken a step there. A crash at that size is the job's own, and counts as
-# ever.
+# until it has taken a step there. A failure at that size counts against max_failures.
 #
 # A size that failed ATTEMPTS_MAX times without a trial passed in between is set aside
 # for this job. Policies see it as a lower maximum in the job's view, so none has to
@@ -97,14 +96,14 @@ class Growth:
     trial_since: float = 0.0
     """When that step was, s."""
     known: int = 0
-    """The generation whose reports tell nothing more."""
+    """The generation whose size has passed; its further reports change nothing here."""
     goes_back: bool = False
-    """The last growth failed: nothing above `trained` until it has trained there
-    again.
+    """The last growth failed. The job gets nothing above `trained` until it has taken a
+    step there.
     """
     max_replicas: int = 0
-    """The most replicas that it gets after sizes were set aside; 0: what its user
-    allows.
+    """The most replicas that the job gets after sizes were set aside; 0: no limit
+    besides the user's.
     """
     failed: tuple[FailedSize, ...] = ()
 
@@ -233,7 +232,7 @@ def cut(target: Grant, most: Size, least: int) -> Grant:
 
 
 def within(growth: Growth, target: Grant, least: int) -> Grant:
-    """Return what of `target` the job may have; least: the replicas that it needs."""
+    """Return the part of `target` that the job may have. least: its fewest replicas."""
     if target.allocation == WAITING:
         return target
     for failed in growth.failed:

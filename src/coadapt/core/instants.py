@@ -1,11 +1,11 @@
-"""The instants of a period: the next whole multiple of it, which is later than now
-whatever the digits are.
+"""Periodic instants: the next whole multiple of a period, always later than now despite
+rounding.
 """
 
-# `(floor(now / period) + 1) * period` is not always later than `now`: a quotient of
-# floats rounds, and where k * period / period comes out below k, the result is `now`
-# again. A timer that is set so fires in the same instant for ever, and the clock
-# stands. So the quotient only says where to begin, and the products are compared.
+# `(floor(now / period) + 1) * period` is not always later than `now`. A quotient of
+# floats is rounded, and if k * period / period is rounded to less than k, the result is
+# `now` again. A timer at that instant fires again and again, and the clock never moves
+# on. So the quotient is only a first guess, and products are compared.
 
 import math
 
@@ -19,9 +19,9 @@ def next_multiple(
     """Return the first whole multiple of `period_s` that is > `after` and >=
     `not_before`. Seconds.
 
-    Where floats cannot tell neighbouring multiples apart there (`after` is 2**53
-    periods or more), it is the next instant that they can tell. Raises ValueError
-    unless `period_s` > 0 and the instants' maximum are finite.
+    If floats cannot represent neighbouring multiples (`after` is 2**53 periods or
+    more), it is the next larger float. Raises ValueError unless `period_s` > 0 is
+    finite and so is the larger of both instants.
     """
     least = max(after, not_before)
     if not (0.0 < period_s < math.inf and math.isfinite(least)):

@@ -1,16 +1,15 @@
-"""Job states, the reasons beside them, and the one table of legal transitions. The
-docs' diagram is drawn from this table; nothing else in the project decides which state
-may follow which.
+"""Job states, the reasons for them, and the table of legal transitions. The diagram in
+the docs is drawn from this table. No other code decides which state may follow which.
 """
 
 # What the table says, and what it leaves out.
 #
-# A job's life is one circle and three ways out of it: pending, starting, running,
-# stopping, and pending again, as often as plans want. A job that was preempted, one
-# whose node went away and one whose script failed go the same way back: `released`.
-# They differ in their reason, not in their state, because the same thing follows: it
-# will run again from its checkpoint when a plan gives it GPUs. A state of its own per
-# cause would multiply the rows and decide nothing.
+# A job goes round a circle: pending, starting, running, stopping, and pending again, as
+# often as plans want. There are three ends: succeeded, failed, cancelled. A job that
+# was preempted, a job whose node was lost and a job whose script failed all return to
+# pending by `released`. They differ in their reason, not in their state, because the
+# next step is the same: the job runs again from its checkpoint when a plan gives it
+# GPUs. A state per cause would add rows and decide nothing.
 #
 # In the four states of HOLDING a job may have replicas alive, so it holds GPUs; it
 # leaves them only by what follows from the event ReplicasExited, which alone says that
@@ -22,9 +21,9 @@ may follow which.
 # rescaling or being stopped: success counts from every state of HOLDING, and so does
 # giving up. An end is final: no row leads out of it, and late messages find none.
 #
-# `advance` raises for a pair that has no row. The world cannot cause that, since
-# answers are filtered by generation and state before; if it happens it is a mistake of
-# ours, and is to be seen at once.
+# `advance` raises for a pair that has no row. No message from outside can cause that,
+# because answers are filtered by generation and state before. If it happens, it is a
+# bug in the core.
 
 from enum import StrEnum
 
@@ -41,8 +40,8 @@ class JobState(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a job is in its state, for programs; the sentence for people stands beside
-    it.
+    """Why a job is in its state, for programs. A job also has a sentence for its
+    user.
     """
 
     SUBMITTED = "submitted"  # no round has looked at it yet
@@ -119,8 +118,8 @@ del S, T
 
 
 class IllegalTransitionError(AssertionError):
-    """The core tried a transition that the table does not have: a bug of ours, never
-    the world's.
+    """The core tried a transition that the table does not have. This is a bug in the
+    core.
     """
 
 

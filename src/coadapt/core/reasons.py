@@ -58,14 +58,12 @@ def setup_runs(since: float, limit_s: float | None) -> str:
 
 
 def retry_delay_s(num_failures: int, first_s: float) -> float:
-    """Return how long a job rests after so many failures without progress in between,
-    in seconds.
-    """
+    """Return how long a job rests after this number of failures without progress, s."""
     return min(first_s * 2.0 ** (num_failures - 1), RETRY_MOST_S)
 
 
 def hang(silent_s: float, allowed_s: float) -> str:
-    """Return why a job that trains is stopped, and will start again."""
+    """Return why a job that did not report within its hang_timeout is stopped."""
     return (
         f"is being stopped, to start again: it has not reported for "
         f"{silent_s / 60:.0f} min, "
@@ -74,8 +72,8 @@ def hang(silent_s: float, allowed_s: float) -> str:
 
 
 def rescale_failure(job: JobRecord, detail: str, *, restarts: bool) -> str:
-    """Return why the job trains on as before, while the order that failed still stands
-    in the books.
+    """Return why the job trains on as before after its rescale failed, until the next
+    plan.
     """
     held = job.trains_on.num_replicas
     wanted = job.ordered.num_replicas

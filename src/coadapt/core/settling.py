@@ -1,27 +1,25 @@
-"""Which jobs plans leave in peace: those that were started and have not taken a step
-yet.
+"""Settling: jobs that were started are not changed by plans before their first step.
 
 Called by Scheduler.handle only.
 """
 
 # The rule, and why it holds.
 #
-# A start costs a minute before it is worth anything: processes, imports, a checkpoint,
-# a first batch. A policy sees the job hold GPUs that bring nothing yet, and others that
-# wait, so it changes its mind at every arrival and every exit; obeyed each time, a job
-# was stopped 22 times in 130 s before it took one step. So what a plan wants of a job
-# waits until the replicas that were started have taken a step (TrainingResumed, or a
-# report of progress), as a change of mind waits for an answer. It stays the target:
-# nothing is asked twice, and the step brings it about at once.
+# A start takes a minute before the first step: processes, imports, a checkpoint, a
+# first batch. A policy sees a job with GPUs and without progress beside jobs that wait,
+# so it changes its plan at every arrival and exit. When each of these plans was carried
+# out, a job was stopped 22 times in 130 s before it took one step. Therefore a new
+# target for the job is kept, but no order is sent until the started replicas have taken
+# a step (TrainingResumed, or a report of progress). Then the order is sent at once.
 #
-# It does not wait where GPUs are taken away rather than wished for: its user cancels
-# the job, its node is lost, or its tenant, or everybody together, holds more than the
-# quota. Nor for a script that does not use coadapt.train, where that can be seen
-# (TrainerSeen): it never tells of a first step. Nor for ever: a script may hang before
-# its first step. After `settle_s` it is treated like any other.
+# The order is sent without waiting if GPUs must be given up: the user cancels the job,
+# a node is lost, or the tenant, or all jobs together, hold more than the quota. The
+# same holds for a script that is known not to use coadapt.train (TrainerSeen), because
+# it never reports a first step. A script may also hang before its first step, so the
+# job is treated like any other after `settle_s`.
 #
-# A rescale in place needs no such peace. The staying replicas train until they change,
-# and it is answered after a first step of the new generation.
+# A rescale in place does not need this rule. The replicas that stay train until the
+# change, and the rescale is answered after the first step of the new generation.
 
 from collections.abc import Iterable
 
@@ -35,7 +33,7 @@ from coadapt.model.tenant import EVERYBODY, beyond_quota, quotas_of
 def settling(
     state: SchedulerState, jobs: Iterable[JobRecord], settle_s: float
 ) -> frozenset[JobId]:
-    """Return those of `jobs` (active ones) that plans leave in peace at this
+    """Return those of `jobs` (active ones) that plans may not change at this
     instant.
     """
     young = [

@@ -4,12 +4,12 @@ moved to other nodes.
 Called by Scheduler.handle only.
 """
 
-# Why the core moves it. An engine finds out as it starts a replica that a node lacks
-# something of this job: its work directory is not mounted there. The node is sound for
-# other jobs, so it stays in the cluster, and policies know nothing of nodes that one
-# job cannot use. So what a plan gives the job on such a node is exchanged for GPUs of
-# the same type that the plan left free; where there are too few, the job gets fewer, or
-# waits.
+# Why the core moves GPUs. When an engine starts a replica, it may find that a node
+# lacks something that this job needs, for instance its work directory. The node works
+# for other jobs, so it stays in the cluster, and policies do not know that one job
+# cannot use it. Therefore the core exchanges the job's planned GPUs on such a node for
+# GPUs of the same type that the plan leaves free. If there are too few, the job gets
+# fewer GPUs or waits.
 
 from collections.abc import Mapping, MutableMapping
 
@@ -25,11 +25,11 @@ def moved(
     free: MutableMapping[NodeId, int],
     least: int,
 ) -> Allocation:
-    """Return an allocation like `planned` without the nodes in `unfit`, WAITING if none
-    of `least` replicas is.
+    """Return an allocation like `planned` without the nodes in `unfit`, WAITING if it
+    would have fewer than `least` replicas.
 
-    held: what the job has now, which it keeps if it is as large and free. free: whole
-    GPUs that the plan leaves on each node; what is taken of it is taken out.
+    held: the job's present allocation. The job keeps it if it is as large and its GPUs
+    are free. free: whole GPUs that the plan leaves on each node; it is updated.
     """
     if planned.shared or not any(node in unfit for node, _ in planned.slots):
         return planned

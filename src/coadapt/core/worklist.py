@@ -1,18 +1,18 @@
-"""What live jobs hold, which of them may need an order, and which changed; kept up to
-date job by job.
+"""The worklist of live jobs: what they hold, which may need an order, and which
+changed. It is updated job by job.
 """
 
-# Why this is kept, and not computed anew.
+# Why the worklist is updated and not computed again after each event.
 #
-# converge.py asks after every event which orders can go out. The answer depends on the
-# free GPUs, and on the jobs that are not as the plan wants them. To sum up 10,000 jobs
-# for each of them cost 4 ms at 2,000 running jobs, and events about single jobs are
-# nearly all there are. So each change of a job is noted here (`note`), and an event
-# costs what the jobs that it concerns cost.
+# converge.py asks after every event which orders can be sent. The answer depends on the
+# free GPUs, and on the jobs that differ from the plan. A sum over all jobs took 4 ms
+# with 10,000 jobs, 2,000 of them running, and nearly all events are about one job. So
+# each change of a job is noted here (`note`), and an event costs time only for the jobs
+# that it concerns.
 #
-# Nothing here is state: it follows from the records, and is made anew from them at a
-# start and for other settings. That it never drifts from what a sum over all records
-# gives is checked in the tests after every event of random runs.
+# The worklist is not state. It follows from the job records, and is computed from them
+# at a start and when settings change. Tests compare it with a sum over all records
+# after every event of random runs.
 
 from collections.abc import Iterable, Sequence
 
@@ -27,12 +27,13 @@ IN_FLIGHT = frozenset({JobState.STARTING, JobState.RESCALING, JobState.STOPPING}
 
 
 class Worklist:
-    """The live jobs by what is to be done about them, and what they hold.
+    """Live jobs that need something, and what all live jobs hold.
 
-    holdings: what they hold, and what is free. moving: those whose GPUs are about to
-    change. unseen: those whose views are to be made anew, in the order in which they
-    changed. unplanned: those to which a plan may say something new though it equals the
-    last one. heartbeats: jobs with replicas, which are asked after `silence_s`.
+    holdings: GPUs held, and free GPUs. moving: jobs whose GPUs are about to change.
+    unseen: jobs whose views are out of date, in the order in which they changed.
+    unplanned: jobs that changed since the last plan, so that even an equal plan may
+    change them. heartbeats: jobs with replicas; their order is repeated after
+    `silence_s` without a report.
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class Worklist:
 
     @property
     def unlike_plan(self) -> list[JobRecord]:
-        """The jobs whose order may not be as the plan has it: under way, or in need of
-        another.
+        """The jobs whose order may differ from the plan: it is open, or another one is
+        needed.
         """
         return [*self._actionable.values(), *self.moving.values()]
 
     def note(self, job: JobRecord) -> None:
-        """Take in what `job` holds and wants now."""
+        """Update the worklist with what `job` holds and needs now."""
         self.holdings.put(job.id, held(job))
         for jobs, belongs in (
             (self._actionable, may_act(job)),
@@ -77,7 +78,7 @@ class Worklist:
         self.unplanned.add(job.id)
 
     def hear(self, job: JobRecord) -> None:
-        """Take in when `job` was last heard of; its view changes."""
+        """Record the last heartbeat of `job`. Its view is out of date."""
         self.unseen[job.id] = None
         if job.status.state in HOLDING:
             self.heartbeats.record(
@@ -87,7 +88,7 @@ class Worklist:
             self.heartbeats.forget(job.id)
 
     def forget(self, job: JobId) -> None:
-        """Let go of a job that has ended, and of what it held."""
+        """Remove a job that has ended, and what it held."""
         self.holdings.put(job, NOTHING)
         self._actionable.pop(job, None)
         self.moving.pop(job, None)
@@ -97,16 +98,16 @@ class Worklist:
 
 
 def heard_at(job: JobRecord) -> float:
-    """Return when the job last reported, s; of one that never did, when it last
-    answered or was asked.
+    """Return when the job last reported, s. If it never did: when it last answered an
+    order, or an order was last sent.
     """
     reported_at = job.running.reported_at
     return job.heard_at if reported_at is None else reported_at
 
 
 def may_act(job: JobRecord) -> bool:
-    """Return whether the job may need an order now; one that waits for an answer as it
-    should does not.
+    """Return whether the job may need an order now. A job with an open order that the
+    plan wants does not.
     """
     if job.state is JobState.PENDING:
         return bool(job.target)
@@ -117,7 +118,7 @@ def may_act(job: JobRecord) -> bool:
 
 
 def moves_soon(job: JobRecord) -> bool:
-    """Return whether the job's GPUs are about to change: an answer, or the next plan,
-    will tell.
+    """Return whether the job's GPUs are about to change, by the answer to an open order
+    or by the next plan.
     """
     return job.state in IN_FLIGHT or job.failed_rescales.waits_for_plan

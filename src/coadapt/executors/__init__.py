@@ -75,7 +75,7 @@ def prepare_executor(name: str, options: Mapping[str, OptionText]) -> Connect:
                 ", ".join(f"{key}={each.default!r}" for key, each in known.items())
                 or "no options"
             )
-            raise InputError(field, given, allowed)
+            raise InputError(field, given, allowed + suggestion(option, known))
         values[option] = parse_option(field, given, known[option].annotation)
     return factory(**values)
 

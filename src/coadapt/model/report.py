@@ -19,12 +19,11 @@ class ThroughputParams:
     """Pollux's step-time model (OSDI'21, §3.2, eq. 9-11) with a rack term beside it.
     Seconds.
 
-    T_grad(m)  = alpha_c + beta_c * m                                   one
-    forward-backward pass T_sync     = alpha_r + beta_r * max(K - 2, 0)   on one node, K
-    > 1
-                 alpha_n + beta_n * max(K - 2, 0)   on several nodes of one rack
-                 alpha_k + beta_k * max(K - 2, 0)   on several racks
-    T_step     = s * T_grad + (T_grad^gamma + T_sync^gamma)^(1/gamma)
+    T_grad(m) = alpha_c + beta_c * m             one forward-backward pass
+    T_sync    = alpha_r + beta_r * max(K - 2, 0) on one node, K > 1
+                alpha_n + beta_n * max(K - 2, 0) on several nodes of one rack
+                alpha_k + beta_k * max(K - 2, 0) on several racks
+    T_step    = s * T_grad + (T_grad^gamma + T_sync^gamma)^(1/gamma)
     """
 
     alpha_c: float
@@ -198,6 +197,28 @@ class TypeProfile:
         return before if both == before else both
 
 
+LOGGED_MAX = 100
+"""Rows of logged values that one report may have, and that are kept of a job."""
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """Values that a script logged together, after so many samples."""
+
+    samples: float
+    values: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.samples < math.inf:
+            raise ValueError(
+                f"Logged.samples must be finite and >= 0, got {self.samples}"
+            )
+        for name, value in self.values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"Logged.values must be finite, {name} is {value}")
+
+
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReport:
@@ -218,6 +239,7 @@ class TrainingReport:
     efficiency_points: tuple[EfficiencyPoint, ...] = ()
     forecast: Forecast | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    logged: tuple[Logged, ...] = ()
 
     def __post_init__(self) -> None:
         target = self.progress_target

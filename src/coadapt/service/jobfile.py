@@ -277,9 +277,9 @@ def job_file_of(document: object, name: str, folder: Path) -> JobFile:
     like parse_job_file.
     """
     if not isinstance(document, dict):
-        raise InputError(
-            name, document, f"a mapping with {', '.join(JobFile.model_fields)}"
-        )
+        keys = ", ".join(JobFile.model_fields)
+        given = "an empty file" if document is None else document
+        raise InputError(name, given, f"a mapping with {keys}")
     check_outside(document)
     try:
         job = JobFile.model_validate(document)

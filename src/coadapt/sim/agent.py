@@ -1,5 +1,5 @@
-"""What a job does by itself while it trains, as pure functions of values: it measures
-its steps, fits them, picks its batch, and reports. The order of things is that of the
+"""A simulated job as pure functions of values: it trains, measures its steps, fits a
+step-time model, chooses its batch, and reports. The order of these steps is that of the
 Pollux artifact's simulator (OSDI'21).
 """
 
@@ -59,12 +59,12 @@ _KEEP_THEIR_BATCH = (RescaleContract.FIXED, RescaleContract.FROZEN)
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What one order gives a job. `dictated`: the policy's batch, None where the job
-    picks its own.
+    """An assignment: what one order gives a job.
 
-    limits: the job's batch limits, with the memory that the setting leaves it.
-    keeps_batch: whether it has the same batch for as long as it has this assignment.
-    application_times: step times of other jobs of its application on that shape.
+    dictated: the policy's batch, None if the job chooses its own. limits: the job's
+    batch limits within the memory of the setting. keeps_batch: whether the batch stays
+    the same for the whole assignment. application_times: step times of other jobs of
+    its application on that shape.
     """
 
     spec: JobSpec
@@ -91,9 +91,7 @@ class Assignment:
         object.__setattr__(self, "keeps_batch", keeps)
 
     def step_time(self, application: Application, atomic: int) -> tuple[float, float]:
-        """Return `application.step_time` in this setting, which is asked for at every
-        report.
-        """
+        """Return `application.step_time` in this setting; later calls are cached."""
         times = self._times.get(atomic)
         if times is None:
             times = self._times[atomic] = application.step_time(self.setting, atomic)
@@ -122,7 +120,7 @@ class Assignment:
     def pace(
         self, application: Application, batch: BatchConfig, speed: float
     ) -> tuple[float, Pace]:
-        """Return steps per second and the pace of a job that keeps `batch`; jobs alike
+        """Return steps per second and the pace of a job that keeps `batch`. Equal jobs
         share a pace.
         """
         kept = self._kept.get(speed)
@@ -135,7 +133,7 @@ class Assignment:
         return kept
 
     def told(self, application_times: ApplicationTimes | None) -> "Assignment":
-        """Return the assignment with these shared step times; those of other placements
+        """Return the assignment with these shared step times. Times of other placements
         are ignored.
         """
         if (
@@ -153,8 +151,8 @@ class Assignment:
         return replace(self, application_times=application_times)
 
     def learn(self, application: Application, learned: Learned, atomic: int) -> Learned:
-        """Return `learned` with a step of `atomic` samples in this setting, itself if
-        it has one.
+        """Return `learned` with the time of a step of `atomic` samples in this setting,
+        unchanged if it has one.
         """
         if self._timed.get(atomic) is not learned:
             if not learned.on(self.setting).knows(self.setting.placement, atomic):
@@ -172,8 +170,8 @@ def assignment(
     setting: Setting,
     dictated: BatchConfig | None = None,
 ) -> Assignment:
-    """Return what a job gets with `setting`; a dictated batch takes more passes where
-    memory is short.
+    """Return a job's assignment to `setting`. A dictated batch that does not fit into
+    memory is divided into more passes.
     """
     limits = within_memory(spec.batch, application, setting)
     if (
@@ -208,11 +206,11 @@ def _in_more_passes(batch: BatchConfig, max_atomic: int) -> BatchConfig:
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A job's training at one instant: all that a checkpoint holds, and the delay
-    before it goes on.
+    """A job's training at one instant: the content of a checkpoint, and the delay
+    before the job trains on.
 
-    epoch: epochs finished. progress: in steps at the initial batch size. delay_s:
-    rescale time still to pay. grad: what the latest step saw.
+    epoch: finished epochs. progress: steps at the initial batch size. delay_s: rest of
+    the rescale time. grad: gradient statistics of the latest step.
     """
 
     epoch: int = 0
@@ -230,8 +228,8 @@ _new_training = maker(Training)
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Training after a stretch of time, and when after its start the last epoch ended
-    (None: it did not).
+    """The training after a period of time. finished_s: seconds from its start to the
+    end of the last epoch, None if the job has not finished.
     """
 
     training: Training
@@ -241,8 +239,8 @@ class Segment:
 def assign(
     application: Application, assigned: Assignment, training: Training, delay_s: float
 ) -> Training:
-    """Return the training as it goes on under a new assignment: batch chosen, `delay_s`
-    to pay first.
+    """Return the training under a new assignment: its batch is chosen, and `delay_s`
+    passes before it trains.
     """
     batch = choose_batch(
         application,
@@ -319,7 +317,7 @@ def kept_batch(
 
 
 class _Trained(NamedTuple):
-    """Where a stretch of training ends: seconds left over, and fields of a Training."""
+    """The end of a period of training: seconds left over, and fields of a Training."""
 
     left_s: float
     epoch: int
@@ -434,7 +432,7 @@ def _train_keeping(
     left_s: float,
     speed: float,
 ) -> _Trained:
-    """Do the same for a job that keeps its batch: nothing is chosen on the way."""
+    """Train a job that keeps its batch, as `_train_choosing` does for other jobs."""
     batch = training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
     epoch = training.epoch
@@ -487,8 +485,8 @@ def report(
     training: Training,
     forecast: Forecast,
 ) -> TrainingReport:
-    """Return what the job tells the scheduler. Only a job that picks its own batch fits
-    a step-time model.
+    """Return the job's report. Only a job that chooses its own batch fits a step-time
+    model.
     """
     learned = training.learned
     batch = training.batch
@@ -541,8 +539,8 @@ def _forecasts_itself(kind: type) -> bool:
 
 
 class Oracle:
-    """Forecasts from the truth, at the job's requested batch: what Optimus's predictor
-    would know at best.
+    """Forecasts from the true speeds at the job's requested batch: the best that a
+    predictor like that of Optimus could know.
 
     A job with a declared schedule has all steps of its ramp to come, at the mean of
     their times.

@@ -1,8 +1,7 @@
-"""The simulated executor: runs jobs by their applications' truth, on GPUs that it books
-itself.
+"""The simulated executor: it trains jobs by the true speeds of their applications, and
+keeps its own ledger of GPUs.
 
-It keeps no secrets from the core and takes no word from it: what is not in the ports
-does not exist here.
+It talks to the core only through the ports of `runtime.ports`, as a real executor does.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,11 +45,12 @@ _reported = maker(TrainingReported)
 
 @dataclass(slots=True, kw_only=True)
 class _Replicas:
-    """A generation that is alive: `training` at instant `since`, and the `segment`
-    after it at `speed`.
+    """The live replicas of a job, of one generation.
 
-    cancel_change: while joining replicas prepare, ends that. hung: they stand still,
-    and hold their GPUs.
+    training: the training at instant `since`. segment: the training after it, computed
+    ahead at `speed`. cancel_exit, cancel_rescaled: cancel planned events.
+    cancel_change: cancels a change for which joining replicas prepare. hung: the
+    replicas hold their GPUs and do not train.
     """
 
     generation: int
@@ -69,10 +69,11 @@ class _Replicas:
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """One job in the world: the highest generation seen, its replicas or how they
-    ended, its checkpoint.
+    """One job of the simulation.
 
-    detail: of their end, or why they were kept.
+    generation: the highest one seen. replicas: None if none live. outcome: how the last
+    replicas ended. detail: why they ended, or why a change did not come about. saved:
+    the last checkpoint.
     """
 
     trace: TraceJob
@@ -88,8 +89,10 @@ class _Job:
 
 @dataclass(slots=True)
 class _Ahead:
-    """Up to when training is computed ahead (None: nothing is), and the jobs whose
-    future is to be, anew.
+    """How far training is computed ahead.
+
+    until: the instant of the next reports, None if nothing is computed. unsettled: jobs
+    whose future must be computed again.
     """
 
     until: float | None = None
@@ -97,12 +100,11 @@ class _Ahead:
 
 
 class World:
-    """The port Executor over a virtual clock; and the hand that breaks things, for
-    fault injection.
+    """The port Executor over a virtual clock, with methods that inject faults.
 
     Each job's training is computed ahead from one report to the next, by pure
-    functions; whatever disturbs it earlier throws that away and computes it again up to
-    the disturbance.
+    functions. If something disturbs the job earlier, its training is computed again up
+    to that instant.
     """
 
     def __init__(
@@ -146,8 +148,10 @@ class World:
         return self.config.rescales_in_place
 
     def execute(self, command: JobCommand, post: Post) -> None:
-        """Carry out an order at once. Repeats are answered with the generation's fate,
-        old orders ignored.
+        """Carry out an order at once.
+
+        A repeated order is answered with the present state of its generation. An order
+        of an older generation is ignored.
         """
         job = self._jobs[command.job]
         if command.generation < job.generation:
@@ -174,14 +178,15 @@ class World:
             case _:
                 assert_never(command)
 
-    # -- the hand that breaks things
+    # -- fault injection
     # ----------------------------------------------------------------------
 
     def crash(
         self, job_id: JobId, outcome: Outcome = Outcome.LOST, detail: str = "crashed"
     ) -> bool:
-        """End the job's replicas at once; what came after the last checkpoint is lost.
-        False if none run.
+        """End the job's replicas at once. Training since the last checkpoint is lost.
+
+        Return False if the job has no replicas.
         """
         job = self._jobs[job_id]
         if job.replicas is None:
@@ -190,9 +195,7 @@ class World:
         return True
 
     def hang(self, job_id: JobId) -> None:
-        """Let the job's replicas stand still: until they are ended they neither train
-        nor say a word.
-        """
+        """Hang the job's replicas: until they end they neither train nor report."""
         job = self._jobs[job_id]
         assert job.replicas is not None
         self._cut(job)
@@ -205,8 +208,8 @@ class World:
     def lose_node(
         self, node_id: NodeId, post: Post, why_lost: str = "was lost"
     ) -> None:
-        """Take a node away, with every job that trains on it and changes that need
-        it.
+        """Remove a node. Jobs that train on it end, and prepared changes that need it
+        are given up.
         """
         why = f"node {node_id} went away"
         touched = [
@@ -226,7 +229,7 @@ class World:
             self._answer(job, job_post)
 
     def restore_node(self, node: Node, post: Post) -> None:
-        """Bring a node up, empty: at the beginning, or after it was lost."""
+        """Add an empty node, at the beginning or after it was lost."""
         self.ledger.add(node)
         post(NodeJoined(at=self._clock.now(), node=node))
 
@@ -276,8 +279,9 @@ class World:
     def _prepare(
         self, job: _Job, replicas: _Replicas, command: Rescale, post: Post
     ) -> None:
-        """Hold the GPUs of both allocations until joining replicas are ready, or fail
-        halfway.
+        """Hold the GPUs of both allocations while joining replicas prepare.
+
+        Then the change happens. If the joining replicas fail, they do so halfway.
         """
         prepare_s = self.config.prepare_s
         job_id = job.trace.id
@@ -360,7 +364,7 @@ class World:
         self._disturb_neighbours()
 
     def _measure_rescale(self, job: _Job, delay_s: float, post: Post) -> None:
-        """Tell what the rescale cost, once its delay is over."""
+        """Post the cost of the rescale when its delay is over."""
         assert job.replicas is not None
         rescaled = TrainingResumed(
             at=self._clock.now() + delay_s,
@@ -377,8 +381,9 @@ class World:
         return self.config.rescale_s if own_s is None else own_s
 
     def _checkpoint(self, job: _Job) -> Training:
-        """Return the training to start from: in a cluster of several types, a new job
-        was timed on each.
+        """Return the training to start from.
+
+        If the cluster has several GPU types, a new job was timed on each of them.
         """
         types = self.ledger.gpu_types
         if len(types) < 2 or job.saved.learned.timed:
@@ -388,8 +393,8 @@ class World:
         )
 
     def _answer(self, job: _Job, post: Post) -> None:
-        """Post the present fate of the job's generation; of a change that is being
-        prepared, later.
+        """Post the present state of the job's generation, unless a change is still
+        being prepared.
         """
         now = self._clock.now()
         job_id = job.trace.id
@@ -420,7 +425,7 @@ class World:
         return post
 
     def _forget(self, job: _Job) -> None:
-        """Take the job's replicas out of the books."""
+        """Remove the job's replicas and free their GPUs."""
         assert job.replicas is not None
         replicas = job.replicas
         for cancel in (
@@ -440,8 +445,8 @@ class World:
     # ----------------------------------------------------------------------------------
 
     def _disturb_neighbours(self) -> None:
-        """Recompute the future of the jobs whose speed another's coming or going
-        changed.
+        """Recompute the future of jobs whose speed changed because another job on their
+        nodes or GPUs started or ended.
         """
         if not (self.config.interference or self._sharing):
             return
@@ -478,15 +483,15 @@ class World:
         return replicas.training
 
     def _unsettle(self, job: _Job) -> None:
-        # At the end of the instant, when all its orders are carried out: few futures
+        # Futures are computed at the end of the instant, after all orders, so that few
         # are computed in vain.
         if not self._ahead.unsettled:
             self._clock.call_at(self._clock.now(), self._settle, last=True)
         self._ahead.unsettled[job.trace.id] = job
 
     def _settle(self) -> None:
-        """Compute the jobs' training up to the next report, and plan the exits of those
-        that end before.
+        """Compute the jobs' training up to the next report, and schedule the exits of
+        jobs that end before.
         """
         unsettled, self._ahead.unsettled = self._ahead.unsettled, {}
         now = self._clock.now()
@@ -517,8 +522,8 @@ class World:
         )
 
     def _speed(self, allocation: Allocation) -> float:
-        """Return the part of its speed that a job keeps beside the other distributed
-        jobs on its nodes.
+        """Return the share of its speed that a job keeps beside other distributed jobs
+        on its nodes.
         """
         if not self.config.interference or allocation.num_nodes < 2:
             return 1.0
@@ -534,7 +539,7 @@ class World:
         return 1.0 - self.config.interference if shares else 1.0
 
     def _setting(self, job_id: JobId, allocation: Allocation) -> Setting:
-        """Return where the job trains: on one GPU type, as every lawful plan has it."""
+        """Return where the job trains. Every valid plan uses one GPU type per job."""
         return Setting(
             placement=allocation.placement(self.ledger.nodes),
             gpu_type=self.ledger.nodes[allocation.slots[0][0]].gpu_type,

@@ -1,5 +1,5 @@
-"""The rhythm of training: begin a pass, end a step, end an epoch; and what the replicas
-settle in between.
+"""The training loop's hooks: a pass begins, a step ends, an epoch ends. At the end of a
+step the replicas agree on what they do next.
 """
 
 import logging
@@ -29,16 +29,18 @@ from coadapt.train.wrappers.trained import TrainedPairs
 
 logger = logging.getLogger(__name__)
 
-# Steps of the present batch between two looks at the batch: six measured ones.
+# Steps of the present batch between two searches for a better batch. Six of these steps
+# are measured.
 DECIDE_STEPS = 48
 
 
 class StepLoop:
-    """Called by the loader and by `Run.epochs` on every replica alike.
+    """The hooks that the loader and `Run.epochs` call, in the same order on every
+    replica.
 
-    The flags that replicas post at the end of a step are summed while the next steps
-    compute, and applied at the next consensus: a stop, a checkpoint, another batch, the
-    noise scale. So all act between the same two steps.
+    At the end of a step each replica posts flags: stop, checkpoint, another batch,
+    noise scale. The flags are summed while the next steps compute, and applied at the
+    next consensus. So all replicas act between the same two steps.
     """
 
     def __init__(
@@ -56,14 +58,15 @@ class StepLoop:
         self._streams = LateComparison(session)
         self._consensus = StepConsensus(session.config.times.skipped_wait_s)
         self._pace = Pace()
-        self._coming: BatchConfig | None = None  # agreed on, not in force yet
+        self._coming: BatchConfig | None = None  # agreed on, not yet in use
         self._num_noted = 0
-        self._steps_before = 0  # of the optimisers, as the present pass began
-        # The last step of `coadapt check` ended with the loop that was left.
+        self._steps_before = 0  # optimiser steps before the present pass
+        # Whether the last step of `coadapt check` was the one after which the script
+        # left the loop.
         self._over = False
-        # (step, samples until then) of the step whose norms were measured last, and of
-        # the one whose norms were posted last. The consensus on them comes some steps
-        # later, and how many depends on the clock.
+        # The step whose norms were measured last, and the step whose norms were posted
+        # last, each with the number of samples until then. The consensus on them comes
+        # some steps later; how many depends on the clock.
         self._measured = (0, 0)
         self._posted = (0, 0)
 
@@ -82,7 +85,8 @@ class StepLoop:
         measure = False
         if current.first:
             compares = current.synchronising and not self._session.group.distributed
-            # Where measured steps are cut in two, the others have nothing to compare.
+            # If measured steps are cut in two passes, other steps have no second pass
+            # to compare.
             measure = self._pace.measures(
                 self._session.progress.step,
                 compares=compares,
@@ -95,15 +99,15 @@ class StepLoop:
         self.trained.body_begins()
 
     def compare(self, dataset: object, rows: Sequence[Row]) -> None:
-        """Compare these of the stream `dataset`, in the step that is about to run."""
+        """Compare `rows` of the stream `dataset` with other replicas in the coming
+        step.
+        """
         if self._session.group.distributed:
             self._streams.dataset = dataset
             self._streams.note(rows)
 
     def end_step(self) -> None:
-        """Book the step. If a consensus is due: apply the last one, post the flags of
-        the next.
-        """
+        """Count the step. If a consensus is due, apply it and post the next flags."""
         session = self._session
         current = session.current
         assert current is not None
@@ -113,8 +117,8 @@ class StepLoop:
         batch = self.branches.stepped()
         if batch is not None:
             self._change_batch(batch)
-        # Alone, a step that was measured is reported at once, and what was posted is
-        # applied after the next step.
+        # A single replica reports a measured step at once, and applies posted flags
+        # after the next step.
         owes_itself = (
             self._pace.measuring or self._consensus.pending
         ) and not session.group.distributed
@@ -123,9 +127,9 @@ class StepLoop:
         norms = self.trained.take_norms(current.step_samples)
         agreed = self._consensus.collect()
         if agreed is not None and session.epoch_over:
-            # What the loop does after an epoch may use the variables of its body: a
-            # process that came back here would not have them. So stop, save and change
-            # wait for `settle`.
+            # The script's code after an epoch may use variables of the loop's body. A
+            # process that restarts here would not have them. So stopping, saving and
+            # rescaling wait for `settle`.
             agreed = replace(agreed, stop=0.0, save=0.0, rescale=0.0)
         if self._apply(agreed):
             return
@@ -137,18 +141,19 @@ class StepLoop:
         return self.trained.num_steps > self._steps_before
 
     def leave_step(self) -> None:
-        """The script left the loop over the loader (`break`, `itertools.islice`) after
-        the optimiser's step. Book the step; replicas settle the rest as the epoch ends.
+        """Count the last step of a loop that the script left after the optimiser's
+        step, by `break` or `itertools.islice`.
 
-        Nothing is exchanged here: this may be called while an error unwinds.
+        Replicas agree on the rest when the epoch ends. Nothing is exchanged here,
+        because this may be called while an exception propagates.
         """
         current = self._session.current
         assert current is not None
         self._over = self._finish(current)
 
     def _finish(self, current: Pass) -> bool:
-        """Book the step that ends with this pass. Return whether training is to stop
-        here, on all replicas alike.
+        """Count the step that ends with this pass. Return whether training stops here;
+        all replicas return the same.
         """
         session = self._session
         self.trained.body_ended()
@@ -169,7 +174,7 @@ class StepLoop:
         return over
 
     def end_training(self) -> None:
-        """No step follows: say which batches there were, where they changed."""
+        """Log the batches of the run if the batch changed. No step follows."""
         session = self._session
         if len(session.data.batches) > 1 and session.group.rank == 0:
             logger.info(
@@ -182,11 +187,11 @@ class StepLoop:
     def settle(
         self, *, save: bool = False, last: bool = False, left: bool = False
     ) -> None:
-        """Act now on all that is to be settled, because no step follows at once. Rank
-        0's `save` counts.
+        """Post and apply all flags now, because no step follows at once.
 
-        last: no step follows at all, so no other group will be formed. left: the loop
-        over the loader was left before the epoch's end.
+        save: whether to write a checkpoint; that of rank 0 counts. last: no step
+        follows at all, so no new group is formed. left: the script left the loop over
+        the loader before the epoch's end.
         """
         if self.telemetry is not None:
             self.telemetry.break_off()
@@ -199,7 +204,7 @@ class StepLoop:
         self._apply(self._consensus.collect(left=left))
 
     def end_epoch(self) -> None:
-        """The next epoch has the batch that the job's own rule finds. Collective."""
+        """Set the batch of the next epoch by the job's own rule. Collective."""
         session = self._session
         rule = self.trained.rule
         if rule is None:
@@ -210,12 +215,12 @@ class StepLoop:
         )
 
     def _decide(self) -> BatchConfig | None:
-        """Take over the batch that was agreed on; return what rank 0 has found since,
-        and let it look again.
+        """Use the batch that was agreed on. Return the batch that rank 0 has found
+        since, and start its next search.
 
-        Called after the same steps whatever the stride: what is begun after one is
-        posted eight steps later, and in force eight steps after that. So it does not
-        depend on how long anything takes.
+        This is called after the same steps whatever the stride. A search that begins
+        after one of them is posted eight steps later, and its batch is used another
+        eight steps later. So the steps do not depend on how long a search takes.
         """
         session = self._session
         coming = self._coming
@@ -236,7 +241,7 @@ class StepLoop:
         return found
 
     def enter(self) -> None:
-        """A new group begins, on every member alike: its first flags are applied after
+        """Begin a new group; every member calls this. The first flags are applied after
         the first step.
         """
         if self.telemetry is not None:
@@ -258,9 +263,7 @@ class StepLoop:
         progress.progress += step_samples * at.gain / at.scale
 
     def _note_batch(self) -> None:
-        """Note the batch of the step that has ended, if it is another one than
-        before.
-        """
+        """Record the batch of the step that has ended if it differs from the last."""
         session = self._session
         batches = session.data.batches
         total = session.data.batch.total
@@ -268,7 +271,7 @@ class StepLoop:
             batches.append((session.progress.samples, total))
         folder = session.config.checkpoint_dir
         changes = session.adaptive or session.config.contract is RescaleContract.SELF
-        # A growth that was tried and undone is taken away again.
+        # The list is shorter than before if a growth was tried and undone.
         new = len(batches) != self._num_noted and not self.branches.provisional
         if new and changes and folder is not None and session.group.rank == 0:
             self._num_noted = len(batches)
@@ -299,7 +302,7 @@ class StepLoop:
             stride = 1 if each else self._pace.next(session.progress.step)
         if alone and not (stop or save or generation or batch or any(norms) or noise):
             self._pace.stride = stride
-            # nothing to apply after the next step, and nobody else to hear of it
+            # There is nothing to apply after the next step, and no other replica.
             return
         dealt = 0.0 if alone else self._streams.take()
         flags = StepFlags(
@@ -323,10 +326,11 @@ class StepLoop:
         self._consensus.post(session.group, flags, norms, computed_s)
 
     def _apply(self, agreed: StepFlags | None) -> bool:
-        """Do what the replicas agreed on; return whether a new group has begun.
+        """Apply the flags that the replicas agreed on; return whether a new group
+        began.
 
-        Ends the process if one replica is to stop, or if this one has no part in the
-        new group.
+        The process ends if any replica has to stop, or if this replica is not a member
+        of the new group.
         """
         if agreed is None:
             return False
@@ -366,8 +370,10 @@ class StepLoop:
         return False
 
     def _judge_norms(self, *, unusable: bool) -> None:
-        """The gradients of the step that was measured last are known. Where a loss
-        scaler seeks its scale, some steps of infinite ones are no trouble.
+        """Report unusable gradients of the last measured step.
+
+        A loss scaler that searches its scale causes some infinite gradients, so a few
+        such steps are not reported.
         """
         figures = self._session.figures
         check = self.trained.leading.gradients.check
@@ -380,8 +386,8 @@ class StepLoop:
             figures.note_trouble(self._posted[0], WHAT, speaks=first)
 
     def _learn(self, norms: GradNorms) -> None:
-        """Take in norms of gradients; log it once the normalisation layers' noise scale
-        means something.
+        """Update the noise scale with gradient norms. Log once when the noise scale of
+        the normalisation layers is calibrated.
         """
         noise = self._session.data.noise
         progress = self._session.progress
@@ -400,20 +406,16 @@ class StepLoop:
             )
 
     def _follow_schedule(self) -> None:
-        """Go on with the batch that the declared schedule has from here on; no replica
-        need be asked.
-        """
+        """Use the batch of the declared schedule, which all replicas know."""
         session = self._session
         why = f"as scheduled from {session.progress.samples} samples on"
         self._go_on_with(scheduled_batch(session), why)
 
     def _go_on_with(self, batch: BatchConfig, why: str) -> None:
-        """Go on with `batch`, which is the job's own choice, if its total is another
-        one.
-        """
+        """Use `batch`, which the job itself chose, if its total differs."""
         session = self._session
         if batch.total == session.data.batch.total:
-            return  # as it was cut when all settled it
+            return  # keep the division into passes that the replicas agreed on
         self.timer.warm_up()
         logger.info(
             "job %s generation %d step %d: total batch %d -> %d, %s",
@@ -429,7 +431,7 @@ class StepLoop:
             self.telemetry.batch_changed()
 
     def _change_batch(self, batch: BatchConfig) -> None:
-        """Go on with `batch`, and say so if it is another one."""
+        """Use `batch`, and log it if it differs."""
         self.timer.warm_up()
         session = self._session
         if batch == session.data.batch:

@@ -69,9 +69,7 @@ def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
 
 
 @pytest.mark.parametrize("hourly", [30, 60, 300])
-def test_who_is_expected_comes_as_often_as_jobs_came_and_of_many_the_first(
-    hourly: int,
-) -> None:
+def test_jobs_are_expected_at_the_rate_of_recent_arrivals(hourly: int) -> None:
     count = hourly * 2
     instants = (np.arange(count) + 0.5) * MEMORY_S / count
     jobs = [
@@ -87,15 +85,19 @@ def test_who_is_expected_comes_as_often_as_jobs_came_and_of_many_the_first(
         GPU,
     )
     expected = known.expected(MEMORY_S, in_part=False, over=0.0)
-    assert len(expected.left_J) == min(hourly, EXPECTED_MAX)
-    assert np.diff(expected.arrives_J) == pytest.approx(AHEAD_S / hourly)
-    # They are of all that came, not of the first or the last alone.
-    assert np.median(expected.left_J) == pytest.approx(np.median(whole_J), rel=0.05)
+    count = min(hourly, EXPECTED_MAX)
+    assert len(expected.left_J) == count
+    # Beyond EXPECTED_MAX each copy stands for several jobs, and the hour stays full.
+    assert expected.part == pytest.approx(hourly / count)
+    assert np.diff(expected.arrives_J) == pytest.approx(AHEAD_S / count)
+    # The copies are of all recent jobs, not of the first or the last alone.
+    lengths = expected.left_J / expected.part
+    assert np.median(lengths) == pytest.approx(np.median(whole_J), rel=0.05)
 
 
 @pytest.mark.parametrize(
     ("hourly", "count", "part"),
-    [(30, 60, 0.5), (45, 90, 0.5), (80, 100, 0.8), (300, 100, 1.0)],
+    [(30, 60, 0.5), (45, 90, 0.5), (80, 100, 0.8), (300, 100, 3.0)],
 )
 def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(
     hourly: int, count: int, part: float
@@ -117,9 +119,7 @@ def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(
     gpus_V, goodput_V, _ = curve(expected.curves, 0)
     assert gpus_V == pytest.approx(expected.part * curves.gpus_V[:3])
     assert goodput_V == pytest.approx(expected.part * curves.goodput_V[:3])
-    assert np.diff(expected.arrives_J) == pytest.approx(
-        AHEAD_S / max(count, hourly), rel=0.02
-    )
+    assert np.diff(expected.arrives_J) == pytest.approx(AHEAD_S / count, rel=0.02)
 
 
 def test_nobody_is_expected_where_it_is_likely_over() -> None:

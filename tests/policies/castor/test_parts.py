@@ -25,7 +25,12 @@ from coadapt.policies.castor.fairness import Tolerances
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.topology import topology_of
 from coadapt.policies.predictors.prediction_intervals import ERRORS_MAX, Predictions
-from coadapt.policies.predictors.remaining_work import OVERRUN, TYPICAL_S, RemainingWork
+from coadapt.policies.predictors.remaining_work import (
+    NEARLY_DONE,
+    OVERRUN,
+    TYPICAL_S,
+    RemainingWork,
+)
 from tests.policies.castor.stage import left, observe, situation_of, timed
 from tests.policies.stage import job, nodes, on, view
 
@@ -116,6 +121,10 @@ def test_without_a_hint_jobs_seen_tell() -> None:
     for seconds in (10.0, 100.0, 300.0):
         observe(lengths, timed(f"job{seconds}", progress=0.0, target=seconds))
     assert left(lengths, unknown) == pytest.approx(200.0 - 50.0)
+    near = timed("near", progress=300.0 - 1e-6, target=None)
+    assert left(lengths, near) == pytest.approx(NEARLY_DONE * 300.0)
+    past = timed("past", progress=40_000.0, target=None)
+    assert left(lengths, past) == pytest.approx(OVERRUN * 40_000.0)
 
 
 def test_a_job_of_unknown_length_counts_as_one_that_may_prove_short() -> None:

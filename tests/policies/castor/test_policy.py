@@ -30,7 +30,7 @@ from coadapt.policies.castor.expected_arrivals import (
 )
 from coadapt.policies.castor.fairness import FairClocks
 from coadapt.policies.castor.job_values import (
-    MANY_CORNERS,
+    MANY_JOBS,
     Aims,
     Outlook,
     _fluid_jobs,
@@ -161,12 +161,12 @@ def test_a_tenants_weight_does_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "pieces", [MANY_CORNERS, 0], ids=["one type", "where iterations are few"]
+    "pieces", [MANY_JOBS, 0], ids=["one type", "where iterations are few"]
 )
 def test_a_deadline_that_presses_goes_before(
     pieces: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coadapt.policies.castor.job_values.MANY_CORNERS", pieces)
+    monkeypatch.setattr("coadapt.policies.castor.job_values.MANY_JOBS", pieces)
     # Alone, the late one needs about 530 s of the four GPUs, the other about 400 s.
     late = timed("late", target=2e6, deadline_at=700.0, gpus=(4, 4))
     other = timed("other", target=1.5e6, gpus=(4, 4))

@@ -47,7 +47,7 @@ def test_by_its_hint_a_job_has_the_median_residual_of_its_tenants_hints(
         told = sorted(ratios[asked][-50:] + [1.0] * TRUST)
         longer = [each for each in told if each * 1e4 > done]
         rest = (
-            max(median(longer) * 1e4 - done, NEARLY_DONE * 1e4)
+            max(median(longer) * 1e4 - done, NEARLY_DONE * done)
             if longer
             else OVERRUN * done
         )

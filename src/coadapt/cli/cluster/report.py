@@ -29,7 +29,7 @@ def report(
         raise InputError(
             "--state", str(directory.path), "a directory that `coadapt up` has run on"
         )
-    if not page.absolute().parent.is_dir():
+    if page.is_dir() or not page.absolute().parent.is_dir():
         raise InputError("page", str(page), "a file in a directory that exists")
     scheduler, history = read_back(
         directory.journal, directory.index, directory.first_config()

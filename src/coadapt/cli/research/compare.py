@@ -331,6 +331,8 @@ def _run(
     from coadapt.sim.comparison.comparison import Comparison
     from coadapt.sim.comparison.result_store import of_run, open_results
 
+    if out.exists() and not out.is_dir():
+        raise InputError("--out", str(out), "a directory, or a path that is free")
     out.mkdir(parents=True, exist_ok=True)
     keys = [case.key() for case in cases]
     with open_results(out / RESULTS, fresh=fresh) as file:

@@ -6,10 +6,14 @@ of the last two hours.
 # spaced: n = arrivals x AHEAD_S / MEMORY_S x P(jobs still come). They are copies of
 # recent jobs, in one of two ways:
 #
-#   whole     round(n) copies of every second recent job or so. Used on one GPU type.
+#   whole     round(n) copies of recent jobs, evenly chosen. Used on one GPU type.
 #   in part   a copy of each recent job, scaled by part = n / number of copies. GPUs,
 #             goodput, work, weight and the chance to be the last job are all multiplied
 #             by `part`, so its training time stays the same. Used on several types.
+#
+# There are at most EXPECTED_MAX copies. If more jobs are expected, each copy stands for
+# several of them: `part` is larger than 1, and the copies still arrive over the whole
+# hour.
 #
 # Which jobs are copied whole changes with each arrival. On one GPU type that matters
 # little. On several types the makespan weighs more, and whether a long job was among
@@ -34,10 +38,10 @@ from coadapt.policies.solvers.concave_envelope import (
     concatenated,
 )
 
-# No measurement is recorded for these, except for END_CHANCE.
-MEMORY_S = 7_200.0  # age up to which arrivals count as recent
-AHEAD_S = 3_600.0  # time for which arrivals are expected
-SPAN_MIN_S = 600.0  # shortest time over which a rate is taken
+# Chosen by hand, not measured, except for END_CHANCE.
+MEMORY_S = 7_200.0  # age up to which arrivals count as recent, s
+AHEAD_S = 3_600.0  # time for which arrivals are expected, s
+SPAN_MIN_S = 600.0  # shortest time over which an arrival rate is computed, s
 END_CHANCE = 1e-3  # prior chance that a job is the last (tried: 0.003 and 0.01)
 EXPECTED_MAX = 100  # most expected jobs, which bounds the time of a decision
 
@@ -46,7 +50,8 @@ class Expected(NamedTuple):
     """Expected jobs.
 
     curves: their goodput curves. left_J: their work, samples. arrives_J: seconds until
-    they come. part: the factor by which each is scaled, 1: they are whole.
+    they come. part: the factor by which each is scaled: 1 for whole jobs, more than 1
+    if each stands for several jobs.
     """
 
     curves: Curves
@@ -126,9 +131,12 @@ class Arrivals:
         num_whole = round(num_expected)
         if not num_whole:
             return NONE_EXPECTED
-        count = min(max(num_whole, len(recent)) if in_part else num_whole, EXPECTED_MAX)
-        part = min(num_expected / count, 1.0) if in_part else 1.0
-        num_in_time = num_expected / part if in_part else num_whole
+        num_copies = max(num_whole, len(recent)) if in_part else num_whole
+        part = min(num_expected / num_copies, 1.0) if in_part else 1.0
+        num_in_time = num_expected / part if in_part else float(num_whole)
+        count = min(num_copies, EXPECTED_MAX)
+        part *= num_copies / count
+        num_in_time *= count / num_copies
         if count <= len(recent):
             numbers = [number * len(recent) // count for number in range(count)]
         else:

@@ -1,5 +1,5 @@
-"""What castor tells users: what a job gets or needs, when it starts or ends, what more
-GPUs would bring.
+"""Explanations for users: what a job gets, when it starts or ends, and what more GPUs
+would bring.
 """
 
 import math
@@ -20,13 +20,13 @@ from coadapt.policies.predictors.prediction_intervals import (
     Predictions,
 )
 
-SHORT_S = 90.0  # shorter durations are given in seconds
+SHORT_S = 90.0  # shorter durations are given in seconds; chosen by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a round explains: the situation, what was chosen, and where it was
-    placed.
+    """A decided round, which is to be explained: the situation, the chosen sizes, the
+    allocations, and the predictions of ends and starts.
     """
 
     now: Situation
@@ -37,7 +37,7 @@ class Told:
 
 
 def explained(told: Told) -> dict[JobId, str]:
-    """Return a sentence for each job that could be moved."""
+    """Return a sentence for each job that the round could move."""
     rows = {
         True: [row for row, job in enumerate(told.now.jobs) if job.id in told.placed],
         False: [
@@ -67,7 +67,7 @@ def duration(seconds: float) -> str:
 
 
 def _of_placed(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
-    """Return what jobs get, when they end, and what the next size would bring."""
+    """Return sentences of jobs with GPUs: their GPUs, their end, and the next size."""
     now = told.now
     ranges = [NO_PREDICTION] * len(rows)
     if told.predictions.has_past:
@@ -92,8 +92,8 @@ def _of_placed(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
 
 
 def _type_names(told: Told, row: int) -> tuple[str, str]:
-    """Return the GPU types that a job held and gets, empty where the cluster has
-    one.
+    """Return the GPU types that a job held and gets; empty names if the cluster has
+    only one type.
     """
     names = told.now.topology.names
     if len(names) == 1:
@@ -104,10 +104,12 @@ def _type_names(told: Told, row: int) -> tuple[str, str]:
 
 
 class _NextSize(NamedTuple):
-    """The next larger size of a job. extra: GPUs more, 0: there is none.
+    """The next larger size of a job. extra: additional GPUs, 0 if there is no such
+    size.
 
-    speedup: goodput there over goodput now. left_s, then_s: seconds to its end at the
-    goodput of now, and there with the change; infinity where that is unknown.
+    speedup: goodput on the next size over the present goodput. left_s: seconds to the
+    job's end at its present goodput. then_s: seconds to its end on the next size,
+    rescale included. Infinity: unknown.
     """
 
     extra: int
@@ -143,7 +145,7 @@ def _next_size(told: Told, row: int) -> _NextSize:
 
 
 def _brings(count: int, larger: _NextSize) -> str:
-    """Return what the next size would bring."""
+    """Return what the next larger size would bring to a job of `count` GPUs."""
     if not larger.extra:
         return f"{count} is the most that it may hold now"
     more = plural(larger.extra, "more GPU")
@@ -161,7 +163,7 @@ def _brings(count: int, larger: _NextSize) -> str:
 
 
 def _of_waiting(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
-    """Return when waiting jobs start, "" where no past bears it out."""
+    """Return when waiting jobs start; "" if too few predictions were checked so far."""
     now = told.now
     held_by: dict[TenantId, int] = {}
     for job in now.jobs:
@@ -181,9 +183,9 @@ def _of_waiting(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
 
 
 def _start(starts: Predictions, job: JobId, within: Prediction) -> str:
-    """Return when a waiting job starts; nothing where no past bears it out.
+    """Return when a waiting job starts, "" if there is no prediction.
 
-    A job that did not start within its predicted interval gets no other one.
+    A job that did not start within its first interval gets no further one.
     """
     if within.end_at == math.inf or starts.missed(job, within.high_at):
         return ""
@@ -194,8 +196,9 @@ def _start(starts: Predictions, job: JobId, within: Prediction) -> str:
 
 
 def _barred(topology: Topology, spec: JobSpec, held: int) -> bool:
-    """Return whether the cluster's size or its quota bars a job from GPUs that are
-    free. held: GPUs that its tenant has now.
+    """Return whether the job cannot start because of the cluster's size or its quota.
+
+    held: GPUs that the plan gives to the job's tenant.
     """
     need = least(spec)
     allowed = [

@@ -1,31 +1,36 @@
-"""Fair clocks: what each job would have done on an equal share, and which jobs are late
-by them.
+"""Fair clocks: the progress that each job would have made on an equal share of the
+GPUs, and which jobs are late by that measure.
 
 Axes: J jobs, L later phases, C configurations, T GPU types.
 """
 
-# A job's fair clock runs at the goodput that it would have on its share of the cluster,
-# GPUs / jobs, whatever it really gets. The share is of every GPU type that the job may
-# have, in turns, or of the most common one, as in the finish-time fairness rho, if it
-# does more there. A job that needs more GPUs has those in turns, too. Later phases are
-# done at their goodputs there. From the clock follows when the job would have ended
-# (T_fair), and from what it really did when it ends if it gets its share from now on;
-# the quotient is the least rho that it can still count on.
+# The fair clock of a job is the progress that it would have made on its equal share,
+# GPUs / jobs, whatever it really gets. There are two shares: a share of every GPU type
+# that the job may use, by time-sharing; and a share of the most common of these types,
+# as in the finish-time fairness rho. The clock runs at the larger of both goodputs. A
+# job that needs more GPUs than its share gets them by time-sharing. Later phases run at
+# their own goodputs.
 #
-# `rho_max` acts on both. Seconds past FAIR_FROM x rho_max x T_fair weigh more in the
-# fluid relaxation, so that jobs which will be late are seen to in time. For a job that
-# can count on rho_max or more only its share is reserved, or GPUs of another type that
-# do as much, until the quotient is below again.
+# The clock gives T_fair, the completion time on the equal share. The real progress
+# gives the completion time if the job gets its share from now on. The quotient of the
+# second and the first is the least rho that the job can still reach (`least_J`).
 #
-# Guarantee. While the number of jobs n and the goodputs stay, and n <= GPUs: shares are
-# floor(GPUs / n), their sum fits, so every late job gets at least its share in the next
-# round and the quotient rises no further: rho <= rho_max + (round + its rescales x
-# delta) / T_fair. When jobs come, T_fair and what is left grow alike.
+# `rho_max` acts on both. In the fluid relaxation, seconds past
+# FAIR_FROM x rho_max x T_fair weigh more, so that the relaxed schedule avoids late jobs
+# in time. A job whose least rho is rho_max or more gets a reservation for the goodput
+# of its share until its least rho is below rho_max again.
 #
-# Where jobs outnumber GPUs there are no shares, and a sum of completion times puts last
-# a job that needs many GPUs at once, however short it is. What a job tolerates is its
-# time on the least that it can train on, in turns: it has one second of them in jobs /
-# GPUs seconds, or in one where jobs are fewer. Seconds past that weigh more.
+# Guarantee. Let the number of jobs n and the goodputs stay the same, and n <= GPUs. A
+# share is floor(GPUs / n), so all shares fit together, every late job gets its share in
+# the next round, and its least rho stops rising:
+# rho <= rho_max + (round + its rescales x delta) / T_fair. If jobs arrive, T_fair and
+# the remaining time grow by the same factor.
+#
+# If there are more jobs than GPUs, nobody has a share. A sum of completion times would
+# then put a job last that needs many GPUs at once, however short it is. Therefore each
+# job has a waiting tolerance: its time on the fewest GPUs that it can train on, by
+# time-sharing. It trains one second of every max(jobs / GPUs, 1) seconds. Seconds past
+# the tolerance weigh more.
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -36,16 +41,19 @@ from coadapt.model import JobId
 from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
 
-FAIR_FROM = 0.5  # of rho_max: seconds past it weigh more (1)
-TOLERANCE_MIN = 0.1  # of the whole time in turns by the present number of jobs (1)
+# Seconds past this share of rho_max x T_fair weigh more. Chosen by hand, not measured.
+FAIR_FROM = 0.5
+# T_fair and the waiting tolerance are at least this share of what they are for the
+# present number of jobs. Chosen by hand, not measured.
+LEAST_SHARE = 0.1
 
 
 class Fair(NamedTuple):
     """The share of each job: GPUs of the most common type, and its goodput there.
 
-    rate_J: the goodput that its clock runs at now; takes_s_J: its completion time on
-    its share (T_fair), infinity where nothing is known of it; least_J: the least rho
-    that it can count on, 0 where nothing is known.
+    rate_J: the goodput at which its clock runs now. takes_s_J: its completion time on
+    its share (T_fair), s, infinity if unknown. least_J: the least rho that it can still
+    reach, 0 if unknown.
     """
 
     gpus_J: IntArray
@@ -64,7 +72,7 @@ class _Shares(NamedTuple):
 
 
 class _ShareOfType(NamedTuple):
-    """The share of each job on one GPU type; goodput_J: 0 where it may not be there."""
+    """The share of each job on one GPU type. goodput_J: 0 if the job cannot use it."""
 
     gpus_J: IntArray
     goodput_J: FloatArray
@@ -73,13 +81,15 @@ class _ShareOfType(NamedTuple):
 
 @dataclass(slots=True)
 class FairClocks:
-    """done: the progress that each job's clock had at instant `at`."""
+    """Fair clocks of the present jobs. done: the progress of each job's clock at
+    instant `at`, samples.
+    """
 
     at: float = 0.0
     done: dict[JobId, float] = field(default_factory=dict)
 
     def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
-        """Return the share of each job, and move the clocks on. gpus_T: GPUs by
+        """Move the clocks on to instant `at`, and return the shares. gpus_T: GPUs by
         type.
         """
         shares = _shares(now, gpus_T, now.goodput_JC)
@@ -92,8 +102,8 @@ class FairClocks:
         with np.errstate(divide="ignore", invalid="ignore"):
             whole_J = now.left_J + now.sources.done_J
             left_s_J = (whole_J - clock_J) / ahead_J
-            fair_s_J = np.maximum(age_s_J + left_s_J, 0.1 * whole_J / ahead_J)
-            # On the fair share, too, a job waits for a round and pays a start.
+            fair_s_J = np.maximum(age_s_J + left_s_J, LEAST_SHARE * whole_J / ahead_J)
+            # A job on its fair share also waits for a round and pays for a start.
             takes_s_J = fair_s_J + 0.5 * ROUND_S + now.rescale_s_J
             least_J = (age_s_J + now.left_J / ahead_J) / takes_s_J
         self.at = at
@@ -107,7 +117,7 @@ class FairClocks:
 
 
 def _mean_rates(now: Situation, rate_J: FloatArray, gpus_T: IntArray) -> FloatArray:
-    """Return the mean goodput of jobs on their shares until they end; 0: no clock."""
+    """Return the mean goodput of jobs on their shares until they end, 0 if unknown."""
     later = now.later
     rate_L = _shares(now, gpus_T, now.later_LC).rate_J
     first_J = now.left_J.copy()
@@ -121,10 +131,11 @@ def _mean_rates(now: Situation, rate_J: FloatArray, gpus_T: IntArray) -> FloatAr
 
 
 def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares:
-    """Return the shares of jobs, or phases, of these goodputs.
+    """Return the shares of jobs, or of phases, that have these goodputs.
 
-    Of each type, it is the size with most GPUs within an equal share, else the least
-    size in turns. A job that may be nowhere has a share of 0.
+    The share of a type is the largest size within an equal share. If all sizes are
+    larger, it is the smallest one, by time-sharing. A job that can train nowhere has a
+    share of 0.
     """
     equal = gpus_T.sum() / max(len(now.jobs), 1)
     num_rows = len(goodput_JC)
@@ -167,7 +178,11 @@ def _of_type(equal: float, gpus_K: IntArray, goodput_JK: FloatArray) -> _ShareOf
 
 @dataclass(slots=True)
 class Tolerances:
-    """turns_s: turns until instant `at`, s. since_s: what it was when each job came."""
+    """Waiting tolerances.
+
+    turns_s: seconds that a time-shared job would have trained until instant `at`.
+    since_s: turns_s at the arrival of each present job.
+    """
 
     at: float = 0.0
     turns_s: float = 0.0
@@ -175,9 +190,7 @@ class Tolerances:
 
     def tolerated(self, at: float, now: Situation, num_gpus: int) -> FloatArray:
         """Return the completion time that each job tolerates, s, infinity if it cannot
-        train.
-
-        Moves the turns on.
+        train. `turns_s` moves on to instant `at`.
         """
         crowded = max(len(now.jobs) / max(num_gpus, 1), 1.0)
         self.turns_s += max(at - self.at, 0.0) / crowded
@@ -192,7 +205,7 @@ class Tolerances:
         whole_s_J = _least_times(now)
         rest_s_J = (whole_s_J - (self.turns_s - since_s_J)) * crowded
         tolerated_s_J = np.maximum(
-            age_s_J + rest_s_J, TOLERANCE_MIN * whole_s_J * crowded
+            age_s_J + rest_s_J, LEAST_SHARE * whole_s_J * crowded
         )
         found_J: FloatArray = tolerated_s_J + now.rescale_s_J + ROUND_S
         return found_J

@@ -65,12 +65,14 @@ WIDTH = 0.5
 # Shockwave's trace is 20 % longer).
 LAST = 4.0
 # Prior of the training times of gangs, s: 30 s to 17 hours, each twice the one before.
-# All of it counts as much as TRUST ended gangs.
+# The prior counts as much as TRUST ended gangs. Chosen by hand, not measured.
 PRIOR_S = tuple(30.0 * 2.0**step for step in range(12))
 # Factor of the rank of a running gang of unknown length, so that similar gangs do not
 # alternate (with 1 two of 14 drawn workloads of gangs change: mean up to 18 % longer).
 UNPROVEN = 0.5
-PREDICTED_MAX = 50  # most waiting jobs whose start is predicted
+# Most waiting jobs whose start is predicted, which bounds the time of a decision.
+# Chosen by hand.
+PREDICTED_MAX = 50
 
 
 class Gang(NamedTuple):

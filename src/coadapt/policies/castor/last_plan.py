@@ -1,10 +1,10 @@
-"""The last plan, and whether it still holds: a job has gone, and no other would gain
-by its GPUs.
+"""The last plan, which a round keeps if a job has ended and no other job would gain
+from its GPUs.
 """
 
-# Where neither GPUs nor quotas had a price in the last round, each job had its best
-# size whatever the others had. When one of them ends soon after, the best of the others
-# is what they have. On a cluster with room that is a quarter of all rounds.
+# If neither GPUs nor quotas had a price in the last round, each job had its best size,
+# whatever the others had. If a job ends within ROUND_S of that round, the other jobs
+# still have their best sizes. On a cluster with room this is a quarter of all rounds.
 
 import math
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from coadapt.policies.castor.situation import ROUND_S
 
 @dataclass(slots=True)
 class LastPlan:
-    """The last plan, and for what it was made.
+    """The last plan, and the cluster for which it was made.
 
-    room: whether neither GPUs nor quotas had a price in it.
+    room: whether neither GPUs nor quotas had a price in that round.
     """
 
     plan: Plan = field(default_factory=Plan)
@@ -38,17 +38,17 @@ class LastPlan:
         self.room = room
 
     def held(self, view: ClusterView) -> Plan | None:
-        """Return the last plan without the jobs that have gone; None: it does not
-        hold.
+        """Return the last plan without the jobs that have ended, None if a new plan is
+        needed.
         """
         given = self.plan.allocations
         is_new = view.at - self.at >= ROUND_S or not self.room
         if is_new or view.nodes != self.nodes or view.tenants != self.tenants:
             return None
         if not len(view.jobs) < self.num_jobs == len(given):
-            return None  # no job has gone, or one waited
+            return None  # no job has ended, or one of them waited
         if any(given.get(job.id) != job.allocation for job in view.jobs):
-            return None  # one came, or holds something else
+            return None  # a job arrived, or does not hold what it was given
         here = {job.id for job in view.jobs}
         return Plan(
             allocations={job: each for job, each in given.items() if job in here},

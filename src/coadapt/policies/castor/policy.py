@@ -40,19 +40,20 @@ from coadapt.policies.predictors.prediction_intervals import STARTS_HIGH, Predic
 from coadapt.policies.predictors.remaining_work import RemainingWork
 from coadapt.policies.solvers.arrays import FloatArray, median
 
-# Dials by default: the first where a rescale takes CHEAP_S or less, the second where it
-# takes DEAR_S or more, between them in proportion.
+# Default dials. MAKESPAN_JOBS and TAIL have the first value if a rescale takes at most
+# CHEAP_S seconds, the second value from DEAR_S seconds on, and proportional values
+# between them. The measurements are in docs/policies/castor.md.
 CHEAP_S = 1.0
 DEAR_S = 15.0
-MAKESPAN_JOBS = (2.0, 4.0)
-TAIL = (0.0, 0.5)
-# Likewise where GPUs are of one type, and where types differ by UNLIKE or more (chosen
-# on Sia's cluster).
+MAKESPAN_JOBS = (2.0, 4.0)  # in completion times of jobs
+TAIL = (0.0, 0.5)  # exponent
+# RHO_MAX has the first value if all GPUs are alike, and the second value if their types
+# differ by at least UNLIKE, a mean |log(goodput ratio)|. Chosen on Sia's cluster.
 UNLIKE = 0.3
-RHO_MAX = (2.0, 1.0)
-# Where types differ the makespan weighs so much for each job that is here, at most
-# JOBS_MAX of them: much while jobs are many, whose mean pays for it. Once no job comes
-# any more it weighs as for END_JOBS.
+RHO_MAX = (2.0, 1.0)  # completion time over that on an equal share
+# If types differ, the weight of the makespan is multiplied by the number of present
+# jobs, at most JOBS_MAX: with many jobs their mean pays for it. If no further job
+# arrives, it is multiplied by END_JOBS. Chosen on Sia's cluster.
 JOBS_MAX = 64.0
 END_JOBS = 16.0
 

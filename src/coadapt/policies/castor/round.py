@@ -1,21 +1,22 @@
-"""The round: how many GPUs of which type each job gets, as a knapsack over the next
-minutes.
+"""The round's knapsack: how many GPUs of which type each job gets for the next minutes.
 
-Axes: J jobs, O options of a job (all configurations, then what it holds), T GPU types.
+Axes: J jobs; C configurations; O options of a job, which are all configurations and
+then its current allocation; T GPU types; R resources, which are GPU types and then
+tenants with a quota.
 """
 
-# The round asks what each job does for the next H = 300 s, or for 3 delta where that is
-# more. At value v a job that trains with goodput G earns v G per second. A rescale
-# costs delta seconds of training once, so the share 1 - delta / H of it is left, or
-# less where the job ends sooner than H. A running job that is stopped will have to pay
-# delta again one day: so both keeping and changing earn besides what that would waste,
-# v G min(delta / H, 1).
+# The knapsack looks at the horizon H: the next 300 s, or 3 rescale times (delta) if
+# that is longer. A job with value v and goodput G earns v G per second. A rescale costs
+# delta seconds of training once, so a job that changes keeps the share 1 - delta / H of
+# its earnings, or less if it ends before H. A running job that is stopped pays delta
+# again when it restarts. Therefore keeping and changing both earn v G min(delta / H, 1)
+# more than stopping.
 #
-# With H = 300 s for all, a job whose rescale takes 250 s moved for six times its
-# goodput only. 2 to 5 delta gave mean completion times within 3 % of each other on
-# Sia's cluster; with 10 delta jobs change so often that they do little else. But where
-# for long no job is predicted to end or come, a job keeps what it gets now: H is half
-# of that time then, 10 delta at most.
+# With H = 300 s for all jobs, a job with delta = 250 s changed only for six times its
+# goodput. With H of 2 to 5 delta, mean completion times on Sia's cluster were within 3
+# % of each other; with 10 delta, jobs changed so often that they did little else. If no
+# job is predicted to end or arrive for long, a job keeps for long what it gets now.
+# Then H is half of that time, at most 10 delta.
 #
 # An option that serves a reservation earns, for each reserved GPU, more than all jobs
 # together could earn otherwise. So as many reserved GPUs as fit come before anything
@@ -33,17 +34,22 @@ from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.solvers.knapsack import NEVER, WAIT, Choice, Options, prove, solve
 
-HORIZON_S = 300.0
-RESCALES_AHEAD = (3.0, 10.0)  # a horizon spans so many rescales at least, at most (1)
-CALM_SHARE = 0.5  # of the time until the next event (with 1 similar jobs alternate)
+HORIZON_S = 300.0  # shortest horizon, s; chosen by hand, not measured
+# The horizon has at least the first number of rescale times. The time until the next
+# event lengthens it to at most the second (measured on Sia's cluster, see above).
+RESCALES_AHEAD = (3.0, 10.0)
+# Share of the time until the next event that the horizon has (with 1, similar jobs
+# alternate).
+CALM_SHARE = 0.5
 
 
 class Sizes(NamedTuple):
-    """What was chosen, by job: number of GPUs, and the number of their type.
+    """The chosen size of each job: its number of GPUs, and the number of their type.
 
-    value, bound: of the knapsack, in seconds of completion time saved per second,
-    without reservations. price_T: of one GPU of each type, likewise. room: whether
-    neither GPUs nor quotas have a price, so that each job has its best size.
+    value, bound: value of the knapsack without reservations, and a proven upper bound,
+    in seconds of completion time saved per second. price_T: price of one GPU of each
+    type in the same unit. room: whether no GPU and no quota has a price, so that each
+    job has its best size.
     """
 
     counts: Mapping[JobId, int]
@@ -57,9 +63,10 @@ class Sizes(NamedTuple):
 class Prospects(NamedTuple):
     """What the earnings of options follow from.
 
-    goodput_JC: on each configuration, 0 where a job may not be; here_J: on what it
-    holds. runs_J: whether it holds anything. takes_s_JC, lasts_s_J: until its end on
-    each, and on what it holds. next_event_s: until a job is predicted to end or come.
+    goodput_JC: goodput on each configuration, 0 if it is not allowed. here_J: goodput
+    on the current allocation. runs_J: whether the job has one. takes_s_JC, lasts_s_J:
+    seconds until the job's end on each configuration, and on the current allocation.
+    next_event_s: seconds until a job is predicted to end or arrive.
     """
 
     goodput_JC: FloatArray
@@ -72,8 +79,8 @@ class Prospects(NamedTuple):
 
 
 def earnings(value_J: FloatArray, jobs: Prospects) -> FloatArray:
-    """Return what each option earns per second of the horizon, (J, O); 0: it cannot
-    be.
+    """Return what each option earns per second of the horizon, (J, O); 0 if it is not
+    allowed.
     """
     low, high = RESCALES_AHEAD
     rescale_s_J = jobs.rescale_s_J
@@ -152,7 +159,7 @@ def _solve_beside(
 
 
 def _options(now: Situation, value_JO: FloatArray) -> Options:
-    """Return the options of all jobs: each configuration, then what a job holds."""
+    """Return all options: each configuration, then the current allocation."""
     topology = now.topology
     held_JX = now.sources.steps.held_JX
     gpus_JC = np.tile(now.configs.gpus_C, (len(now.jobs), 1))
@@ -186,10 +193,10 @@ def _served(now: Situation, reserved: Reservations, options: Options) -> FloatAr
 def _beside(
     options: Options, option_J: IntArray, served_JO: FloatArray
 ) -> tuple[float, FloatArray]:
-    """Return the gap and the prices of the jobs whose choice serves no reservation.
+    """Return gap and prices for the jobs whose choice serves no reservation.
 
-    On what the others leave. Gap: by how much their choices could be worth more, at
-    most.
+    Both are on the GPUs that the other jobs leave. The gap is an upper bound of what
+    other choices could be worth more.
     """
     rows = np.arange(len(option_J))
     served_J = (option_J != WAIT) & (served_JO[rows, option_J] > 0.0)

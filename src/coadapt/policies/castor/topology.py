@@ -1,5 +1,5 @@
-"""Cluster topology as a plan sees it: GPU types, fixed jobs, and the configurations of
-a round.
+"""Cluster topology: GPU types, jobs that the plan may not move, and the configurations
+of a round.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ GROWTH = 1.0 + 1.0 / 16.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuType:
-    """The nodes of one GPU type, in the view's order, and what of them a plan may use.
+    """The nodes of one GPU type, in the view's order, and the GPUs that a plan may use.
 
-    taken: GPUs of fixed jobs, by node. num_gpus: those left. node_gpus: of the largest
-    node. rack_gpus: left in the rack that has most.
+    taken: GPUs of fixed jobs, by node. num_gpus: the other GPUs. node_gpus: GPUs of the
+    largest node. rack_gpus: GPUs that a plan may use in the rack that has most of them.
     """
 
     name: str
@@ -45,11 +45,11 @@ class GpuType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The live GPU types, in order of their names; what a round may not change.
+    """The GPU types of the cluster, in order of their names, and the fixed jobs.
 
     place: the number of the GPU type, and the rack, of each node. kept: frozen jobs
-    that run and may; stranded: frozen jobs that cannot stay where they are. quota_left:
-    GPUs that tenants with a quota may hold besides.
+    that keep their allocations. stranded: frozen jobs that cannot stay where they are.
+    quota_left: GPUs that the other jobs of each tenant with a quota may hold.
     """
 
     gpu_types: tuple[GpuType, ...]
@@ -64,8 +64,9 @@ class Topology:
         return tuple(each.name for each in self.gpu_types)
 
     def shape_of(self, held: Allocation) -> tuple[int, Shape] | None:
-        """Return GPU type and shape of an allocation; None: no GPUs, shared, lost or
-        mixed.
+        """Return the number of the GPU type and the shape of an allocation.
+
+        None if it has no GPUs, shares of GPUs, a lost node, or GPUs of several types.
         """
         if not held.slots or held.shared:
             return None
@@ -77,7 +78,7 @@ class Topology:
 
 
 def topology_of(view: ClusterView) -> Topology:
-    """Return the topology of a view, with frozen jobs where they are."""
+    """Return the topology of a view. Frozen jobs stay where they are if they may."""
     by_id = {node.id: node for node in view.nodes}
     quota_left = {tenant: float(quota) for tenant, quota in view.quotas().items()}
     kept: dict[JobId, Allocation] = {}
@@ -139,15 +140,14 @@ def configurations(
     timed_J: BoolArray,
     allowed_JT: BoolArray,
 ) -> tuple[Configs, BoolArray]:
-    """Return all configurations, by type and size, and which each job may have (jobs,
-    configs).
+    """Return all configurations, by type and size, and which each job may have, (J, C).
 
-    span_J2: the least and the most replicas of each job. timed_J: whether it was timed
-    on several; others stay within a node. allowed_JT: the GPU types that it may have.
+    span_J2: the least and the most replicas of each job. timed_J: whether the job was
+    timed; other jobs stay within a node. allowed_JT: the GPU types that it may use.
 
-    Sizes that no job shares (its least and its most) are there for that job alone.
-    Sizes beyond what any job may have are not there: on a large cluster they are most
-    of all.
+    The least and the most replicas of a job are sizes for that job alone, unless they
+    are common sizes. Sizes that no job may have are left out: on a large cluster most
+    sizes are such.
     """
     own = set(span_J2.ravel().tolist())
     largest = max(own, default=1)
@@ -178,7 +178,7 @@ def configurations(
 
 
 def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
-    """Return the sizes that every job may have: within a node each one, then whole
+    """Return the common sizes: each number of GPUs within a node, then numbers of whole
     nodes.
     """
     sizes = list(range(1, node_gpus))

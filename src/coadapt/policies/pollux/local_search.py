@@ -61,9 +61,7 @@ from coadapt.policies.pollux.round_costs import (
     PartialPlan,
 )
 
-LEAST_GAIN = (
-    1e-10  # a move must gain more than this share of the cost that it touches (1)
-)
+LEAST_GAIN = 1e-10  # a move must save more than this share of the cost that it changes
 NOTHING = variable(0)
 TAKES = variable(1)
 GIVES = variable(-1)

@@ -40,7 +40,7 @@ from coadapt.goodput.compiled import compiled, compiled_part
 from coadapt.policies.pollux.objective import FloatArray, IntArray
 from coadapt.policies.pollux.round_costs import RoundCosts
 
-# Chances in mating and mutation, of Pollux's code (1).
+# Probabilities in mating and mutation, from Pollux's code.
 CROSSOVER_CHANCE = 0.9
 RESTORE_CHANCE = 0.1  # a job's row returns to what it holds now
 SPARSE_ROW_CHANCE = 0.1

@@ -35,8 +35,8 @@ NUM_TRIALS = 6  # rows that the local search tries at a time
 # rows of PartialPlan.scratch_IN: nodes in order, the first job's
 ORDER = NUM_TRIALS
 SAVED = NUM_TRIALS + 1
-# Cost of stopping a frozen job, in multiples of the largest real one: more than the
-# others together (1).
+# Cost of stopping a frozen job, in multiples of the largest real cost. It exceeds the
+# sum of all real costs.
 NEVER = 1e6
 
 

@@ -22,10 +22,10 @@ from coadapt.policies.pollux.round_costs import (
     round_costs,
 )
 
-# Factor on the speedup of a job for which a change would leave nothing (ρ = 0): nothing
-# to the objective, but among equals it lets a free GPU be used (1).
+# Least factor on the speedup of a job, used if a change would leave it no time to train
+# (ρ = 0). It does not affect the objective, but lets a free GPU be used.
 LEAST_RESCALE_FACTOR = 1e-9
-# A plan this close to the bound, as a share of it, needs no other start (1).
+# If a plan is closer to the bound than this share of it, no other start is tried.
 NEGLIGIBLE = 1e-9
 # Above this many inner steps (measured: 1 ns each) the exact relaxation gives way to
 # multipliers alone.

@@ -1,24 +1,24 @@
-"""Application models: what jobs of one application showed, lent to the next of them
-while it knows less of itself.
+"""Application models: measurements of earlier jobs of an application, used for a job
+that has fewer measurements of its own.
 """
 
-# A job that comes has timed nothing, and its first fit rests on one batch at one size:
-# it may be wrong by ten times, and the first rescale that follows from it is one for
-# nothing. Jobs of the same application (the same name and the same bounds of the batch)
-# ran before. Per application, these are kept:
+# A new job has no measurements. Its first fit uses one batch at one size, may be wrong
+# by a factor of ten, and causes a useless rescale. But jobs of the same application
+# (the same name and the same limits of the batch) ran before. For each application,
+# these are kept and pooled:
 #
-#   - per GPU type, the step-time model of the job that trained there in most settings,
-#     and by how much steps of all jobs differed from it (`times`). The model is lent
-#     to a job that trained there in no more settings, if it agrees with the latest step
-#     time of that job within RATIO_MAX; step times are then those of the application,
-#     times that ratio. A job that has not trained there since it was timed on one GPU
-#     at its start knows only the time of a pass: then only these must agree.
-#   - the gradient statistics at the beginning, for jobs that have not reported any;
+#   - for each GPU type, the step-time model of the job that trained there in most
+#     settings, and the errors of that model for all jobs (`times`). A job borrows the
+#     model if the job trained there in no more settings, and if its latest step time
+#     agrees with the model within RATIO_MAX. Its predicted step times are then those of
+#     the application, times that ratio. A job that was only timed on one GPU at its
+#     start has no step times: then its time of a pass must agree instead.
+#   - the first gradient statistics, for jobs that have not reported any;
 #   - the noise scale over progress, in eighths of an octave of progress. `noise_growth`
-#     takes the growth ahead of a job from there.
+#     predicts the noise of other jobs from it.
 #
-# Nothing is lent to a job without an application, nor where jobs of one name differ: if
-# their step times differ by more than UNLIKE in the mean, each job is taken for itself.
+# A job without an application borrows nothing. Nor does a job whose application has
+# unlike jobs: their step times differ by more than UNLIKE on average.
 
 import math
 from collections import OrderedDict
@@ -51,17 +51,21 @@ from coadapt.policies.predictors.measured_step_times import (
 from coadapt.policies.predictors.noise_growth import BINS_PER_OCTAVE, NUM_BINS
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
 
-APPLICATIONS_MAX = 256  # the longest unseen are forgotten
-RATIO_MAX = 2.0  # of step times; beyond it, a job is another training of that name
-# Of step times, in the mean: jobs of one name that differ by more are not alike.
-UNLIKE = 1.1  # (measured: 1.00 to 1.01 for jobs alike, 1.2 to 1.7 for others)
-# Jobs compared per application; with fewer, it is taken for as alike as all are.
+APPLICATIONS_MAX = 256  # number of applications; the longest unseen are forgotten
+# Largest ratio of a job's step time to that of its application. A job with a larger
+# ratio is another training of the same name, and borrows nothing.
+RATIO_MAX = 2.0
+# Largest mean ratio of step times between jobs of one application. Measured: 1.00 to
+# 1.01 if jobs run the same training, 1.2 to 1.7 otherwise.
+UNLIKE = 1.1
+# Number of jobs compared per application. With fewer than the first, the comparison is
+# over the jobs of all applications.
 COMPARED_MIN = 3
 COMPARED_MAX = 50
 ONE_GPU = Shape(1, 1, 1)
-OCTAVES_MIN = 1.5  # of progress: noise scales over less tell no growth
-NEWEST = 0.2  # what a new noise scale weighs in the mean of its bin
-NOISE_EXPONENT = 0.5  # of progress, beyond what was seen
+OCTAVES_MIN = 1.5  # shortest range of progress from which noise growth is predicted
+NEWEST = 0.2  # weight of a new noise scale in the moving mean of its bin
+NOISE_EXPONENT = 0.5  # the noise grows as this power of progress beyond the last bin
 LOG_2 = math.log(2.0)
 
 Key = tuple[str, int, int, bool]
@@ -71,15 +75,15 @@ WhatHeld = Callable[[JobView], Held | None]
 
 @dataclass(slots=True, eq=False)
 class _Application:
-    """What is known of an application.
+    """The pooled measurements of one application.
 
-    initial: the batch that all of its jobs begin with. profiles, times: by GPU type:
-    (settings its owner trained in there, model, owner), step times measured.
-
-    bins: mean logarithms of noise scales; curve_B: of all bins, None once one has
-    changed. edition: of what is lent. compared: of the latest jobs, by how much their
-    step times differ from those of the others, in logarithms. alike: whether that is
-    little.
+    initial: initial batch of all its jobs. profiles: by GPU type, the number of
+    settings in which the owner of the model trained there, the model, and the owner.
+    times: by GPU type, measured step times. edition: counts changes of what jobs may
+    borrow. bins: mean logarithm of the noise scale by bin of progress. curve_B: the
+    same for all bins, None after a bin has changed. compared: how much the step times
+    of each of the latest jobs differ from those of the others, |log ratio|. alike:
+    whether these differences are small.
     """
 
     initial: int
@@ -94,7 +98,7 @@ class _Application:
     alike: bool = True
 
     def compare(self, job: JobId, log_ratio: float) -> None:
-        """Take in by how much the step times of a job differ when it is first seen."""
+        """Record how much the first step time of a job differs from the others."""
         self.compared.setdefault(job, abs(log_ratio))
         if len(self.compared) > COMPARED_MAX:
             del self.compared[next(iter(self.compared))]
@@ -115,8 +119,10 @@ class _Application:
 
 @compiled_lean
 def _draw(seen_S: IntArray, log_noise_S: FloatArray, curve_B: FloatArray) -> None:
-    """Write the logarithm of the noise scale at each bin: between those seen, on from
-    the last, the first.
+    """Write the logarithm of the noise scale of each bin.
+
+    Bins without measurements are interpolated. Bins before the first measured one have
+    its noise scale; beyond the last one the noise grows by NOISE_EXPONENT.
     """
     low = 0
     last = len(seen_S) - 1
@@ -136,8 +142,10 @@ def _draw(seen_S: IntArray, log_noise_S: FloatArray, curve_B: FloatArray) -> Non
 
 
 class _Lent(NamedTuple):
-    """What a job is taken for, and on which GPU types that is its application's; what
-    that follows from.
+    """The measurements used for a job, and what they were computed from.
+
+    measured: the job's own measurements. taken_for: those used for it. types: the GPU
+    types on which the step-time model is borrowed from the application.
     """
 
     measured: Measured
@@ -149,10 +157,10 @@ class _Lent(NamedTuple):
 
 @dataclass(slots=True)
 class _Member:
-    """A job of an application. told: its last report. lent: what it was last taken for.
+    """A job of an application. told: its last report. lent: what it last borrowed.
 
-    By GPU type: settings: shapes and total batches that it trained in; log_ratio: of
-    its latest step time over that of its application.
+    settings: by GPU type, the shapes and total batches in which it trained. log_ratio:
+    by GPU type, log(its latest step time / that of its application).
     """
 
     application: _Application
@@ -164,7 +172,7 @@ class _Member:
 
 
 class _Report(NamedTuple):
-    """A step time that a job reported, in seconds, and of which setting."""
+    """A step time that a job reported, s, and the setting in which it was measured."""
 
     member: _Member
     setting: Setting
@@ -172,8 +180,10 @@ class _Report(NamedTuple):
 
 
 class _LentTimes(NamedTuple):
-    """Step times of an application on a GPU type, and the step-time model that they are
-    relative to. ratio: of a job's own step times to them.
+    """Step times of an application on a GPU type that a job borrows.
+
+    params: the step-time model to which they are relative. ratio: the job's own step
+    times over them.
     """
 
     times: StepTimes
@@ -183,10 +193,10 @@ class _LentTimes(NamedTuple):
 
 @dataclass(slots=True)
 class _Curves:
-    """Curves of errors, each worked out once. found: their arrays, in order.
+    """Curves of model errors, each computed once. found: their arrays, in order.
 
-    numbers: the number of the first curve, by step times and shape; None: of all
-    configurations.
+    numbers: the number of the first curve, by step times and shape. The shape is None
+    for the curves of all configurations.
     """
 
     found: list[FloatArray] = field(default_factory=lambda: [AS_SAID])
@@ -215,16 +225,14 @@ class _Curves:
 
 @dataclass(slots=True)
 class Applications:
-    """What is known per application, and of the jobs of the last round that have
-    one.
-    """
+    """All applications by key, and the jobs of the last round that have one."""
 
     known: "OrderedDict[Key, _Application]" = field(default_factory=OrderedDict)
     members: dict[JobId, _Member] = field(default_factory=dict)
 
     def observe(self, jobs: Sequence[JobView], what_held: WhatHeld) -> None:
-        """Take in what jobs have reported of themselves. what_held: None where that is
-        no one placement.
+        """Learn from new reports. what_held: a job's GPU type and shape, None if it has
+        no single placement.
         """
         here = {}
         reports: dict[tuple[int, str], list[_Report]] = {}
@@ -262,9 +270,10 @@ class Applications:
         return application
 
     def _judge(self) -> None:
-        """Write of which names jobs proved alike, for all that is known.
+        """Set for each application whether its jobs are alike.
 
-        A name with too few jobs is as true as all names together.
+        An application with too few compared jobs is judged by those of all
+        applications.
         """
         every = [
             each
@@ -279,14 +288,12 @@ class Applications:
             application.alike = few or fmean(compared) <= math.log(UNLIKE)
 
     def _believed(self, job: JobView) -> _Member | None:
-        """Return a job of an application whose jobs proved alike, else None."""
+        """Return the member for `job`, None if it has no application of alike jobs."""
         member = self.members.get(job.id)
         return member if member is not None and member.application.alike else None
 
     def lend(self, job: JobView) -> JobView:
-        """Return `job` as if it knew what its application knows, and its steps took as
-        long as those.
-        """
+        """Return `job` with the measurements that it borrows from its application."""
         member = self._believed(job)
         if member is None:
             return job
@@ -312,10 +319,9 @@ class Applications:
         configs: Configs,
         held_JX: IntArray,
     ) -> Slower:
-        """Return what steps take over what the model that was lent says, of jobs that
-        have one, else 1.
+        """Return step times over those of the borrowed model; 1 for jobs without one.
 
-        On all configurations, then on what each holds.
+        The columns are all configurations, then the current allocation.
         """
         curves = _Curves()
         shape = len(jobs), len(configs.gpus_C) + 1
@@ -340,7 +346,7 @@ class Applications:
         return Slower(np.concatenate(curves.found), curve_JX, ratio_JX)
 
     def _lent_times(self, job: JobView, gpu_type: str) -> "_LentTimes | None":
-        """Return the step times that were lent to a job for a GPU type, if any were."""
+        """Return the step times that a job borrows on a GPU type, None if none."""
         member = self._believed(job)
         if member is None or member.lent is None or gpu_type not in member.lent.types:
             return None
@@ -356,8 +362,8 @@ class Applications:
     def tell(
         self, job: JobView, gpu_type: str, shape: Shape
     ) -> ApplicationTimes | None:
-        """Return what jobs of the application timed on this shape, for the job to
-        choose its batch by.
+        """Return step times of the application on this shape. The job chooses its batch
+        by them. None: there are none, or the job chooses no batch.
         """
         member = self._believed(job)
         if member is None or member.lent is None or not job.spec.adaptive:
@@ -389,7 +395,7 @@ class Applications:
 
 
 def _learn(member: _Member, job: JobView, held: Held | None) -> None:
-    """Take in the report of `job`, but for its step time."""
+    """Learn from the report of `job`, except from its step time."""
     application = member.application
     told = job.measured
     if held is not None and told.batch is not None and told.step_time_s:
@@ -418,8 +424,9 @@ def _learn(member: _Member, job: JobView, held: Held | None) -> None:
 
 
 def _report(member: _Member, shape: Shape) -> _Report | None:
-    """Return what was told of steps on this shape; None: nothing, or it is of what the
-    job held before.
+    """Return the reported step time on this shape.
+
+    None: none was reported, or it was measured on an earlier allocation.
     """
     told = member.told
     if told is None or told.batch is None or not told.step_time_s:
@@ -431,11 +438,10 @@ def _report(member: _Member, shape: Shape) -> _Report | None:
 
 
 def _time(application: _Application, gpu_type: str, reports: Sequence[_Report]) -> None:
-    """Take in step times from one GPU type, and how they compare with earlier ones.
+    """Learn from step times on one GPU type, and compare them with earlier ones.
 
-    A model of who trained on one GPU only takes synchronisation for free (facts._params
-    has another type's in its stead): what it says of more GPUs is nothing to compare
-    with.
+    If the owner of the model trained on one GPU only, the model has no synchronisation
+    time. Then step times on several GPUs are not compared with it.
     """
     if gpu_type not in application.profiles:
         return
@@ -460,7 +466,7 @@ def _time(application: _Application, gpu_type: str, reports: Sequence[_Report]) 
 
 
 def _lent(member: _Member, measured: Measured) -> _Lent:
-    """Return what a job that measured this of itself is taken for."""
+    """Return the measurements used for a job whose own measurements are `measured`."""
     application = member.application
     own = measured.by_type
     before = member.lent
@@ -494,8 +500,8 @@ def _lent(member: _Member, measured: Measured) -> _Lent:
 
 
 def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) -> bool:
-    """Tell whether a job that timed `own` is like its application on a GPU type, as far
-    as is known.
+    """Return whether a job with the profiles `own` borrows the application's model on a
+    GPU type.
     """
     if gpu_type not in own:
         return True
@@ -515,12 +521,15 @@ def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) ->
 
 
 def _pass_s(profile: TypeProfile, atomic: int) -> float:
-    """Return the seconds of a pass of so many samples."""
+    """Return the seconds of a pass with `atomic` samples."""
     return profile.params.alpha_c + profile.params.beta_c * atomic
 
 
 def key_of(job: JobView) -> Key | None:
-    """Return what jobs of one application have in common; None: the user named none."""
+    """Return the application of a job: name, batch limits, and whether it is adaptive.
+
+    None: the user named no application.
+    """
     spec = job.spec
     if not spec.application:
         return None

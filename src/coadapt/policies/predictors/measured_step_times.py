@@ -1,20 +1,21 @@
-"""Step times that jobs of an application measured, over those of its model: the
-model's error, by shape.
+"""Errors of a step-time model: step times that jobs of an application measured, over
+those that the model predicts, by shape.
 
 Axes: J jobs, C configurations (numbers of GPUs), X these and what is held, G samples of
 a pass, K curves.
 """
 
 # A step-time model has a few parameters for all batches on all placements, and is
-# fitted to the settings that one job trained in. It is off by more than a tenth in a
-# fifth of what jobs measured on the profiles of OSDI'21, now to one side and now to the
-# other; so sizes that are alike look unlike, and jobs change for nothing. But jobs of
-# one application train on the same few shapes again and again: what their steps took is
-# kept beside the model, which then tells what nobody measured. On one shape it is off
-# by more the larger a pass is: by 1.1 and 1.45 with 192 and 800 samples, say. So each
-# shape has a curve of errors (in logarithms) over the samples of a pass: near what was
-# measured a mean of that, elsewhere a part of the mean of its latest batches. A size
-# that nobody trained on has what lies between its neighbours.
+# fitted to the settings of one job. On the profiles of OSDI'21 it is wrong by more than
+# 10 % for a fifth of the measured step times, in both directions. Then sizes that are
+# equally good look different, and jobs change their size for nothing.
+#
+# Jobs of one application train on the same few shapes again and again. So their step
+# times are kept, and the model is used only between them. On one shape the error grows
+# with the samples of a pass, for instance 1.1 with 192 samples and 1.45 with 800.
+# Therefore each shape has a curve of errors (in logarithms) over the samples of a pass.
+# Near measured batches it is the mean of their errors, elsewhere a part of the mean
+# error of the latest batches. A size without measurements is interpolated.
 
 import math
 from bisect import bisect_right
@@ -30,14 +31,15 @@ from coadapt.model import ApplicationTimes, Placement, ThroughputParams, TimedSt
 from coadapt.policies.predictors.best_goodputs import log_steps_s
 from coadapt.policies.solvers.arrays import FloatArray, IntArray, exp, log
 
-BATCHES = 6  # of a shape, the latest, whose mean error is carried (1)
+BATCHES = 6  # number of latest batches of a shape whose mean error is carried over
 TOLD_MAX = 24  # batches of a shape that are kept for jobs to choose by
 CARRIED = (
     0.7  # of their mean error (fitted to single errors: 0.8; tried: 0.5 and 1 alike)
 )
-# of samples of a pass, in logarithms: so near a batch's error is another's (1)
+# Errors of batches are taken as equal within this distance, in the logarithm of the
+# samples of a pass.
 NEAR = 0.35
-CARRIED_WEIGHT = 0.3  # of what is carried, where a batch that was measured counts 1 (1)
+CARRIED_WEIGHT = 0.3  # weight of the carried error; a measured batch has the weight 1
 # between the samples of a pass that errors are kept at, from 1 on
 LOG_STEP = math.log(1.5)
 NUM_STEPS = 26

@@ -2,14 +2,16 @@
 predictions.
 """
 
-# A relaxed schedule is deterministic; the world is not: jobs come, curves turn out
-# otherwise, noise grows. So every prediction that was made is kept until the job is
-# gone, and log(what it took / what was predicted) joins a record. The interval of a new
-# prediction spans the 5th to the 95th percentile of that record, of predictions of
-# about as much. A prediction of a day errs otherwise than one of a minute, and is known
-# much later: until enough of it is, the interval is that of all, and no narrower than a
-# factor of LONG_FACTOR either way. The prediction itself always lies in it. Both sides
-# get a round's length added, since ends are seen at rounds only.
+# A relaxed schedule is deterministic, but jobs arrive, goodputs change and noise grows.
+# So every prediction is kept until its job has ended, and log(real time / predicted
+# time) is added to a record. The interval of a new prediction spans the 5th to the 95th
+# percentile of that record, over predictions of a similar time.
+#
+# Predictions of a day have other errors than predictions of a minute, and are checked
+# much later. Until ERRORS_MIN similar predictions were checked, all predictions are
+# used, and the interval is at least a factor of LONG_FACTOR to each side. The interval
+# always contains the prediction. It is a round longer at each end, because ends are
+# seen at rounds only.
 
 import math
 from collections import deque
@@ -20,17 +22,19 @@ from coadapt.model import JobId
 from coadapt.policies.base import Prediction
 from coadapt.policies.solvers.arrays import FloatArray
 
-ERRORS_MAX = 600  # the latest errors that are kept (1)
-ERRORS_MIN = 20  # with fewer the interval is a factor of FIRST_FACTOR to each side (1)
+ERRORS_MAX = 600  # number of latest errors that are kept
+ERRORS_MIN = 20  # with fewer errors the interval is a factor of FIRST_FACTOR each way
 FIRST_FACTOR = 3.0
-ALIKE = 4.0  # predictions of up to so many times as much, or as little, are alike (1)
-# Of ends more than four hours off, 0.46 to 1.53 of what was predicted were measured.
+ALIKE = 4.0  # two predicted times are similar if their ratio is at most this
+# Jobs that were predicted to end in more than four hours took 0.46 to 1.53 times as
+# long as predicted (measured).
 LONG_FACTOR = 2.0
 SEEN_EVERY_S = 60.0
 LOW = 0.05
 HIGH = 0.95
-# Of starts: a wait that goes on joins the record once per half of what was predicted,
-# so the record has too few of them (with 0.95 17 % came later, with 0.98 10 %).
+# Percentile for starts. The record has too few long waits, because a wait is recorded
+# once per half of its predicted time (with 0.95, 17 % of the starts came after the
+# interval, with 0.98 10 %).
 STARTS_HIGH = 0.99
 NO_PREDICTION = Prediction(math.inf, math.inf, math.inf)
 
@@ -62,7 +66,7 @@ class Predictions:
         return len(self.errors) >= ERRORS_MIN
 
     def observe(self, at: float, here: Set[JobId]) -> None:
-        """Learn from the jobs that have gone since the last round."""
+        """Learn from the jobs that have ended or started since the last round."""
         for job in [job for job in self.made if job not in here]:
             ended_at = max(0.5 * (self.seen_at + at), at - SEEN_EVERY_S)
             for said_at, end_at in self.forget(job):
@@ -73,9 +77,10 @@ class Predictions:
         self.seen_at = at
 
     def predict(self, at: float, jobs: Iterable[JobId], left_s_J: FloatArray) -> None:
-        """Take in the seconds to each job's instant (infinity: not predicted).
+        """Record predictions: the seconds to each job's instant, infinity for none.
 
-        Each is noted again once half of it is over, so early and late ones weigh alike.
+        A job's prediction joins the record again after half of its time, so that early
+        and late predictions have equal weights.
         """
         self.at = at
         self.left_s = dict(zip(jobs, left_s_J.tolist(), strict=True))

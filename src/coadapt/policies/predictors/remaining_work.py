@@ -8,15 +8,17 @@ accurate such lengths were, or from ended jobs of its application.
 #     median of { r H : r a ratio of the tenant, r H > p } - p
 #
 # left: the median residual life. TRUST ratios of 1 are always in the record. A ratio
-# within HONEST counts as 1, because a job's last report comes before its end. If p is
-# past all r H, the job is predicted to have OVERRUN x p left.
+# within HONEST counts as 1, because a job's last report comes before its end. A job
+# whose progress p is past all recorded lengths is predicted to have OVERRUN x p left.
+# No job is predicted to have less than NEARLY_DONE x p left.
 #
 # Jobs of one application are often alike in length, so the lengths L of its ended jobs
 # give a second prediction: median of { L > p } - p. A job with a hint uses it if the
 # application has at least TRUST lengths and their mean |log(L / median)| is below the
 # mean |log r| of the tenant. A job without a hint uses it if there is any length; if no
 # job of its application has ended, the hints of such jobs are taken for L. A job with
-# neither uses the lengths of all jobs, in seconds of one GPU.
+# neither uses the lengths of all jobs, in seconds of one GPU; past all of them it has
+# at least TYPICAL_S left.
 
 import math
 from bisect import bisect_right
@@ -52,8 +54,7 @@ OVERRUN = 0.25
 # Length of a job while none was seen, and the least that a job without hint and
 # application has left once it is past all lengths; seconds of one GPU.
 TYPICAL_S = 3_600.0
-# The least that a job has left: this share of its hint, or this many seconds of one GPU
-# if the hint is not used.
+# The least that a job has left, as a share of its progress.
 NEARLY_DONE = 1e-3
 
 
@@ -182,16 +183,16 @@ class _Record:
         if job.hint == math.inf:
             past_s = job.progress / job.alone
             begin = bisect_right(self._seen, past_s)
-            left_s = max(past_s, TYPICAL_S)
+            left_s = max(OVERRUN * past_s, TYPICAL_S)
             if begin < len(self._seen):
                 left_s = _median_from(self._seen, begin) - past_s
-            return max(left_s, NEARLY_DONE) * job.alone
+            return max(left_s, NEARLY_DONE * past_s) * job.alone
         ratios = self._ratios_of(job.tenant)
         begin = sum(1 for ratio in ratios if ratio * job.hint <= job.progress)
         if begin == len(ratios):
             return OVERRUN * job.progress
         whole = _median_from(ratios, begin) * job.hint
-        return max(whole - job.progress, NEARLY_DONE * job.hint)
+        return max(whole - job.progress, NEARLY_DONE * job.progress)
 
     def _ratios_of(self, tenant: TenantId) -> list[float]:
         if tenant not in self._ratios:
@@ -219,7 +220,7 @@ class _Record:
         rest = OVERRUN * job.progress
         if begin < len(wholes):
             rest = _median_from(wholes, begin) - job.progress
-        return max(rest, NEARLY_DONE * job.alone)
+        return max(rest, NEARLY_DONE * job.progress)
 
     def _errs_less(self, job: _Living, alike: Sequence[float]) -> bool:
         """Return whether lengths of the application differ by less than the tenant's
