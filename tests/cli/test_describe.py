@@ -1,6 +1,9 @@
 """What `coadapt describe` makes of a job's picture."""
 
-from coadapt.cli.jobs.describe import _facts
+import pytest
+
+from coadapt.cli.client import JsonObject
+from coadapt.cli.jobs.describe import _deadline, _facts
 from coadapt.model import TrainingReport
 from coadapt.model.measured import NOT_FINITE, RANK, RATIO
 from coadapt.model.wire import to_json
@@ -36,3 +39,31 @@ def test_without_one_there_is_no_such_line() -> None:
     found = facts({"loss": 0.5, RANK: -1.0, RATIO: 1.1})
     assert "Straggler" not in found
     assert found["Metrics"] == "loss 0.5"
+
+
+@pytest.mark.parametrize(
+    ("state", "due_s", "told"),
+    [
+        ("running", 3_700.0, ", in 1h01m"),
+        ("pending", -140.0, ", passed 2m20s ago"),
+        ("succeeded", 10.0, ", kept"),
+        ("succeeded", -140.0, ", missed by 2m20s"),
+        ("cancelled", -140.0, ""),
+    ],
+)
+def test_a_deadline_is_told_against_now_or_the_end(
+    state: str, due_s: float, told: str
+) -> None:
+    job: JsonObject = {
+        "state": state,
+        "submitted_at": 1_000.0,
+        "age_s": 500.0,
+        "spec": {"deadline_at": 1_500.0 + due_s},
+    }
+    ((name, text),) = _deadline(job)
+    assert name == "Deadline"
+    assert text.partition(",")[1] + text.partition(",")[2] == told
+
+
+def test_a_job_without_a_deadline_has_no_such_line() -> None:
+    assert "Deadline" not in facts({})

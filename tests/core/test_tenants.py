@@ -83,6 +83,21 @@ def test_a_job_larger_than_its_quota_says_that_it_cannot_start(quota: int) -> No
     assert stage.job("a").reason is Reason.NO_CAPACITY
 
 
+def test_what_keeps_a_job_out_for_good_is_told_first() -> None:
+    """A list of jobs cuts long sentences."""
+    stage = Stage(num_nodes=1)
+    owned(stage, "a", "vision", 2)
+    owned(stage, "b", "speech", 4)
+    stage.round(60.0, {"b": on(n0=4)})
+    configured(stage, Tenant(id="vision", quota_gpus=1))
+    stage.round(120.0, {"b": on(n0=4)})
+    assert stage.job("a").reason is Reason.IMPOSSIBLE
+    assert stage.job("a").explanation == (
+        "waits: needs at least 2 GPUs, the quota of tenant vision is 1; "
+        "it cannot start until the quota is raised; 0 of 4 are free, b has 4"
+    )
+
+
 @pytest.mark.parametrize("quota", [0, 1])
 def test_a_job_larger_than_the_quota_of_all_says_that_it_cannot_start(
     quota: int,

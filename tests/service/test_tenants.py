@@ -81,12 +81,25 @@ def test_a_job_larger_than_its_quota_is_refused(
     client.put("/v1/tenants/vision", json={"quota_gpus": quota})
     answer = client.post("/v1/jobs", json={**JOB, "resources": {"gpus": gpus}})
     assert answer.status_code == 422
+    given = answer.json()["error"]["value"]
+    assert given == repr(str(gpus))
+    allowed = "no job" if quota == 0 else f"a minimum of at most {quota}"
     assert (
-        f"allowed: a minimum of at most {quota}, the quota of tenant vision; an "
-        f"operator "
-        f"raises it with: coadapt tenant set vision --quota {quota + 1}"
+        f"allowed: {allowed}, as tenant vision may have {quota}; an operator raises "
+        f"that with: coadapt tenant set vision --quota {quota + 1}"
     ) in answer.text
     assert client.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_a_job_larger_than_the_quota_of_all_is_refused(client: TestClient) -> None:
+    client.put("/v1/tenants/*", json={"quota_gpus": 1})
+    answer = client.post("/v1/jobs", json={**JOB, "resources": {"gpus": "2..4"}})
+    assert answer.status_code == 422
+    assert (
+        "got '2..4'; allowed: a minimum of at most 1, as all tenants together may have "
+        "1; an operator raises that with: coadapt tenant set '*' --quota 2"
+    ) in answer.json()["error"]["message"]
+    assert client.post("/v1/jobs", json=JOB).status_code == 202
 
 
 def test_everybody_together_is_granted_like_a_tenant_and_owns_no_job(

@@ -204,8 +204,13 @@ class Hindrances:
         pool = max(enough, key=lambda each: (each.free, each.total))
         cannot_use = _unusable(unfit, self._view)
         if pool.free < least:
-            before = f"{needs}, {self._free_of(pool)}{self._who(pool)}"
-            return _Found(barred, before, cannot_use + _after(quota), pool)
+            held = f"{self._free_of(pool)}{self._who(pool)}"
+            if barred:
+                # First what keeps it out for good: a list cuts long sentences.
+                before = f"{needs}, {'; '.join(quota)}; {held}"
+                return _Found(True, before, cannot_use, pool)
+            before = f"{needs}, {held}"
+            return _Found(False, before, cannot_use + _after(quota), pool)
         if quota:
             return _Found(barred, f"{needs}, {'; '.join(quota)}", "", None)
         return self._by_policy(job, needs, pool)

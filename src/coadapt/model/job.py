@@ -65,6 +65,11 @@ class ReplicaLimits:
             raise ValueError(f"gpu_types must be different names, got {self.gpu_types}")
 
     @property
+    def in_words(self) -> str:
+        """The numbers of replicas that it may have: `1..4`, or `2`."""
+        return f"{self.min}" if self.min == self.max else f"{self.min}..{self.max}"
+
+    @property
     def types_in_words(self) -> str:
         """The GPU types that it may run on, for a sentence: `one type`, `type a100 or
         v100`.

@@ -13,7 +13,14 @@ from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation
 from coadapt.model.efficiency import EfficiencyPoint
 from coadapt.model.quick_init import maker, quick_init, replace
-from coadapt.model.report import Forecast, GradStats, TrainingReport, TypeProfile
+from coadapt.model.report import (
+    LOGGED_MAX,
+    Forecast,
+    GradStats,
+    Logged,
+    TrainingReport,
+    TypeProfile,
+)
 
 # Names of the metrics by which a report tells which replica is slower than its peers.
 RANK = "straggler_rank"
@@ -71,6 +78,10 @@ class Measured:
     """What is left to do, and how fast it goes."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The user's own figures, such as loss and accuracy."""
+    logged: tuple[Logged, ...] = ()
+    """The latest LOGGED_MAX values of the metric whose values are all reported
+    (ENV_LOGGED), in order.
+    """
 
     @property
     def num_replicas_profiled(self) -> int:
@@ -111,6 +122,9 @@ class Measured:
             metrics={**self.metrics, **report.metrics}
             if report.metrics
             else self.metrics,
+            logged=(self.logged + report.logged)[-LOGGED_MAX:]
+            if report.logged
+            else self.logged,
         )
 
     def with_batch(self, batch: BatchConfig | None, at: float) -> "Measured":

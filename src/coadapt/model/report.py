@@ -197,6 +197,28 @@ class TypeProfile:
         return before if both == before else both
 
 
+LOGGED_MAX = 100
+"""Rows of logged values that one report may have, and that are kept of a job."""
+
+
+@quick_init
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """Values that a script logged together, after so many samples."""
+
+    samples: float
+    values: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.samples < math.inf:
+            raise ValueError(
+                f"Logged.samples must be finite and >= 0, got {self.samples}"
+            )
+        for name, value in self.values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"Logged.values must be finite, {name} is {value}")
+
+
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReport:
@@ -217,6 +239,7 @@ class TrainingReport:
     efficiency_points: tuple[EfficiencyPoint, ...] = ()
     forecast: Forecast | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    logged: tuple[Logged, ...] = ()
 
     def __post_init__(self) -> None:
         target = self.progress_target

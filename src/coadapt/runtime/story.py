@@ -183,7 +183,7 @@ def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
     if before == NEW:
         limits = job.spec.replicas
         return (
-            f"submitted: {limits.min}..{limits.max} GPUs, batch "
+            f"submitted: {limits.in_words} {'GPU' if limits.max == 1 else 'GPUs'}, batch "
             f"{job.spec.batch.initial}.."
             f"{job.spec.batch.max_total}, contract {job.spec.contract.value}"
         )

@@ -326,17 +326,17 @@ async def submit(
     if _service(request).shares_disk:
         await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
-        present, tenant, prices = await _read(
+        present, known_tenants, prices = await _read(
             request,
             lambda state: (
                 list(state.nodes.values()),
-                state.tenants.get(spec.tenant),
+                dict(state.tenants),
                 state.prices,
             ),
         )
         check_prices(spec, prices)
         check_possible(spec, [*present, *_service(request).to_come()])
-        check_quota(spec, tenant)
+        check_quota(spec, known_tenants)
         await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))
     elif known[0] != spec:
         raise HTTPException(

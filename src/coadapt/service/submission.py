@@ -1,14 +1,16 @@
-"""From an accepted job file to a job of this cluster: its id, and whether the cluster
-could ever run it.
+"""Submission of an accepted job file: the job's id, and checks that the cluster could
+ever run it.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
 
 from coadapt.goodput.batch import adaptive_grid
 from coadapt.model import InputError, JobId, JobSpec, Node, Tenant
 from coadapt.model.prices import Prices
+from coadapt.model.tenant import EVERYBODY, TenantId
 
 ID_NAME_LENGTH = 40
 # Two jobs of one name meet with a chance of 1 in 4 billion; `submit` refuses the second
@@ -52,23 +54,31 @@ def check_possible(spec: JobSpec, nodes: Iterable[Node]) -> None:
             f"a minimum of at most {most}, which is all that this cluster has of "
             f"{types}"
         )
-        raise InputError("resources.gpus", f"{limits.min}..{limits.max}", allowed)
+        raise InputError("resources.gpus", limits.in_words, allowed)
     _check_batch(spec, min(limits.max, most))
 
 
-def check_quota(spec: JobSpec, tenant: Tenant | None) -> None:
-    """Raise InputError if the quota of the job's tenant is below the fewest GPUs that
-    the job can train on. `tenant` is None where nobody configured it.
+def check_quota(spec: JobSpec, tenants: Mapping[TenantId, Tenant]) -> None:
+    """Raise InputError if the quota of the job's tenant, or that of all together, is
+    below the fewest GPUs that the job can train on.
     """
-    if tenant is None or tenant.allows(spec.replicas.min):
-        return
     least = spec.replicas.min
-    raise InputError(
-        "resources.gpus",
-        f"{least}..{spec.replicas.max}",
-        f"a minimum of at most {tenant.quota_gpus}, the quota of tenant {tenant.id}; "
-        f"an operator raises it with: coadapt tenant set {tenant.id} --quota {least}",
-    )
+    for name in (spec.tenant, EVERYBODY):
+        tenant = tenants.get(name)
+        if tenant is None or tenant.allows(least):
+            continue
+        most = f"a minimum of at most {tenant.quota_gpus}"
+        if not tenant.quota_gpus:
+            most = "no job"
+        whose = f"tenant {tenant.id}"
+        if tenant.id == EVERYBODY:
+            whose = "all tenants together"
+        raise InputError(
+            "resources.gpus",
+            spec.replicas.in_words,
+            f"{most}, as {whose} may have {tenant.quota_gpus}; an operator raises "
+            f"that with: coadapt tenant set {shlex.quote(tenant.id)} --quota {least}",
+        )
 
 
 NO_PRICES = (

@@ -1,11 +1,16 @@
 """what-if, explain and the dry run of submit, against a real scheduler."""
 
 import json
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from coadapt.cli.forecast.explain import _change
+from coadapt.cli.forecast.words import about_deadline, clock
+from coadapt.sim.ahead.estimate import JobEstimate, Range
 from tests.cli.live_cluster import LiveCluster, call_cli, run_cli
 
 pytestmark = pytest.mark.processes
@@ -112,6 +117,43 @@ def test_bad_input_is_one_line(
     assert found.returncode == 2, found.stderr
     assert named in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("median", "low", "high", "due_s", "told"),
+    [
+        (600.0, 500.0, 700.0, -120.0, "passed 2 min ago."),
+        (600.0, 500.0, 700.0, 300.0, "will be missed, by about 5 min."),
+        (math.inf, math.inf, math.inf, 300.0, "will be missed, by more than 14 days."),
+        (600.0, 500.0, 700.0, 650.0, "may be missed."),
+        (600.0, 500.0, 700.0, 800.0, "will be kept."),
+    ],
+)
+def test_explain_says_what_becomes_of_a_deadline(
+    median: float, low: float, high: float, due_s: float, told: str
+) -> None:
+    starts = Range(median=0.0, low=0.0, high=0.0)
+    ends = Range(median=median, low=low, high=high)
+    found = JobEstimate(starts=starts, ends=ends, sizes=(1,))
+    at = time.time()
+    due_at = at + due_s
+    expected = f"Its deadline, {clock(due_at)}, {told}"
+    assert about_deadline(found, at, due_at) == expected
+
+
+def test_a_change_that_rounds_to_nothing_is_no_difference() -> None:
+    # 31 s less, and both are told as 6 min.
+    assert _change("starts", 386.0, 355.0) == ""
+    assert _change("ends", 400.0, 330.0) == "ends in 6 min instead of 7 min"
+
+
+def test_the_beginning_of_two_ids_names_both(cluster: LiveCluster) -> None:
+    twins = [cluster.submit(f"twin{number}", run="sleep 600") for number in (1, 2)]
+    told = run_cli("explain", "twin", state=cluster.state)
+    assert told.returncode == 2
+    assert f"the id of a live job, or its beginning: {twins[0]}, {twins[1]}" in (
+        told.stderr
+    )
 
 
 def test_what_was_said_of_live_jobs_is_kept(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from coadapt.core.commands import Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted, NodeJoined
 from coadapt.core.lifecycle import JobState
@@ -25,6 +26,7 @@ from coadapt.model import (
 )
 from coadapt.policies import create_policy
 from coadapt.runtime.memory_store import NullStore
+from coadapt.runtime.ports import Post
 from coadapt.runtime.runtime import Runtime
 from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.ahead import remainder
@@ -140,6 +142,29 @@ def test_a_quota_keeps_a_job_waiting() -> None:
     assert barred.starts_s["new"] == pytest.approx(barred.ends_s["mine"], abs=1.0)
     allowed = roll(asked(state, scenario=Scenario(submit=new)), seed=0)
     assert allowed.starts_s["new"] == 0.0
+
+
+def test_a_course_ends_once_only_jobs_are_left_that_cannot_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else each of a hundred courses would play 14 days of rounds of which none changes
+    anything.
+    """
+    asked_for: list[int] = []
+    allocate = InlineSolver.__call__
+
+    def counted(self: InlineSolver, command: Solve, post: Post) -> None:
+        asked_for.append(command.round)
+        allocate(self, command, post)
+
+    state = live_state(
+        ("mine", spec("mine", 2)), ("barred", spec("barred", 2, tenant="t"))
+    )
+    monkeypatch.setattr(InlineSolver, "__call__", counted)
+    course = roll(asked(state, scenario=Scenario(quotas={"t": 1})), seed=0)
+    assert "mine" in course.ends_s
+    assert "barred" not in course.ends_s
+    assert len(asked_for) < course.ends_s["mine"] / CONFIG.round_s + 100
 
 
 def test_a_job_that_came_first_goes_first() -> None:

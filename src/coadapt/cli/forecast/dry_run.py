@@ -34,7 +34,7 @@ def tell_estimates(
         )
     for spec in jobs.values():
         check_possible(spec, list(question.state.nodes.values()))
-        check_quota(spec, question.state.tenants.get(spec.tenant))
+        check_quota(spec, question.state.tenants)
     told = estimates(question, [Scenario(name="dry run", submit=jobs)])
     [found] = corrected(told, directory, live)
     if as_json:

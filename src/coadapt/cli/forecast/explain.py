@@ -44,7 +44,7 @@ def explain(
     from coadapt.cli.forecast.kept import corrected
     from coadapt.cli.forecast.live_question import named_job, read_live
     from coadapt.cli.forecast.tables import as_plain
-    from coadapt.cli.forecast.words import sentence
+    from coadapt.cli.forecast.words import about_deadline, sentence
     from coadapt.sim.ahead.estimate import estimates
     from coadapt.sim.ahead.scenario import Scenario
 
@@ -67,6 +67,9 @@ def explain(
         return
     typer.echo(f"{name}: {why}")
     typer.echo(f"It {sentence(found[0].jobs[name], question.at)}.")
+    due_at = question.state.jobs[name].spec.deadline_at
+    if due_at is not None:
+        typer.echo(about_deadline(found[0].jobs[name], question.at, due_at))
     typer.echo("With")
     for each in found[1:]:
         typer.echo(f"  {each.scenario}: {_difference(found[0], each, name)}")
@@ -91,4 +94,6 @@ def _change(what: str, before_s: float, after_s: float) -> str:
     gained_s = before_s - after_s
     if abs(gained_s) < max(NOTICED_PART * min(before_s, after_s), NOTICED_S):
         return ""
-    return f"{what} in {span(after_s)} instead of {span(before_s)}"
+    before = span(before_s)
+    after = span(after_s)
+    return "" if after == before else f"{what} in {after} instead of {before}"

@@ -17,6 +17,7 @@ from coadapt.sim.ahead.roll import Question
 # So many jobs that ended last say how long jobs are, and how true estimates were.
 ENDED_LOOKED_AT = 500
 DEFAULT_POLICY = "castor"
+NAMED_MAX = 5  # jobs in an error's line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,8 @@ def named_job(question: Question, given: str) -> JobId:
     )
     if len(found) != 1 or not given:
         allowed = "the id of a live job, or its beginning"
+        if found and given:
+            allowed += f": {', '.join(sorted(found)[:NAMED_MAX])}"
         raise InputError("job", given, allowed)
     return found[0]
 

@@ -63,3 +63,20 @@ def sentence(found: JobEstimate, at: float) -> str:
     if math.isinf(found.starts.median):
         return "does not start within 14 days"
     return f"starts in about {in_words(found.starts)}, {sizes(found)}, {ends}"
+
+
+def about_deadline(found: JobEstimate, at: float, due_at: float) -> str:
+    """Return whether a job ends before its deadline, in a sentence; at, due_at: now and
+    the deadline, s since 1970.
+    """
+    left_s = due_at - at
+    when = f"Its deadline, {clock(due_at)},"
+    if left_s <= 0.0:
+        return f"{when} passed {span(-left_s)} ago."
+    if found.ends.low > left_s:
+        late = span(found.ends.median - left_s)
+        late = late if math.isinf(found.ends.median) else f"about {late}"
+        return f"{when} will be missed, by {late}."
+    if found.ends.high > left_s:
+        return f"{when} may be missed."
+    return f"{when} will be kept."

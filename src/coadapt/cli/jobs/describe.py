@@ -94,6 +94,7 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ("Step", f"{step_s * 1000:.1f} ms" if step_s is not None else "–"),
         *_last_report(job),
         ("Submitted", _submitted(job)),
+        *_deadline(job),
         ("Service", f"{cast(float, job['attained_service_gpu_s']):.0f} GPU-seconds"),
         *_cost(job),
         ("Rescales", _rescales(job)),
@@ -104,6 +105,29 @@ def _facts(job: JsonObject) -> list[tuple[str, str]]:
         ),
         *_metrics(job),
     ]
+
+
+def _deadline(job: JsonObject) -> list[tuple[str, str]]:
+    """Return by when the job should have ended, and how long that is from now or from
+    its end.
+    """
+    from coadapt.cli.jobs.job_states import ENDED
+    from coadapt.cli.jobs.job_table import duration
+
+    due_at = cast("float | None", cast(JsonObject, job["spec"]).get("deadline_at"))
+    if due_at is None:
+        return []
+    until = cast(float, job["submitted_at"]) + cast(float, job["age_s"])
+    left_s = due_at - until
+    if job["state"] == "succeeded":
+        when = "kept" if left_s >= 0.0 else f"missed by {duration(-left_s)}"
+    elif job["state"] in ENDED:
+        when = ""
+    elif left_s >= 0.0:
+        when = f"in {duration(left_s)}"
+    else:
+        when = f"passed {duration(-left_s)} ago"
+    return [("Deadline", ", ".join(filter(None, (_instant(due_at), when))))]
 
 
 def _submitted(job: JsonObject) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import SchedulerRestarted
-from coadapt.core.lifecycle import ENDED
+from coadapt.core.lifecycle import ENDED, JobState, Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId
@@ -110,8 +110,15 @@ def _run(runtime: Runtime, clock: VirtualClock, until: float) -> None:
     while clock.now() < until and not clock.idle:
         clock.run(until=min(clock.now() + STEP_S, until))
         jobs = runtime.scheduler.state.jobs.values()
-        if all(job.state in ENDED for job in jobs):
+        if all(job.state in ENDED or _never_starts(job) for job in jobs):
             return
+
+
+def _never_starts(job: JobRecord) -> bool:
+    """Return whether the job waits for what no course brings: a higher quota, another
+    node. Without others that train, 14 days of rounds would change nothing.
+    """
+    return job.state is JobState.PENDING and job.reason is Reason.IMPOSSIBLE
 
 
 def _random(seed: int, job: JobId) -> np.random.Generator:
