@@ -314,7 +314,7 @@ class Scheduler:
             job.status,
             cancel_requested=True,
             cancel_why=why,
-            explanation=f"is being stopped: {why}",
+            explanation=f"is being stopped: {why.removeprefix('stopped: ')}",
         )
         if reason is not Reason.CANCELLED:
             job.status = replace(job.status, reason=reason)
