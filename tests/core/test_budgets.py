@@ -1,6 +1,7 @@
 """Limits of costs: max_cost of a job, and the budget of a tenant."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,6 @@ from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.model import Tenant
 from coadapt.model.prices import Prices
-from coadapt.model.quick_init import replace
 from coadapt.model.tenant import EVERYBODY
 from coadapt.service.figures.budget_log import BudgetLog
 from tests.core.stage import Stage, on, spec

@@ -9,6 +9,7 @@ use is counted in accounting.py.
 import dataclasses
 import math
 from bisect import bisect_left, insort
+from dataclasses import replace
 from typing import assert_never
 
 from coadapt.core.accounting import held, hold, job_view, may_train
@@ -132,7 +133,6 @@ from coadapt.model import (
     holding,
 )
 from coadapt.model.offer import SizingError, SizingView, check_sizing
-from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 
 # When more jobs than this have changed, their views are renewed before the next round,

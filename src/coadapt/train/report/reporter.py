@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
@@ -21,7 +22,6 @@ from coadapt.model import (
     ThroughputParams,
     TrainingReport,
 )
-from coadapt.model.quick_init import replace
 from coadapt.model.report import LOGGED_MAX
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import RunSnapshot, choose_batch, fit
