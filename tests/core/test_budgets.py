@@ -151,3 +151,13 @@ def test_a_replay_decides_the_same() -> None:
         again.handle(event)
     assert again.state == stage.scheduler.state
     assert again.state.budget_levels == {"default": 100}
+
+
+def test_a_job_at_its_max_cost_gets_one_order_where_another_is_to_be_repeated() -> None:
+    stage = priced()
+    stage.submit("a", replace(spec(), max_cost=1.0))
+    stage.round(60.0, {"a": on(n0=2)})
+    orders = stage.timer(60.0 + HOUR)
+    assert [type(order) for order in orders if isinstance(order, Start | Stop)] == [
+        Stop
+    ]

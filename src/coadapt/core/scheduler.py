@@ -845,14 +845,19 @@ class Scheduler:
         state.round_due_at = None
         if not self.state.active:
             return []
-        commands = self._look_after() + self._enforce_costs()
-        if not state.active:
-            return commands
-        self._end_rests()
+        # A plan on its way, which spent budgets may make void below, is waited for: the
+        # next round asks again.
         solving = (
             state.solve_at is not None
             and state.at - state.solve_at < self.config.solve_timeout_s
         )
+        # Jobs that are stopped for their costs first: they have an order then, and
+        # need none that is repeated.
+        commands = self._enforce_costs()
+        if not state.active:
+            return commands
+        commands += self._look_after()
+        self._end_rests()
         if not solving:
             state.round = state.round + 1
             state.solve_at = state.at
