@@ -5,7 +5,9 @@
 The jobs mostly sleep, so that slots which share cores do not slow each other down; one
 that is stopped notes what is left and goes on from there. Each run is read from its
 journal as `coadapt trace from-journal` does it, and simulated on as many slots, by the
-same policy, rounds and measured cost of a start. Compared are the makespan, the mean
+same policy, rounds and measured cost of a start. A job before them waits until the
+policy's process is up, which takes seconds, and is left out: the simulated policy is up
+at once. Compared are the makespan, the mean
 time from submission to end, and the order of first starts.
 """
 
@@ -36,6 +38,8 @@ NUM_JOBS = 20
 SEED = 5
 ROUND_S = 1
 REACTION_S = 0.1
+# A simulated job ends when it would report. The sleepers end at any instant.
+REPORT_S = 0.1
 PATIENCE_S = 600.0
 # Two starts that are closer than this have no order that repeats.
 TIE_S = 0.5
@@ -66,6 +70,8 @@ def live(policy: str, folder: Path, num_jobs: int) -> History:
     cluster = LiveCluster(folder, policy)
     try:
         cluster.up(SLOTS, round_s=ROUND_S)
+        first = cluster.submit("warm-up", "true", "1")
+        cluster.wait_for(first, "succeeded", within_s=PATIENCE_S)
         begun = time.monotonic()
         names = []
         for number, at in enumerate(arrivals):
@@ -83,6 +89,7 @@ def live(policy: str, folder: Path, num_jobs: int) -> History:
         _, history = read_back(
             directory.journal, directory.index, directory.first_config()
         )
+        del history.jobs[first]
         return history
     finally:
         cluster.close()
@@ -95,7 +102,10 @@ def simulated(policy: str, history: History, folder: Path) -> tuple[History, flo
     write_recorded(path, found)
     workload, applications = load_trace(path)
     config = ExperimentConfig(
-        round_s=float(ROUND_S), reaction_s=REACTION_S, rescale_s=found.start_s
+        round_s=float(ROUND_S),
+        reaction_s=REACTION_S,
+        report_s=REPORT_S,
+        rescale_s=found.start_s,
     )
     cluster = (Node(id="node-0", num_gpus=SLOTS),)
     run = simulate(workload, applications, cluster, policy, config=config)

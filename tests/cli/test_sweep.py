@@ -166,6 +166,42 @@ def test_a_study_from_its_submission_to_its_best_trial(
     assert verb(cluster, "export", "toy").count("\n") == 7
 
 
+ONE_REPORT = """\
+import json, os
+from urllib.request import Request, urlopen
+
+assert json.loads(os.environ["COADAPT_LOGGED"]) == ["accuracy", "epoch"]
+rows = [
+    {"samples": 10.0 * epoch, "values": {"accuracy": epoch / 10, "epoch": epoch}}
+    for epoch in range(1, 6)
+]
+report = {"progress": 50.0, "samples": 50.0, "metrics": rows[-1]["values"]}
+body = {
+    "generation": int(os.environ["COADAPT_GENERATION"]),
+    "report": {**report, "logged": rows},
+}
+url = f"{os.environ['COADAPT_URL']}/v1/jobs/{os.environ['COADAPT_JOB']}/reports"
+headers = {
+    "Authorization": f"Bearer {os.environ['COADAPT_TOKEN']}",
+    "Content-Type": "application/json",
+}
+urlopen(Request(url, json.dumps(body).encode(), headers)).read()
+"""
+
+
+def test_values_that_come_with_one_report_are_all_seen(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    """As after an absence of the scheduler, in which a script logged five epochs."""
+    file = search("late", tmp_path, epoch_s=0.0, n_trials=1)
+    (tmp_path / "train.py").write_text(ONE_REPORT)
+    verb(cluster, str(file))
+    found = ended(cluster, "late")
+    (trial,) = found["trials"]  # type: ignore[misc]
+    expected = [[epoch, epoch / 10] for epoch in range(1, 6)]
+    assert trial["values"] == expected  # type: ignore[index,call-overload]
+
+
 def test_stop_and_resume(cluster: LiveCluster, tmp_path: Path) -> None:
     file = search("halt", tmp_path, epoch_s=0.1, n_trials=3, pruner="NopPruner")
     verb(cluster, str(file))

@@ -1,6 +1,7 @@
 """Limits of costs: max_cost of a job, and the budget of a tenant."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,6 @@ from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.model import Tenant
 from coadapt.model.prices import Prices
-from coadapt.model.quick_init import replace
 from coadapt.model.tenant import EVERYBODY
 from coadapt.service.figures.budget_log import BudgetLog
 from tests.core.stage import Stage, on, spec
@@ -46,6 +46,8 @@ def test_a_job_at_its_max_cost_saves_and_ends_and_names_both_figures() -> None:
     (stop,) = [order for order in orders if isinstance(order, Stop)]
     assert stop.job == "a"
     assert stage.job().state is JobState.STOPPING
+    being = "is being stopped: its cost of 1.20 EUR reached max_cost 1.00 EUR"
+    assert stage.job().explanation == being
     stage.exited(Outcome.STOPPED)
     job = stage.job()
     assert (job.state, job.reason) == (JobState.CANCELLED, Reason.MAX_COST)
@@ -149,3 +151,13 @@ def test_a_replay_decides_the_same() -> None:
         again.handle(event)
     assert again.state == stage.scheduler.state
     assert again.state.budget_levels == {"default": 100}
+
+
+def test_a_job_at_its_max_cost_gets_one_order_where_another_is_to_be_repeated() -> None:
+    stage = priced()
+    stage.submit("a", replace(spec(), max_cost=1.0))
+    stage.round(60.0, {"a": on(n0=2)})
+    orders = stage.timer(60.0 + HOUR)
+    assert [type(order) for order in orders if isinstance(order, Start | Stop)] == [
+        Stop
+    ]

@@ -3,9 +3,9 @@ itself.
 """
 
 import random
+from dataclasses import replace
 
 from coadapt.model import Allocation, BatchConfig, ClusterView, Grant, JobView, Usage
-from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, Standing, standing_of
 from tests.policies.stage import job, nodes, on, view
 

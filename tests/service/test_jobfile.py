@@ -50,11 +50,7 @@ BATCH_KEYS = (
     "schedule_unit, "
     "tokens_per_sample, rule"
 )
-KEYS = (
-    "name, run, setup, workdir, envs, params, resources, batch, contract, tenant, priority, "
-    "deadline, length, "
-    "application, max_failures, max_cost, hang_timeout, setup_timeout, checkpoints"
-)
+KEYS = ", ".join(JobFile.model_fields)
 
 
 def parse(folder: Path, text: str) -> JobSpec:

@@ -4,12 +4,12 @@ of the job for the policy.
 Functions on a JobRecord, called by Scheduler.handle only.
 """
 
+from dataclasses import replace
+
 from coadapt.core.lifecycle import HOLDING, JobState
 from coadapt.core.state import JobRecord, Order, Running, Status
 from coadapt.model import NO_GRANT, Holding, JobSpec, JobView, ReplicaLimits, holding
 from coadapt.model.devices import NOTHING
-from coadapt.model.quick_init import replace
-from coadapt.model.view import new_job_view
 
 
 def held(job: JobRecord) -> Holding:
@@ -78,7 +78,7 @@ def job_view(
         if same and grant is known.grant:
             return known
     mean_s = job.usage.costs.mean_s
-    return new_job_view(
+    return JobView(
         id=job.id,
         spec=spec,
         submitted_at=job.submitted_at,

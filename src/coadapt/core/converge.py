@@ -41,6 +41,8 @@ Called by Scheduler.handle only.
 # counts as an open order, because the next plan decides about the GPUs that it kept. A
 # search for the ring itself would only choose another job.
 
+from dataclasses import replace
+
 from coadapt.core.accounting import held, hold
 from coadapt.core.commands import (
     Command,
@@ -56,7 +58,6 @@ from coadapt.core.settling import settling
 from coadapt.core.state import JobRecord, Order, OrderKind, Running, SchedulerState
 from coadapt.core.worklist import Worklist
 from coadapt.model import RescaleContract, holding
-from coadapt.model.quick_init import replace
 
 # After this number of failed rescales in a row, a job is stopped and started instead.
 RESCALES_FAILED_MAX = 3

@@ -22,7 +22,6 @@ from coadapt.model import (
 )
 from coadapt.model.offer import Offer, Sizing
 from coadapt.model.prices import Prices
-from coadapt.model.quick_init import quick_init
 
 
 class Outcome(StrEnum):
@@ -168,7 +167,6 @@ class ReplicasExited(_OfReplicas):
     """
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReported(_OfReplicas):
     report: TrainingReport

@@ -33,15 +33,13 @@ Called by Scheduler.handle only; values here are frozen.
 # stop and a start after some of them. If that start fails too, the attempts are
 # complete.
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coadapt.model import NO_GRANT, WAITING, Allocation, Grant
-from coadapt.model.quick_init import quick_init, replace
 
 ATTEMPTS_MAX = 2
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """How large an allocation is."""
@@ -68,7 +66,6 @@ class Size:
         return f"{plural(self.num_replicas, 'GPU')} on {plural(self.num_nodes, 'node')}"
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSize:
     """A size at which the job failed since it last trained there for long enough."""
@@ -82,7 +79,6 @@ class FailedSize:
     """How the last attempt ended."""
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
     """What is known of the sizes of one job."""

@@ -31,7 +31,6 @@ from coadapt.model import (
     NodeId,
     TenantId,
 )
-from coadapt.model.quick_init import quick_init
 from coadapt.model.tenant import EVERYBODY, SHARE_SLACK_GPUS
 
 HOLDERS_NAMED = 3  # more jobs are counted
@@ -40,7 +39,6 @@ AWAY_KEPT = 20
 _NO_NODES: Mapping[NodeId, str] = {}
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwayNode:
     """A node that went away. why: for instance `was lost`."""

@@ -9,6 +9,7 @@ use is counted in accounting.py.
 import dataclasses
 import math
 from bisect import bisect_left, insort
+from dataclasses import replace
 from typing import assert_never
 
 from coadapt.core.accounting import held, hold, job_view, may_train
@@ -132,7 +133,6 @@ from coadapt.model import (
     holding,
 )
 from coadapt.model.offer import SizingError, SizingView, check_sizing
-from coadapt.model.quick_init import replace
 from coadapt.model.view import JobViews, standing_of
 
 # When more jobs than this have changed, their views are renewed before the next round,
@@ -314,7 +314,7 @@ class Scheduler:
             job.status,
             cancel_requested=True,
             cancel_why=why,
-            explanation=f"is being stopped: {why}",
+            explanation=f"is being stopped: {why.removeprefix('stopped: ')}",
         )
         if reason is not Reason.CANCELLED:
             job.status = replace(job.status, reason=reason)
@@ -845,14 +845,19 @@ class Scheduler:
         state.round_due_at = None
         if not self.state.active:
             return []
-        commands = self._look_after() + self._enforce_costs()
-        if not state.active:
-            return commands
-        self._end_rests()
+        # A plan on its way, which spent budgets may make void below, is waited for: the
+        # next round asks again.
         solving = (
             state.solve_at is not None
             and state.at - state.solve_at < self.config.solve_timeout_s
         )
+        # Jobs that are stopped for their costs first: they have an order then, and
+        # need none that is repeated.
+        commands = self._enforce_costs()
+        if not state.active:
+            return commands
+        commands += self._look_after()
+        self._end_rests()
         if not solving:
             state.round = state.round + 1
             state.solve_at = state.at

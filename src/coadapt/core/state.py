@@ -46,7 +46,7 @@ model.wire.
 # histories and snapshots hold the same ones, instead of a copy of each field.
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
@@ -68,10 +68,8 @@ from coadapt.model import (
     Usage,
 )
 from coadapt.model.prices import NO_BILL, Bill, Prices
-from coadapt.model.quick_init import quick_init, replace
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """Where a job is in its life, and why."""
@@ -134,7 +132,6 @@ class OrderKind(StrEnum):
     STOP = "stop"
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The last order of a job."""
@@ -155,7 +152,6 @@ class Order:
     """How often it was sent."""
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """The replicas that train, as far as is known; those of before while a rescale is
@@ -184,7 +180,6 @@ class Running:
     """
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRescales:
     """Rescales in place that failed before they began."""

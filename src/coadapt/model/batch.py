@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from coadapt.model.quick_init import quick_init
 
-
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
     """A total batch size M cut into atomic batches m with s accumulation steps (Pollux,

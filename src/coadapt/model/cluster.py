@@ -9,7 +9,6 @@ from itertools import groupby
 from operator import attrgetter
 
 from coadapt.model.batch import BatchConfig
-from coadapt.model.quick_init import quick_init
 
 NodeId = str
 JobId = str
@@ -44,7 +43,6 @@ class Node:
             raise ValueError(f"Node.num_gpus must be >= 1, got {self.num_gpus}")
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The shape of an allocation: replicas per node, in rank order, and the number of
@@ -66,7 +64,6 @@ class Placement:
         return sum(self.replicas_per_node)
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same fields
     """What one job holds: replicas per node in rank order (no zeros, no node twice);
@@ -187,7 +184,6 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
 WAITING = Allocation()
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """An allocation, and the batch to train with on it, which go together; None: the

@@ -68,6 +68,9 @@ ENV_STOP_TIMEOUT_S = (
 )
 # How long a script that has ended waits for the scheduler to take its last report.
 ENV_LAST_REPORT_S = "COADAPT_LAST_REPORT_S"
+# A metric of which each logged value is reported, not only the newest, and names that
+# are logged with it, such as the epoch: a list in JSON.
+ENV_LOGGED = "COADAPT_LOGGED"
 
 EXIT_NO_WORKDIR = 79  # the node has no such directory as the job's; nothing was run
 EXIT_PEER_LOST = (
@@ -103,6 +106,7 @@ SETTABLE_ENVS = frozenset(
     {
         ENV_CHECKPOINT_EVERY_S,
         ENV_LAST_REPORT_S,
+        ENV_LOGGED,
         ENV_REPORT_EVERY_S,
         ENV_STOP_TIMEOUT_S,
     }

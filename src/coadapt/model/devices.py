@@ -46,7 +46,6 @@ from coadapt.model.cluster import (
     NodeId,
     inventory,
 )
-from coadapt.model.quick_init import maker, quick_init
 
 SharedGpu = tuple[NodeId, int]
 """A node and the label of one GPU of it that jobs share."""
@@ -61,7 +60,6 @@ _NO_PARTS: Mapping[SharedGpu, int] = MappingProxyType(
 )  # of nearly all jobs: one object does
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """What one job holds. whole: GPUs per node. parts: of each shared GPU, out of
@@ -90,15 +88,12 @@ class Holding:
         return gpus
 
 
-_new_holding = maker(Holding)
-
-
 def holding(*allocations: Allocation) -> Holding:
     """Return what a job holds that holds all of `allocations` at once: what it had, and
     what it is to get.
     """
     if len(allocations) == 1 and not allocations[0].shared:  # nearly always
-        return _new_holding(whole=dict(allocations[0].slots), parts=_NO_PARTS)
+        return Holding(whole=dict(allocations[0].slots), parts=_NO_PARTS)
     whole: dict[NodeId, int] = {}
     parts: dict[SharedGpu, int] = {}
     for allocation in allocations:
@@ -109,7 +104,7 @@ def holding(*allocations: Allocation) -> Holding:
             continue
         for node, count in allocation.slots:
             whole[node] = max(whole.get(node, 0), count)
-    return _new_holding(whole=whole, parts=parts or _NO_PARTS)
+    return Holding(whole=whole, parts=parts or _NO_PARTS)
 
 
 NOTHING = Holding()

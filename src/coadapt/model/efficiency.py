@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coadapt.model.quick_init import quick_init
-
 # Critical batch sizes follow a power of the tokens that runs were trained on, whatever
 # the size of the model:
 # the abstracts of Bergsma et al. 2025 ("Power Lines", arXiv 2505.13738) and Zhang et
@@ -56,7 +54,6 @@ class EfficiencyPoint:
             )
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfficiencySpec:
     """Which model estimates the efficiency of an adaptive job, and what it is

@@ -8,7 +8,6 @@ from functools import lru_cache
 from coadapt.model.batch_rule import BatchRule
 from coadapt.model.checkpoint_url import check_checkpoint_url
 from coadapt.model.efficiency import EfficiencySpec
-from coadapt.model.quick_init import quick_init
 from coadapt.model.schedule import BatchSchedule
 from coadapt.model.tenant import DEFAULT_TENANT, EVERYBODY, TenantId
 
@@ -32,7 +31,6 @@ class RescaleContract(StrEnum):
 OWNS_BATCH = (RescaleContract.SELF, RescaleContract.SCHEDULE)
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLimits:
     """Replicas (= GPUs) that a job may hold while it runs, and the count its user would
@@ -81,7 +79,6 @@ class ReplicaLimits:
         return not self.gpu_types or gpu_type in self.gpu_types
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
     """Batch sizes that a job may use, in samples.
@@ -205,7 +202,6 @@ HANG_TIMEOUT_S = 1_800.0
 SETUP_TIMEOUT_S = 3_600.0
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """How to start a replica: shell commands, environment and working directory of a
@@ -240,7 +236,6 @@ class Launch:
             check_checkpoint_url(self.checkpoints, "checkpoints")
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """One job as submitted."""

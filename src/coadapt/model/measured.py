@@ -7,13 +7,19 @@ TrainingReport.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation
 from coadapt.model.efficiency import EfficiencyPoint
-from coadapt.model.quick_init import maker, quick_init, replace
-from coadapt.model.report import Forecast, GradStats, TrainingReport, TypeProfile
+from coadapt.model.report import (
+    LOGGED_MAX,
+    Forecast,
+    GradStats,
+    Logged,
+    TrainingReport,
+    TypeProfile,
+)
 
 # Names of the metrics by which a report tells which replica is slower than its peers.
 RANK = "straggler_rank"
@@ -38,7 +44,6 @@ BATCH_HISTORY_MAX = 20_000
 EFFICIENCY_POINTS_MAX = 1_000
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What a job has reported so far. A report without a value keeps the previous one;
@@ -71,6 +76,10 @@ class Measured:
     """What is left to do, and how fast it goes."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The user's own figures, such as loss and accuracy."""
+    logged: tuple[Logged, ...] = ()
+    """The latest LOGGED_MAX values of the metric whose values are all reported
+    (ENV_LOGGED), in order.
+    """
 
     @property
     def num_replicas_profiled(self) -> int:
@@ -93,7 +102,7 @@ class Measured:
         kept = batch is None or (
             history and history[-1][1] == batch.total
         )  # nearly always
-        return _new_measured(
+        return Measured(
             progress=self.progress
             if self.progress > report.progress
             else report.progress,
@@ -111,6 +120,9 @@ class Measured:
             metrics={**self.metrics, **report.metrics}
             if report.metrics
             else self.metrics,
+            logged=(self.logged + report.logged)[-LOGGED_MAX:]
+            if report.logged
+            else self.logged,
         )
 
     def with_batch(self, batch: BatchConfig | None, at: float) -> "Measured":
@@ -144,10 +156,6 @@ class Measured:
         return {**known, **newer}
 
 
-_new_measured = maker(Measured)
-
-
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleCosts:
     """The training time that starts and rescales cost a job, as reported."""
@@ -187,7 +195,6 @@ class RescaleCosts:
         )
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a job used of the cluster so far, and what its changes cost."""
@@ -214,7 +221,7 @@ class Usage:
         `accounted_at`.
         """
         held_s = max(at - self.accounted_at, 0.0)
-        return _new_usage(
+        return Usage(
             attained_service_gpu_s=self.attained_service_gpu_s + num_gpus * held_s,
             accounted_at=at,
             started_at=self.started_at,
@@ -252,9 +259,6 @@ class Usage:
         cost `cost_s`.
         """
         return replace(self, costs=self.costs.after(generation, cost_s, pause))
-
-
-_new_usage = maker(Usage)
 
 
 def straggler(metrics: Mapping[str, float], allocation: Allocation) -> str:

@@ -10,7 +10,6 @@ from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Allocation, JobId, Node, NodeId
 from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.job import OWNS_BATCH, RescaleContract
-from coadapt.model.quick_init import quick_init
 from coadapt.model.report import ApplicationTimes
 from coadapt.model.tenant import EVERYBODY, beyond_quota
 from coadapt.model.view import ClusterView, JobView, Standing, standing_of
@@ -24,7 +23,6 @@ class PlanError(ValueError):
     """
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What all jobs get; a job left out waits.

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from coadapt.model.batch import BatchConfig
 from coadapt.model.cluster import Placement
 from coadapt.model.efficiency import EfficiencyPoint
-from coadapt.model.quick_init import maker, quick_init
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,6 @@ class ThroughputParams:
             )
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradStats:
     """Squared norm of the true gradient, and the trace of its covariance at the
@@ -103,7 +101,6 @@ class BatchMode:
             )
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """What is left to do at the job's *requested* batch size, and how fast it goes.
@@ -151,7 +148,6 @@ class Forecast:
         return self.remaining_steps * self.step_time_s[index]
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeProfile:
     """What a job learned about itself on one GPU type."""
@@ -197,7 +193,27 @@ class TypeProfile:
         return before if both == before else both
 
 
-@quick_init
+LOGGED_MAX = 100
+"""Rows of logged values that one report may have, and that are kept of a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """Values that a script logged together, after so many samples."""
+
+    samples: float
+    values: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.samples < math.inf:
+            raise ValueError(
+                f"Logged.samples must be finite and >= 0, got {self.samples}"
+            )
+        for name, value in self.values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"Logged.values must be finite, {name} is {value}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReport:
     """One report of a job's rank 0; None and empty mean "nothing new". Measured
@@ -217,6 +233,7 @@ class TrainingReport:
     efficiency_points: tuple[EfficiencyPoint, ...] = ()
     forecast: Forecast | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    logged: tuple[Logged, ...] = ()
 
     def __post_init__(self) -> None:
         target = self.progress_target
@@ -245,10 +262,6 @@ class TrainingReport:
                 )
 
 
-new_training_report = maker(TrainingReport)
-
-
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStep:
     """One optimiser step: samples of a pass on each replica, passes accumulated before
@@ -272,7 +285,6 @@ class TimedStep:
             )
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationTimes:
     """Steps that jobs of the same application timed on placements alike: nodes, racks,

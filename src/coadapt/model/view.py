@@ -30,11 +30,9 @@ from coadapt.model.cluster import (
 from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.job import JobSpec, ReplicaLimits, RescaleContract
 from coadapt.model.measured import Measured, Usage
-from coadapt.model.quick_init import maker, quick_init
 from coadapt.model.tenant import Tenant, TenantId, quotas_of, unconfigured
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """One active job. Nothing here refers to live state: it pickles, and it is safe to
@@ -67,10 +65,6 @@ class JobView:
         return self.grant.allocation
 
 
-new_job_view = maker(JobView)
-
-
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """The cluster at instant `at` (s): live nodes by id, and active jobs by

@@ -27,7 +27,6 @@ from coadapt.core.events import (
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, Order, SchedulerState, Status
 from coadapt.model import Grant, JobId, JobSpec, Measured, Usage
-from coadapt.model.quick_init import quick_init
 from coadapt.runtime.snapshot import job_efficiency, noise_scale, own_metrics
 from coadapt.runtime.story import replicas_of_change, told_in_place, why_now
 
@@ -59,7 +58,6 @@ class Span:
     state: JobState
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One training report. efficiency: Pollux eq. 7 at the total batch; None before the

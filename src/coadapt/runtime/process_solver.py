@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Final
@@ -23,7 +24,6 @@ from coadapt.core.commands import Solve
 from coadapt.core.events import PlanFailed, PlanReady
 from coadapt.goodput.compiled import when_compiling
 from coadapt.model import ClusterView, JobView, Plan
-from coadapt.model.quick_init import replace
 from coadapt.model.view import standing_of
 from coadapt.policies.base import Policy
 from coadapt.runtime.ports import Post

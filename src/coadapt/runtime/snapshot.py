@@ -28,7 +28,15 @@ from coadapt.runtime.story import why_now
 # Fields of Measured and Usage that a picture leaves out: too long for a look, or shown
 # in another form.
 _NOT_SHOWN = frozenset(
-    {"batch_history", "by_type", "forecast", "grad", "accounted_at", "costs"}
+    {
+        "batch_history",
+        "by_type",
+        "forecast",
+        "grad",
+        "accounted_at",
+        "costs",
+        "logged",
+    }
 )
 _SHOWN = {
     kind: tuple(each.name for each in fields(kind) if each.name not in _NOT_SHOWN)

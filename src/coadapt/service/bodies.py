@@ -1,6 +1,4 @@
-"""The bodies of requests: JSON in UTF-8 without what JSON leaves open, checked before
-any route sees it.
-"""
+"""Request bodies: strict JSON in UTF-8, checked before any route sees it."""
 
 import json
 from collections.abc import Callable, Coroutine

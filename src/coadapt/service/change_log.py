@@ -1,4 +1,4 @@
-"""A log line per change of a job: what an operator sees of a scheduler in the
+"""Log lines about changes of jobs, which an operator sees if the scheduler runs in the
 foreground.
 """
 
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 class ChangeLog:
-    """An observer of the runtime; it speaks once `speak` was called, so that a replay
-    stays silent.
+    """An observer of the runtime. It logs nothing before `speak` is called, so that a
+    replay stays silent.
     """
 
     def __init__(self) -> None:

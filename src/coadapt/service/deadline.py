@@ -1,6 +1,4 @@
-"""When a job is to have ended, as users write it: a time after its submission, or an
-instant.
-"""
+"""Deadlines as users write them: a time after the submission, or an instant."""
 
 import re
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""A lock that one thread takes again and again, and that others get in between."""
+"""A fair lock: a thread that takes it again and again lets waiting threads between."""
 
 # Python's locks are not fair: a thread that lets go of one and takes it again at once
 # mostly has it before any other has woken up. The loop did so for two seconds after a

@@ -1,6 +1,4 @@
-"""What every request passes: authentication, permissions, and limits of size; ASGI
-middleware.
-"""
+"""ASGI middleware for all requests: authentication, permissions, limits of size."""
 
 import json
 import time

@@ -1,5 +1,5 @@
-"""How large numbers and texts of jobs may be. Each limit is above anything seen, and
-below what breaks.
+"""Limits of numbers and texts of jobs. Each limit is larger than any known use, and
+small enough that nothing breaks.
 """
 
 # Llama 3 (2024) trained on 16,384 GPUs, with up to 16 million tokens per step.

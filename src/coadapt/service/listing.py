@@ -35,11 +35,11 @@ class UnknownJobError(InputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQuery:
-    """Which jobs, and which page of them.
+    """A query for one page of jobs.
 
-    state: one of these, empty for all. name: a part of the name or id, or a pattern
-    with `*` and `?`; "" for all. cursor: where the page before ended, "" for the first.
-    newest: last submitted first.
+    state: the states of the jobs, empty for all. name: a part of the name or id, or a
+    pattern with `*` and `?`; "" for all. cursor: the end of the page before, "" for the
+    first page. newest: the last submitted job comes first.
     """
 
     state: frozenset[JobState] = field(default_factory=frozenset)
@@ -89,7 +89,7 @@ def live_jobs(state: SchedulerState, query: JobQuery) -> list[JobRecord]:
 
 
 def ended_jobs(index: JobIndex, query: JobQuery) -> list[EndedJob]:
-    """Return the ended jobs that fit, likewise."""
+    """Return the ended jobs that fit: one more than a page, if there are."""
     states = query.state & ENDED if query.state else ENDED
     after = place_of(query.cursor)
     called = _called(query.name)

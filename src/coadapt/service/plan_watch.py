@@ -1,4 +1,4 @@
-"""Notices that no plan comes although jobs wait for one."""
+"""Detects that planning stands still: jobs are active and no plan comes."""
 
 # What counts as late
 #

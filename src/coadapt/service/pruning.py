@@ -1,4 +1,4 @@
-"""Retention over HTTP: what would be forgotten, and doing it, a second at a time."""
+"""Retention over HTTP: show what would be deleted, or delete it for about a second."""
 
 import asyncio
 import time

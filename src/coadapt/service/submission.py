@@ -1,5 +1,5 @@
-"""From an accepted job file to a job of this cluster: its id, and whether the cluster
-could ever run it.
+"""Submission of an accepted job file: the job's id, and checks that the cluster could
+ever run it.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Tenants over HTTP: what the operator grants each, and what its jobs hold of it."""
+"""Tenants over HTTP: weight, quota and budget of each, and what its jobs hold."""
 
 import asyncio
 from collections import Counter

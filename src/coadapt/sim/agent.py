@@ -5,7 +5,7 @@ Pollux artifact's simulator (OSDI'21).
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple, cast
 
@@ -31,8 +31,6 @@ from coadapt.model import (
     TrainingReport,
     TypeProfile,
 )
-from coadapt.model.quick_init import maker, quick_init, replace
-from coadapt.model.report import new_training_report
 from coadapt.sim.applications import (
     Application,
     ForecastsItself,
@@ -56,7 +54,6 @@ Cut = Callable[
 _KEEP_THEIR_BATCH = (RescaleContract.FIXED, RescaleContract.FROZEN)
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """An assignment: what one order gives a job.
@@ -203,7 +200,6 @@ def _in_more_passes(batch: BatchConfig, max_atomic: int) -> BatchConfig:
     )
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """A job's training at one instant: the content of a checkpoint, and the delay
@@ -222,10 +218,6 @@ class Training:
     learned: Learned = field(default_factory=Learned)
 
 
-_new_training = maker(Training)
-
-
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Segment:
     """The training after a period of time. finished_s: seconds from its start to the
@@ -345,7 +337,7 @@ def advance(
     delay_s = min(training.delay_s, seconds)
     train = _train_keeping if assigned.keeps_batch else _train_choosing
     found = train(application, assigned, training, seconds - delay_s, speed)
-    after = _new_training(
+    after = Training(
         epoch=found.epoch,
         progress=found.progress,
         samples=found.samples,
@@ -493,7 +485,7 @@ def report(
     assert batch is not None, "a batch is chosen when a job is assigned"
     initial = assigned.spec.batch.initial
     fits = assigned.dictated is None and training.grad is not None
-    return new_training_report(
+    return TrainingReport(
         progress=training.progress * initial,
         progress_target=application.progress_at(application.num_epochs) * initial,
         samples=training.samples,

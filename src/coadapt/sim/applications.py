@@ -18,7 +18,6 @@ from coadapt.model import (
     GradStats,
     Placement,
 )
-from coadapt.model.quick_init import quick_init
 
 
 class UnmeasuredError(ValueError):
@@ -37,7 +36,6 @@ class Neighbour:
     load: float
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Where replicas train: all that their speed depends on, besides the batch.

@@ -3,14 +3,13 @@ to them.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from coadapt.goodput.profile import ProfileBuilder, ProfileKey
 from coadapt.model import Placement, ThroughputParams, TypeProfile
-from coadapt.model.quick_init import replace
 from coadapt.sim.applications import Application, Neighbour, Setting, UnmeasuredError
 from coadapt.sim.fit_cache import fitted
 

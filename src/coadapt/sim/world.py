@@ -22,7 +22,6 @@ from coadapt.core.events import (
 )
 from coadapt.core.instants import next_multiple
 from coadapt.model import Allocation, ApplicationTimes, JobId, Node, NodeId
-from coadapt.model.quick_init import maker
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (
     Assignment,
@@ -39,8 +38,6 @@ from coadapt.sim.applications import Application, Neighbour, Setting
 from coadapt.sim.ledger import Ledger
 from coadapt.sim.workload import TraceJob
 from coadapt.sim.world_config import WorldConfig
-
-_reported = maker(TrainingReported)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -599,7 +596,7 @@ class World:
             forecast = job.forecast(training.epoch, training.progress, training.samples)
             told = report(job.application, replicas.assigned, training, forecast)
             replicas.post(
-                _reported(
+                TrainingReported(
                     at=now,
                     job=job.trace.id,
                     generation=replicas.generation,

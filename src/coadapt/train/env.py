@@ -36,6 +36,7 @@ from coadapt.model.contract_env import (
     ENV_JOINING,
     ENV_LAST_REPORT_S,
     ENV_LISTENERS_DIR,
+    ENV_LOGGED,
     ENV_NODE_ADDRESS,
     ENV_PARAMS,
     ENV_PLACEMENT,
@@ -160,10 +161,11 @@ class Control:
 class TrainConfig:
     """Everything that a training process was told.
 
-    rescale_dir: where it reads orders to rescale in place, or control.
-    listeners_dir: where it notes that it heeds SIGTERM. checkpoint_dir: of the run's
-    own files. checkpoint_url: the object store where its checkpoints are, "" where they
-    are in checkpoint_dir. check_dir: where `coadapt check` reads what the steps were.
+    logged: see ENV_LOGGED. rescale_dir: where it reads orders to rescale in place, or
+    control. listeners_dir: where it notes that it heeds SIGTERM. checkpoint_dir: of the
+    run's own files. checkpoint_url: the object store where its checkpoints are, ""
+    where they are in checkpoint_dir. check_dir: where `coadapt check` reads what the
+    steps were.
     """
 
     place: Place = field(default_factory=Place)
@@ -173,6 +175,7 @@ class TrainConfig:
     seed: int = 0
     random: Draws = Draws.PER_REPLICA
     device: str = ""
+    logged: tuple[str, ...] = ()
     rescale_dir: Path | None = None
     control: Control | None = None
     listeners_dir: Path | None = None
@@ -284,6 +287,7 @@ def parse_config(options: Options, environ: Mapping[str, str]) -> TrainConfig:
         seed=_seed(options.get("seed", 0)),
         random=_draws(options.get("random", Draws.PER_REPLICA)),
         device=options.get("device", ""),
+        logged=_logged(environ),
         rescale_dir=Path(rescale_dir) if rescale_dir else None,
         control=Control(control_url, environ.get(ENV_CONTROL_TOKEN, ""))
         if control_url
@@ -334,6 +338,17 @@ def _place(environ: Mapping[str, str]) -> Place:
         generation=_count(environ, ENV_GENERATION, 0),
         joining=environ.get(ENV_JOINING) == "1",
     )
+
+
+def _logged(environ: Mapping[str, str]) -> tuple[str, ...]:
+    text = environ.get(ENV_LOGGED, "")
+    try:
+        names = json.loads(text) if text else []
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise InputError(ENV_LOGGED, text, "a list of names of metrics in JSON")
+    return tuple(names)
 
 
 def _times(options: Options, environ: Mapping[str, str]) -> Times:

@@ -614,6 +614,7 @@ class Run:
             figure = value.detach() if isinstance(value, Tensor) else value
             self._session.figures.metrics[name] = float(figure)
             self._look_at(name, figure)
+        self._session.note_logged(metrics)
 
     def sum(self, **figures: float | Tensor) -> None:
         """Add figures of this pass (correct answers, tokens) to the epoch's sums over
@@ -775,7 +776,10 @@ class Run:
             else None
         )
         reporter = Reporter(
-            channel, config.place.generation, config.times.last_report_s
+            channel,
+            config.place.generation,
+            config.times.last_report_s,
+            self._session.figures.logged,
         )
         return Telemetry(self._session, reporter, num_epochs, cost)
 

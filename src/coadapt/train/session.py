@@ -3,6 +3,7 @@ running.
 """
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -23,6 +24,7 @@ from coadapt.train.group.group import Group
 from coadapt.train.group.pass_weights import PassWeights, checked_weight
 from coadapt.train.group.stragglers import Stragglers
 from coadapt.train.group.totals import Totals
+from coadapt.train.logged_values import LoggedValues
 from coadapt.train.memory_ceiling import MemoryCeiling
 from coadapt.train.noise.noise_scale import NoiseScale
 from coadapt.train.noise.scaling_rules import BatchScale, batch_scale
@@ -107,6 +109,7 @@ class Figures:
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
+    logged: LoggedValues = field(default_factory=LoggedValues)
     totals: Totals = field(default_factory=Totals)
     validation: tuple[Totals, float] | None = None
     # What `run.weight` said of a pass of validation, and of which one.
@@ -202,6 +205,15 @@ class Session:
     def memory_ceiling(self) -> MemoryCeiling:
         """Return what is known of the memory of this replica's GPU type."""
         return self.memory_ceilings.get(self.gpu_type, MemoryCeiling())
+
+    def __post_init__(self) -> None:
+        self.figures.logged = LoggedValues(self.config.logged)
+
+    def note_logged(self, names: Collection[str]) -> None:
+        """Note that the script logged the newest values of these metrics."""
+        self.figures.logged.note(
+            float(self.progress.samples), self.figures.metrics, names
+        )
 
     @property
     def scope(self) -> tuple[Totals, float]:

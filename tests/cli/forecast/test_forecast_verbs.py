@@ -5,13 +5,14 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from coadapt.cli.forecast.explain import _change
 from coadapt.cli.forecast.words import about_deadline, clock
 from coadapt.sim.ahead.estimate import JobEstimate, Range
-from tests.cli.live_cluster import LiveCluster, call_cli, run_cli
+from tests.cli.live_cluster import LiveCluster, call_cli, run_cli, until
 
 pytestmark = pytest.mark.processes
 
@@ -34,7 +35,14 @@ def jobs(cluster: LiveCluster) -> dict[str, str]:
     holder = cluster.submit("holder", run="sleep 600", gpus="2")
     cluster.wait_for(holder, "running")
     waiter = cluster.submit("waiter", run="sleep 600")
+    # Until it has used more, it is taken to end as soon as the short one did.
+    needed = used_gpu_s(cluster, done)
+    until(lambda: used_gpu_s(cluster, holder) > needed, "the holder has used more")
     return {"holder": holder, "waiter": waiter}
+
+
+def used_gpu_s(cluster: LiveCluster, job: str) -> float:
+    return cast(float, cluster.job(job)["attained_service_gpu_s"])
 
 
 def asked(cluster: LiveCluster, *arguments: str) -> str:

@@ -45,6 +45,15 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(APP, list(arguments))
 
 
+def test_a_file_in_place_of_a_directory_is_refused(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "out").touch()
+    done = call(*arguments, "--policy", "fifo,srtf", "--cluster", "1x2")
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception).startswith("--out: got ")
+
+
 def test_it_writes_tables_and_a_page_and_runs_only_what_is_new(
     arguments: list[str], tmp_path: Path
 ) -> None:

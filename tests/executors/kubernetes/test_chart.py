@@ -91,6 +91,20 @@ def test_the_chart_has_the_custom_resource_of_the_base() -> None:
     ).read_bytes()
 
 
+def test_what_no_value_changes_is_the_text_of_the_base() -> None:
+    """Needs no Helm, so that a change of the base alone fails in each run."""
+    for name, begin, end in (
+        ("scheduler.yaml", "          startupProbe:", "          securityContext:"),
+        ("scheduler.yaml", "          volumeMounts:", "        # Turns ElasticJobs"),
+        ("rbac.yaml", "rules:", "---"),
+    ):
+        base_text = (DEPLOY / name).read_text()
+        chart_text = (CHART / "templates" / name).read_text()
+        part = base_text.partition(begin)[2].partition(end)[0]
+        assert part
+        assert part == chart_text.partition(begin)[2].partition(end)[0], (name, begin)
+
+
 def test_the_chart_has_the_version_of_the_package() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)

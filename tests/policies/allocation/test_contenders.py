@@ -4,11 +4,11 @@ order and placed.
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from coadapt.model import ClusterView, Grant, JobView, RescaleContract, Tenant
-from coadapt.model.quick_init import replace
 from coadapt.policies.allocation.contenders import contenders
 from coadapt.policies.base import Policy
 from coadapt.policies.fifo import Fifo

@@ -176,6 +176,7 @@ def test_a_run_reports_to_its_scheduler() -> None:
                 ),
                 contract=spec.contract,
                 times=Times(report_every_s=0.3),
+                logged=("loss",),
             )
         )
         model = nn.Linear(1, 1)
@@ -203,6 +204,12 @@ def test_a_run_reports_to_its_scheduler() -> None:
     assert last.progress == last.progress_target == 6400.0
     assert last.batch == BatchConfig(total=8, atomic=8)
     assert last.metrics["accuracy"] == 1.0
+    logged = [
+        row.samples
+        for body in bodies
+        for row in from_json(TrainingReport, body["report"]).logged
+    ]
+    assert logged == [64.0 * epoch for epoch in range(1, 101)]
     assert last.grad is not None
     assert {
         name: each.num_replicas_profiled for name, each in last.by_type.items()

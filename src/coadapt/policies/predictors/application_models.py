@@ -23,7 +23,7 @@ that has fewer measurements of its own.
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import NamedTuple
 
@@ -39,7 +39,6 @@ from coadapt.model import (
     ThroughputParams,
     TypeProfile,
 )
-from coadapt.model.quick_init import replace
 from coadapt.policies.predictors.best_goodputs import Configs
 from coadapt.policies.predictors.measured_step_times import (
     AS_SAID,

@@ -1,5 +1,5 @@
-"""How long things take that somebody waits for, for Prometheus: requests, commits,
-events in the queue.
+"""Latencies for Prometheus: of requests, of journal commits, and of events in the
+queue.
 """
 
 from collections.abc import Callable

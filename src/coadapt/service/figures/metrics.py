@@ -29,8 +29,9 @@ JOBS_TOLD_MAX = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What is taken from the books at one moment. silent_since: the oldest last report,
-    s.
+    """The figures that are read from the scheduler's state under its lock.
+
+    silent_since: instant of the oldest last report of a training job, s.
     """
 
     counted: list[Metric]
@@ -65,8 +66,8 @@ def metrics_text(
     """
 
     def look(state: SchedulerState) -> _Look:
-        # Under the loop's lock, as when it counts; the rest is said of copies, as the
-        # loop waits meanwhile.
+        # This runs under the lock of the loop, which waits meanwhile. So only copies
+        # are taken here.
         tally.upto(max(at, state.at))
         return _Look(
             counted=[*_cluster_metrics(tally, ended), *tally.registry.collect()],

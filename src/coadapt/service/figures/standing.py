@@ -1,4 +1,4 @@
-"""What live jobs are and hold at this moment, in sums that go with each change."""
+"""Sums over live jobs: states, waiting reasons, GPU use; updated at each change."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ UNTOLD = "untold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStanding:
-    """What counts of one live job. num_gpus: on nodes that are there; num_held: on all
-    nodes.
+    """One live job's contribution to the sums. num_gpus: GPUs that it holds on nodes
+    that are up. num_held: GPUs that it holds on all nodes.
     """
 
     usage: Usage
@@ -33,7 +33,7 @@ class JobStanding:
 
 
 def standing_of(job: JobRecord, nodes: Mapping[NodeId, Node]) -> JobStanding:
-    """Return what counts of a job that has not ended; `nodes`: those that are there."""
+    """Return the contribution of a job that has not ended. nodes: nodes that are up."""
     holding = held(job)
     trains = UNTOLD if job.running.reported_at is None else PRODUCTIVE
     state = job.state

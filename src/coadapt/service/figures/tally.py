@@ -1,5 +1,5 @@
-"""What is counted as it happens, for Prometheus: rescales, failures, waits, decisions,
-GPU time by use.
+"""Counters for Prometheus that are updated with each event: rescales, failures, waits,
+decisions, GPU time by use.
 """
 
 # Counters count here and not over the jobs that live: a job that ends would take its
@@ -97,7 +97,7 @@ class Tally:
         """When the last plan was taken, s; None before the first."""
 
     def begin(self, state: SchedulerState) -> None:
-        """Count from `state` on; what was before is the past of another process."""
+        """Count from `state` on. Earlier events were counted by another process."""
         self._counting = True
         self._at = state.at
         self._num_gpus = _capacity(state)

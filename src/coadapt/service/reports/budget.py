@@ -1,16 +1,16 @@
-"""How much of a job's reports is written down: so many a second, and so many bytes,
-with room for a burst.
+"""The report budget: how many reports and bytes per second of one job are kept, with
+room for a burst.
 """
 
 # Why a job has a budget
 #
 # Each report is an event, and events are kept for months. A job that reports as fast as
 # it can, by a mistake or on purpose, would fill the journal's disk within hours. A
-# lawful job sends one or two kilobytes every 30 s; it may send a thousand times as much
-# for some minutes, and about fifty times as much for ever.
+# normal job sends one or two kilobytes every 30 s. The budget allows a thousand times
+# as much for some minutes, and about fifty times as much for ever.
 #
-# A report that is dropped is missed by nobody: the next one says where the job is by
-# then. What was dropped is counted, and told in the log and by `coadapt doctor`.
+# A dropped report does no harm, because the next one has the job's newer state. Dropped
+# reports are counted, and the log and `coadapt doctor` show the count.
 
 import math
 import time
@@ -28,21 +28,22 @@ TOLD_EVERY_S = 600.0  # of one job
 
 
 class TooManyReportsError(RuntimeError):
-    """A job reports more than is written down; nothing was kept. again_s: when it may
-    report again.
+    """A job sent more reports than its budget allows; this one was not kept.
+
+    again_s: seconds until the job may report again.
     """
 
     def __init__(self, job: JobId, again_s: int) -> None:
         self.again_s = again_s
         super().__init__(
-            f"{job} reports too much: {REPORTS_PER_S:g} reports and {BYTES_PER_S:g} "
-            f"bytes a second are taken in"
+            f"{job} reports too much: at most {REPORTS_PER_S:g} reports and "
+            f"{BYTES_PER_S:g} bytes per second are kept"
         )
 
 
 class _Left:
-    """What a job may still send at `at` (s), what was dropped of it, and when that was
-    told last.
+    """The rest of a job's budget at instant `at` (s), its dropped reports, and when
+    they were logged last.
     """
 
     __slots__ = ("at", "dropped", "num_bytes", "reports", "told_at")

@@ -1,6 +1,4 @@
-"""Reports that share a commit: many wait for one write to the disk, and none for a
-write of its own.
-"""
+"""Group commit of training reports: many reports wait for one write to the disk."""
 
 # At most one group is on its way to the disk; what comes meanwhile is the next. So a
 # report that comes alone is written at once, and the busier the scheduler is, the more

@@ -1,5 +1,5 @@
-"""The way of training reports past the framework: nearly all requests are reports, and
-most are lawful.
+"""A fast path for training reports that bypasses the web framework, because nearly all
+requests are valid reports.
 """
 
 # The lane answers one thing only: 202 to a report that the route would take as well.

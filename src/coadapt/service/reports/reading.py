@@ -21,6 +21,7 @@ from coadapt.model.bounds import (
     check_outside,
     is_label,
 )
+from coadapt.model.report import LOGGED_MAX
 from coadapt.model.wire import from_json
 from coadapt.service.limits import (
     ACCUMULATION_MAX,
@@ -41,9 +42,18 @@ def read_report(data: Mapping[str, JsonValue], record: JobRecord) -> TrainingRep
     if report.batch is not None:
         _check_batch(report.batch, record.spec)
     # The books keep what reports brought before, so the names of all of them count.
+    _check_logged(report)
     _check_names("metrics", report.metrics, record.measured.metrics)
     _check_names("by_type", report.by_type, record.measured.by_type)
     return report
+
+
+def _check_logged(report: TrainingReport) -> None:
+    if len(report.logged) > LOGGED_MAX:
+        allowed = f"at most {LOGGED_MAX} rows"
+        raise InputError("report.logged", f"{len(report.logged)} rows", allowed)
+    for row in report.logged:
+        _check_names("logged", row.values, ())
 
 
 def _check_numbers(report: TrainingReport) -> None:

@@ -39,8 +39,9 @@ from coadapt.core.events import (
 )
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import SchedulerState, Study
-from coadapt.model import JobId, JobSpec
+from coadapt.model import JobId, JobSpec, Measured
 from coadapt.model.contract_env import ENV_PARAMS
+from coadapt.model.report import Logged
 from coadapt.model.wire import Json, from_json
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.snapshot import job_snapshot
@@ -76,6 +77,7 @@ class TrialJob:
     explanation: str
     samples: float
     metrics: dict[str, float]
+    logged: tuple[Logged, ...]
     params: str
     """As its environment has them, in JSON."""
     cancelled: bool
@@ -263,7 +265,9 @@ class Studies:
         """Report a trial's values to Optuna; return why it is pruned, "" if it is
         not.
         """
-        reports = [*self._figures.take(job.id), (job.samples, job.metrics)]
+        logged = [(row.samples, row.values) for row in job.logged]
+        newest = (job.samples, job.metrics)
+        reports = [*logged, *self._figures.take(job.id), newest]
         search = study.file.search
         for samples, metrics in reports:
             value = metrics.get(search.metric)
@@ -314,7 +318,9 @@ class Studies:
             if record is None:
                 return None
             cancelled = record.status.cancel_requested
-            return _trial_job(record.spec, job_snapshot(record, at), cancelled)
+            picture = job_snapshot(record, at)
+            logged = record.measured.logged
+            return _trial_job(record.spec, picture, logged, cancelled=cancelled)
 
         found = self._loop.read(live)
         if found is not None:
@@ -323,7 +329,9 @@ class Studies:
         if ended is None:
             return None
         spec = from_json(JobSpec, ended.spec, "spec")
-        return _trial_job(spec, ended.picture, ended.state is JobState.CANCELLED)
+        measured = from_json(Measured, ended.measured, "measured")
+        cancelled = ended.state is JobState.CANCELLED
+        return _trial_job(spec, ended.picture, measured.logged, cancelled=cancelled)
 
     def _study(self, study: Study) -> "OptunaStudy":
         from coadapt.service.studies.optuna_study import OptunaStudy
@@ -361,7 +369,13 @@ def _id_of(study: Study, number: int) -> JobId:
     return job_id(f"{study.name}-{number}", key)
 
 
-def _trial_job(spec: JobSpec, picture: dict[str, Json], cancelled: bool) -> TrialJob:
+def _trial_job(
+    spec: JobSpec,
+    picture: dict[str, Json],
+    logged: tuple[Logged, ...],
+    *,
+    cancelled: bool,
+) -> TrialJob:
     assert spec.launch is not None
     return TrialJob(
         id=str(picture["id"]),
@@ -369,6 +383,7 @@ def _trial_job(spec: JobSpec, picture: dict[str, Json], cancelled: bool) -> Tria
         explanation=str(picture["explanation"]),
         samples=cast(float, picture["samples"]),
         metrics=cast("dict[str, float]", picture["metrics"]),
+        logged=logged,
         params=dict(spec.launch.envs).get(ENV_PARAMS, ""),
         cancelled=cancelled,
         checkpoints=spec.launch.checkpoints,

@@ -1,5 +1,6 @@
 """The search file: a job file with a part `search`, in Optuna's words."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coadapt.model import InputError
 from coadapt.model.bounds import check_outside
-from coadapt.model.contract_env import ENV_LAST_REPORT_S
+from coadapt.model.contract_env import ENV_LAST_REPORT_S, ENV_LOGGED
 from coadapt.model.errors import reason_of
 from coadapt.model.wire import Json
 from coadapt.service.job_params import Param, check_params
@@ -120,7 +121,12 @@ class SearchFile:
 
     def trial(self, number: int, params: Mapping[str, Param]) -> JobFile:
         """Return the job of a trial."""
-        envs = {ENV_LAST_REPORT_S: LAST_REPORT_S, **self.job.envs}
+        logged = [self.search.metric, *[self.search.step] * bool(self.search.step)]
+        envs = {
+            ENV_LAST_REPORT_S: LAST_REPORT_S,
+            ENV_LOGGED: json.dumps(logged),
+            **self.job.envs,
+        }
         return self.job.model_copy(
             update={
                 "resources": self._resources(),

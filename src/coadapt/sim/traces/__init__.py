@@ -74,8 +74,9 @@ def read_log(path: Path, options: ReadOptions | None = None) -> Iterator[LoggedJ
     """
     reader = getattr(_importer(path, None, None), "read_log", None)
     if reader is None:
+        logs = [each for each in FORMATS if hasattr(_module(each), "read_log")]
         raise InputError(
-            "WORKLOAD", str(path), "a log of a cluster: philly, sensetime, pai"
+            "WORKLOAD", str(path), f"a log of a cluster: {', '.join(logs)}"
         )
     tally = log_tally(options or ReadOptions())
     return cast("Iterator[LoggedJob]", reader(path, tally))

@@ -19,7 +19,6 @@ from typing import IO, TextIO, cast
 
 from coadapt.model import InputError
 from coadapt.model.errors import reason_of
-from coadapt.model.quick_init import quick_init
 from coadapt.sim.traces.tally import Tally
 
 
@@ -49,7 +48,6 @@ _UNREADABLE = (
 _MISSING = ("", "none", "null", "nan", "nat", "na", "n/a", "\\n")
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of a table, cells stripped; `line` counts from 1, the header

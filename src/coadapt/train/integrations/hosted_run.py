@@ -177,7 +177,10 @@ class HostedRun:
                 self.config.job.url, self.config.job.token, self.config.job.name
             )
             reporter = Reporter(
-                channel, self.config.place.generation, self.config.times.last_report_s
+                channel,
+                self.config.place.generation,
+                self.config.times.last_report_s,
+                self._session.figures.logged,
             )
             self._telemetry = Telemetry(
                 self._session,
@@ -244,6 +247,7 @@ class HostedRun:
     def log(self, name: str, value: float) -> None:
         """Let a figure go into the reports."""
         self._session.figures.metrics[name] = value
+        self._session.note_logged((name,))
 
     def end(self) -> None:
         """Training is over, or goes on in another process."""

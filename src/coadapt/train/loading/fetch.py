@@ -31,7 +31,6 @@ from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from coadapt.model import InputError
-from coadapt.model.quick_init import quick_init
 from coadapt.train.draws.by_sample import draw_for_none
 from coadapt.train.draws.streams import PER_SAMPLE, data_keys
 from coadapt.train.env import STOP_TIMEOUT_S
@@ -80,7 +79,6 @@ Collate = Callable[[list[object]], object]
 PLANNED_AHEAD = 32
 
 
-@quick_init
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """A pass with its data. ids: of its samples. after: where a stream stands after the

@@ -11,13 +11,22 @@ import urllib.error
 import urllib.request
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
-from coadapt.model import ApplicationTimes, BatchConfig, InputError, ThroughputParams
+from coadapt.model import (
+    ApplicationTimes,
+    BatchConfig,
+    InputError,
+    ThroughputParams,
+    TrainingReport,
+)
+from coadapt.model.report import LOGGED_MAX
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import RunSnapshot, choose_batch, fit
 from coadapt.train.env import LAST_REPORT_S
+from coadapt.train.logged_values import LoggedValues
 from coadapt.train.rescale.pause import Pause
 
 logger = logging.getLogger(__name__)
@@ -75,10 +84,13 @@ class Reporter:
         channel: Channel | None,
         generation: int,
         last_report_s: float = LAST_REPORT_S,
+        logged: LoggedValues | None = None,
     ) -> None:
         """`channel` None: reports go nowhere; it only chooses batches. last_report_s:
-        how long `close` waits for a scheduler that is away.
+        how long `close` waits for a scheduler that is away. logged: values that go with
+        the reports, each until it is delivered.
         """
+        self._logged = LoggedValues() if logged is None else logged
         self._last_report_s = last_report_s
         self._waits_until: float | None = None
         self._channel = channel
@@ -170,7 +182,23 @@ class Reporter:
             return
         with self._wake:
             self._params = fitted.params
-        self._send("reports", {"report": to_json(fitted.report)})
+        self._send_report(fitted.report)
+
+    def _send_report(self, report: TrainingReport) -> None:
+        """Send a report with the values that were logged and not delivered yet. If
+        there are more than one report may have, others follow.
+        """
+        while True:
+            rows = self._logged.pending()
+            told = to_json(replace(report, logged=rows))
+            assert isinstance(told, dict)
+            if not rows:
+                del told["logged"]  # a scheduler of an earlier version does not know it
+            if not self._send("reports", {"report": told}):
+                return
+            self._logged.delivered(rows)
+            if len(rows) < LOGGED_MAX:
+                return
 
     def _send(self, path: str, body: dict[str, object]) -> bool:
         """Return whether it is done with: delivered, or refused."""

@@ -36,7 +36,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coadapt.model import BatchConfig
-from coadapt.model.quick_init import quick_init
 
 Ids = NDArray[np.int64]
 
@@ -45,7 +44,6 @@ Ids = NDArray[np.int64]
 STAND_IN = 2
 
 
-@quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
     """One forward-backward of one replica: positions `start` to `stop` of the epoch's
