@@ -117,9 +117,9 @@ class StepLoop:
         step = session.progress.step
         if self._finish(current):
             self._rescaler.stop()
-        self._talk(step, current)
+        self._exchange_flags(step, current)
 
-    def _talk(self, step: int, current: Pass) -> None:
+    def _exchange_flags(self, step: int, current: Pass) -> None:
         """Exchange flags after `step`, whose last pass was `current`, if a consensus is
         due.
         """
@@ -175,7 +175,7 @@ class StepLoop:
         left = self._left_last
         self._left_last = None
         if left is not None and not self._over:
-            self._talk(*left)
+            self._exchange_flags(*left)
 
     def _finish(self, current: Pass) -> bool:
         """Count the step that ends with this pass. Return whether training stops here;

@@ -157,7 +157,7 @@ def test_a_loop_that_all_leave_ends_the_epoch(tmp_path: Path) -> None:
 def test_a_loop_that_one_replica_leaves_in_the_last_step_trains_on(
     num_steps: int, tmp_path: Path
 ) -> None:
-    """All have done the same steps, whether or not the replicas talk after the last
+    """All have done the same steps, whether or not flags are exchanged after the last
     one, as they do after step 40.
     """
     everywhere = frozenset((rank, num_steps) for rank in range(2))
