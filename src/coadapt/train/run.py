@@ -514,8 +514,8 @@ class Run:
             while session.progress.epoch < num_epochs:
                 yield session.progress.epoch
                 loader.end_epoch()
-                self._step_loop.leave_epoch()
                 left = not session.epoch_over
+                self._step_loop.leave_epoch(left=left)
                 session.begin_epoch()
                 self._step_loop.end_epoch()
                 last = session.progress.epoch >= num_epochs

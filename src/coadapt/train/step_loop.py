@@ -64,8 +64,8 @@ class StepLoop:
         # Whether the last step of `coadapt check` was the one after which the script
         # left the loop.
         self._over = False
-        # The step and pass in which the loop was left, if it was the epoch's last.
-        self._left_last: tuple[int, Pass] | None = None
+        # The step and the last pass of an epoch's last step, until the epoch ends.
+        self._last_step: tuple[int, Pass] | None = None
         # The step whose norms were measured last, and the step whose norms were posted
         # last, each with the number of samples until then. The consensus on them comes
         # some steps later; how many depends on the clock.
@@ -82,7 +82,7 @@ class StepLoop:
 
     def begin_pass(self, current: Pass) -> None:
         self._session.current = current
-        self._left_last = None  # an exception may have ended the epochs
+        self._last_step = None  # an exception may have ended the epochs
         if self.timer.started:
             self.timer.mark("fetched")
         measure = False
@@ -110,14 +110,21 @@ class StepLoop:
             self._streams.note(rows)
 
     def end_step(self) -> None:
-        """Count the step. If a consensus is due, apply it and post the next flags."""
+        """Count the step. If a consensus is due, apply it and post the next flags.
+
+        After an epoch's last step this waits for `leave_epoch`, so that replicas that
+        left the loop in that step do the same as those that ran on to its end.
+        """
         session = self._session
         current = session.current
         assert current is not None
         step = session.progress.step
         if self._finish(current):
             self._rescaler.stop()
-        self._exchange_flags(step, current)
+        if session.epoch_over:
+            self._last_step = (step, current)
+        else:
+            self._exchange_flags(step, current)
 
     def _exchange_flags(self, step: int, current: Pass) -> None:
         """Exchange flags after `step`, whose last pass was `current`, if a consensus is
@@ -136,12 +143,9 @@ class StepLoop:
             return
         norms = self.trained.take_norms(current.step_samples)
         agreed = self._consensus.collect()
-        if agreed is not None and session.epoch_over:
-            # The script's code after an epoch may use variables of the loop's body. A
-            # process that restarts here would not have them. So stopping, saving and
-            # rescaling wait for `settle`.
-            agreed = replace(agreed, stop=0.0, save=0.0, rescale=0.0)
-        if self._apply(agreed):
+        if session.epoch_over:
+            self._apply_flags_alone(agreed)
+        elif self._apply(agreed):
             return
         batch = self._decide() if step % MEASURE_PERIOD == 0 else None
         self._post(norms, save=self._saver.due(), batch=batch)
@@ -163,19 +167,24 @@ class StepLoop:
         step = session.progress.step
         self._over = self._finish(current)
         if session.epoch_over:
-            self._left_last = (step, current)
+            self._last_step = (step, current)
 
-    def leave_epoch(self) -> None:
-        """The body of an epoch has ended without an exception.
+    def leave_epoch(self, *, left: bool) -> None:
+        """The body of an epoch has ended without an exception: exchange the flags of
+        its last step.
 
-        If the script left the loop in the epoch's last step, this replica now exchanges
-        what the others exchanged when they ran on to the loop's end. All have done the
-        same steps, so all go on.
+        left: the script left the loop over the loader before the epoch's end. Raises
+        RuntimeError where the job's own rule is about to decide on a batch, which is
+        collective, and only some replicas have left.
         """
-        left = self._left_last
-        self._left_last = None
-        if left is not None and not self._over:
-            self._exchange_flags(*left)
+        last_step = self._last_step
+        self._last_step = None
+        if last_step is not None and not self._over:
+            self._exchange_flags(*last_step)
+        if self.trained.rule is not None and self._session.group.distributed:
+            self._apply_flags_alone(self._consensus.collect(left=left))
+            self._post([], save=False, last=True, left=left)
+            self._apply_flags_alone(self._consensus.collect(left=left))
 
     def _finish(self, current: Pass) -> bool:
         """Count the step that ends with this pass. Return whether training stops here;
@@ -394,6 +403,13 @@ class StepLoop:
         if agreed.batch is not None:
             self._coming = agreed.batch
         return False
+
+    def _apply_flags_alone(self, agreed: StepFlags | None) -> None:
+        """Apply the flags but for stopping, saving and rescaling, which wait for
+        `settle`: then the new epoch has its number and its batch.
+        """
+        if agreed is not None:
+            self._apply(replace(agreed, stop=0.0, save=0.0, rescale=0.0))
 
     def _judge_norms(self, *, unusable: bool) -> None:
         """Report unusable gradients of the last measured step.
