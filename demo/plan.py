@@ -40,12 +40,13 @@ class DemoJob:
         return plain - result if self.higher_is_better else result - plain
 
 
-# A fixed job is promised the undisturbed run up to the order of floating-point sums,
-# which training amplifies: its tolerance is about a hundredth. An adaptive job takes
-# fewer, larger steps, on purpose.
+# A fixed job is promised the undisturbed run up to the order of floating-point sums.
+# Training amplifies that: on two kinds of processors the accuracy of shapes-fixed was up
+# to 0.027 above or below that of its script alone. An adaptive job takes fewer, larger
+# steps, on purpose.
 JOBS = (
     DemoJob(name="shapes", at_s=0.0, higher_is_better=True, tolerance=0.03),  # accuracy
-    DemoJob(name="shapes-fixed", at_s=14.0, higher_is_better=True, tolerance=0.01),
+    DemoJob(name="shapes-fixed", at_s=14.0, higher_is_better=True, tolerance=0.03),
     DemoJob(
         name="tiny-gpt", at_s=20.0, higher_is_better=False, tolerance=0.01
     ),  # bits per letter

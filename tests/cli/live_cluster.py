@@ -4,12 +4,14 @@ system.
 
 import io
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import cast
 from unittest import mock
@@ -94,6 +96,17 @@ def until(
         time.sleep(0.05)
 
 
+def unused_port() -> int:
+    """Return a port that nothing listens on, below those that the kernel gives to
+    outgoing connections. So none takes it while the scheduler is down.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 class LiveCluster:
     """A scheduler on four CPU slots in `folder`, which can be killed and started
     again.
@@ -126,7 +139,8 @@ class LiveCluster:
         return self._process.pid
 
     def up(self, slots: int = 4, *, round_s: int = 1, in_place: bool = True) -> None:
-        port = [] if (self.state / "connection.json").exists() else ["--port", "0"]
+        known = (self.state / "connection.json").exists()
+        port = [] if known else ["--port", str(unused_port())]
         timing = [
             "--round",
             str(round_s),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from coadapt.goodput.batch import adaptive_grid
 from coadapt.model import InputError, JobId, JobSpec, Node, Tenant
 from coadapt.model.prices import Prices
-from coadapt.model.tenant import EVERYBODY, TenantId
+from coadapt.model.tenant import TenantId
 
 ID_NAME_LENGTH = 40
 # Two jobs of one name meet with a chance of 1 in 4 billion; `submit` refuses the second
@@ -59,26 +59,25 @@ def check_possible(spec: JobSpec, nodes: Iterable[Node]) -> None:
 
 
 def check_quota(spec: JobSpec, tenants: Mapping[TenantId, Tenant]) -> None:
-    """Raise InputError if the quota of the job's tenant, or that of all together, is
-    below the fewest GPUs that the job can train on.
+    """Raise InputError if the quota of the job's tenant is below the fewest GPUs that
+    the job can train on.
+
+    A job above the quota of all tenants together waits: where Kueue admits nodes, that
+    quota follows them and may be 0 for a while.
     """
     least = spec.replicas.min
-    for name in (spec.tenant, EVERYBODY):
-        tenant = tenants.get(name)
-        if tenant is None or tenant.allows(least):
-            continue
-        most = f"a minimum of at most {tenant.quota_gpus}"
-        if not tenant.quota_gpus:
-            most = "no job"
-        whose = f"tenant {tenant.id}"
-        if tenant.id == EVERYBODY:
-            whose = "all tenants together"
-        raise InputError(
-            "resources.gpus",
-            spec.replicas.in_words,
-            f"{most}, as {whose} may have {tenant.quota_gpus}; an operator raises "
-            f"that with: coadapt tenant set {shlex.quote(tenant.id)} --quota {least}",
-        )
+    tenant = tenants.get(spec.tenant)
+    if tenant is None or tenant.allows(least):
+        return
+    most = (
+        f"a minimum of at most {tenant.quota_gpus}" if tenant.quota_gpus else "no job"
+    )
+    raise InputError(
+        "resources.gpus",
+        spec.replicas.in_words,
+        f"{most}, as tenant {tenant.id} may have {tenant.quota_gpus}; an operator raises "
+        f"that with: coadapt tenant set {shlex.quote(tenant.id)} --quota {least}",
+    )
 
 
 NO_PRICES = (

@@ -145,6 +145,7 @@ def test_a_stop_that_cannot_be_written_comes_by_a_signal(site: LocalSite) -> Non
     executor.execute(order(site, run), inbox.post)
     until((site.folder / "up").exists)
     records = site.job().generation(1).path
+    until((records / "leaders.json").exists)
     records.rename(records.with_name("moved"))
     records.touch()  # no note can be written below a file
     executor.execute(Stop(job="a", generation=1), inbox.post)

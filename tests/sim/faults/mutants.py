@@ -125,8 +125,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a cancelled job gives up its target",
         "scheduler",
-        '        job.target = NO_GRANT\n        cancelled = f"',
-        '        cancelled = f"',
+        "        job.target = NO_GRANT\n        job.status = replace(\n"
+        "            job.status,\n            cancel_requested=True,",
+        "        job.status = replace(\n"
+        "            job.status,\n            cancel_requested=True,",
     ),
     Mutant(
         "a job cancelled while it waits ends at once",

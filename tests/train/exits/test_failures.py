@@ -100,7 +100,9 @@ def test_a_backward_that_one_replica_skips_is_told(tmp_path: Path) -> None:
 def test_a_last_checkpoint_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     codes, (text,) = outcome("no disk", tmp_path, 1)
     assert codes == [1]
-    assert "done\nthe last checkpoint was not written\nTraceback" in text
+    # A warning of an earlier checkpoint may come before "done" or after it.
+    assert "done\n" in text
+    assert "\nthe last checkpoint was not written\nTraceback" in text
     assert text.count("Traceback") == 1
 
 
