@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote
 
 from coadapt.cli.client import (
     TIMEOUT_S,
@@ -214,22 +213,22 @@ class Client:
 
     def sweep(self, study: str) -> Sweep:
         """Return a study and all its trials."""
-        return _sweep(self._http.get(_study_path(study)))
+        return _sweep(self._http.get(self._http.study_path(study)))
 
     def stop_sweep(self, study: str, *, cancel: bool = False) -> Sweep:
         """Start no further trial; with `cancel` the trials that run are cancelled."""
         query = "?cancel=true" if cancel else ""
-        self._http.post(f"{_study_path(study)}/stop{query}")
+        self._http.post(f"{self._http.study_path(study)}/stop{query}")
         return self.sweep(study)
 
     def resume_sweep(self, study: str) -> Sweep:
         """Let a study that was stopped go on."""
-        self._http.post(f"{_study_path(study)}/resume")
+        self._http.post(f"{self._http.study_path(study)}/resume")
         return self.sweep(study)
 
     def remove_sweep(self, study: str) -> None:
         """Delete a study that has ended, or is stopped and has no trial that runs."""
-        self._http.delete(_study_path(study))
+        self._http.delete(self._http.study_path(study))
 
     def figures(self, job: str) -> Iterator[Figures]:
         """Yield what the job reports, as it reports, until it has ended.
@@ -272,12 +271,6 @@ class Client:
     def _changes(self, path: str, after: int) -> list[JsonObject]:
         answer = self._http.get(f"{path}/changes?after={after}")
         return cast("list[JsonObject]", answer["changes"])
-
-
-def _study_path(study: str) -> str:
-    if not study.strip():
-        raise InputError("study", study, "the name of a study")
-    return f"/v1/studies/{quote(study, safe='')}"
 
 
 def _sweep(picture: JsonObject) -> Sweep:

@@ -15,8 +15,8 @@ from coadapt.core.events import Event, PlanFailed, PlanReady
 from coadapt.model import ClusterView, Plan
 from coadapt.policies.base import Policy
 from coadapt.runtime.process_solver import (
+    COMPILING_TEXT,
     JOBS_PER_PIECE,
-    TOLD_COMPILING,
     ProcessSolver,
 )
 from tests.policies.stage import job, nodes, on, view
@@ -254,7 +254,7 @@ def test_kernels_that_are_compiled_are_told_until_the_policy_is_up(
         while answers.empty():
             told.add(solver.why_no_plan_yet())
             time.sleep(0.01)
-        assert (TOLD_COMPILING in told) == is_told
+        assert (COMPILING_TEXT in told) == is_told
         assert solver.why_no_plan_yet() == ""
         assert isinstance(answers.get(), PlanReady)
     finally:

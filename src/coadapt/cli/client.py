@@ -104,6 +104,13 @@ class Client:
             raise InputError("job", job, "the id of a job, or its beginning")
         return f"/v1/jobs/{quote(job, safe='')}"
 
+    @staticmethod
+    def study_path(study: str) -> str:
+        """Return the path of the study with this name."""
+        if not study.strip():
+            raise InputError("study", study, "the name of a study")
+        return f"/v1/studies/{quote(study, safe='')}"
+
     def jobs(self, *, most: int | None = None, **query: str | bool) -> list[JsonObject]:
         """Return jobs, page after page; query: see `GET /v1/jobs`. most: no more than
         so many.

@@ -63,8 +63,8 @@ def _usage_text(error: Any) -> str:
     where it lacks them.
     """
     text: str = error.format_message()
-    if (told := _told_by_pydantic(error.__cause__)) and error.param is not None:
-        value, allowed = told
+    if (limit := _limit_of(error.__cause__)) and error.param is not None:
+        value, allowed = limit
         name = error.param.opts[0] if error.param.opts else error.param.name
         name = name if name.startswith("-") else name.upper()
         return str(InputError(name, value, allowed))
@@ -81,9 +81,9 @@ def _usage_text(error: Any) -> str:
     return text
 
 
-def _told_by_pydantic(cause: Any) -> tuple[object, str] | None:
-    """Return the value and what is allowed, of newer versions of Typer, whose texts of
-    numbers leave out the value.
+def _limit_of(cause: Any) -> tuple[object, str] | None:
+    """Return a refused number and what is allowed. The texts of newer versions of Typer
+    leave out the value.
     """
     if not hasattr(cause, "errors"):
         return None

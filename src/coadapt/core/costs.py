@@ -8,7 +8,7 @@
 # Costs count from the moment at which prices were named. A change of prices counts from
 # its moment on; what was booked before it stays.
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from coadapt.core.accounting import held
 from coadapt.core.commands import Command, JobCommand
@@ -38,7 +38,7 @@ def held_by_type(job: JobRecord, state: SchedulerState) -> dict[str, float]:
 
 
 def set_prices(state: SchedulerState, prices: Prices | None) -> None:
-    """Let other prices count from now on, or none."""
+    """Count costs at other prices from now on; None: count no costs."""
     state.prices = prices
     book(state, state.jobs)
     state.changed |= {job.id for job in state.active if job.state in HOLDING}
@@ -59,7 +59,7 @@ def book_after(
 
 
 def book(state: SchedulerState, names: Iterable[JobId]) -> None:
-    """Book what jobs cost until now, and at which price they go on."""
+    """Book what jobs cost until now, and the price of what they hold from now on."""
     for name in sorted(names):
         job = state.jobs.get(name)
         if job is None:
@@ -95,19 +95,23 @@ BUDGET_LEVELS = (80, 100)
 SPENT = BUDGET_LEVELS[-1]
 
 
+def cost_of(costs: Mapping[TenantId, float], name: TenantId) -> float:
+    """Return the cost of a tenant, or of all for EVERYBODY. costs: of `spent`."""
+    return sum(costs.values()) if name == EVERYBODY else costs.get(name, 0.0)
+
+
 def budget_levels(state: SchedulerState) -> dict[TenantId, int]:
-    """Return which of BUDGET_LEVELS each tenant has reached; those below all are left
-    out.
+    """Return the highest of BUDGET_LEVELS that each tenant has reached. Tenants below
+    all levels are left out.
     """
     if state.prices is None:
         return {}
     costs = spent(state, state.at)
-    costs[EVERYBODY] = sum(costs.values())
     levels: dict[TenantId, int] = {}
     for name, tenant in sorted(state.tenants.items()):
         if tenant.budget is None:
             continue
-        cost = costs.get(name, 0.0)
+        cost = cost_of(costs, name)
         reached = [
             level for level in BUDGET_LEVELS if cost * 100.0 >= tenant.budget * level
         ]
@@ -117,8 +121,8 @@ def budget_levels(state: SchedulerState) -> dict[TenantId, int]:
 
 
 def spent_up(job: JobRecord, state: SchedulerState) -> TenantId | None:
-    """Return whose budget keeps a job that has not started yet from starting, None if
-    none does.
+    """Return the tenant whose spent budget keeps a job from its first start, None if
+    there is none.
     """
     if job.usage.started_at is not None or not state.budget_levels:
         return None
@@ -128,19 +132,18 @@ def spent_up(job: JobRecord, state: SchedulerState) -> TenantId | None:
     return None
 
 
-def told_budget(name: TenantId, state: SchedulerState) -> str:
+def budget_text(name: TenantId, state: SchedulerState) -> str:
     """Return how much of its budget a tenant has spent, in words."""
-    costs = spent(state, state.at)
-    cost = sum(costs.values()) if name == EVERYBODY else costs.get(name, 0.0)
-    who = "all tenants together" if name == EVERYBODY else f"tenant {name}"
-    has = "have" if name == EVERYBODY else "has"
-    their = "their" if name == EVERYBODY else "its"
+    cost = cost_of(spent(state, state.at), name)
+    has_spent = f"tenant {name} has spent {cost:.2f} of its"
+    if name == EVERYBODY:
+        has_spent = f"all tenants together have spent {cost:.2f} of their"
     budget = state.tenants[name].budget
     currency = "" if state.prices is None else f" {state.prices.currency}"
-    return f"{who} {has} spent {cost:.2f} of {their} budget of {budget:.2f}{currency}"
+    return f"{has_spent} budget of {budget:.2f}{currency}"
 
 
-def told_max_cost(job: JobRecord, state: SchedulerState) -> str:
+def max_cost_text(job: JobRecord, state: SchedulerState) -> str:
     """Return that a job has reached its max_cost, as the end of a sentence; "" if it
     has not.
     """

@@ -9,6 +9,7 @@ use is counted in accounting.py.
 import dataclasses
 import math
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -34,10 +35,10 @@ from coadapt.core.costs import (
     SPENT,
     book_after,
     budget_levels,
+    budget_text,
+    max_cost_text,
     set_prices,
     spent_up,
-    told_budget,
-    told_max_cost,
 )
 from coadapt.core.events import (
     CancelRequested,
@@ -128,6 +129,7 @@ from coadapt.model import (
     PlanError,
     RescaleContract,
     Tenant,
+    TenantId,
     Usage,
     check_plan,
     holding,
@@ -285,7 +287,7 @@ class Scheduler:
         )
         insort(self.state.active, job, key=_place)
         self._work.note(job)
-        self._tell_budget(job)
+        self._explain_budget(job)
         return self._wake()
 
     def _priority_changed(self, event: PriorityChanged) -> list[Command]:
@@ -336,7 +338,7 @@ class Scheduler:
         for job in list(self.state.active):
             if job.status.cancel_requested:
                 continue
-            if why := told_max_cost(job, self.state):
+            if why := max_cost_text(job, self.state):
                 self.state.changed.add(job.id)
                 commands += self._cancel(job, f"stopped: {why}", Reason.MAX_COST)
         return commands + self._check_budgets()
@@ -360,20 +362,24 @@ class Scheduler:
         state.solve_at = None
         self._plan = None
         self._picture = None
+        texts = {name: budget_text(name, state) for name in state.budget_levels}
         for job in state.active:
             may_wait = job.state is JobState.PENDING and job.usage.started_at is None
             if may_wait and not job.status.cancel_requested:
-                self._tell_budget(job)
+                self._explain_budget(job, texts)
         return self._wake()
 
-    def _tell_budget(self, job: JobRecord) -> None:
+    def _explain_budget(
+        self, job: JobRecord, texts: Mapping[TenantId, str] | None = None
+    ) -> None:
         """Explain that a job that has not started waits for its tenant's budget, or no
-        longer does.
+        longer does. texts: of the tenants' budgets, where many jobs need them.
         """
         name = spent_up(job, self.state)
         if name is not None:
             job.target = NO_GRANT
-            _tell(job, Reason.BUDGET, f"waits: {told_budget(name, self.state)}")
+            text = budget_text(name, self.state) if texts is None else texts[name]
+            _tell(job, Reason.BUDGET, f"waits: {text}")
         elif job.reason is Reason.BUDGET:
             _tell(job, Reason.SUBMITTED, "waits: the next round will look at it")
         else:

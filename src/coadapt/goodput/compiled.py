@@ -37,23 +37,23 @@ UNREADABLE = AttributeError, ImportError, EOFError, UnpicklingError
 
 
 @contextmanager
-def when_compiling(told: Callable[[], None]) -> Iterator[None]:
-    """Call `told` once as soon as a kernel is compiled within the block.
+def when_compiling(notify: Callable[[], None]) -> Iterator[None]:
+    """Call `notify` once, as soon as a kernel is compiled within the block.
 
-    One that comes from the cache is not compiled. Without numba nothing is.
+    A kernel from the cache is not compiled. Without numba no kernel is.
     """
     if not HAS_COMPILER:
         yield
         return
     event = import_module("numba.core.event")
-    is_told = False
+    notified = False
 
     class Listener(event.Listener):  # type: ignore[misc, name-defined]  # of numba
         def on_start(self, _event: object) -> None:
-            nonlocal is_told
-            if not is_told:
-                is_told = True
-                told()
+            nonlocal notified
+            if not notified:
+                notified = True
+                notify()
 
         def on_end(self, _event: object) -> None:
             """Do nothing."""

@@ -42,7 +42,7 @@ JOBS_PER_PIECE = 20
 
 # What a new process says before it is up.
 COMPILES: Final = "compiles"
-TOLD_COMPILING = (
+COMPILING_TEXT = (
     "it compiles its kernels, once after an installation; this takes about a minute"
 )
 
@@ -82,7 +82,7 @@ class ProcessSolver:
         """Return why a plan that is due takes so long, in words that follow `because`;
         "" where nothing is known. For any thread.
         """
-        return TOLD_COMPILING if self._is_compiling else ""
+        return COMPILING_TEXT if self._is_compiling else ""
 
     def run(self) -> None:
         """Answer questions until `close`; for a thread of its own."""

@@ -12,7 +12,7 @@
 # Time counts only while a plan is due. Without active jobs there are no rounds, and
 # the time before the first job came is no delay. It counts only while this process
 # runs: a thread adds up the times between its looks, each at most 2 LOOK_S. After a
-# SIGSTOP of an hour nothing is late, because nobody could have planned.
+# SIGSTOP of an hour nothing is late, because no plan could be made.
 #
 # A plan that fails or is refused is no plan: a policy that raises in each round is
 # noticed as well as one that hangs.
@@ -31,7 +31,7 @@ ROUNDS_MISSED = 3
 LOOK_S = 0.5
 DECISIONS_KEPT = 20
 MINUTE_S = 60.0
-# From here on a duration is told in minutes.
+# Durations from here on are shown in minutes.
 MINUTES_FROM_S = 3 * MINUTE_S
 
 
@@ -104,9 +104,9 @@ class PlanWatch:
                 return ""
             cause = why or self._plan_error
             return (
-                f"no plan has been made for {_told(waited_s)}, although jobs are "
+                f"no plan has been made for {_duration(waited_s)}, although jobs are "
                 f"active: with rounds of {self._round_s:g} s one is due within "
-                f"{_told(allowed_s)}" + (f" ({cause})" if cause else "")
+                f"{_duration(allowed_s)}" + (f" ({cause})" if cause else "")
             )
 
     def summary(self) -> str:
@@ -115,7 +115,9 @@ class PlanWatch:
             waited_s = self._waited_s()
             if waited_s <= self._allowed_s():
                 return ""
-            return f"no plan has been made for {_told(waited_s)}; see: coadapt doctor"
+            return (
+                f"no plan has been made for {_duration(waited_s)}; see: coadapt doctor"
+            )
 
     def _look(self) -> None:
         now = self._clock()
@@ -148,7 +150,7 @@ class PlanWatch:
         return rounds_s + ROUNDS_MISSED * max(self._decision_s) + self._spare_s
 
 
-def _told(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     if seconds < MINUTES_FROM_S:
         return f"{seconds:.0f} s"
     return f"{seconds / MINUTE_S:.0f} min"

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from coadapt.core.accounting import num_gpus_held
-from coadapt.core.costs import spent
+from coadapt.core.costs import cost_of, spent
 from coadapt.core.events import TenantConfigured
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import SchedulerState
@@ -135,7 +135,7 @@ def tenant_snapshots(
             "num_jobs": num_jobs[name],
             "num_jobs_with_gpus": held[name],
             "num_jobs_beyond_quota": num_barred[name],
-            "cost": sum(costs.values()) if name == EVERYBODY else costs.get(name, 0.0),
+            "cost": cost_of(costs, name),
         }
         for name in sorted(names)
     ]

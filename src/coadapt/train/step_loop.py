@@ -332,8 +332,9 @@ class StepLoop:
         stride = 0
         if first:
             # Streams may end at different steps by mistake, which must be found before
-            # the next step.
-            each = session.data.stream is not None and not alone
+            # the next step. `coadapt check` waits for each change.
+            streams = session.data.stream is not None and not alone
+            each = streams or session.config.check_dir is not None
             stride = 1 if each else self._pace.next(session.progress.step)
         if alone and not (stop or save or generation or batch or any(norms) or noise):
             self._pace.stride = stride

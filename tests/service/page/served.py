@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 import uvicorn
 
+from coadapt.cli.state_dir import StateDir
+from coadapt.cli.up.live import what_if_command
+from coadapt.service.page.questions import Questions
+from tests.service.in_process import InProcess
+
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = (
     "--headless",
@@ -23,6 +28,17 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+
+@contextmanager
+def service_with_questions(folder: Path) -> Iterator[InProcess]:
+    """Run a scheduler in this process whose page answers what-if questions."""
+    service = InProcess(folder)
+    questions = Questions(what_if_command(StateDir(folder)), service.clock.now)
+    service.questions = questions
+    with service.turning():
+        yield service
+        questions.close()
 
 
 @contextmanager

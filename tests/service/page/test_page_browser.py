@@ -13,15 +13,13 @@ from typing import Any
 
 import pytest
 
-from coadapt.cli.state_dir import StateDir
-from coadapt.cli.up.live import what_if_command
 from coadapt.core.events import Outcome, ReplicasExited, TrainingReported
 from coadapt.model import BatchConfig, GradStats, TrainingReport
 from coadapt.service.app import create_app
 from coadapt.service.page.questions import Questions
 from tests.cli.live_cluster import COMMAND, LiveCluster
 from tests.service.in_process import TOKEN, InProcess, until
-from tests.service.page.served import chromium, served
+from tests.service.page.served import chromium, served, service_with_questions
 from tests.service.page.test_page_data import state_of, submitted
 
 pytestmark = pytest.mark.processes
@@ -38,12 +36,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[InProcess]:
-    service = InProcess(tmp_path)
-    directory = StateDir(tmp_path)
-    service.questions = Questions(what_if_command(directory), service.clock.now)
-    with service.turning():
+    with service_with_questions(tmp_path) as service:
         yield service
-        service.questions.stop()
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from coadapt.cli.forecast.page_question import CURVE_POINTS, curve
-from coadapt.cli.state_dir import StateDir
-from coadapt.cli.up.live import what_if_command
 from coadapt.service.page.questions import Asked, BusyError, Questions, QuestionState
 from tests.service.in_process import InProcess, until
+from tests.service.page.served import service_with_questions
 from tests.service.page.test_page_data import state_of, submitted
 
 pytestmark = pytest.mark.processes
@@ -41,10 +40,7 @@ def latest(questions: Questions) -> Asked:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[InProcess]:
-    service = InProcess(tmp_path)
-    directory = StateDir(tmp_path)
-    service.questions = Questions(what_if_command(directory), service.clock.now)
-    with service.turning():
+    with service_with_questions(tmp_path) as service:
         yield service
 
 

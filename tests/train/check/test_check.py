@@ -89,6 +89,21 @@ def test_a_sound_script_is_the_same_training() -> None:
     )
 
 
+@pytest.mark.slow
+def test_an_example_of_many_short_steps_is_the_same_training() -> None:
+    """Its changes come after a hundred steps of milliseconds, when replicas that train
+    by themselves exchange flags after every eighth step only.
+    """
+    example = Path(__file__).parents[3] / "examples" / "train" / "classify.py"
+    command = ["--json", "--timeout", "200", "--steps", "200", str(example)]
+    told = StringIO()
+    with redirect_stdout(told):
+        code = main([*command, "--epochs", "5"])
+    outcome = json.loads(told.getvalue())
+    assert code == 0, outcome
+    assert len(outcome["changes"]) == 4
+
+
 def test_a_sharded_model_is_put_together_at_the_end() -> None:
     code, outcome = check("none, sharded", *ONE_CHANGE)
     assert code == 0, outcome

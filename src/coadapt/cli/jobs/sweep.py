@@ -5,14 +5,12 @@ import io
 import json
 from pathlib import Path
 from typing import Annotated, cast
-from urllib.parse import quote
 
 import typer
 from typer.core import TyperGroup
 
 from coadapt.cli.client import Client, JsonObject, find_client, is_remote
 from coadapt.cli.state_dir import StateOption
-from coadapt.model import InputError
 from coadapt.model.errors import require
 from coadapt.model.wire import Json
 
@@ -151,7 +149,10 @@ def stop(
     --cancel is given.
     """
     query = "?cancel=true" if cancel else ""
-    _tell(find_client(state).post(f"{_path(study)}/stop{query}"), as_json=as_json)
+    _tell(
+        find_client(state).post(f"{Client.study_path(study)}/stop{query}"),
+        as_json=as_json,
+    )
 
 
 @sweep.command("resume")
@@ -159,7 +160,9 @@ def resume(
     study: StudyArgument, state: StateOption = None, as_json: JsonOption = False
 ) -> None:
     """Let a study that was stopped go on."""
-    _tell(find_client(state).post(f"{_path(study)}/resume"), as_json=as_json)
+    _tell(
+        find_client(state).post(f"{Client.study_path(study)}/resume"), as_json=as_json
+    )
 
 
 @sweep.command("rm")
@@ -169,7 +172,7 @@ def remove(
     """Delete a study that has ended, or that was stopped and has no trial that runs.
     The jobs of its trials stay.
     """
-    answer = find_client(state).delete(_path(study))
+    answer = find_client(state).delete(Client.study_path(study))
     typer.echo(json.dumps(answer) if as_json else f"{answer['study']}: deleted")
 
 
@@ -198,13 +201,7 @@ def export(
 
 
 def _get(client: Client, study: str) -> JsonObject:
-    return client.get(_path(study))
-
-
-def _path(study: str) -> str:
-    if not study.strip():
-        raise InputError("study", study, "the name of a study")
-    return f"/v1/studies/{quote(study, safe='')}"
+    return client.get(Client.study_path(study))
 
 
 def _trials(study: JsonObject) -> list[JsonObject]:

@@ -11,8 +11,8 @@ of the last two hours.
 #             goodput, work, weight and the chance to be the last job are all multiplied
 #             by `part`, so its training time stays the same. Used on several types.
 #
-# There are at most EXPECTED_MAX copies. If more jobs are expected, each copy stands for
-# several of them: `part` is larger than 1, and the copies still arrive over the whole
+# There are at most EXPECTED_MAX copies. If more jobs are expected, each copy represents
+# several jobs: `part` is larger than 1, and the copies still arrive over the whole
 # hour.
 #
 # Which jobs are copied whole changes with each arrival. On one GPU type that matters
@@ -51,7 +51,7 @@ class Expected(NamedTuple):
 
     curves: their goodput curves. left_J: their work, samples. arrives_J: seconds until
     they come. part: the factor by which each is scaled: 1 for whole jobs, more than 1
-    if each stands for several jobs.
+    if each represents several jobs.
     """
 
     curves: Curves

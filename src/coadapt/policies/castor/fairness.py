@@ -26,7 +26,7 @@ Axes: J jobs, L later phases, C configurations, T GPU types.
 # rho <= rho_max + (round + its rescales x delta) / T_fair. If jobs arrive, T_fair and
 # the remaining time grow by the same factor.
 #
-# If there are more jobs than GPUs, nobody has a share. A sum of completion times would
+# If there are more jobs than GPUs, no job has a share. A sum of completion times would
 # then put a job last that needs many GPUs at once, however short it is. Therefore each
 # job has a waiting tolerance: its time on the fewest GPUs that it can train on, by
 # time-sharing. It trains one second of every max(jobs / GPUs, 1) seconds. Seconds past

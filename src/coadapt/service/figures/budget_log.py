@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from coadapt.core.commands import Command
-from coadapt.core.costs import SPENT, told_budget
+from coadapt.core.costs import SPENT, budget_text
 from coadapt.core.events import Event
 from coadapt.core.state import SchedulerState
 from coadapt.model import TenantId
@@ -30,5 +30,5 @@ class BudgetLog:
         for tenant, level in sorted(levels.items()):
             if level > self._warned.get(tenant, 0):
                 then = "; jobs that have not started wait" if level == SPENT else ""
-                logger.warning("%s%s", told_budget(tenant, state), then)
+                logger.warning("%s%s", budget_text(tenant, state), then)
         self._warned = dict(levels)

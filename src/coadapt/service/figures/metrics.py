@@ -14,11 +14,10 @@ from itertools import islice
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from coadapt.core.costs import spent
+from coadapt.core.costs import cost_of, spent
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import TenantId
-from coadapt.model.tenant import EVERYBODY
 from coadapt.runtime.background_snapshots import copy_of
 from coadapt.runtime.snapshot import job_efficiency
 from coadapt.service.figures.tally import Tally
@@ -140,7 +139,7 @@ def metrics_text(
 def _cost_by_tenant(costs: Mapping[TenantId, float], currency: str) -> Metric:
     counter = CounterMetricFamily(
         "coadapt_cost",
-        "What the GPUs of a tenant's jobs have cost since prices were named",
+        "What the GPUs of a tenant's jobs have cost since prices were set",
         labels=["tenant", "currency"],
     )
     for tenant, cost in islice(costs.items(), JOBS_TOLD_MAX):
@@ -157,7 +156,7 @@ def _budget_used(
         labels=["tenant"],
     )
     for tenant, budget in islice(budgets.items(), JOBS_TOLD_MAX):
-        cost = sum(costs.values()) if tenant == EVERYBODY else costs.get(tenant, 0.0)
+        cost = cost_of(costs, tenant)
         gauge.add_metric([tenant], cost / budget if budget else 1.0)
     return gauge
 

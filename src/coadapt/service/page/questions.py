@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from coadapt.model.wire import Json
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class QuestionState(StrEnum):
-    """Where a question is."""
+    """How far the computation of a question is."""
 
     BUSY = "busy"
     DONE = "done"
@@ -36,7 +36,7 @@ class QuestionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question. began_at: s since 1970. answer: what the process said, {} before."""
+    """A question. began_at: s since 1970. answer: of its process; {} until then."""
 
     number: int
     state: QuestionState
@@ -47,7 +47,7 @@ class Asked:
     error: str = ""
 
     def values(self) -> dict[str, Json]:
-        """Return it as plain data."""
+        """Return the question and its answer as plain data."""
         return {
             "number": self.number,
             "state": self.state.value,
@@ -153,14 +153,9 @@ class Questions:
                 error = ""
             else:
                 state = QuestionState.FAILED if error else QuestionState.DONE
-            self._latest = Asked(
-                number=asked.number,
-                state=state,
-                given=asked.given,
-                began_at=asked.began_at,
-                took_s=time.monotonic() - begun,
-                answer=answer,
-                error=error,
+            took_s = time.monotonic() - begun
+            self._latest = replace(
+                asked, state=state, took_s=took_s, answer=answer, error=error
             )
 
 

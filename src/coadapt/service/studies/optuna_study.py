@@ -76,8 +76,8 @@ class OptunaStudy:
         """
         self.file = file
         self._space = space_of(file.search)
-        # What this process has read or written of running trials: nobody else writes
-        # to them.
+        # What this process has read or written of running trials. No other process
+        # writes to them.
         self._asked: dict[int, Asked] = {}
         self._last_step: dict[int, int] = {}
         self._sampler = _sampler_maker(file.search)

@@ -2,11 +2,10 @@
 
 # Nothing here is timed: a change happens at the step that the seed says, however slow
 # the machine. Training waits at the gate until joining replicas have come to their
-# training. Then each step takes twice as long as the one before, until the joining
-# replicas are ready. After that steps are short again: replicas agree on a change
-# within two or three consensuses, one per step at that pace. Where the batch may grow
-# there may be fewer steps than in the run alone: a change for which training does not
-# last is left out.
+# training. Then steps take ever longer, up to 3 s, until the joining replicas are
+# ready. After that steps are short again: replicas agree on a change within two or
+# three consensuses, one per step. Where the batch may grow there may be fewer steps
+# than in the run alone: a change for which training does not last is left out.
 
 import random
 from collections.abc import Callable, Sequence
@@ -21,10 +20,11 @@ from coadapt.train.wrappers.recorder import Gate, write_gate
 # A step while a change is under way: longer than the 0.4 s / 2 at which replicas talk
 # after each step.
 PACE_S = 0.25
-# The first step while joining replicas prepare; each further one takes twice as long.
-# They need two or three steps of the others, and on a busy machine many seconds, in
-# which training must not run through the steps of the change.
+# The first step while joining replicas prepare. Each further one takes twice as long,
+# up to APPROACH_MAX_S. They need two or three steps of the others, and on a busy
+# machine many seconds, in which training must not run through the steps of the change.
 APPROACH_S = 0.5
+APPROACH_MAX_S = 3.0
 # Steps that a change takes from its gate, and as many of training between two.
 STEPS_PER_CHANGE = 8
 STEPS_PER_FULL_RESCALE = 3
@@ -215,7 +215,7 @@ def _carry_out(run: ScriptRun, change: Change, before: Sequence[str]) -> bool:
         write_gate(run.folder, Gate(pace_s=pace_s))
         if not _unless_ended(run, partial(_ready_or_at, run, before[0], step), what):
             return False
-        pace_s *= 2.0
+        pace_s = min(2.0 * pace_s, APPROACH_MAX_S)
     write_gate(run.folder, Gate(pace_s=PACE_S))
     return _unless_ended(run, run.done, what)
 

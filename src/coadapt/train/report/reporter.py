@@ -190,11 +190,11 @@ class Reporter:
         """
         while True:
             rows = self._logged.pending()
-            told = to_json(replace(report, logged=rows))
-            assert isinstance(told, dict)
+            body = to_json(replace(report, logged=rows))
+            assert isinstance(body, dict)
             if not rows:
-                del told["logged"]  # a scheduler of an earlier version does not know it
-            if not self._send("reports", {"report": told}):
+                del body["logged"]  # a scheduler of an earlier version does not know it
+            if not self._send("reports", {"report": body}):
                 return
             self._logged.delivered(rows)
             if len(rows) < LOGGED_MAX:

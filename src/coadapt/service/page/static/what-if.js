@@ -78,23 +78,23 @@ export function view(query) {
           `No answer to ${words(last.asked)}: ${last.error}`,
         ),
       ];
-    const told = last.answer;
-    if (!told.num_jobs) return empty("No job was live: there was nothing to compute.");
+    const answer = last.answer;
+    if (!answer.num_jobs) return empty("No job was live: there was nothing to compute.");
     const place = make("div");
-    chart = curves(place, told.scenarios);
+    chart = curves(place, answer.scenarios);
     return [
-      make("h3", {}, `${words(last.asked)}, asked at ${clock(told.at, found.at)}`),
-      figures(told),
+      make("h3", {}, `${words(last.asked)}, asked at ${clock(answer.at, found.at)}`),
+      figures(answer),
       make("h3", {}, "Jobs that have not ended, by their median ends"),
       place,
       make("h3", {}, "Jobs"),
-      jobs(told),
+      jobs(answer),
       make(
         "p",
         { class: "note" },
         `Median, and in brackets the interval of nine in ten futures. ` +
-          (told.jobs.length < told.num_jobs
-            ? `The ${told.jobs.length} of ${number(told.num_jobs)} jobs whose ends differ most. `
+          (answer.jobs.length < answer.num_jobs
+            ? `The ${answer.jobs.length} of ${number(answer.num_jobs)} jobs whose ends differ most. `
             : "") +
           `Computed in ${duration(last.took_s)}.`,
       ),
@@ -245,7 +245,7 @@ function interval(range) {
   return `${text} (${span(range.low)} to ${span(range.high)})`;
 }
 
-function figures(told) {
+function figures(answer) {
   const columns = [
     ["Future", "name", (each) => each.name],
     ["Mean time to the end", "", (each) => interval(each.mean_end_s)],
@@ -253,7 +253,7 @@ function figures(told) {
     ["Jobs", "", (each) => number(each.num_jobs)],
     ["Not ended in 14 days", "", (each) => number(each.num_later)],
   ];
-  return table("Futures", columns, told.scenarios);
+  return table("Futures", columns, answer.scenarios);
 }
 
 function sizes(gpus) {
@@ -269,14 +269,14 @@ function cell(job) {
   return `${interval(job.ends_s)}, ${sizes(job.gpus)}`;
 }
 
-function jobs(told) {
+function jobs(answer) {
   const columns = [
     ["Job", "name", ([id, name]) => jobLink(id, name)],
-    ...told.scenarios.map((scenario, place) => [
+    ...answer.scenarios.map((scenario, place) => [
       `Ends in, ${scenario.name}`,
       "wide",
       ([, , cells]) => cell(cells[place]),
     ]),
   ];
-  return table("Jobs in each future", columns, told.jobs);
+  return table("Jobs in each future", columns, answer.jobs);
 }
