@@ -548,7 +548,7 @@ class Scheduler:
             buying.wake(at, at_once=True)
         elif isinstance(event, TimerFired):
             buying.alarm_at = None
-        elif isinstance(event, JobSubmitted | NodeLost):
+        elif isinstance(event, JobSubmitted | NodeJoined | NodeLost):
             buying.wake(at, at_once=not self.state.nodes)
         if buying.is_due(at):
             buying.book(at)
@@ -563,7 +563,7 @@ class Scheduler:
         ]
         alarms = [
             when
-            for when in (self.state.round_due_at, buying.due_at)
+            for when in (self.state.round_due_at, buying.ask_at)
             if when is not None
         ]
         if not alarms:
