@@ -285,9 +285,14 @@ class FaultyMarket:
             command, lambda: self.provider.give_back(command, self._wire.from_world)
         )
 
-    def refuse(self, offer: OfferId, until: float) -> None:
-        """Bring no further node of an offer up to an instant, and say nothing of it."""
-        self._refused_until[offer] = until
+    def strike(self, fault: Fault) -> None:
+        """Take a node away, or bring no further one for a while and say nothing of
+        it.
+        """
+        if fault.kind is FaultKind.NODE_TAKEN:
+            self.provider.take(fault.target, fault.lasts_s, self._wire.from_world)
+        else:
+            self._refused_until[fault.target] = fault.at + fault.lasts_s
 
     def _buy(self, command: BuyNodes) -> None:
         now = self._wire.clock.now()

@@ -231,13 +231,9 @@ class FaultRun:
                     self.wire.from_world(
                         NodeJoined(at=now, node=self.world.ledger.nodes[target])
                     )
-            case FaultKind.NODE_TAKEN:
+            case FaultKind.NODE_TAKEN | FaultKind.ORDERS_REFUSED:
                 assert self.market is not None
-                provider = self.market.provider
-                provider.take(target, fault.lasts_s, self.wire.from_world)
-            case FaultKind.ORDERS_REFUSED:
-                assert self.market is not None
-                self.market.refuse(target, now + fault.lasts_s)
+                self.market.strike(fault)
             case FaultKind.CANCEL:
                 self.wire.from_user(CancelRequested(at=now, job=target))
             case FaultKind.SCHEDULER_DIES:

@@ -168,14 +168,8 @@ class BookChecker:
                 return before.round_due_at is None or event.at < before.round_due_at
             case TenantConfigured():
                 return before.tenants.get(event.tenant.id) == event.tenant
-            case SizingReady() | SizingFailed():
-                buying = before.buying
-                return buying is None or event.number != buying.number
-            case OfferChanged():
-                return before.buying is None
-            case NodeNoticed():
-                node = before.buying and before.buying.nodes.get(event.node)
-                return not node or node.noticed
+            case SizingReady() | SizingFailed() | OfferChanged() | NodeNoticed():
+                return before.buying is None or _buys_nothing(event, before.buying)
             case StudySubmitted() | StudyStopped() | StudyResumed() | StudyRemoved():
                 there = event.study in before.studies
                 return there is isinstance(event, StudySubmitted)
@@ -248,6 +242,18 @@ class BookChecker:
                     yield from _wrong_order(
                         event, command, before, state.jobs[command.job]
                     )
+
+
+def _buys_nothing(
+    event: SizingReady | SizingFailed | OfferChanged | NodeNoticed, buying: Buying
+) -> bool:
+    """Return whether an event about nodes for sale is late, or a repeat."""
+    if isinstance(event, OfferChanged):
+        return False
+    if isinstance(event, NodeNoticed):
+        node = buying.nodes.get(event.node)
+        return node is None or node.noticed
+    return event.number != buying.number
 
 
 def _is_so(event: CancelRequested | PriorityChanged, job: JobRecord) -> bool:
