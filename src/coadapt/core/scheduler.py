@@ -153,6 +153,9 @@ class Scheduler:
         """`config` is in force until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
+        # Whether jobs that wait are told why, which decides nothing. A forecast reads
+        # no sentences, and they are most of its time.
+        self.explains = True
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         self.state.active = sorted(live, key=_place)
         self._departed = [
@@ -913,7 +916,8 @@ class Scheduler:
             barred = job.retry_at or spent_up(job, state)
             if not (job.status.cancel_requested or barred):
                 self._set_target(job, plan)
-        self._tell_who_waits(plan, view, concerned)
+        if self.explains:
+            self._tell_who_waits(plan, view, concerned)
         self._plan = plan
         # Jobs that have not trained since their last change get their target later.
         for job_id in settling(state, self._work.unlike_plan, self.config.settle_s):

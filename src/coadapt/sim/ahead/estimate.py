@@ -56,13 +56,14 @@ class JobEstimate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What becomes of a scenario. mean_end: of the jobs, last_end: of the last one, s
-    from now.
+    from now. cost: of the GPUs that they hold until then; None without prices.
     """
 
     scenario: str
     jobs: Mapping[JobId, JobEstimate]
     mean_end: Range
     last_end: Range
+    cost: Range | None = None
 
 
 def estimates(
@@ -96,12 +97,15 @@ def estimates(
         _estimate(
             scenario,
             courses[number * num_rolls : (number + 1) * num_rolls],
+            priced=question.state.prices is not None,
         )
         for number, scenario in enumerate(scenarios)
     ]
 
 
-def _estimate(scenario: Scenario, courses: Sequence[Course]) -> Estimate:
+def _estimate(
+    scenario: Scenario, courses: Sequence[Course], *, priced: bool
+) -> Estimate:
     names = sorted({job for course in courses for job in course.starts_s})
     jobs = {name: _of_job(name, courses) for name in names}
     means: list[float] = []
@@ -115,6 +119,7 @@ def _estimate(scenario: Scenario, courses: Sequence[Course]) -> Estimate:
         jobs=jobs,
         mean_end=Range.of(means),
         last_end=Range.of(lasts),
+        cost=Range.of([course.cost for course in courses]) if priced else None,
     )
 
 
@@ -128,8 +133,11 @@ def _of_job(name: JobId, courses: Sequence[Course]) -> JobEstimate:
 
 
 def _quantile(ordered: np.ndarray, share: float) -> float:
+    # The place at which the share of the next draws below it is `share`, on average
+    # over draws (Hyndman and Fan, 1996, definition 6): of twenty futures the interval
+    # is nearly that from the first to the last one.
+    place = min(max(share * (len(ordered) + 1) - 1.0, 0.0), len(ordered) - 1.0)
     # Between two draws of which one is infinite there is no mean.
-    place = share * (len(ordered) - 1)
     low = float(ordered[math.floor(place)])
     high = float(ordered[math.ceil(place)])
     if math.isinf(high):
