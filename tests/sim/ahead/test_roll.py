@@ -381,6 +381,15 @@ def test_nine_in_ten_of_the_next_draws_lie_within_twenty() -> None:
     assert 0.88 <= sum(within) / len(within) <= 0.92
 
 
+def test_a_budget_that_is_over_leaves_one_course_of_each_scenario() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    scenarios = [Scenario(), Scenario(name="+1", nodes=1)]
+    found = estimates(asked(state), scenarios, 4, 1, budget_s=0.0)
+    assert [each.num_rolls for each in found] == [1, 1]
+    assert found[1].jobs["next"].starts.median == 0.0
+    assert found[0].jobs["next"].starts.median > 0.0
+
+
 @pytest.mark.processes
 def test_other_processes_compute_the_same() -> None:
     state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))

@@ -1,5 +1,6 @@
 """The comparison behind `coadapt what-if` and the page's view of the same name."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,12 +41,13 @@ def compare_futures(
     num_processes: int | None = None,
     *,
     arrivals: bool = True,
+    budget_s: float = math.inf,
 ) -> tuple[list[Estimate], Question]:
     """Return the futures of the live jobs, first as it is, then with the change, and
     the question that they answer.
 
     num_processes: of the computation; None: one for each core. arrivals: whether jobs
-    come later, as they came before. Raises InputError.
+    come later, as they came before. budget_s: see `estimates`. Raises InputError.
     """
     for policy in change.policies:
         policy_card(policy)
@@ -67,7 +69,7 @@ def compare_futures(
     if len(scenarios) > FUTURES_MAX + 1:
         allowed = f"at most {FUTURES_MAX} pairs of a policy and a number of nodes"
         raise InputError("what-if", len(scenarios) - 1, allowed)
-    found = estimates(question, scenarios, num_rolls, num_processes)
+    found = estimates(question, scenarios, num_rolls, num_processes, budget_s)
     return corrected(found, directory, live), question
 
 

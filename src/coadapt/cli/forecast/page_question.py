@@ -24,6 +24,9 @@ from coadapt.sim.ahead.roll import Question
 # What a page can show. `coadapt what-if --json` has all jobs.
 JOBS_SHOWN = 40
 CURVE_POINTS = 200
+# After so long, s, the answer is that of the futures computed by then. The scheduler
+# ends the process after 600 s.
+BUDGET_S = 240.0
 
 
 def change_of(given: Mapping[str, Json]) -> Change:
@@ -47,6 +50,8 @@ def page_answer(found: Sequence[Estimate], question: Question) -> dict[str, Json
         "at": question.at,
         "policy": question.policy,
         "currency": None if state.prices is None else state.prices.currency,
+        "num_futures": found[0].num_rolls,
+        "futures_wanted": NUM_ROLLS,
         "num_jobs": len(names),
         "scenarios": [{**_scenario(each), **against(found[0], each)} for each in found],
         "jobs": [
@@ -118,7 +123,11 @@ def main() -> None:
     directory = StateDir(Path(sys.argv[1]))
     try:
         found, question = compare_futures(
-            directory, change_of(given), NUM_ROLLS, num_processes
+            directory,
+            change_of(given),
+            NUM_ROLLS,
+            num_processes,
+            budget_s=BUDGET_S,
         )
     except InputError as error:
         json.dump({"error": str(error)}, sys.stdout)

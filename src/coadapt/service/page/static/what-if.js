@@ -96,6 +96,9 @@ export function view(query) {
           (answer.jobs.length < answer.num_jobs
             ? `The ${answer.jobs.length} of ${number(answer.num_jobs)} jobs whose ends differ most. `
             : "") +
+          (answer.num_futures < answer.futures_wanted
+            ? `Many jobs take long: ${answer.num_futures} of ${answer.futures_wanted} futures were computed. `
+            : "") +
           `Computed in ${duration(last.took_s)}.`,
       ),
     ];
