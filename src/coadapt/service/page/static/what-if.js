@@ -1,7 +1,7 @@
 // What if: futures of the live jobs, as it is and with a change, side by side. Another
 // process computes them, one question at a time, and all open pages see the same answer.
 
-import { clock, count, duration, fill, jobLink, make, number, table } from "./dom.js";
+import { clock, duration, fill, jobLink, make, number, table } from "./dom.js";
 import { Away, get, post, remove } from "./api.js";
 import { curves } from "./charts.js";
 
@@ -222,10 +222,10 @@ function offer(fields, found, query) {
 function words(asked) {
   const parts = [];
   if (asked.policies.length) parts.push(asked.policies.join(" and "));
-  if (asked.nodes.length)
-    parts.push(
-      `${asked.nodes.map((each) => (each > 0 ? `+${each}` : each)).join(", ")} nodes`,
-    );
+  if (asked.nodes.length) {
+    const sizes = asked.nodes.map((each) => (each > 0 ? `+${each}` : each)).join(", ");
+    parts.push(`${sizes} ${/^.1$/.test(sizes) ? "node" : "nodes"}`);
+  }
   for (const [tenant, gpus] of Object.entries(asked.quotas))
     parts.push(gpus === null ? `no quota of ${tenant}` : `${tenant} with a quota of ${gpus}`);
   if (asked.without.length) parts.push(`without ${asked.without.join(", ")}`);
