@@ -916,8 +916,7 @@ class Scheduler:
             barred = job.retry_at or spent_up(job, state)
             if not (job.status.cancel_requested or barred):
                 self._set_target(job, plan)
-        if self.explains:
-            self._tell_who_waits(plan, view, concerned)
+        self._tell_who_waits(plan, view, concerned)
         self._plan = plan
         # Jobs that have not trained since their last change get their target later.
         for job_id in settling(state, self._work.unlike_plan, self.config.settle_s):
@@ -1037,6 +1036,8 @@ class Scheduler:
         """Explain for each job that gets no GPUs, or fewer than before, what prevents
         more.
         """
+        if not self.explains:
+            return
         views = standing_of(view).jobs
         state = self.state
         given = [

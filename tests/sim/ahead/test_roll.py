@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from coadapt.core.commands import Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted, NodeJoined
+from coadapt.core.hindrances import Hindrances
 from coadapt.core.lifecycle import JobState
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, Order, Running, SchedulerState, Status
@@ -16,6 +18,7 @@ from coadapt.model import (
     Allocation,
     BatchConfig,
     BatchLimits,
+    ClusterView,
     GradStats,
     Grant,
     InputError,
@@ -225,19 +228,19 @@ def test_the_cost_of_a_course_is_that_of_the_gpus_held() -> None:
 
 
 def test_a_course_tells_no_job_why_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
-    tell = Scheduler._tell_who_waits
+    looked_at: list[float] = []
 
-    def counted(self: Scheduler, *given: object) -> None:
-        told.append(self.state.at)
-        tell(self, *given)  # type: ignore[arg-type]
+    class Counted(Hindrances):
+        def __init__(self, view: ClusterView, *given: Any) -> None:
+            looked_at.append(view.at)
+            super().__init__(view, *given)
 
-    monkeypatch.setattr(Scheduler, "_tell_who_waits", counted)
+    monkeypatch.setattr("coadapt.core.scheduler.Hindrances", Counted)
     state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
-    told.clear()
+    looked_at.clear()
     roll(asked(state), seed=0)
-    assert told
-    assert max(told) <= AT + 2 * CONFIG.round_s
+    assert looked_at
+    assert max(looked_at) <= AT + 2 * CONFIG.round_s
 
 
 @pytest.mark.parametrize(

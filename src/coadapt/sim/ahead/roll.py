@@ -67,6 +67,7 @@ def roll(question: Question, seed: int) -> Course:
     Raises InputError for a scenario that does not fit the state.
     """
     at = question.at
+    until = at + question.horizon_s
     scenario = question.scenario
     state = picture_of(question.state)
     state.at = max(state.at, at)
@@ -84,41 +85,17 @@ def roll(question: Question, seed: int) -> Course:
             create_policy(scenario.policy or question.policy), clock.now
         ),
     )
-    of_all = np.random.default_rng(seed)
-    common = float(of_all.standard_normal())
-    ended = question.ended.resampled(of_all)
-
-    def expect(job: JobRecord, gpu_s: float | None = None) -> None:
-        left = remainder_of(job, state.nodes, at, ended, gpu_s)
-        remainders[job.id] = left
-        world.expect(job.id, left.draw(_random(seed, job.id), common))
-
+    drawn = _Drawn.of(question, seed, state, remainders, world)
     for job in state.active:
-        expect(job)
+        drawn.add(job)
     world.adopt(state, runtime.post)
     for job_id, spec in scenario.submit.items():
-        expect(JobRecord(id=job_id, spec=spec, submitted_at=at))
+        drawn.add(JobRecord(id=job_id, spec=spec, submitted_at=at))
     asked = list(remainders)
-
-    def submit_next(coming: Iterator[tuple[float, Submission]]) -> None:
-        """Let the next job come, and after it those behind it."""
-        drawn = next(coming, None)
-        if drawn is None:
-            return
-        when, like = drawn
-
-        def submitted() -> None:
-            job = like.again(f"{LATER}{len(remainders)}", when)
-            expect(job, like.gpu_s)
-            runtime.post(JobSubmitted(at=when, job=job.id, spec=job.spec))
-            submit_next(coming)
-
-        clock.call_at(when, submitted)
-
-    until = at + question.horizon_s
     events = scenario.events(state, at)
     runtime.post_all([SchedulerRestarted(at=at), *events])
-    submit_next(question.arrivals.drawn(at, until, np.random.default_rng([seed, 1])))
+    random = np.random.default_rng([seed, 1])
+    _submit_next(question.arrivals.drawn(at, until, random), drawn, runtime, clock)
     _run(runtime, clock, until, asked)
     return Course(
         starts_s=_after(world.started_at, asked, at),
@@ -126,6 +103,71 @@ def roll(question: Question, seed: int) -> Course:
         sizes={job: tuple(world.sizes[job]) for job in asked if job in world.sizes},
         cost=sum(world.costs.get(job, 0.0) for job in asked),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
+    """What is left of the jobs of one course, drawn as they come.
+
+    common: a standard normal draw for all jobs.
+    """
+
+    seed: int
+    at: float
+    state: SchedulerState
+    ended: EndedWork
+    common: float
+    remainders: dict[JobId, Remainder]
+    world: ForwardWorld
+
+    @classmethod
+    def of(
+        cls,
+        question: Question,
+        seed: int,
+        state: SchedulerState,
+        remainders: dict[JobId, Remainder],
+        world: ForwardWorld,
+    ) -> "_Drawn":
+        """Return the draws of the course with `seed`, without jobs yet."""
+        random = np.random.default_rng(seed)
+        common = float(random.standard_normal())
+        return cls(
+            seed=seed,
+            at=question.at,
+            state=state,
+            ended=question.ended.resampled(random),
+            common=common,
+            remainders=remainders,
+            world=world,
+        )
+
+    def add(self, job: JobRecord, gpu_s: float | None = None) -> None:
+        """Draw what is left of a job. gpu_s: what it needs, where that is known."""
+        left = remainder_of(job, self.state.nodes, self.at, self.ended, gpu_s)
+        self.remainders[job.id] = left
+        self.world.expect(job.id, left.draw(_random(self.seed, job.id), self.common))
+
+
+def _submit_next(
+    coming: Iterator[tuple[float, Submission]],
+    drawn: _Drawn,
+    runtime: Runtime,
+    clock: VirtualClock,
+) -> None:
+    """Submit the next job when it comes, and then those behind it."""
+    found = next(coming, None)
+    if found is None:
+        return
+    when, like = found
+
+    def submit() -> None:
+        job = like.again(f"{LATER}{len(drawn.remainders)}", when)
+        drawn.add(job, like.gpu_s)
+        runtime.post(JobSubmitted(at=when, job=job.id, spec=job.spec))
+        _submit_next(coming, drawn, runtime, clock)
+
+    clock.call_at(when, submit)
 
 
 def _after(
