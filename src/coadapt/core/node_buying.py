@@ -313,7 +313,6 @@ class Buying:
         waits = self.asked_at is not None and at - self.asked_at < ANSWER_WITHIN_S
         return self.due_at is not None and self.due_at <= at and not waits
 
-
     def look_at(self, at: float) -> float | None:
         """Return when it is to be looked whether the sizer is to be asked; None: at the
         next event only.

@@ -173,17 +173,18 @@ class SlotNodes:
         return self._machine.via(node, slot)
 
     def buy(self, nodes: Mapping[OfferId, int]) -> None:
-        """Have this number of nodes of each offer in all; orders that are too many are
-        taken back, the latest first.
+        """Have this number of nodes of each offer in all, as far as there are so many;
+        orders that are too many are taken back, the latest first.
         """
         with self._lock:
             now = self._now()
             kept = dict(self._bought.nodes)
             made = dict(self._bought.num_made)
-            for offer_id, count in sorted(nodes.items()):
+            for offer_id, wanted in sorted(nodes.items()):
                 offer = self._by_id.get(offer_id)
                 if offer is None:  # it was for sale before a restart
                     continue
+                count = min(wanted, offer.most)
                 mine = [name for name in kept if kept[name].node.offer == offer_id]
                 pending = [name for name in mine if kept[name].ready_at > now]
                 for name in sorted(pending)[max(count - len(mine) + len(pending), 0) :]:
