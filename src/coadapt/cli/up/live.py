@@ -193,11 +193,7 @@ def _live(
     clock = WallClock()
     demand = Demand()
     executor = connect(_host(settings, credentials, url, clock, demand))
-    solver = ProcessSolver(
-        partial(create_policy, settings.policy),
-        clock.now,
-        sizer=partial(create_sizer, settings.sizer) if settings.offers else None,
-    )
+    solver = _solver(settings, clock)
     books = _open_books(state_dir, executor)
     views = _open_views(state_dir, books)
     store = BackgroundSnapshots(books.journal, views.latencies.commit)
@@ -214,10 +210,8 @@ def _live(
         waited=views.latencies.lag,
     )
     demand.loop = loop
-    if isinstance(executor, BuysNodes):
-        loop.buy_nodes(solver.size, executor)
     _watch(loop, books, views)
-    _recover(settings, loop, executor, books)
+    _recover(settings, loop, executor, books, solver)
     housekeeping = Housekeeping(
         partial(books.retention.steps, settings.keep), clock.now
     )
@@ -263,6 +257,14 @@ def _live(
     return _close(books, store, reserve) or broken
 
 
+def _solver(settings: LiveSettings, clock: WallClock) -> ProcessSolver:
+    """Return what runs the policy, and the sizer where nodes are bought."""
+    sizer = partial(create_sizer, settings.sizer) if settings.offers else None
+    return ProcessSolver(
+        partial(create_policy, settings.policy), clock.now, sizer=sizer
+    )
+
+
 def _watch(loop: LiveLoop, books: Books, views: Views) -> None:
     """Let the loop's notices name a journal that is away, and plans that do not
     come.
@@ -298,9 +300,15 @@ def _open_books(state_dir: StateDir, executor: LiveExecutor) -> Books:
 
 
 def _recover(
-    settings: LiveSettings, loop: LiveLoop, executor: LiveExecutor, books: Books
+    settings: LiveSettings,
+    loop: LiveLoop,
+    executor: LiveExecutor,
+    books: Books,
+    solver: ProcessSolver,
 ) -> None:
     """Restore the state of the last run, and end replicas that it does not know."""
+    if isinstance(executor, BuysNodes):
+        loop.buy_nodes(solver.size, executor)
     books.writer.number = loop.num_events
     spare_readers()
     loop.recover(

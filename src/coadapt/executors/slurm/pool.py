@@ -148,8 +148,7 @@ class Pool:
             self._tell_end_of(self._terms.allocation)
         running = [job for job in jobs if job.runs]
         machines = self._tools.nodes({host for job in running for host in job.hosts})
-        places = {(job.id, host) for job in running for host in job.hosts}
-        self._size.given_up |= self._returned & places
+        self._give_up_returned(running)
         hosts: dict[NodeId, PoolHost] = {}
         noticed: dict[NodeId, float] = {}
         leaving: set[Place] = set()
@@ -159,27 +158,32 @@ class Pool:
             for host in job.hosts:
                 place = (job.id, host)
                 ends = time.time() > end_of(job) - self._terms.leave_s
-                if host in machines and host not in taken:
-                    gone_at = self._noticed_at(job, host, machines[host], ends=ends)
-                    if gone_at is not None and place not in self._size.given_up:
+                machine = machines.get(host)
+                if machine is not None and host not in taken:
+                    gone_at = self._noticed_at(job, host, machine, ends=ends)
+                    if gone_at is not None:
                         # It is offered until it is gone, so that jobs leave it in
                         # place; empty, it goes back to Slurm.
                         noticed[host] = gone_at
                         leaving.add(place)
                         taken.add(host)
-                        hosts[host] = self._pool_host(job, host, gpus, machines[host])
+                        hosts[host] = self._pool_host(job, host, gpus, machine)
                         continue
                 # Of two allocations on one machine the older one counts, until it is
                 # gone.
                 if ends or host in taken or place in self._size.given_up:
                     leaving.add(place)
-                elif host in machines and self._fit(host, machines[host]):
-                    hosts[host] = self._pool_host(job, host, gpus, machines[host])
+                elif machine is not None and self._fit(host, machine):
+                    hosts[host] = self._pool_host(job, host, gpus, machine)
                 taken.add(host)
         self._hosts = hosts
         self.noticed = noticed
         if not self._terms.allocation:
             self._size.adjust(jobs, hosts, leaving)
+
+    def _give_up_returned(self, running: list[SlurmJob]) -> None:
+        places = {(job.id, host) for job in running for host in job.hosts}
+        self._size.given_up |= self._returned & places
 
     def _pool_host(
         self, job: SlurmJob, host: NodeId, gpus: Mapping[str, Gpus], machine: SlurmNode
@@ -197,7 +201,8 @@ class Pool:
         """Return when a bought node is taken away: its allocation ends, or Slurm drains
         it (from now on, as Slurm names no time). None while it stays.
         """
-        if self._terms.offer is None:
+        is_given_up = (job.id, host) in self._size.given_up
+        if self._terms.offer is None or is_given_up:
             return None
         if ends:
             return end_of(job)
