@@ -36,7 +36,7 @@ ENGINE = (
     "1",
 )
 NOTICE_S = 3.0
-END_WAIT_S = 120.0
+MANY_ROUNDS = 1_000_000
 
 
 class BuyingCluster(LiveCluster):
@@ -48,6 +48,7 @@ class BuyingCluster(LiveCluster):
     def up(
         self, slots: int | None = None, *, round_s: int = 1, in_place: bool = True
     ) -> None:
+        self._round_at_start = MANY_ROUNDS
         super().up(slots, round_s=round_s, in_place=in_place)
 
     @property
@@ -62,6 +63,14 @@ class BuyingCluster(LiveCluster):
         """Return the scheduler's nodes."""
         nodes = cast("list[JsonObject]", self.client.get("/v1/nodes")["nodes"])
         return {str(node["id"]) for node in nodes}
+
+    def plans_were_made(self) -> bool:
+        """Return whether a plan was made since the start, so that the next kill meets
+        nodes and jobs that change.
+        """
+        round_number = cast(int, self.client.get("/v1/cluster?limit=0")["round"])
+        self._round_at_start = min(self._round_at_start, round_number)
+        return round_number > self._round_at_start + 1
 
     def agree(self) -> bool:
         """Return whether scheduler and executor know the same live nodes."""
@@ -114,7 +123,8 @@ def run(folder: Path, kills: int, seed: int) -> Counter[str]:
         for thread in threads:
             thread.start()
         for _ in range(kills):
-            time.sleep(draw.uniform(0.5, 5.0))
+            until(cluster.plans_were_made, "plans are made")
+            time.sleep(draw.uniform(0.0, 5.0))
             cluster.kill()
             check_limits(cluster)
             times.append(restart_s(cluster))
