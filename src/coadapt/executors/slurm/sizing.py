@@ -161,7 +161,8 @@ class PoolSize:
                 )
         lacking = goal - len(staying) - coming
         if lacking > 0 and self._pause.over:
-            whole = not staying and not coming
+            # Bought nodes are given back one by one, so they are asked for so, too.
+            whole = not (is_bought or staying or coming)
             self._submit(
                 [lacking] if whole else [1] * lacking, sorted({*staying, *unfit})
             )
