@@ -196,9 +196,10 @@ class Studies:
         study = OptunaStudy(file, None)
         params = study.asked(study.ask()).params
         spec = job_spec(file.trial(0, params), self._loop.now())
-        nodes, tenants, prices = self._loop.read(
+        nodes, away, tenants, prices = self._loop.read(
             lambda state: (
                 list(state.nodes.values()),
+                [each.node for each in state.away.values()],
                 dict(state.tenants),
                 state.prices,
             )
@@ -206,7 +207,7 @@ class Studies:
         assert spec.launch is not None
         check_disk(spec.launch)
         check_prices(spec, prices)
-        check_possible(spec, nodes)
+        check_possible(spec, nodes, away)
         check_quota(spec, tenants)
 
     def _drive(self, study: Study) -> set[JobId]:
