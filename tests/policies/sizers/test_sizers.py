@@ -142,7 +142,7 @@ def test_castor_buys_spot_nodes_and_on_demand_ones_for_deadlines_without() -> No
     )
     assert relaxed.nodes["a"] == 0
     assert relaxed.nodes["s"] > 0
-    due = job(gpus=0, left=3e7, noise=1e3, deadline_at=3600.0 * 2)
+    due = job(gpus=0, left=3e7, noise=1e3, deadline_at=3600.0 * 1.5)
     sizer = create_sizer("castor(value_of_time=0)")
     assert sizer.size(view(due, pools=pools)).nodes["s"] > 0
     gone = (Pool(offer=offer()), Pool(offer=spot(most=0)))
