@@ -153,6 +153,9 @@ class Scheduler:
         """`config` is in force until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
+        # Whether jobs that wait are told why, which decides nothing. A forecast reads
+        # no sentences, and they are most of its time.
+        self.explains = True
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         self.state.active = sorted(live, key=_place)
         self._departed = [
@@ -1036,6 +1039,8 @@ class Scheduler:
         """Explain for each job that gets no GPUs, or fewer than before, what prevents
         more.
         """
+        if not self.explains:
+            return
         views = standing_of(view).jobs
         state = self.state
         given = [
