@@ -8,6 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from coadapt.cli.client import JsonObject, find_client
+from coadapt.cli.cluster.bought import cost_lines
 from coadapt.cli.state_dir import StateOption
 
 DAY_S = 86_400.0
@@ -42,7 +43,8 @@ def usage(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the GPU-hours of jobs, and their cost. GPU-hours are GPUs held times wall
-    time. Prices are set in the scheduler's settings file.
+    time. Prices are set in the scheduler's settings file. A list of bought nodes, with
+    their total cost, follows.
     """
     since = 0.0 if days is None else max(time.time() - days * DAY_S, 0.0)
     answer = find_client(state).get(f"/v1/usage?by={by.value}&since={since}")
@@ -65,6 +67,9 @@ def usage(
         return
     for row in (*rows, total):
         typer.echo(_line(row, currency))
+    buying = cast("JsonObject | None", answer["buying"])
+    for line in () if buying is None else cost_lines(buying):
+        typer.echo(line)
 
 
 def _line(row: JsonObject, currency: str | None) -> str:
