@@ -158,15 +158,10 @@ class Studies:
         """Return the trials of a study as plain data, for any thread; none before its
         first trial was asked for. The cost of a trial that runs is that of now.
         """
-        import optuna
-
         from coadapt.service.studies.optuna_study import trial_row
 
-        if not self._path.exists():
-            return []
-        try:
-            study = optuna.load_study(study_name=name, storage=self._opened())
-        except KeyError:
+        study = self._stored(name)
+        if study is None:
             return []
         rows = [trial_row(trial) for trial in study.get_trials(deepcopy=False)]
         for row in rows:
@@ -179,15 +174,10 @@ class Studies:
         """Return how much each parameter of a study decides over its value, for any
         thread; see `importance_of`. It is computed again when more trials have ended.
         """
-        import optuna
-
         from coadapt.service.studies.optuna_study import importance_of
 
-        if not self._path.exists():
-            return {}
-        try:
-            study = optuna.load_study(study_name=name, storage=self._opened())
-        except KeyError:
+        study = self._stored(name)
+        if study is None:
             return {}
         ended = sum(
             trial.state.is_finished() for trial in study.get_trials(deepcopy=False)
@@ -413,6 +403,17 @@ class Studies:
             file = search_file_of(json.loads(study.file), study.name, Path("/"))
             self._open[study.name] = OptunaStudy(file, self._opened())
         return self._open[study.name]
+
+    def _stored(self, name: str) -> "optuna.Study | None":
+        """Return a study as it is stored; None before its first trial was asked for."""
+        import optuna
+
+        if not self._path.exists():
+            return None
+        try:
+            return optuna.load_study(study_name=name, storage=self._opened())
+        except KeyError:
+            return None
 
     def _opened(self) -> "optuna.storages.RDBStorage":
         import optuna
