@@ -12,6 +12,8 @@ from fastapi.testclient import TestClient
 from coadapt.core.events import (
     CancelRequested,
     JobSubmitted,
+    NodeJoined,
+    NodeLost,
     PriorityChanged,
     TrainingReported,
     TrainingResumed,
@@ -212,6 +214,40 @@ def test_a_request_may_count_on_nodes_that_the_executor_can_get(
     body = job_file(service.folder, resources={"gpus": "5..8"})
     assert service.client().post("/v1/jobs", json=body).status_code == 202
     assert client.post("/v1/jobs", json=body).status_code == 422
+
+
+def test_a_job_waits_while_the_cluster_has_no_node(
+    client: TestClient, service: InProcess
+) -> None:
+    service.loop.post(NodeLost(at=service.clock.now(), node=NODE.id))
+    until(lambda: client.get("/v1/nodes").json() == {"nodes": []})
+    resources = {"gpus": "5..8", "gpu_types": [NODE.gpu_type]}
+    job = submitted(client, service, resources=resources)
+    until(
+        lambda: (
+            client.get(f"/v1/jobs/{job}").json()["explanation"]
+            == "waits: needs at least 5 GPUs of type cpu, the cluster has no node: "
+            "node here was lost"
+        )
+    )
+
+
+def test_a_job_waits_while_all_nodes_of_its_type_are_away(
+    client: TestClient, service: InProcess
+) -> None:
+    at = service.clock.now()
+    service.loop.post(
+        NodeJoined(at=at, node=Node(id="n2", num_gpus=2, gpu_type="a100"))
+    )
+    service.loop.post(NodeLost(at=at, node="n2"))
+    until(lambda: kinds(service, NodeLost) != [])
+    assert submitted(client, service, resources={"gpus": 3, "gpu_types": ["a100"]})
+    answer = client.post(
+        "/v1/jobs", json=job_file(service.folder, resources={"gpu_types": ["t4"]})
+    )
+    assert answer.json()["error"]["message"] == (
+        "resources.gpu_types: got ['t4']; allowed: one of a100, cpu"
+    )
 
 
 def test_a_priority_is_journaled_and_shown(

@@ -327,16 +327,17 @@ async def submit(
     if _service(request).shares_disk:
         await asyncio.to_thread(check_disk, spec.launch)
     if known is None:
-        present, known_tenants, prices = await _read(
+        present, away, known_tenants, prices = await _read(
             request,
             lambda state: (
                 list(state.nodes.values()),
+                [each.node for each in state.away.values()],
                 dict(state.tenants),
                 state.prices,
             ),
         )
         check_prices(spec, prices)
-        check_possible(spec, [*present, *_service(request).to_come()])
+        check_possible(spec, [*present, *_service(request).to_come()], away)
         check_quota(spec, known_tenants)
         await _commit(request, JobSubmitted(at=at, job=new_id, spec=spec))
     elif known[0] != spec:

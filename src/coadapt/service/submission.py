@@ -27,27 +27,32 @@ def job_id(name: str, key: str) -> JobId:
     return f"{slug}-{digest[:ID_HASH_LENGTH]}"
 
 
-def check_possible(spec: JobSpec, nodes: Iterable[Node]) -> None:
+def check_possible(
+    spec: JobSpec, nodes: Iterable[Node], away: Iterable[Node] = ()
+) -> None:
     """Raise InputError if no allocation on the whole cluster would let the job
     train.
+
+    away: nodes that went away. A job that may use a GPU type of which all nodes are
+    away is accepted and waits, since it is not known how many will come back. So is any
+    job while no node is known.
     """
     pools: dict[str, int] = {}
     for node in nodes:
         pools[node.gpu_type] = pools.get(node.gpu_type, 0) + node.num_gpus
+    empty = {node.gpu_type for node in away} - pools.keys()
     limits = spec.replicas
-    if (
-        limits.gpu_types
-        and pools
-        and not any(limits.allows_type(name) for name in pools)
-    ):
+    known = pools.keys() | empty
+    if known and not any(limits.allows_type(name) for name in known):
         raise InputError(
             "resources.gpu_types",
             list(limits.gpu_types),
-            f"one of {', '.join(sorted(pools))}",
+            f"one of {', '.join(sorted(known))}",
         )
-    most = max(
-        (count for name, count in pools.items() if limits.allows_type(name)), default=0
-    )
+    if not known or any(limits.allows_type(name) for name in empty):
+        _check_batch(spec, limits.max)
+        return
+    most = max(count for name, count in pools.items() if limits.allows_type(name))
     if limits.min > most:
         types = limits.types_in_words
         allowed = (

@@ -7,10 +7,17 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from coadapt.cli.up.live import call_all, close_files, listening, run_parts
+from coadapt.cli.up.live import (
+    call_all,
+    close_files,
+    listening,
+    ports_to_try,
+    run_parts,
+)
 from coadapt.model import InputError
 
 
@@ -92,6 +99,33 @@ def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
         way_out = rf"127\.0\.0\.1:{port}'.*in use.*--port 0 takes a free one"
         with pytest.raises(InputError, match=way_out), listening("127.0.0.1", [port]):
             pass
+
+
+LAST_URL = "http://127.0.0.1:23456"
+
+
+@pytest.mark.parametrize(
+    ("port", "last_url", "first"),
+    [
+        (None, None, 8471),
+        (None, LAST_URL, 23456),
+        (0, LAST_URL, 23456),
+        (9000, LAST_URL, 9000),
+    ],
+)
+def test_the_port_of_the_last_run_comes_first(
+    port: int | None, last_url: str | None, first: int
+) -> None:
+    assert ports_to_try(port, last_url)[0] == first
+
+
+def test_a_free_port_is_none_of_those_that_outgoing_connections_get() -> None:
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    if not given.exists():
+        pytest.skip("the kernel does not tell its range")
+    lowest = int(given.read_text().split()[0])
+    with listening("127.0.0.1", ports_to_try(0, None)) as free:
+        assert 1024 < free.getsockname()[1] < min(lowest, 32_768)
 
 
 def test_parts_are_told_to_end_in_order_whatever_one_raises() -> None:

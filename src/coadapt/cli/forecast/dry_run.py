@@ -32,8 +32,9 @@ def tell_estimates(
         raise InputError(
             "name", "two files with the same name", "a different name for each job"
         )
+    away = [each.node for each in question.state.away.values()]
     for spec in jobs.values():
-        check_possible(spec, list(question.state.nodes.values()))
+        check_possible(spec, question.state.nodes.values(), away)
         check_quota(spec, question.state.tenants)
     told = estimates(question, [Scenario(name="dry run", submit=jobs)])
     [found] = corrected(told, directory, live)

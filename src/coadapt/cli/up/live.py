@@ -4,6 +4,7 @@ thread each.
 
 import gc
 import logging
+import random
 import signal
 import socket
 import sys
@@ -64,6 +65,11 @@ from coadapt.service.studies.driver import Studies
 from coadapt.service.studies.figures import TrialFigures
 
 DEFAULT_PORT = 8471
+# Where a free port is looked for: below those that the kernel gives to outgoing
+# connections (from 32,768 on Linux). One of these could be taken while the scheduler is
+# down, and running jobs report to its port.
+FREE_PORTS = range(20_000, 32_000)
+FREE_PORTS_TRIED = 100
 OTHER_PORT = "--port 0 takes a free one, which running jobs learn when they restart"
 LISTEN_BACKLOG = 128
 JOBS_NAMED = 5  # in an error's line
@@ -148,13 +154,16 @@ def serve(settings: LiveSettings) -> None:
     with state_dir.locked():
         credentials = Credentials.load(state_dir.token, state_dir.job_key)
         state_dir.old_reserve.unlink(missing_ok=True)
-        tcp_socket = listening(settings.host, _ports(settings))
+        last = state_dir.last_run()
+        ports = ports_to_try(settings.port, None if last is None else last["url"])
         with (
-            tcp_socket as tcp,
+            listening(settings.host, ports) as tcp,
             listening_here(state_dir.socket) as here,
             _disk_has_room(state_dir),
         ):
             _log_to_terminal()
+            if settings.port == 0 and last is not None:
+                _tell_of_other_port(tcp, ports[0])
             broken = _live(settings, connect, credentials, [tcp, here])
     if broken:
         raise typer.Exit(EXIT_BROKEN)
@@ -508,14 +517,33 @@ def _disk_has_room(state_dir: StateDir) -> Iterator[None]:
         ) from None
 
 
-def _ports(settings: LiveSettings) -> list[int]:
-    """Return where to listen: where the last run did, since replicas that run on still
-    report there.
+def ports_to_try(port: int | None, last_url: str | None) -> list[int]:
+    """Return where to listen, in order of preference: where the last run did, since
+    replicas that run on still report there.
+
+    port: that of the settings, None where none is given. last_url: of the last run on
+    this state directory, None for the first.
     """
-    last = settings.state_dir.last_run()
-    if settings.port is not None:
-        return [settings.port]
-    return [DEFAULT_PORT, 0] if last is None else [int(last["url"].rpartition(":")[2])]
+    if port:
+        return [port]
+    last = [] if last_url is None else [int(last_url.rpartition(":")[2])]
+    if port is None and last:
+        return last
+    first = [DEFAULT_PORT] if port is None else last
+    free = random.SystemRandom().sample(FREE_PORTS, FREE_PORTS_TRIED)
+    return [*first, *free, 0]
+
+
+def _tell_of_other_port(tcp: socket.socket, last: int) -> None:
+    """Warn if the port of the last run was not to be had."""
+    now = tcp.getsockname()[1]
+    if now != last:
+        logger.warning(
+            "port %d of the last run is in use, so this scheduler listens on %d; jobs "
+            "that run already report to it once they restart",
+            last,
+            now,
+        )
 
 
 @contextmanager

@@ -49,8 +49,8 @@ GRACE = typer.Option(
 )
 HOST = typer.Option(help="Address to listen on. [default: 127.0.0.1]")
 PORT = typer.Option(
-    help="Port to listen on; 0: any free port. [default: the port"
-    " of the last run, or 8471]"
+    help="Port to listen on; 0: the port of the last run, or any free port if that is "
+    "in use. [default: the port of the last run, or 8471]"
 )
 KEEP_DAYS = typer.Option(
     help="Delete ended jobs after this many days, without their checkpoints. "

@@ -222,9 +222,10 @@ class Studies:
         params = study.asked(study.ask()).params
         file.deadline_at(at)
         spec = job_spec(file.trial(0, params), at)
-        nodes, tenants, prices = self._loop.read(
+        nodes, away, tenants, prices = self._loop.read(
             lambda state: (
                 list(state.nodes.values()),
+                [each.node for each in state.away.values()],
                 dict(state.tenants),
                 state.prices,
             )
@@ -234,7 +235,7 @@ class Studies:
         check_prices(spec, prices)
         if file.search.budget is not None and prices is None:
             raise InputError("search.budget", file.search.budget, NO_PRICES)
-        check_possible(spec, nodes)
+        check_possible(spec, nodes, away)
         check_quota(spec, tenants)
 
     def _drive(self, study: Study) -> set[JobId]:
