@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coadapt.policies.castor import round as program
-from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED
+from coadapt.policies.castor.expected_arrivals import Expected
 from coadapt.policies.castor.explain import Decided, duration, explained
 from coadapt.policies.castor.fairness import FairClocks, Tolerances
 from coadapt.policies.castor.guarantees import Reservations
@@ -53,7 +53,7 @@ def drawn(seed: int) -> Situation:
 def outlook_of(now: Situation) -> Outlook:
     never_J = np.full(4, 1e9)
     aims = Aims(4.0, 0.5, never_J, never_J)
-    return Values().settle(now, gpu_curves(now, GPUS_T), NONE_EXPECTED, aims)
+    return Values().settle(now, gpu_curves(now, GPUS_T), Expected(), aims)
 
 
 def sizes_of(now: Situation, row: int, of_type: int) -> dict[int, float]:

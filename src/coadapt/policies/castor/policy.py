@@ -18,7 +18,7 @@ from coadapt.model import (
     Plan,
 )
 from coadapt.policies.base import PolicyCard, Prediction
-from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED, Arrivals, Silence
+from coadapt.policies.castor.expected_arrivals import Arrivals, Expected, Silence
 from coadapt.policies.castor.explain import Decided, explained, fixed_reason
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Tolerances
 from coadapt.policies.castor.gangs import GangTimes, Precedence, late, plan_gangs
@@ -248,7 +248,7 @@ class Castor(CastorOptions):
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
         names = now.topology.names
         memory.arrivals.observe(at, now.jobs, whole_J, curves.jobs, names)
-        expected = NONE_EXPECTED
+        expected = Expected()
         if self.expect:
             expected = memory.arrivals.expected(at, in_part=curves.several, over=over)
         return memory.values.settle(now, curves, expected, aims)
