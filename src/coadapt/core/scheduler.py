@@ -153,6 +153,9 @@ class Scheduler:
         """`config` applies until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
+        # Whether jobs that wait are told why, which decides nothing. A forecast reads
+        # no sentences, and they are most of its time.
+        self.explains = True
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         self.state.active = sorted(live, key=_submission_order)
         self._departed = [
@@ -551,6 +554,9 @@ class Scheduler:
             buying.asked_at = None
             buying.alarm_at = None
             buying.wake(at, at_once=True)
+            if buying.offers:
+                # The last order may have been lost with the scheduler.
+                commands.append(BuyNodes(number=buying.number, nodes=buying.totals))
         elif isinstance(event, TimerFired):
             buying.alarm_at = None
         elif isinstance(event, JobSubmitted | NodeLost):
@@ -568,7 +574,7 @@ class Scheduler:
         ]
         alarms = [
             when
-            for when in (self.state.round_due_at, buying.due_at)
+            for when in (self.state.round_due_at, buying.look_at(at))
             if when is not None
         ]
         if not alarms:
@@ -1040,6 +1046,8 @@ class Scheduler:
         """Explain for each job that gets no GPUs, or fewer than before, what prevents
         more.
         """
+        if not self.explains:
+            return
         views = standing_of(view).jobs
         state = self.state
         given = [

@@ -114,6 +114,7 @@ def test_explain_says_why_when_and_what_would_help(
         (["what-if", "--quota", "x"], "TENANT=GPUS"),
         (["what-if", "--without", "nobody"], "live job"),
         (["what-if", "--nodes", "-1"], "fewer than"),
+        (["what-if", "--nodes", "+1,x"], "such as"),
         (["what-if", "--policy", "nothing"], "policy"),
         (["explain", "nobody"], "live job"),
     ],

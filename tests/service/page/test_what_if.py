@@ -19,7 +19,7 @@ from tests.service.page.test_page_data import state_of, submitted
 
 pytestmark = pytest.mark.processes
 
-GIVEN = {"policies": ["srtf"], "nodes": 0, "quotas": {}, "without": []}
+GIVEN = {"policies": ["srtf"], "nodes": [], "quotas": {}, "without": []}
 
 
 def answered_by(program: str, timeout_s: float = 60.0) -> Questions:
@@ -122,7 +122,7 @@ def test_the_page_is_answered_as_the_command_line_is(service: InProcess) -> None
     until(lambda: state_of(client, first) == "running")
     second = submitted(client, service.folder, name="<b>second</b>")
     begun = time.monotonic()
-    body = {"policies": ["srtf", "las"], "nodes": 1, "quotas": {"vision": None}}
+    body = {"policies": ["srtf", "las"], "nodes": [1], "quotas": {"vision": None}}
     found = answer_of(client, body)
     assert found["state"] == "done", found
     answer = found["answer"]
@@ -146,7 +146,7 @@ def test_the_page_is_answered_as_the_command_line_is(service: InProcess) -> None
 
 
 def test_a_cluster_without_jobs_is_answered(service: InProcess) -> None:
-    found = answer_of(service.client(), {"nodes": 2})
+    found = answer_of(service.client(), {"nodes": [2]})
     assert found["state"] == "done", found
     answer = found["answer"]
     assert isinstance(answer, dict)
@@ -166,9 +166,10 @@ def test_a_job_that_is_not_there_is_an_error(service: InProcess) -> None:
         {"policies": ["os:system"]},
         {"policies": ["nothing"]},
         {"policies": ["srtf"] * 5},
-        {"nodes": 1001},
+        {"nodes": [1001]},
+        {"nodes": [1, 2, 3, 4, 5]},
         {"quotas": {"vision": -1}},
-        {"nodes": "4"},
+        {"nodes": ["4"]},
         {"submit": ["/etc/passwd"]},
     ],
 )
@@ -185,7 +186,7 @@ def test_it_needs_the_token_and_a_scheduler(service: InProcess, tmp_path: Path) 
     service.questions = None
     client = service.client()
     assert client.get("/v1/page/what-if").json()["available"] is False
-    assert client.post("/v1/page/what-if", json={"nodes": 1}).status_code == 404
+    assert client.post("/v1/page/what-if", json={"nodes": [1]}).status_code == 404
 
 
 def test_a_curve_has_few_points_and_keeps_both_ends() -> None:

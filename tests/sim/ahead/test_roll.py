@@ -2,12 +2,15 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from coadapt.core.commands import Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted, NodeJoined
+from coadapt.core.hindrances import Hindrances
 from coadapt.core.lifecycle import JobState
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, Order, Running, SchedulerState, Status
@@ -15,6 +18,7 @@ from coadapt.model import (
     Allocation,
     BatchConfig,
     BatchLimits,
+    ClusterView,
     GradStats,
     Grant,
     InputError,
@@ -24,22 +28,30 @@ from coadapt.model import (
     ReplicaLimits,
     Usage,
 )
+from coadapt.model.prices import Prices
 from coadapt.policies import create_policy
 from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.ports import Post
 from coadapt.runtime.runtime import Runtime
 from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.ahead import remainder
+from coadapt.sim.ahead.arrivals import DAY_S, Arrivals, Submission
 from coadapt.sim.ahead.estimate import Range, estimates
 from coadapt.sim.ahead.forward_world import START_S, ForwardWorld
-from coadapt.sim.ahead.remainder import EndedWork, Remainder, Source, remainder_of
+from coadapt.sim.ahead.remainder import (
+    EndedWork,
+    Remainder,
+    Source,
+    Work,
+    remainder_of,
+)
 from coadapt.sim.ahead.roll import Question, roll
 from coadapt.sim.ahead.scenario import Scenario
 from coadapt.sim.clock import VirtualClock
 
 AT = 1_000.0
 CONFIG = SchedulerConfig(round_s=60.0, reaction_s=0.0)
-WORK = EndedWork(gpu_s={"": [4_000.0]})
+WORK = EndedWork(jobs=[Work("", 1, 4_000.0)])
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +198,51 @@ def test_another_policy_decides_otherwise() -> None:
     assert las.starts_s["next"] < fifo.starts_s["next"]
 
 
+def test_jobs_that_come_later_take_their_part() -> None:
+    """They have the whole cluster before a job that came earlier, under a policy that
+    prefers new ones.
+    """
+    state = live_state(("old", spec("old", 4)))
+    state.at = DAY_S
+    coming = [
+        Submission(at=number * 600.0, spec=spec("new", 4), gpu_s=2_000.0)
+        for number in range(12)
+    ]
+    arrivals = Arrivals(since=0.0, submissions=coming)
+    question = Question(state=state, at=DAY_S, policy="las", ended=WORK)
+    alone = roll(question, seed=0)
+    among = roll(replace(question, arrivals=arrivals), seed=0)
+    assert alone.ends_s["old"] + 500.0 < among.ends_s["old"]
+    # Of them nothing is asked.
+    assert list(among.ends_s) == list(among.starts_s) == ["old"]
+
+
+def test_the_cost_of_a_course_is_that_of_the_gpus_held() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    assert roll(asked(state), seed=0).cost == 0.0
+    state.prices = Prices(currency="EUR", default=3.0)
+    course = roll(asked(state), seed=0)
+    held_gpu_s = 4 * course.ends_s["wide"]
+    held_gpu_s += 2 * (course.ends_s["next"] - course.starts_s["next"])
+    assert course.cost == pytest.approx(3.0 * held_gpu_s / 3_600.0, rel=1e-3)
+
+
+def test_a_course_tells_no_job_why_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[float] = []
+
+    class Counted(Hindrances):
+        def __init__(self, view: ClusterView, *given: Any) -> None:
+            looked_at.append(view.at)
+            super().__init__(view, *given)
+
+    monkeypatch.setattr("coadapt.core.scheduler.Hindrances", Counted)
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    looked_at.clear()
+    roll(asked(state), seed=0)
+    assert looked_at
+    assert max(looked_at) <= AT + 2 * CONFIG.round_s
+
+
 @pytest.mark.parametrize(
     ("scenario", "named"),
     [
@@ -282,9 +339,20 @@ def test_a_share_that_a_script_reports() -> None:
 
 
 def test_like_jobs_that_needed_more_than_it_has_used() -> None:
-    work = EndedWork(gpu_s={"": [50.0, 150.0, 400.0]})
+    work = EndedWork(jobs=[Work("", 1, each) for each in (50.0, 150.0, 400.0)])
     found = remainder_of(record(Measured()), NODES, 0.0, work)
     assert (found.source, found.draws) == (Source.LIKE_OTHERS, (50.0, 300.0))
+
+
+def test_jobs_of_its_application_say_how_long_it_is_else_those_of_its_size() -> None:
+    many = [Work("yolo", 8, 9_000.0 + number) for number in range(remainder.ALIKE_MAX)]
+    work = EndedWork(jobs=[*many, Work("bert", 1, 700.0), Work("gpt", 2, 800.0)])
+    assert work.longer_than(spec("a", application="bert"), 100.0) == [700.0]
+    # No longer one of its application is known.
+    assert 800.0 in work.longer_than(spec("a", application="bert"), 750.0)
+    wide = work.longer_than(spec("a", 8), 100.0)
+    assert sorted(wide) == [job.gpu_s for job in many]
+    assert work.longer_than(spec("a"), 100.0)[:2] == [700.0, 800.0]
 
 
 def test_a_guess_where_nothing_is_known() -> None:
@@ -304,10 +372,33 @@ def test_an_interval_beyond_the_horizon_is_infinite() -> None:
     assert Range.of([5.0]).median == 5.0
 
 
+def test_nine_in_ten_of_the_next_draws_lie_within_twenty() -> None:
+    """Interpolated between the second of twenty and the last but one it would be eight
+    in ten.
+    """
+    random = np.random.default_rng(1)
+    within = []
+    for _ in range(4_000):
+        found = Range.of(random.random(20).tolist())
+        within.append(found.low <= random.random() <= found.high)
+    assert 0.88 <= sum(within) / len(within) <= 0.92
+
+
+def test_a_budget_that_is_over_leaves_one_course_of_each_scenario() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    scenarios = [Scenario(), Scenario(name="+1", nodes=1)]
+    found = estimates(asked(state), scenarios, 4, 1, budget_s=0.0)
+    assert [each.num_rolls for each in found] == [1, 1]
+    assert found[1].jobs["next"].starts.median == 0.0
+    assert found[0].jobs["next"].starts.median > 0.0
+
+
 @pytest.mark.processes
 def test_other_processes_compute_the_same() -> None:
     state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
-    question = asked(state, ended=EndedWork(gpu_s={"": [5_000.0, 9_000.0]}))
+    question = asked(
+        state, ended=EndedWork(jobs=[Work("", 1, 5_000.0), Work("", 1, 9_000.0)])
+    )
     here = estimates(question, [Scenario(), Scenario(name="+1", nodes=1)], 4, 1)
     there = estimates(question, [Scenario(), Scenario(name="+1", nodes=1)], 4, 2)
     assert [each.scenario for each in there] == ["as it is", "+1"]

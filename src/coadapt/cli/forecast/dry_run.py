@@ -39,7 +39,7 @@ def tell_estimates(
     told = estimates(question, [Scenario(name="dry run", submit=jobs)])
     [found] = corrected(told, directory, live)
     if as_json:
-        typer.echo(json.dumps(as_plain([found], question.at)))
+        typer.echo(json.dumps(as_plain([found], question)))
         return
     for name in jobs:
         job = found.jobs.get(name)

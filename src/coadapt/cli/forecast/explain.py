@@ -35,6 +35,13 @@ def explain(
             "--runs", help="Number of simulated futures.", min=1, max=ROLLS_MAX
         ),
     ] = 20,
+    arrivals: Annotated[
+        bool,
+        typer.Option(
+            "--arrivals/--no-arrivals",
+            help="Jobs are submitted later, as they were before.",
+        ),
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say why a job has what it has, when it starts and ends, and what would help.
@@ -49,7 +56,7 @@ def explain(
     from coadapt.sim.ahead.scenario import Scenario
 
     directory = find_state_dir(state)
-    live = read_live(directory)
+    live = read_live(directory, arrivals=arrivals)
     question = live.question
     name = named_job(question, job)
     highest = max(each.spec.priority for each in question.state.active)
@@ -63,7 +70,7 @@ def explain(
     found = corrected(estimates(question, scenarios, runs), directory, live)
     why = why_now(question.state.jobs[name].status)[1]
     if as_json:
-        typer.echo(json.dumps({"id": name, "why": why, **as_plain(found, question.at)}))
+        typer.echo(json.dumps({"id": name, "why": why, **as_plain(found, question)}))
         return
     typer.echo(f"{name}: {why}")
     typer.echo(f"It {sentence(found[0].jobs[name], question.at)}.")

@@ -1,21 +1,24 @@
 """The state of a live scheduler as a question to a forecast, read from its files."""
 
 import time
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from coadapt.cli.cluster.read_back import read_back_into
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.lifecycle import JobState
-from coadapt.model import InputError, JobId, JobSpec
-from coadapt.runtime.job_index import EndedQuery, JobIndex
-from coadapt.sim.ahead.remainder import EndedWork
+from coadapt.core.state import SchedulerState
+from coadapt.model import InputError, JobId, JobSpec, Measured
+from coadapt.model.wire import from_json
+from coadapt.runtime.job_index import EndedJob, EndedQuery, JobIndex
+from coadapt.sim.ahead.arrivals import Arrivals, Submission
+from coadapt.sim.ahead.remainder import EndedWork, Work
 from coadapt.sim.ahead.roll import Question
 
-# So many jobs that ended last say how long jobs are, and how true estimates were.
-ENDED_LOOKED_AT = 500
+# So many ended jobs, those that were submitted last, say how long jobs are, how often
+# they come, and how true estimates were.
+ENDED_LOOKED_AT = 2_000
 DEFAULT_POLICY = "castor"
 NAMED_MAX = 5  # jobs in an error's line
 
@@ -31,8 +34,13 @@ class Live:
     ended_at: Mapping[JobId, float]
 
 
-def read_live(directory: StateDir, at: float | None = None) -> Live:
-    """Return the state at `at` (s since 1970), else of now. Raises InputError."""
+def read_live(
+    directory: StateDir, at: float | None = None, *, arrivals: bool = True
+) -> Live:
+    """Return the state at `at` (s since 1970), else of now. Raises InputError.
+
+    arrivals: whether jobs come later, as they came before.
+    """
     if not directory.journal.exists():
         allowed = "a directory that `coadapt up` has run on"
         raise InputError("--state", str(directory.path), allowed)
@@ -45,13 +53,14 @@ def read_live(directory: StateDir, at: float | None = None) -> Live:
     state = scheduler.state
     # The settings in force, also where no event has changed them.
     state.config = scheduler.config
+    ended = index.ended_page(EndedQuery(limit=ENDED_LOOKED_AT, newest=True))
     started_at = {
         job.id: job.usage.started_at
         for job in state.active
         if job.usage.started_at is not None
     }
     ended_at: dict[JobId, float] = {}
-    for job in index.ended_page(EndedQuery(limit=ENDED_LOOKED_AT, newest=True)):
+    for job in ended:
         if isinstance(began := job.picture.get("started_at"), int | float):
             started_at[job.id] = float(began)
         if job.state is JobState.SUCCEEDED:
@@ -60,27 +69,51 @@ def read_live(directory: StateDir, at: float | None = None) -> Live:
         state=state,
         at=max(now if at is None else at, state.at),
         policy=(directory.last_run() or {}).get("policy", DEFAULT_POLICY),
-        ended=ended_work(index),
+        ended=ended_work(ended),
+        arrivals=past_arrivals(ended, state) if arrivals else Arrivals(),
     )
     return Live(question=question, started_at=started_at, ended_at=ended_at)
 
 
-def ended_work(index: JobIndex) -> EndedWork:
-    """Return the GPU-seconds of the jobs that succeeded lately."""
-    query = EndedQuery(
-        states=frozenset({JobState.SUCCEEDED}), limit=ENDED_LOOKED_AT, newest=True
+def ended_work(ended: Sequence[EndedJob]) -> EndedWork:
+    """Return what the jobs needed that succeeded."""
+    found = []
+    for job in ended:
+        gpu_s = _gpu_s(job)
+        if job.state is JobState.SUCCEEDED and gpu_s:
+            spec = from_json(JobSpec, job.spec)
+            found.append(Work(spec.application, spec.replicas.requested, gpu_s))
+    return EndedWork(jobs=found)
+
+
+def past_arrivals(ended: Sequence[EndedJob], state: SchedulerState) -> Arrivals:
+    """Return the jobs that were submitted since all of `ended` are known, in order."""
+    known = [_submission(job) for job in ended]
+    known += [Submission(at=job.submitted_at, spec=job.spec) for job in state.active]
+    since = min((job.at for job in known), default=0.0)
+    if len(ended) == ENDED_LOOKED_AT:
+        # Of the time before the oldest of them not all jobs are known.
+        since = min(job.submitted_at for job in ended)
+    known = [job for job in known if job.at >= since]
+    return Arrivals(since=since, submissions=sorted(known, key=lambda job: job.at))
+
+
+def _submission(job: EndedJob) -> Submission:
+    spec = from_json(JobSpec, job.spec)
+    measured = Measured()
+    # A job that failed is played for as long as it ran, not to its end.
+    if job.state is JobState.SUCCEEDED and isinstance(job.measured, dict):
+        # Long lists of what came when, of no use here.
+        short = {**job.measured, "batch_history": [], "logged": []}
+        measured = from_json(Measured, short)
+    return Submission(
+        at=job.submitted_at, spec=spec, gpu_s=_gpu_s(job), measured=measured
     )
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    for job in index.ended_page(query):
-        gpu_s = job.picture.get("attained_service_gpu_s")
-        if not isinstance(gpu_s, int | float) or not gpu_s:
-            continue
-        found[""].append(float(gpu_s))
-        spec = job.spec
-        application = spec.get("application") if isinstance(spec, dict) else None
-        if isinstance(application, str) and application:
-            found[application].append(float(gpu_s))
-    return EndedWork(gpu_s=dict(found))
+
+
+def _gpu_s(job: EndedJob) -> float:
+    gpu_s = job.picture.get("attained_service_gpu_s")
+    return float(gpu_s) if isinstance(gpu_s, int | float) else 0.0
 
 
 def named_job(question: Question, given: str) -> JobId:

@@ -13,41 +13,47 @@ from pathlib import Path
 from typing import cast
 
 from coadapt.cli.forecast.futures import Change, compare_futures
-from coadapt.cli.forecast.tables import range_values
+from coadapt.cli.forecast.tables import against, range_values
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.state import SchedulerState
 from coadapt.model import InputError, JobId
 from coadapt.model.wire import Json
 from coadapt.sim.ahead.estimate import NICENESS, NUM_ROLLS, Estimate, JobEstimate
+from coadapt.sim.ahead.roll import Question
 
 # What a page can show. `coadapt what-if --json` has all jobs.
 JOBS_SHOWN = 40
 CURVE_POINTS = 200
+# After so long, s, the answer is that of the futures computed by then. The scheduler
+# ends the process after 600 s.
+BUDGET_S = 240.0
 
 
 def change_of(given: Mapping[str, Json]) -> Change:
     """Return the change that the page asks about; its fields were checked there."""
     return Change(
         policies=tuple(cast("list[str]", given["policies"])),
-        nodes=cast(int, given["nodes"]),
+        nodes=tuple(cast("list[int]", given["nodes"])),
         quotas=cast("dict[str, int | None]", given["quotas"]),
         without=tuple(cast("list[str]", given["without"])),
     )
 
 
-def page_answer(
-    found: Sequence[Estimate], state: SchedulerState, at: float, policy: str
-) -> dict[str, Json]:
+def page_answer(found: Sequence[Estimate], question: Question) -> dict[str, Json]:
     """Return what the page shows of the futures: figures and a curve of each, and the
     jobs whose ends differ most.
     """
+    state = question.state
     names = list(dict.fromkeys(job for each in found for job in each.jobs))
     names.sort(key=lambda name: (-_difference_s(found, name), name))
     return {
-        "at": at,
-        "policy": policy,
+        "at": question.at,
+        "policy": question.policy,
+        "currency": None if state.prices is None else state.prices.currency,
+        "num_futures": found[0].num_rolls,
+        "futures_wanted": NUM_ROLLS,
         "num_jobs": len(names),
-        "scenarios": [_scenario(each) for each in found],
+        "scenarios": [{**_scenario(each), **against(found[0], each)} for each in found],
         "jobs": [
             [name, _shown_name(state, name), [_row(each, name) for each in found]]
             for name in names[:JOBS_SHOWN]
@@ -117,14 +123,16 @@ def main() -> None:
     directory = StateDir(Path(sys.argv[1]))
     try:
         found, question = compare_futures(
-            directory, change_of(given), NUM_ROLLS, num_processes
+            directory,
+            change_of(given),
+            NUM_ROLLS,
+            num_processes,
+            budget_s=BUDGET_S,
         )
     except InputError as error:
         json.dump({"error": str(error)}, sys.stdout)
         return
-    json.dump(
-        page_answer(found, question.state, question.at, question.policy), sys.stdout
-    )
+    json.dump(page_answer(found, question), sys.stdout)
 
 
 if __name__ == "__main__":

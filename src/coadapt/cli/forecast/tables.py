@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import cast
 
-from coadapt.cli.forecast.words import in_words, sizes, span
+from coadapt.cli.forecast.words import cost_in_words, in_words, sizes, span
 from coadapt.model import JobId
 from coadapt.model.wire import Json
 from coadapt.sim.ahead.estimate import Estimate, JobEstimate, Range
@@ -34,8 +34,14 @@ def show_estimates(found: Sequence[Estimate], question: Question) -> None:
     table.add_row("mean of all jobs", *means)
     lasts = [Text(in_words(each.last_end)) for each in found]
     table.add_row("last end", *lasts)
+    prices = question.state.prices
+    if prices is not None:
+        costs = [Text(cost_in_words(each.cost, prices.currency)) for each in found]
+        table.add_row("cost of all jobs", *costs)
     console = make_console()
     console.print(table)
+    for each in found[1:]:
+        console.print(f"{each.scenario}: {compared(found[0], each)}")
     if len(names) > JOBS_SHOWN:
         console.print(f"and {len(names) - JOBS_SHOWN} more jobs: --json shows all")
     console.print(
@@ -51,9 +57,37 @@ def _cell(job: JobEstimate | None) -> str:
     return f"{in_words(job.ends)}, {sizes(job)}"
 
 
-def as_plain(found: Sequence[Estimate], at: float) -> dict[str, Json]:
+def as_plain(found: Sequence[Estimate], question: Question) -> dict[str, Json]:
     """Return estimates as JSON data: seconds from `at`; null beyond the horizon."""
-    return {"at": at, "scenarios": [_plain(each) for each in found]}
+    prices = question.state.prices
+    return {
+        "at": question.at,
+        "currency": None if prices is None else prices.currency,
+        "scenarios": [{**_plain(each), **against(found[0], each)} for each in found],
+    }
+
+
+def against(now: Estimate, other: Estimate) -> dict[str, Json]:
+    """Return by how many percent the jobs of a future end sooner than those of `now` on
+    average, by how many they are dearer, and their cost; null where it is not known.
+    """
+    return {
+        "sooner_percent": _lower_percent(now.mean_end, other.mean_end),
+        "dearer_percent": _higher_percent(now.cost, other.cost),
+        "cost": None if other.cost is None else range_values(other.cost),
+    }
+
+
+def _lower_percent(now: Range | None, other: Range | None) -> float | None:
+    higher = _higher_percent(now, other)
+    return None if higher is None else 0.0 - higher
+
+
+def _higher_percent(now: Range | None, other: Range | None) -> float | None:
+    if now is None or other is None or not now.median:
+        return None
+    percent = 100.0 * (other.median / now.median - 1.0)
+    return round(percent, 1) if math.isfinite(percent) else None
 
 
 def _plain(estimate: Estimate) -> dict[str, Json]:
@@ -71,6 +105,20 @@ def _plain(estimate: Estimate) -> dict[str, Json]:
             for name, job in jobs.items()
         },
     }
+
+
+def compared(now: Estimate, other: Estimate) -> str:
+    """Return `18 % sooner, 9 % dearer`: the mean end and the cost against `now`."""
+    found = against(now, other)
+    parts = []
+    for percent, more, less in (
+        (found["sooner_percent"], "sooner", "later"),
+        (found["dearer_percent"], "dearer", "cheaper"),
+    ):
+        if isinstance(percent, float):
+            word = more if percent >= 0.0 else less
+            parts.append(f"{abs(percent):.0f} % {word}")
+    return ", ".join(parts) or "not comparable within 14 days"
 
 
 def range_values(found: Range) -> Json:

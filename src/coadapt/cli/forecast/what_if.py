@@ -20,8 +20,14 @@ def what_if(
         ),
     ] = None,
     nodes: Annotated[
-        int, typer.Option("--nodes", help="Add (+4) or remove (-1) nodes.")
-    ] = 0,
+        str,
+        typer.Option(
+            "--nodes",
+            metavar="COUNT",
+            help="Add (+4) or remove (-1) nodes; +1,+2,+4: a future for each.",
+            show_default=False,
+        ),
+    ] = "",
     quota: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,6 +52,13 @@ def what_if(
             max=ROLLS_MAX,
         ),
     ] = 20,
+    arrivals: Annotated[
+        bool,
+        typer.Option(
+            "--arrivals/--no-arrivals",
+            help="Jobs are submitted later, as they were before.",
+        ),
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare futures of the live jobs: as it is, and with a change.
@@ -57,16 +70,26 @@ def what_if(
 
     change = Change(
         policies=tuple(policy or ()),
-        nodes=nodes,
+        nodes=_counts(nodes),
         quotas=dict(_quota(text) for text in quota or ()),
         submit=tuple(submit or ()),
         without=tuple(without or ()),
     )
-    found, question = compare_futures(find_state_dir(state), change, runs)
+    found, question = compare_futures(
+        find_state_dir(state), change, runs, arrivals=arrivals
+    )
     if as_json:
-        typer.echo(json.dumps(as_plain(found, question.at)))
+        typer.echo(json.dumps(as_plain(found, question)))
         return
     show_estimates(found, question)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(each) for each in text.split(",")) if text else ()
+    except ValueError:
+        allowed = "numbers of nodes, such as +4, -1 or +1,+2,+4"
+        raise InputError("--nodes", text, allowed) from None
 
 
 def _quota(text: str) -> tuple[str, int | None]:

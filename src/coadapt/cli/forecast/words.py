@@ -32,6 +32,13 @@ def in_words(found: Range) -> str:
     return f"{span(found.median)} ({span(found.low)} to {span(found.high)})"
 
 
+def cost_in_words(found: Range | None, currency: str) -> str:
+    """Return `12.40 EUR (10.10 to 15.00)`."""
+    if found is None:
+        return ""
+    return f"{found.median:.2f} {currency} ({found.low:.2f} to {found.high:.2f})"
+
+
 def clock(at: float) -> str:
     """Return an instant in local time; the day, too, where it is not today."""
     if math.isinf(at):

@@ -9,6 +9,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,7 +18,9 @@ from coadapt.core.costs import cost_of, spent
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import TenantId
+from coadapt.model.wire import Json
 from coadapt.runtime.background_snapshots import copy_of
+from coadapt.runtime.buying_picture import buying_picture
 from coadapt.runtime.snapshot import job_efficiency
 from coadapt.service.figures.tally import Tally
 
@@ -42,6 +45,7 @@ class _Look:
     costs: dict[TenantId, float]
     currency: str
     budgets: dict[TenantId, float]
+    buying: dict[str, Json] | None
 
 
 Read = Callable[[Callable[[SchedulerState], _Look]], _Look]
@@ -81,6 +85,7 @@ def metrics_text(
                 if tenant.budget is not None
             },
             currency="" if state.prices is None else state.prices.currency,
+            buying=buying_picture(state, at),
         )
 
     seen = read(look)
@@ -123,6 +128,8 @@ def metrics_text(
         metrics.append(_cost_by_tenant(seen.costs, seen.currency))
     if seen.budgets:
         metrics.append(_budget_used(seen.costs, seen.budgets))
+    if seen.buying is not None:
+        metrics += _bought(seen.buying)
     if tally.plan_at is not None:
         age_s = max(at - tally.plan_at, 0.0)
         metrics.append(
@@ -159,6 +166,38 @@ def _budget_used(
         cost = cost_of(costs, tenant)
         gauge.add_metric([tenant], cost / budget if budget else 1.0)
     return gauge
+
+
+def _bought(buying: Mapping[str, Json]) -> list[Metric]:
+    """Return the figures of nodes that are bought, by offer."""
+    nodes = GaugeMetricFamily(
+        "coadapt_bought_nodes",
+        "Nodes of an offer: live (idle ones are among them), ordered, leaving",
+        labels=["offer", "state"],
+    )
+    for offer in cast("list[dict[str, Json]]", buying["offers"]):
+        for state in ("live", "idle", "ordered", "leaving"):
+            count = cast(int, offer[f"num_{state}"])
+            nodes.add_metric([str(offer["id"]), state], count)
+    hours = CounterMetricFamily(
+        "coadapt_bought_node_hours",
+        "Hours of bought nodes since offers were configured",
+        labels=["offer"],
+    )
+    cost = CounterMetricFamily(
+        "coadapt_bought_node_cost",
+        "What bought nodes have cost since offers were configured",
+        labels=["offer"],
+    )
+    for row in cast("list[dict[str, Json]]", buying["costs"]):
+        hours.add_metric([str(row["offer"])], cast(float, row["node_hours"]))
+        cost.add_metric([str(row["offer"])], cast(float, row["cost"]))
+    failing = _gauge(
+        "coadapt_sizer_fails",
+        "1 while the sizer's last answer failed or was refused",
+        float(bool(buying["error"])),
+    )
+    return [nodes, hours, cost, failing]
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -138,7 +138,10 @@ class Questions:
             question = json.dumps(dict(asked.given)).encode()
             output, problem = process.communicate(question, self._timeout_s)
         except subprocess.TimeoutExpired:
-            error = f"it took longer than {self._timeout_s:g} s and was ended"
+            error = (
+                f"it took longer than {self._timeout_s:g} s and was ended; on the "
+                "command line `coadapt what-if --runs 1` has no limit"
+            )
         finally:
             _kill(process)
             process.wait()

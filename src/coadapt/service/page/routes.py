@@ -48,6 +48,7 @@ FAILED_RECENTLY_S = 3_600.0
 ENDED_LOOKED_AT = 30
 # Limits of a what-if question: each policy is twenty futures more.
 POLICIES_ASKED = 4
+SIZES_ASKED = 4
 NODES_ASKED = 1_000
 
 # Fields of a job's picture that a row of the list shows.
@@ -94,6 +95,7 @@ class PageJobsQuery(BaseModel):
 PolicyText = Annotated[str, Field(min_length=1, max_length=200)]
 TenantName = Annotated[str, Field(min_length=1, max_length=200)]
 Gpus = Annotated[int, Field(ge=0, le=GPUS_MAX)]
+Nodes = Annotated[int, Field(ge=-NODES_ASKED, le=NODES_ASKED)]
 JobText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -102,7 +104,7 @@ class WhatIfBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     policies: list[PolicyText] = Field(default=[], max_length=POLICIES_ASKED)
-    nodes: int = Field(default=0, ge=-NODES_ASKED, le=NODES_ASKED)
+    nodes: list[Nodes] = Field(default=[], max_length=SIZES_ASKED)
     quotas: dict[TenantName, Gpus | None] = Field(default={}, max_length=20)
     without: list[JobText] = Field(default=[], max_length=100)
 
@@ -144,6 +146,7 @@ def now(
             "num_troubles": len(troubles),
             "num_nodes": len(seen.nodes),
             "nodes": _nodes(seen, nodes_from),
+            "buying": seen.buying,
             "num_waiting": len(seen.queue),
             "queue": _queue(seen, queue_from, page.source.why_no_plan_yet()),
         }
@@ -256,7 +259,7 @@ def ask_what_if(request: Request, body: WhatIfBody) -> Response:
     for policy in body.policies:
         if parse_choice(policy)[0] not in known:
             raise InputError("policies", policy, f"one of {', '.join(known)}")
-    if not (body.policies or body.nodes or body.quotas or body.without):
+    if not (body.policies or any(body.nodes) or body.quotas or body.without):
         allowed = "another policy, other nodes, another quota or a job to leave out"
         raise InputError("what-if", "no change", allowed)
     try:
@@ -338,8 +341,8 @@ def _trouble(trouble: Trouble) -> list[Json]:
 
 
 def _nodes(seen: Overview, first: int) -> list[Json]:
-    """Return [id, GPU type, GPUs, rack, [[job, name, GPUs], …]] of each node of the
-    slice.
+    """Return [id, GPU type, GPUs, rack, [[job, name, GPUs], …], why it leaves] of each
+    node of the slice.
     """
     return [
         [
@@ -351,6 +354,7 @@ def _nodes(seen: Overview, first: int) -> list[Json]:
                 [holder.job, holder.name, holder.num_gpus]
                 for holder in seen.holders.get(node.id, ())
             ],
+            seen.leaving.get(node.id, ""),
         ]
         for node in seen.nodes[first : first + NODES_SHOWN]
     ]

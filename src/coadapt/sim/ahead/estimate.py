@@ -4,9 +4,10 @@ starts and ends.
 
 import math
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
@@ -56,13 +57,16 @@ class JobEstimate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What becomes of a scenario. mean_end: of the jobs, last_end: of the last one, s
-    from now.
+    from now. cost: of the GPUs that they hold until then; None without prices.
+    num_rolls: over how many courses.
     """
 
     scenario: str
     jobs: Mapping[JobId, JobEstimate]
     mean_end: Range
     last_end: Range
+    cost: Range | None = None
+    num_rolls: int = NUM_ROLLS
 
 
 def estimates(
@@ -70,20 +74,25 @@ def estimates(
     scenarios: Sequence[Scenario],
     num_rolls: int = NUM_ROLLS,
     num_processes: int | None = None,
+    budget_s: float = math.inf,
 ) -> list[Estimate]:
     """Return what becomes of each scenario, over the same `num_rolls` draws of what is
-    left of jobs.
+    left of jobs; over fewer, but at least one, if these take longer than `budget_s`.
 
     The courses are computed in other processes; with `num_processes` 1, in this one.
     Raises InputError.
     """
     asked = [replace(question, scenario=scenario) for scenario in scenarios]
+    # All scenarios of one draw before the next draw: the budget may end between two.
     rolls = [
-        (number, seed) for number in range(len(asked)) for seed in range(num_rolls)
+        (number, seed) for seed in range(num_rolls) for number in range(len(asked))
     ]
+    ends_at = time.monotonic() + budget_s
     num_at_once = min(num_processes or os.cpu_count() or 1, len(rolls))
     if num_at_once == 1:
-        courses = [roll(asked[number], seed) for number, seed in rolls]
+        found = _in_time(
+            (roll(asked[n], seed) for n, seed in rolls), len(asked), ends_at
+        )
     else:
         with ProcessPoolExecutor(
             num_at_once,
@@ -91,17 +100,50 @@ def estimates(
             initializer=_prepare,
             initargs=(asked,),
         ) as pool:
-            courses = list(pool.map(_roll, rolls))
+            courses = _few_ahead(pool, rolls, num_at_once)
+            found = _in_time(courses, len(asked), ends_at)
     return [
         _estimate(
             scenario,
-            courses[number * num_rolls : (number + 1) * num_rolls],
+            found[number :: len(asked)],
+            priced=question.state.prices is not None,
         )
         for number, scenario in enumerate(scenarios)
     ]
 
 
-def _estimate(scenario: Scenario, courses: Sequence[Course]) -> Estimate:
+def _in_time(
+    courses: Iterator[Course], num_scenarios: int, ends_at: float
+) -> list[Course]:
+    """Return the courses of whole draws that are there by `ends_at`, on the monotonic
+    clock, and of the first one.
+    """
+    found: list[Course] = []
+    for course in courses:
+        found.append(course)
+        if len(found) >= num_scenarios and time.monotonic() > ends_at:
+            break
+    return found[: len(found) // num_scenarios * num_scenarios]
+
+
+def _few_ahead(
+    pool: ProcessPoolExecutor, rolls: Sequence[tuple[int, int]], num_at_once: int
+) -> Iterator[Course]:
+    """Yield courses in order. No more are begun than there are processes, so that few
+    are computed in vain where the budget ends.
+    """
+    begun: deque[Future[Course]] = deque()
+    for each in rolls:
+        begun.append(pool.submit(_roll, each))
+        if len(begun) == num_at_once:
+            yield begun.popleft().result()
+    while begun:
+        yield begun.popleft().result()
+
+
+def _estimate(
+    scenario: Scenario, courses: Sequence[Course], *, priced: bool
+) -> Estimate:
     names = sorted({job for course in courses for job in course.starts_s})
     jobs = {name: _of_job(name, courses) for name in names}
     means: list[float] = []
@@ -115,6 +157,8 @@ def _estimate(scenario: Scenario, courses: Sequence[Course]) -> Estimate:
         jobs=jobs,
         mean_end=Range.of(means),
         last_end=Range.of(lasts),
+        cost=Range.of([course.cost for course in courses]) if priced else None,
+        num_rolls=len(courses),
     )
 
 
@@ -128,8 +172,11 @@ def _of_job(name: JobId, courses: Sequence[Course]) -> JobEstimate:
 
 
 def _quantile(ordered: np.ndarray, share: float) -> float:
+    # The place at which the share of the next draws below it is `share`, on average
+    # over draws (Hyndman and Fan, 1996, definition 6): of twenty futures the interval
+    # is nearly that from the first to the last one.
+    place = min(max(share * (len(ordered) + 1) - 1.0, 0.0), len(ordered) - 1.0)
     # Between two draws of which one is infinite there is no mean.
-    place = share * (len(ordered) - 1)
     low = float(ordered[math.floor(place)])
     high = float(ordered[math.ceil(place)])
     if math.isinf(high):

@@ -16,6 +16,7 @@ from coadapt.core.events import (
 from coadapt.core.lifecycle import HOLDING, JobState
 from coadapt.core.state import SchedulerState
 from coadapt.model import Allocation, JobId, Node, NodeId, TrainingReport
+from coadapt.model.prices import HOUR_S
 from coadapt.runtime.ports import Cancel, Post
 from coadapt.sim.ahead.remainder import Remainder
 from coadapt.sim.clock import VirtualClock
@@ -27,10 +28,15 @@ START_S = 15.0
 
 @dataclass(slots=True, kw_only=True)
 class _Alive:
-    """A generation that trains from `since` (s) on, at `rate` units a second."""
+    """A generation that trains from `since` (s) on, at `rate` units a second.
+
+    It has held its GPUs since `held_since` (s), at a price of `per_h` an hour.
+    """
 
     generation: int
     allocation: Allocation
+    held_since: float
+    per_h: float
     since: float
     rate: float
     cancel_end: Cancel
@@ -41,7 +47,8 @@ class ForwardWorld:
     """The port Executor over a virtual clock, from a live state on.
 
     started_at, ended_at: of jobs whose replicas started, or ended well, s. sizes: the
-    replicas that each job had, in order.
+    replicas that each job had, in order. costs: of the GPUs that each job held until it
+    ended, where prices are known.
     """
 
     def __init__(
@@ -53,6 +60,8 @@ class ForwardWorld:
         self.started_at: dict[JobId, float] = {}
         self.ended_at: dict[JobId, float] = {}
         self.sizes: dict[JobId, list[int]] = {}
+        self.costs: dict[JobId, float] = {}
+        self._prices = state.prices
         self._clock = clock
         # The scheduler's own: nodes may come and go.
         self._nodes: Mapping[NodeId, Node] = state.nodes
@@ -138,6 +147,8 @@ class ForwardWorld:
         alive = _Alive(
             generation=generation,
             allocation=allocation,
+            held_since=now,
+            per_h=self._per_h(allocation),
             since=since,
             rate=rate,
             cancel_end=cancel_end,
@@ -145,6 +156,18 @@ class ForwardWorld:
         )
         self._alive[job] = alive
         self._report_later(job, alive, since + REPORT_S, post)
+
+    def _per_h(self, allocation: Allocation) -> float:
+        """Return what an allocation costs per hour; 0 where no prices are known."""
+        if self._prices is None:
+            return 0.0
+        gpus: dict[str, float] = {}
+        for node_id, count in allocation.slots:
+            node = self._nodes.get(node_id)
+            gpu_type = "" if node is None else node.gpu_type
+            held = gpus.get(gpu_type, 0.0)
+            gpus[gpu_type] = held + count * allocation.gpu_share
+        return self._prices.per_h(gpus)
 
     def _report_later(self, job: JobId, alive: _Alive, when: float, post: Post) -> None:
         def report() -> None:
@@ -157,7 +180,12 @@ class ForwardWorld:
                     at=self._clock.now(),
                     job=job,
                     generation=alive.generation,
-                    report=TrainingReport(progress=progress),
+                    report=TrainingReport(
+                        progress=progress,
+                        progress_target=measured.progress_target,
+                        by_type=measured.by_type,
+                        grad=measured.grad,
+                    ),
                 )
             )
             if self._alive.get(job) is alive:
@@ -175,6 +203,8 @@ class ForwardWorld:
         alive = self._alive.pop(job, None)
         if alive is not None:
             self._book(job, alive)
+            held_h = (self._clock.now() - alive.held_since) / HOUR_S
+            self.costs[job] = self.costs.get(job, 0.0) + alive.per_h * held_h
             alive.cancel_end()
             alive.cancel_report()
 

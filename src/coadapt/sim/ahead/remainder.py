@@ -17,9 +17,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from coadapt.core.accounting import job_view, num_gpus_held
 from coadapt.core.state import JobRecord
 from coadapt.goodput.efficiency import efficiency
 from coadapt.goodput.table import goodput_table
-from coadapt.model import Allocation, JobView, Node, NodeId
+from coadapt.model import Allocation, JobSpec, JobView, Node, NodeId
 from coadapt.model.measured import PERCENT_DONE, REMAINING_S
 
 GUESS_MIN_GPU_S = 600.0
@@ -43,6 +44,8 @@ SPREAD_GUESS = 1.0
 # is e ** (1 - x). Measured 567 times on the built-in mixes (seeds 2 to 4, `fifo`, 16
 # GPUs, every 15 minutes): x is 0.62 in the median, and 0.34 to 0.85 in nine of ten.
 EFFICIENCY_LEFT = (0.34, 0.42, 0.5, 0.56, 0.6, 0.62, 0.64, 0.67, 0.7, 0.77, 0.85)
+# Jobs of other applications that say how long a job is.
+ALIKE_MAX = 30
 # Of the variance of a guess, the part that all jobs share.
 COMMON = 0.5
 
@@ -58,31 +61,42 @@ class Source(StrEnum):
     GUESS = "guess"
 
 
+class Work(NamedTuple):
+    """What a job of an application needed until it succeeded; gpus: as requested."""
+
+    application: str
+    gpus: int
+    gpu_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedWork:
-    """GPU-seconds of jobs that succeeded, by application; "" has those of all."""
+    """Jobs that succeeded."""
 
-    gpu_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    jobs: Sequence[Work] = ()
 
     def resampled(self, random: np.random.Generator) -> "EndedWork":
         """Return as many of them, drawn with replacement: how long jobs are in general
         is known from few.
         """
-        return EndedWork(
-            gpu_s={
-                name: random.choice(known, len(known)).tolist()
-                for name, known in sorted(self.gpu_s.items())
-                if len(known)
-            }
-        )
+        if not self.jobs:
+            return self
+        chosen = random.integers(len(self.jobs), size=len(self.jobs))
+        return EndedWork(jobs=[self.jobs[number] for number in chosen])
 
-    def longer_than(self, application: str, gpu_s: float) -> list[float]:
-        """Return what jobs of the application needed, of those that needed more."""
-        for name in (application, ""):
-            longer = [each for each in self.gpu_s.get(name, ()) if each > gpu_s]
-            if longer:
-                return longer
-        return []
+    def longer_than(self, spec: JobSpec, gpu_s: float) -> list[float]:
+        """Return what jobs like this one needed, of those that needed more.
+
+        They are of its application, or else of all those that requested about as many
+        GPUs.
+        """
+        longer = [job for job in self.jobs if job.gpu_s > gpu_s]
+        same = [job.gpu_s for job in longer if job.application == spec.application]
+        if same and spec.application:
+            return same
+        gpus = spec.replicas.requested
+        longer.sort(key=lambda job: abs(math.log(max(job.gpus, 1) / max(gpus, 1))))
+        return [job.gpu_s for job in longer[:ALIKE_MAX]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +160,16 @@ class Remainder:
 
 
 def remainder_of(
-    job: JobRecord, nodes: Mapping[NodeId, Node], at: float, ended: EndedWork
+    job: JobRecord,
+    nodes: Mapping[NodeId, Node],
+    at: float,
+    ended: EndedWork,
+    needs_gpu_s: float | None = None,
 ) -> Remainder:
-    """Return what is left of a live job at `at` (s), as its last report shows."""
+    """Return what is left of a live job at `at` (s), as its last report shows.
+
+    needs_gpu_s: what it will need if its reports do not say it, where that is known.
+    """
     view = job_view(job, 0.0)
     measured = job.measured
     gpu_s = _service_gpu_s(job, at)
@@ -183,9 +204,10 @@ def remainder_of(
             draws=(_at_mean_speed(job, share, gpu_s, at),),
             spread=SPREAD_MEAN_SPEED,
         )
-    return _of_unknown_length(
-        job, view, nodes, ended.longer_than(job.spec.application, gpu_s), gpu_s
+    longer = (
+        ended.longer_than(job.spec, gpu_s) if needs_gpu_s is None else [needs_gpu_s]
     )
+    return _of_unknown_length(job, view, nodes, longer, gpu_s)
 
 
 def _at_present_speed(job: JobRecord, left: float, at: float) -> tuple[float, ...]:

@@ -1,12 +1,12 @@
 """One course of the future: the core, from a live state on, until all jobs ended."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import SchedulerRestarted
+from coadapt.core.events import JobSubmitted, SchedulerRestarted
 from coadapt.core.lifecycle import ENDED, JobState, Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
@@ -16,6 +16,7 @@ from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.runtime import Runtime
 from coadapt.runtime.solver import InlineSolver
+from coadapt.sim.ahead.arrivals import Arrivals, Submission
 from coadapt.sim.ahead.forward_world import ForwardWorld
 from coadapt.sim.ahead.remainder import EndedWork, Remainder, remainder_of
 from coadapt.sim.ahead.scenario import Scenario
@@ -24,24 +25,32 @@ from coadapt.sim.clock import VirtualClock
 HORIZON_S = 14 * 86_400.0
 STEP_S = 3_600.0
 ROUND_MIN_S = 30.0
+# After the first hour, where minutes do not matter any more, s.
+ROUND_LATER_S = 300.0
+# How the ids of jobs begin that come later.
+LATER = "later "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked. policy: the name of the one in force. ended: see EndedWork."""
+    """What is asked. policy: the name of the one in force. ended: see EndedWork.
+    arrivals: from which jobs that come later are drawn.
+    """
 
     state: SchedulerState
     at: float
     policy: str
     scenario: Scenario = field(default_factory=Scenario)
     ended: EndedWork = field(default_factory=EndedWork)
+    arrivals: Arrivals = field(default_factory=Arrivals)
     horizon_s: float = HORIZON_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What became of the jobs, s after now: first starts and ends. sizes: replicas in
-    order.
+    """What became of the jobs that are live now, or that the question submits, s after
+    now: first starts and ends. sizes: replicas in order. cost: of the GPUs that they
+    held, 0 without prices.
 
     A job that is not in `ends_s` had not ended at the horizon.
     """
@@ -49,6 +58,7 @@ class Course:
     starts_s: Mapping[JobId, float]
     ends_s: Mapping[JobId, float]
     sizes: Mapping[JobId, tuple[int, ...]]
+    cost: float
 
 
 def roll(question: Question, seed: int) -> Course:
@@ -57,6 +67,7 @@ def roll(question: Question, seed: int) -> Course:
     Raises InputError for a scenario that does not fit the state.
     """
     at = question.at
+    until = at + question.horizon_s
     scenario = question.scenario
     state = picture_of(question.state)
     state.at = max(state.at, at)
@@ -74,25 +85,95 @@ def roll(question: Question, seed: int) -> Course:
             create_policy(scenario.policy or question.policy), clock.now
         ),
     )
-    of_all = np.random.default_rng(seed)
-    common = float(of_all.standard_normal())
-    ended = question.ended.resampled(of_all)
+    drawn = _Drawn.of(question, seed, state, remainders, world)
     for job in state.active:
-        remainders[job.id] = remainder_of(job, state.nodes, at, ended)
-        world.expect(job.id, remainders[job.id].draw(_random(seed, job.id), common))
+        drawn.add(job)
     world.adopt(state, runtime.post)
     for job_id, spec in scenario.submit.items():
-        record = JobRecord(id=job_id, spec=spec, submitted_at=at)
-        remainders[job_id] = remainder_of(record, state.nodes, at, ended)
-        world.expect(job_id, remainders[job_id].draw(_random(seed, job_id), common))
+        drawn.add(JobRecord(id=job_id, spec=spec, submitted_at=at))
+    asked = list(remainders)
     events = scenario.events(state, at)
     runtime.post_all([SchedulerRestarted(at=at), *events])
-    _run(runtime, clock, at + question.horizon_s)
+    random = np.random.default_rng([seed, 1])
+    _submit_next(question.arrivals.drawn(at, until, random), drawn, runtime, clock)
+    _run(runtime, clock, until, asked)
     return Course(
-        starts_s={job: when - at for job, when in world.started_at.items()},
-        ends_s={job: when - at for job, when in world.ended_at.items()},
-        sizes={job: tuple(sizes) for job, sizes in world.sizes.items()},
+        starts_s=_after(world.started_at, asked, at),
+        ends_s=_after(world.ended_at, asked, at),
+        sizes={job: tuple(world.sizes[job]) for job in asked if job in world.sizes},
+        cost=sum(world.costs.get(job, 0.0) for job in asked),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
+    """What is left of the jobs of one course, drawn as they come.
+
+    common: a standard normal draw for all jobs.
+    """
+
+    seed: int
+    at: float
+    state: SchedulerState
+    ended: EndedWork
+    common: float
+    remainders: dict[JobId, Remainder]
+    world: ForwardWorld
+
+    @classmethod
+    def of(
+        cls,
+        question: Question,
+        seed: int,
+        state: SchedulerState,
+        remainders: dict[JobId, Remainder],
+        world: ForwardWorld,
+    ) -> "_Drawn":
+        """Return the draws of the course with `seed`, without jobs yet."""
+        random = np.random.default_rng(seed)
+        common = float(random.standard_normal())
+        return cls(
+            seed=seed,
+            at=question.at,
+            state=state,
+            ended=question.ended.resampled(random),
+            common=common,
+            remainders=remainders,
+            world=world,
+        )
+
+    def add(self, job: JobRecord, gpu_s: float | None = None) -> None:
+        """Draw what is left of a job. gpu_s: what it needs, where that is known."""
+        left = remainder_of(job, self.state.nodes, self.at, self.ended, gpu_s)
+        self.remainders[job.id] = left
+        self.world.expect(job.id, left.draw(_random(self.seed, job.id), self.common))
+
+
+def _submit_next(
+    coming: Iterator[tuple[float, Submission]],
+    drawn: _Drawn,
+    runtime: Runtime,
+    clock: VirtualClock,
+) -> None:
+    """Submit the next job when it comes, and then those behind it."""
+    found = next(coming, None)
+    if found is None:
+        return
+    when, like = found
+
+    def submit() -> None:
+        job = like.again(f"{LATER}{len(drawn.remainders)}", when)
+        drawn.add(job, like.gpu_s)
+        runtime.post(JobSubmitted(at=when, job=job.id, spec=job.spec))
+        _submit_next(coming, drawn, runtime, clock)
+
+    clock.call_at(when, submit)
+
+
+def _after(
+    instants: Mapping[JobId, float], jobs: Iterable[JobId], at: float
+) -> dict[JobId, float]:
+    return {job: instants[job] - at for job in jobs if job in instants}
 
 
 def _slower(config: SchedulerConfig) -> SchedulerConfig:
@@ -106,12 +187,28 @@ def _slower(config: SchedulerConfig) -> SchedulerConfig:
     return replace(config, round_s=max(config.round_s, ROUND_MIN_S))
 
 
-def _run(runtime: Runtime, clock: VirtualClock, until: float) -> None:
-    while clock.now() < until and not clock.idle:
+def _run(
+    runtime: Runtime, clock: VirtualClock, until: float, asked: Iterable[JobId]
+) -> None:
+    """Play until the jobs that are asked about have ended, or cannot start."""
+    left = set(asked)
+    scheduler = runtime.scheduler
+    jobs = scheduler.state.jobs
+    # The first rounds say which jobs can never start.
+    clock.run(until=min(clock.now() + 2.0 * scheduler.config.round_s, until))
+    scheduler.explains = False
+    while left and clock.now() < until and not clock.idle:
         clock.run(until=min(clock.now() + STEP_S, until))
-        jobs = runtime.scheduler.state.jobs.values()
-        if all(job.state in ENDED or _never_starts(job) for job in jobs):
-            return
+        config = scheduler.config
+        if config.round_s < ROUND_LATER_S:
+            scheduler.state.config = replace(config, round_s=ROUND_LATER_S)
+        left = {
+            name
+            for name in left
+            if name in jobs
+            and jobs[name].state not in ENDED
+            and not _never_starts(jobs[name])
+        }
 
 
 def _never_starts(job: JobRecord) -> bool:

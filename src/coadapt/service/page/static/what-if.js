@@ -1,7 +1,7 @@
 // What if: futures of the live jobs, as it is and with a change, side by side. Another
 // process computes them, one question at a time, and all open pages see the same answer.
 
-import { clock, count, duration, fill, jobLink, make, number, table } from "./dom.js";
+import { clock, duration, fill, jobLink, make, number, table } from "./dom.js";
 import { Away, get, post, remove } from "./api.js";
 import { curves } from "./charts.js";
 
@@ -96,6 +96,9 @@ export function view(query) {
           (answer.jobs.length < answer.num_jobs
             ? `The ${answer.jobs.length} of ${number(answer.num_jobs)} jobs whose ends differ most. `
             : "") +
+          (answer.num_futures < answer.futures_wanted
+            ? `Many jobs take long: ${answer.num_futures} of ${answer.futures_wanted} futures were computed. `
+            : "") +
           `Computed in ${duration(last.took_s)}.`,
       ),
     ];
@@ -167,7 +170,7 @@ function form(query, ask) {
         const given = {
           policy: value("policy"),
           "policy-2": value("policy-2"),
-          nodes: value("nodes") === "0" ? "" : value("nodes"),
+          nodes: value("nodes"),
           "quota-tenant": tenant,
           "quota-gpus": gpus,
           without: value("without"),
@@ -176,9 +179,9 @@ function form(query, ask) {
         ask(
           {
             policies,
-            nodes: Number(value("nodes") || 0),
+            nodes: listed(value("nodes")).map(Number),
             quotas: tenant ? { [tenant]: gpus === "" ? null : Number(gpus) } : {},
-            without: value("without").split(/[\s,]+/).filter((each) => each),
+            without: listed(value("without")),
           },
           `#/what-if${kept.length ? `?${new URLSearchParams(kept)}` : ""}`,
         );
@@ -186,13 +189,7 @@ function form(query, ask) {
     },
     policy("policy", "Policy"),
     policy("policy-2", "Also under"),
-    field("nodes", "Nodes more or fewer", {
-      type: "number",
-      step: "1",
-      min: "-1000",
-      max: "1000",
-      value: query.get("nodes") ?? "0",
-    }),
+    field("nodes", "Nodes, as +4 or +1,+2,+4", text("nodes")),
     field("quota-tenant", "Quota of tenant", text("quota-tenant")),
     field("quota-gpus", "GPUs, empty for no quota", {
       type: "number",
@@ -225,10 +222,10 @@ function offer(fields, found, query) {
 function words(asked) {
   const parts = [];
   if (asked.policies.length) parts.push(asked.policies.join(" and "));
-  if (asked.nodes)
-    parts.push(
-      `${count(Math.abs(asked.nodes), "node")} ${asked.nodes > 0 ? "more" : "fewer"}`,
-    );
+  if (asked.nodes.length) {
+    const sizes = asked.nodes.map((each) => (each > 0 ? `+${each}` : each)).join(", ");
+    parts.push(`${sizes} ${/^.1$/.test(sizes) ? "node" : "nodes"}`);
+  }
   for (const [tenant, gpus] of Object.entries(asked.quotas))
     parts.push(gpus === null ? `no quota of ${tenant}` : `${tenant} with a quota of ${gpus}`);
   if (asked.without.length) parts.push(`without ${asked.without.join(", ")}`);
@@ -245,9 +242,32 @@ function interval(range) {
   return `${text} (${span(range.low)} to ${span(range.high)})`;
 }
 
+function listed(text) {
+  return text.split(/[\s,]+/).filter((each) => each);
+}
+
+// Returns `18 % sooner, 9 % dearer`.
+function compared(future) {
+  const words = [
+    [future.sooner_percent, "sooner", "later"],
+    [future.dearer_percent, "dearer", "cheaper"],
+  ];
+  return words
+    .filter(([percent]) => percent)
+    .map(([percent, more, less]) => `${Math.abs(percent).toFixed(0)} % ${percent > 0 ? more : less}`)
+    .join(", ");
+}
+
+function cost({ cost }) {
+  if (cost.median === null) return LATER;
+  return `${cost.median.toFixed(2)} (${cost.low.toFixed(2)} to ${cost.high?.toFixed(2) ?? LATER})`;
+}
+
 function figures(answer) {
   const columns = [
     ["Future", "name", (each) => each.name],
+    ["Against as it is", "", compared],
+    ...(answer.currency ? [[`Cost, ${answer.currency}`, "", cost]] : []),
     ["Mean time to the end", "", (each) => interval(each.mean_end_s)],
     ["Last end", "", (each) => interval(each.last_end_s)],
     ["Jobs", "", (each) => number(each.num_jobs)],
