@@ -566,13 +566,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a restarted scheduler waits for no lost solver",
         "scheduler",
-        "        self.state.solve_at = self.state.round_due_at = None\n",
+        "        self.state.solve_at = None\n        self.state.round_due_at = None\n",
         "        self.state.round_due_at = None\n",
     ),
     Mutant(
         "a restarted scheduler sets its alarm again",
         "scheduler",
-        "        self.state.solve_at = self.state.round_due_at = None\n",
+        "        self.state.solve_at = None\n        self.state.round_due_at = None\n",
         "        self.state.solve_at = None\n",
     ),
     # -- shared GPUs and GPU types
