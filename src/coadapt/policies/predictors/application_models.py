@@ -406,10 +406,10 @@ def _learn(member: _Member, job: JobView, held: Held | None) -> None:
         member.settings.setdefault(gpu_type, set()).add((shape, measured.batch.total))
     for gpu_type, profile in measured.by_type.items():
         num_settings = len(member.settings.get(gpu_type, ()))
-        known, before, owner = application.profiles.get(gpu_type, (-1, None, ""))
+        known, model, owner = application.profiles.get(gpu_type, (-1, None, ""))
         if num_settings > known or (num_settings == known and owner == job.id):
             application.profiles[gpu_type] = (num_settings, profile, job.id)
-            application.edition += profile is not before
+            application.edition += profile is not model
     grad = measured.grad
     progress = measured.progress
     if grad is None or progress <= 0.0:
