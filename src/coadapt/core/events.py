@@ -273,8 +273,8 @@ class StudySubmitted(_OfStudy):
 class StudyStopped(_OfStudy):
     """The study starts no further trial. why: the reason, a sentence.
 
-    done: all its trials have ended; otherwise its user stopped it. cancel: running
-    trials are cancelled.
+    done: none of its trials runs, and none will. Otherwise its user stopped it, or it
+    reached its deadline or its budget. cancel: running trials are cancelled.
     """
 
     why: str

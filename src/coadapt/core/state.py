@@ -247,7 +247,7 @@ class Study:
     """A search over hyper-parameters, whose trials are jobs.
 
     file: its search file as JSON. stopped: why no further trial is started, "" while
-    trials are started. done: whether it stopped because all trials have ended. key: see
+    trials are started. done: whether none of its trials runs, and none will. key: see
     StudySubmitted. cancel: whether running trials are cancelled.
     """
 
