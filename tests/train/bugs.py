@@ -43,14 +43,24 @@ def train(bug: str) -> None:
             if bug != "no backward":
                 loss.backward()
             if index == BUG_AT:
-                break_here(bug, run.rank)
+                break_here(bug, run)
             if bug != "no step":
                 optimizer.step()
+        if bug.startswith("leaves epochs") and run.rank == int(bug[-1]):
+            break
+    if bug.startswith("leaves epochs, closes"):
+        run.close()
     if run.is_first:
         print("done", flush=True)
 
 
-def break_here(bug: str, rank: int) -> None:
+def break_here(bug: str, run: ct.Run) -> None:
+    rank = run.rank
+    if bug == "closes" and rank == 1:
+        try:
+            raise ValueError("boom at last")
+        finally:
+            run.close()
     if bug == "all" or (bug == "one" and rank == 1):
         raise ValueError(f"boom in {rank}")
     if bug == "leaves" and rank == 1:

@@ -5,6 +5,7 @@ to.
 import atexit
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -677,6 +678,8 @@ class Run:
         """Send the last report, finish the last checkpoint, leave the group. Called
         when the script ends.
         """
+        if self._training and sys.exception() is None:
+            self._failures.tell_left()
         recorder = self._step_loop.trained.recorder
         if recorder is not None and self._training is not None:
             record = {"contract": str(self._session.config.contract)}

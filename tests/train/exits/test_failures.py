@@ -16,6 +16,11 @@ from tests.train.replicas import as_script, run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
+LEFT = (
+    "replica {} left run.epochs before its end (sys.exit, break, return): all must "
+    "leave it together"
+)
+
 
 def train_as_script(bug: str) -> None:
     as_script(partial(train, bug))
@@ -79,11 +84,36 @@ def test_an_error_that_a_script_only_prints_ends_nothing(tmp_path: Path) -> None
 def test_a_replica_that_leaves_early_is_named(tmp_path: Path) -> None:
     codes, (first, second) = outcome("leaves", tmp_path)
     assert codes == [EXIT_PEER_LOST, 0]
-    why = "replica 1 failed first: SystemExit: it ended before training was over"
-    assert first == f"replica 0 ends at step 11: {why}\n"
+    assert first == f"replica 0 ends at step 11: {LEFT.format(1)}\n"
     assert second.startswith(
         "replica 1 ends at step 10: the script left run.epochs before its end"
     )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("way", ["leaves epochs", "leaves epochs, closes"])
+def test_a_replica_that_leaves_its_epochs_is_named_once(
+    way: str, rank: int, tmp_path: Path
+) -> None:
+    codes, outputs = outcome(f"{way} {rank}", tmp_path)
+    assert codes[rank] == 0
+    assert codes[1 - rank] == EXIT_PEER_LOST
+    lines = [line for text in outputs for line in text.splitlines() if "ends" in line]
+    left = "the script left run.epochs before its end (sys.exit, break, return)"
+    assert lines[rank] == f"replica {rank} ends at step 60: {left}: fine if all do"
+    assert "gloo" not in "".join(outputs)
+    assert "Traceback" not in "".join(outputs)
+    if rank == 1:
+        assert lines[0] == f"replica 0 ends at step 60: {LEFT.format(1)}"
+
+
+def test_a_run_that_is_closed_because_of_an_error_tells_that_error(
+    tmp_path: Path,
+) -> None:
+    codes, outputs = outcome("closes", tmp_path)
+    assert sorted(codes) == [1, EXIT_PEER_LOST]
+    assert "left run.epochs" not in "".join(outputs)
+    assert "ValueError: boom at last" in "".join(outputs)
 
 
 def test_a_backward_that_one_replica_skips_is_told(tmp_path: Path) -> None:

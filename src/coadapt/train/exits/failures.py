@@ -44,11 +44,14 @@ POLL_S = 0.05
 STORE_TIMEOUT_S = 2.0
 EXIT_FAILED = 1
 TEXT_MAX = 200
+LEFT = "left run.epochs before its end (sys.exit, break, return)"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended a replica. where: file and line of the script."""
+    """What ended a replica. kind: of the exception, empty if the script left its
+    epochs. where: file and line of the script.
+    """
 
     rank: int
     kind: str
@@ -62,7 +65,10 @@ class Failure:
         return (self.kind, self.where) == (other.kind, other.where)
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.text}" if self.text else self.kind
+        if not self.kind:
+            return f"replica {self.rank} {self.text}: all must leave it together"
+        error = f"{self.kind}: {self.text}" if self.text else self.kind
+        return f"replica {self.rank} failed first: {error}"
 
 
 class FailureReporter:
@@ -80,6 +86,7 @@ class FailureReporter:
         self._otherwise = sys.excepthook
         self._limit: threading.Timer | None = None
         self._process = os.getpid()
+        self._told_left = False
 
     @property
     def forked(self) -> bool:
@@ -108,15 +115,8 @@ class FailureReporter:
         `unfinished`: training goes on elsewhere, so the others are told why this
         replica is gone.
         """
-        if self.exit_code is None and unfinished:
-            rank = self._session.group.rank
-            why = "it ended before training was over"
-            own = Failure(rank=rank, kind="SystemExit", where="", text=why)
-            if self._first_failure(own) == own:
-                self._write(
-                    "the script left run.epochs before its end (sys.exit, break, "
-                    "return): fine if all do"
-                )
+        if unfinished:
+            self.tell_left()
         if self.exit_code is None or not self._session.group.distributed:
             return
         first = self.exit_code == EXIT_FAILED
@@ -129,6 +129,15 @@ class FailureReporter:
             time.sleep(POLL_S)
         if not first:
             end_now(EXIT_PEER_LOST)
+
+    def tell_left(self) -> None:
+        """Tell the others that the script left its epochs before their end, once."""
+        if self.exit_code is not None or self._told_left:
+            return
+        self._told_left = True
+        own = Failure(rank=self._session.group.rank, kind="", where="", text=LEFT)
+        if self._first_failure(own) == own:
+            self._write(f"the script {LEFT}: fine if all do")
 
     def release(self) -> None:
         """Nobody waits for this process any longer: its end may take its time."""
@@ -170,7 +179,7 @@ class FailureReporter:
             # Where all print to one terminal, a line from each would bury the first
             # one's.
             if group.rank == 0 and not failure.same_mistake(first):
-                self._write(f"replica {first.rank} failed first: {first}")
+                self._write(str(first))
         elif lost:
             self._write(
                 "lost contact with another replica, which told no reason: killed, or "
