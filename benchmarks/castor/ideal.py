@@ -159,7 +159,6 @@ def _choose(here: Sequence[Job], rescale_s: float) -> None:
         takes_s_JK,
         np.where(runs_J, takes_s_JK[every_J, size_J], np.inf),
         np.full(len(here), rescale_s),
-        next_event_s=0.0,
     )
     worth_JO = earnings(np.array([job.values[0] for job in here]), prospects)
     worth_JK = worth_JO[:, :-1].copy()

@@ -138,7 +138,9 @@ class LiveCluster:
         assert self._process is not None
         return self._process.pid
 
-    def up(self, slots: int = 4, *, round_s: int = 1, in_place: bool = True) -> None:
+    def up(
+        self, slots: int | None = 4, *, round_s: int = 1, in_place: bool = True
+    ) -> None:
         known = (self.state / "connection.json").exists()
         port = [] if known else ["--port", str(unused_port())]
         timing = [
@@ -152,8 +154,7 @@ class LiveCluster:
             "5",
         ]
         where = [
-            "--slots",
-            str(slots),
+            *(() if slots is None else ("--slots", str(slots))),
             "--state",
             str(self.state),
             "--policy",

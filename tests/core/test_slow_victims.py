@@ -93,11 +93,13 @@ class Cluster:
 
 @pytest.mark.parametrize("policy", ["castor", "pollux", "fifo", "gavel", "las"])
 @pytest.mark.parametrize("gpus", [(1, 4), (2, 2)], ids=["elastic", "rigid"])
+@pytest.mark.parametrize("num_nodes", [1, 2], ids=["all GPUs", "a quota"])
 def test_gpus_freed_at_different_times_go_to_the_job_they_were_freed_for(
-    policy: str, gpus: tuple[int, int]
+    policy: str, gpus: tuple[int, int], num_nodes: int
 ) -> None:
     """kueue#13662: the first victim's GPUs were stolen until the second had gone."""
-    cluster = Cluster(policy, 1, {"a": 5.0, "b": 60.0})
+    cluster = Cluster(policy, num_nodes, {"a": 5.0, "b": 60.0})
+    cluster.grant(Tenant(id=EVERYBODY, quota_gpus=4))
     for job, tenant in (("a", "A"), ("b", "B")):
         cluster.submit(job, gpus, tenant)
     cluster.run_until(120.0)

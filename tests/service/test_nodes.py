@@ -40,10 +40,13 @@ def test_nodes_are_listed_with_the_reason_of_those_set_aside(
         "num_gpus_used": 0.0,
         "gpu_type": "cpu",
         "rack": "",
+        "offer": "",
+        "leaving": "",
         "aside": None,
     }
     assert client.get("/v1/nodes").json() == {
-        "nodes": [{"id": "gone-bad", "aside": WHY}, here]
+        "nodes": [{"id": "gone-bad", "aside": WHY}, here],
+        "buying": None,
     }
 
 

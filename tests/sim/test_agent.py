@@ -200,7 +200,7 @@ def test_a_batch_is_dictated_or_fixed_or_the_smallest_or_the_best() -> None:
 
 def test_on_a_gpu_type_of_which_it_knows_nothing_it_takes_the_smallest_again() -> None:
     known = Learned().with_step(Setting(ONE), 8, 1.0, 1.0)
-    moved = replace(assignment(TWO_NODES, None), setting=Setting(TWO_NODES, "other"))
+    moved = assignment(TWO_NODES, None).with_setting(Setting(TWO_NODES, "other"))
     assert chosen(moved, known, TOY.grad_stats(8, 0)) == BatchConfig(total=12, atomic=2)
 
 
@@ -324,16 +324,16 @@ def test_a_batch_is_chosen_by_what_other_jobs_timed_on_that_shape() -> None:
     shared = ApplicationTimes(
         gpu_type=alone.setting.gpu_type, placement=ONE, params=params, steps=steps
     )
-    told = alone.told(shared)
-    assert told.told(shared) is told
+    told = alone.with_times(shared)
+    assert told.with_times(shared) is told
     assert chosen(alone, learned, grad).atomic < 12
     unfitted = learned.with_step(alone.setting, 99, 1.0, 1.0)
     assert chosen(told, unfitted, grad) == chosen(told, learned, grad)
     assert chosen(told, learned, grad).atomic >= 12
     assert "params" not in vars(unfitted.on(alone.setting))  # it made no fit of its own
-    assert alone.told(replace(shared, placement=TWO_NODES)) is alone
+    assert alone.with_times(replace(shared, placement=TWO_NODES)) is alone
     dictated = assignment(ONE, EIGHT, adaptive)
-    assert dictated.told(shared) is dictated
+    assert dictated.with_times(shared) is dictated
 
 
 def test_a_report_tells_progress_in_samples_and_fits_only_for_its_own_choice() -> None:

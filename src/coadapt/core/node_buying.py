@@ -34,6 +34,8 @@ from coadapt.model.offer import HOUR_S, Offer, OfferId, Pool
 
 # A sizer that has not answered after so long is asked again, s.
 ANSWER_WITHIN_S = 300.0
+# Between two decisions by default, as between two rounds, s.
+SIZING_S = 60.0
 # A node is given back in the last part of its billing time: so many decisions before.
 DECISIONS_BEFORE = 2
 
@@ -66,7 +68,7 @@ class Buying:
     s.
     """
 
-    sizing_s: float = 60.0
+    sizing_s: float = SIZING_S
     """Decisions about the size are at whole multiples of it."""
     offers: dict[OfferId, Offer] = field(default_factory=dict)
     nodes: dict[NodeId, BoughtNode] = field(default_factory=dict)
@@ -101,7 +103,12 @@ class Buying:
         self.book(at)
         self.sizing_s = sizing_s
         self.offers = {offer.id: offer for offer in sorted(offers, key=_by_id)}
-        self.due_at = at
+        self.ordered = {
+            offer_id: count
+            for offer_id, count in self.ordered.items()
+            if offer_id in self.offers
+        }
+        self.due_at = at if self.offers else None
 
     def change(self, offer: Offer, at: float) -> None:
         """Take in another price or limit of one offer."""
@@ -167,6 +174,34 @@ class Buying:
         self.leaving[node_id] = "its owner takes it away"
         return True
 
+    @property
+    def totals(self) -> dict[OfferId, int]:
+        """Return the nodes of each offer that are to be had in all, live and
+        ordered.
+        """
+        live = [node.offer for node in self.nodes.values()]
+        return {
+            offer_id: live.count(offer_id) + self.ordered.get(offer_id, 0)
+            for offer_id in self.offers
+        }
+
+    def uses(self, at: float) -> dict[OfferId, OfferUse]:
+        """Return what each offer was used for up to `at` (s); nothing is booked."""
+        seconds = max(at - self.booked_at, 0.0)
+        live = [node.offer for node in self.nodes.values()]
+        found = {}
+        for offer_id in sorted({*self.offers, *self.use}):
+            use = self.use.get(offer_id, OfferUse())
+            node_s = live.count(offer_id) * seconds
+            offer = self.offers.get(offer_id)
+            price = 0.0 if offer is None else offer.price_per_h
+            found[offer_id] = OfferUse(
+                node_s=use.node_s + node_s,
+                cost=use.cost + price * node_s / HOUR_S,
+                num_losses=use.num_losses,
+            )
+        return found
+
     def staying(self, offer_id: OfferId) -> list[NodeId]:
         """Return the live nodes of an offer that are to stay, by id."""
         return sorted(
@@ -209,7 +244,6 @@ class Buying:
         held: GPUs that jobs hold on each node. fixed: nodes that must stay for a job's
         sake. Returns how many nodes of each offer are to be had in all.
         """
-        total = {}
         for offer in self.offers.values():
             count = min(wanted.get(offer.id, 0), offer.most)
             staying = self.staying(offer.id)
@@ -219,9 +253,7 @@ class Buying:
                 self._drop(offer, len(staying) - count, held, fixed, at)
             missing = max(count - len(self.staying(offer.id)), 0)
             self.ordered[offer.id] = missing
-            live = sum(node.offer == offer.id for node in self.nodes.values())
-            total[offer.id] = live + missing
-        return total
+        return self.totals
 
     def _keep(self, offer_id: OfferId, count: int) -> None:
         """Let nodes stay that were to be given back."""
@@ -271,6 +303,8 @@ class Buying:
 
     def wake(self, at: float, *, at_once: bool) -> None:
         """Have the sizer asked soon: something came that changes what is wanted."""
+        if not self.offers:
+            return
         soon = at if at_once else next_multiple(self.sizing_s, after=at, not_before=at)
         self.due_at = soon if self.due_at is None else min(self.due_at, soon)
 
@@ -278,6 +312,14 @@ class Buying:
         """Return whether the sizer is to be asked now."""
         waits = self.asked_at is not None and at - self.asked_at < ANSWER_WITHIN_S
         return self.due_at is not None and self.due_at <= at and not waits
+
+    def look_at(self, at: float) -> float | None:
+        """Return when it is to be looked whether the sizer is to be asked; None: at the
+        next event only.
+        """
+        if self.due_at is None or self.due_at > at or self.asked_at is None:
+            return self.due_at
+        return self.asked_at + ANSWER_WITHIN_S
 
 
 def _by_id(offer: Offer) -> OfferId:

@@ -549,6 +549,9 @@ class Scheduler:
             buying.asked_at = None
             buying.alarm_at = None
             buying.wake(at, at_once=True)
+            if buying.offers:
+                # The last order may have been lost with the scheduler.
+                commands.append(BuyNodes(number=buying.number, nodes=buying.totals))
         elif isinstance(event, TimerFired):
             buying.alarm_at = None
         elif isinstance(event, JobSubmitted | NodeLost):
@@ -566,7 +569,7 @@ class Scheduler:
         ]
         alarms = [
             when
-            for when in (self.state.round_due_at, buying.due_at)
+            for when in (self.state.round_due_at, buying.look_at(at))
             if when is not None
         ]
         if not alarms:

@@ -7,12 +7,13 @@ it `module:function`.
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from coadapt.executors.host import Connect, Host
 from coadapt.executors.options import OptionText, parse_option
 from coadapt.model import InputError
 from coadapt.model.errors import suggestion
+from coadapt.model.offer import Offer
 
 # Name -> a function that takes the executor's options, each with a default, checks them
 # and what it needs (a driver, a cluster's address), raises InputError, and changes
@@ -25,6 +26,8 @@ EXECUTORS: dict[str, str] = {
     "kubernetes": "coadapt.executors.kubernetes:OnKubernetes",
 }
 ENTRY_POINT_GROUP = "coadapt.executors"
+# The keyword argument of an engine that can buy nodes: it is no option of a user.
+OFFERS = "offers"
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -49,7 +52,11 @@ def executor_options(name: str) -> dict[str, object]:
     """Return the options of executor `name` with their defaults. Raises InputError as
     prepare_executor.
     """
-    return {option.name: option.default for option in _parameters(_find(name))}
+    return {
+        option.name: option.default
+        for option in _parameters(_find(name))
+        if option.name != OFFERS
+    }
 
 
 def summary(name: str) -> str:
@@ -58,16 +65,23 @@ def summary(name: str) -> str:
     return " ".join(first.split())
 
 
-def prepare_executor(name: str, options: Mapping[str, OptionText]) -> Connect:
+def prepare_executor(
+    name: str, options: Mapping[str, OptionText], offers: Sequence[Offer] = ()
+) -> Connect:
     """Return how to get executor `name` with `options`, given as text, or as a file's
     plain values.
 
-    Raises InputError where the name, an option or its value is not allowed, or what it
-    needs is missing.
+    offers: nodes that it can buy. Raises InputError where the name, an option or its
+    value is not allowed, what it needs is missing, or it cannot buy such nodes.
     """
     factory = _find(name)
     known = {option.name: option for option in _parameters(factory)}
-    values = {}
+    buys = known.pop(OFFERS, None) is not None
+    if offers and not buys:
+        able = [each for each in EXECUTORS if _buys(each)]
+        allowed = f"an engine that buys nodes ({', '.join(able)}), not {name}"
+        raise InputError("--offer", ", ".join(each.id for each in offers), allowed)
+    values: dict[str, object] = {OFFERS: tuple(offers)} if offers else {}
     for option, given in options.items():
         field = f"executor {name}, option {option}"
         if option not in known:
@@ -82,6 +96,10 @@ def prepare_executor(name: str, options: Mapping[str, OptionText]) -> Connect:
 
 def _parameters(factory: Callable[..., Connect]) -> list[inspect.Parameter]:
     return list(inspect.signature(factory, eval_str=True).parameters.values())
+
+
+def _buys(name: str) -> bool:
+    return any(option.name == OFFERS for option in _parameters(_find(name)))
 
 
 def _installed() -> dict[str, str]:

@@ -4,11 +4,19 @@ CPU slots.
 
 import os
 
-from coadapt.executors.host import MEBIBYTE, Connect
-from coadapt.executors.machine import cpu_machine, nvidia_machine
+from coadapt.executors.host import MEBIBYTE, Connect, Host
+from coadapt.executors.machine import Machine, cpu_machine, nvidia_machine
 from coadapt.executors.processes.cluster import LOOPBACK
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
+from coadapt.executors.slot_nodes import (
+    SlotExecutor,
+    SlotNodes,
+    bought_nodes,
+    check_sold,
+    slot_offers,
+)
 from coadapt.model import InputError
+from coadapt.model.offer import Offer
 
 MIB_MAX = 1024 * 1024
 FILES = "files"
@@ -22,6 +30,7 @@ def local(
     log_limit_mib: int = 256,
     disk_reserve_mib: int = 256,
     control: str = FILES,
+    offers: tuple[Offer, ...] = (),
 ) -> Connect:
     """Processes of this machine, on its NVIDIA GPUs, or on `slots` CPU slots that stand
     for GPUs.
@@ -31,12 +40,16 @@ def local(
     what jobs leave free on the disk.
     control: how replicas hear of rescales, by files, or from their launcher over the
     loopback network.
+    offers: CPU slots that can be bought; beside them there are `slots`, none if that is
+    not given.
     """
     if slots is not None:
         machine = cpu_machine(slots)
+    elif offers:
+        machine = Machine(nodes=())
     else:
         machine = nvidia_machine(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if not machine.nodes:
+    if not machine.nodes and not offers:
         allowed = (
             "a number of CPU slots, such as 4, since NVML finds no NVIDIA GPU here"
         )
@@ -59,4 +72,22 @@ def local(
         disk_reserve_bytes=disk_reserve_mib * MEBIBYTE,
         control_host=LOOPBACK if control == NETWORK else "",
     )
-    return lambda host: ProcessExecutor(machine, host, options)
+    if not offers:
+        return lambda host: _without_offers(machine, host, options)
+    for_sale = slot_offers(offers)
+
+    def connect(host: Host) -> SlotExecutor:
+        nodes = SlotNodes(machine, for_sale, host.state_dir, host.now)
+        return SlotExecutor(nodes, host, options)
+
+    return connect
+
+
+def _without_offers(
+    machine: Machine, host: Host, options: ProcessOptions
+) -> ProcessExecutor:
+    """Return the executor over what is always here. Raises InputError while bought
+    nodes are left.
+    """
+    check_sold(bought_nodes(host.state_dir), ())
+    return ProcessExecutor(machine, host, options)

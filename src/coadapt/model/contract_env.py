@@ -51,6 +51,7 @@ ENV_WORKDIR = "COADAPT_WORKDIR"
 ENV_RESUMED = "COADAPT_RESUMED"
 # where other nodes' replicas reach this one; unset: all are here
 ENV_NODE_ADDRESS = "COADAPT_NODE_ADDRESS"
+ENV_NODE = "COADAPT_NODE"  # the replica's node, by its id
 # "1": the others train already; RANK and WORLD_SIZE are those to come
 ENV_JOINING = "COADAPT_JOINING"
 

@@ -4,12 +4,13 @@ one), Store, Solver.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from coadapt.core.commands import BuyNodes, GiveBack, JobCommand, Size, Solve
 from coadapt.core.events import Event
 from coadapt.core.state import SchedulerState
 from coadapt.model import JobId, Node, NodeId
+from coadapt.model.offer import Offer
 
 Post = Callable[[Event], None]
 Cancel = Callable[[], None]
@@ -184,4 +185,29 @@ class NodeProvider(Protocol):
 
     def give_back(self, command: GiveBack, post: Post) -> None:
         """Take one node back; post NodeLost when it is gone."""
+        ...
+
+
+@runtime_checkable
+class BuysNodes(NodeProvider, Protocol):
+    """A LiveExecutor whose engine brings nodes and takes them back. For any thread.
+
+    It remembers across its own restarts what it ordered and which nodes it has. A node
+    that its owner takes away is posted as NodeNoticed, again after a restart.
+    """
+
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """The offers as the engine has them: with the GPU type of its nodes."""
+        ...
+
+
+@runtime_checkable
+class TakesNodes(Protocol):
+    """An executor whose nodes a person can take away, for tests. For any thread."""
+
+    def take_away(self, node: NodeId, gone_at: float) -> bool:
+        """Take a node away at `gone_at`, s since 1970, whatever runs there; with a
+        notice if that is later than now. Return whether it is a bought node.
+        """
         ...

@@ -1,5 +1,5 @@
 """A policy in a process of its own: it may be slow, hang or crash, and the loop goes
-on.
+on. The sizer, where nodes are bought, is in the same process.
 
 The policy's state lives and dies with that process; losing it only costs quality
 (policies/base.py).
@@ -15,17 +15,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Final
 
-from coadapt.core.commands import Solve
-from coadapt.core.events import PlanFailed, PlanReady
+from coadapt.core.commands import Size, Solve
+from coadapt.core.events import PlanFailed, PlanReady, SizingFailed, SizingReady
 from coadapt.goodput.compiled import when_compiling
 from coadapt.model import ClusterView, JobView, Plan
+from coadapt.model.offer import Pool, Sizing, SizingView
 from coadapt.model.view import standing_of
 from coadapt.policies.base import Policy
+from coadapt.policies.sizers import Sizer
 from coadapt.runtime.ports import Post
 from coadapt.runtime.rehearsal import rehearse
 from coadapt.runtime.solver import decide, describe
@@ -47,6 +49,16 @@ COMPILING_TEXT = (
 )
 
 PolicyFactory = Callable[[], Policy]
+SizerFactory = Callable[[], Sizer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SizeQuestion:
+    """What a sizer sees beside the view that was sent before."""
+
+    pools: tuple[Pool, ...]
+    spent: float
+
 
 logger = logging.getLogger(__name__)
 
@@ -59,13 +71,15 @@ class ProcessSolver:
         factory: PolicyFactory,
         now: Callable[[], float],
         timeout_s: float = SOLVE_TIMEOUT_S,
+        sizer: SizerFactory | None = None,
     ) -> None:
-        """`factory` must pickle by reference. `now` stamps the answers."""
+        """`factory` and `sizer` must pickle by reference. `now` stamps the answers."""
         self.decision_s: deque[float] = deque(maxlen=DECISIONS_KEPT)
         self._factory = factory
+        self._sizer = sizer
         self._now = now
         self._timeout_s = timeout_s
-        self._questions: queue.SimpleQueue[tuple[Solve, Post] | None] = (
+        self._questions: queue.SimpleQueue[tuple[Solve | Size, Post] | None] = (
             queue.SimpleQueue()
         )
         self._closed = threading.Event()
@@ -76,6 +90,10 @@ class ProcessSolver:
         self._connection: Connection | None = None
 
     def __call__(self, command: Solve, post: Post) -> None:
+        self._questions.put((command, post))
+
+    def size(self, command: Size, post: Post) -> None:
+        """Ask the sizer; the answer is SizingReady or SizingFailed."""
         self._questions.put((command, post))
 
     def why_no_plan_yet(self) -> str:
@@ -91,6 +109,9 @@ class ProcessSolver:
         try:
             while (question := self._questions.get()) is not None:
                 command, post = question
+                if isinstance(command, Size):
+                    self._answer_size(command, post)
+                    continue
                 started = time.perf_counter()
                 answer = self._triage.plan(command.view)
                 if self._closed.is_set():
@@ -111,6 +132,21 @@ class ProcessSolver:
         finally:
             self._kill()
 
+    def _answer_size(self, command: Size, post: Post) -> None:
+        view = command.view
+        question = _SizeQuestion(pools=view.pools, spent=view.spent)
+        answer = self._ask_process(view.cluster, question, "the sizer")
+        if self._closed.is_set():
+            return
+        at = self._now()
+        number = command.number
+        if isinstance(answer, Sizing):
+            post(SizingReady(at=at, number=number, sizing=answer))
+            return
+        why = answer.why if isinstance(answer, NoPlan) else f"it answered {answer!r}"
+        logger.warning("the number of nodes stays as it is: %s", why)
+        post(SizingFailed(at=at, number=number, error=why))
+
     def close(self) -> None:
         """Make `run` return soon, whatever the policy is at."""
         self._closed.set()
@@ -121,6 +157,14 @@ class ProcessSolver:
 
     def _ask(self, view: ClusterView, probe: bool) -> Plan | NoPlan:
         """Return the policy's plan, or why there is none."""
+        answer = self._ask_process(view, probe, "the policy")
+        assert not isinstance(answer, Sizing)
+        return answer
+
+    def _ask_process(
+        self, view: ClusterView, question: bool | _SizeQuestion, asked: str
+    ) -> Plan | Sizing | NoPlan:
+        """Return the answer, or why there is none. asked: the policy or the sizer."""
         connection = self._connect()
         overdue = threading.Event()
         if self._closed.is_set():
@@ -132,18 +176,18 @@ class ProcessSolver:
                 return NoPlan(why=why, of_jobs=False)
             with self._ends_it(overdue):
                 _send_view(connection, view)
-                connection.send(probe)
-                answer: Plan | NoPlan = connection.recv()
+                connection.send(question)
+                answer: Plan | Sizing | NoPlan = connection.recv()
         except (EOFError, ConnectionError):
             exit_code = self._kill()
             if self._closed.is_set():  # it was ended
                 return NoPlan(why="the scheduler is stopping", of_jobs=False)
             if overdue.is_set():
-                return self._too_slow()
-            return NoPlan(why=f"the policy's process died with exit code {exit_code}")
+                return self._too_slow(asked)
+            return NoPlan(why=f"{asked}'s process died with exit code {exit_code}")
         if overdue.is_set():
             self._kill()
-            return self._too_slow()
+            return self._too_slow(asked)
         return answer
 
     def _comes_up(self, connection: Connection) -> bool:
@@ -161,8 +205,8 @@ class ProcessSolver:
             self._is_compiling = False
         return True
 
-    def _too_slow(self) -> NoPlan:
-        why = f"the policy took longer than {self._timeout_s:g} s and was ended"
+    def _too_slow(self, asked: str) -> NoPlan:
+        why = f"{asked} took longer than {self._timeout_s:g} s and was ended"
         return NoPlan(why=why, of_jobs=False)
 
     @contextlib.contextmanager
@@ -196,7 +240,9 @@ class ProcessSolver:
             context = multiprocessing.get_context("spawn")
             self._connection, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, self._factory), daemon=True
+                target=_serve,
+                args=(theirs, self._factory, self._sizer),
+                daemon=True,
             )
             process.start()
             # Known to `close` from here on only: one that is being started cannot be
@@ -220,7 +266,9 @@ class ProcessSolver:
         return exit_code
 
 
-def _serve(connection: Connection, factory: PolicyFactory) -> None:
+def _serve(
+    connection: Connection, factory: PolicyFactory, new_sizer: SizerFactory | None
+) -> None:
     # Ctrl-C in a terminal reaches this process too; it is the scheduler that decides
     # when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -235,14 +283,18 @@ def _serve(connection: Connection, factory: PolicyFactory) -> None:
     with contextlib.suppress(Exception), when_compiling(tell_compiling):
         rehearse(factory())
     policy = factory()
+    sizer = None if new_sizer is None else new_sizer()
     with contextlib.suppress(
         EOFError, ConnectionError
     ):  # the scheduler ended, perhaps by kill -9
         connection.send(True)
         while True:
             view = _receive_view(connection)
-            probe = connection.recv()
-            connection.send(_allocate(_copied(policy) if probe else policy, view))
+            question: bool | _SizeQuestion = connection.recv()
+            if isinstance(question, _SizeQuestion):
+                connection.send(_size(sizer, view, question))
+                continue
+            connection.send(_allocate(_copied(policy) if question else policy, view))
 
 
 def _send_view(connection: Connection, view: ClusterView) -> None:
@@ -275,4 +327,16 @@ def _allocate(policy: Policy, view: ClusterView) -> Plan | NoPlan:
     try:
         return decide(policy, view)
     except Exception as error:  # noqa: BLE001 - a policy is outside: whatever it raises is its failure
+        return NoPlan(why=describe(error))
+
+
+def _size(
+    sizer: Sizer | None, view: ClusterView, question: _SizeQuestion
+) -> Sizing | NoPlan:
+    if sizer is None:
+        return NoPlan(why="no sizer is chosen")
+    seen = SizingView(cluster=view, pools=question.pools, spent=question.spent)
+    try:
+        return sizer.size(seen)
+    except Exception as error:  # noqa: BLE001 - a sizer is outside, like a policy
         return NoPlan(why=describe(error))

@@ -23,6 +23,7 @@ from coadapt.model.measured import (
 )
 from coadapt.model.prices import HOUR_S, NO_BILL
 from coadapt.model.wire import Json, to_json
+from coadapt.runtime.buying_picture import buying_picture
 from coadapt.runtime.story import why_now
 
 # Fields of Measured and Usage that a picture leaves out: too long for a look, or shown
@@ -77,6 +78,7 @@ def cluster_snapshot(
     """
     holding = [job for job in state.active if job.status.state in HOLDING]
     used = _gpus_used(state.nodes, holding)
+    leaving = {} if state.buying is None else state.buying.leaving
     most = len(state.active) if limit is None else limit
     jobs = holding[:most]
     if len(jobs) < most:
@@ -96,9 +98,12 @@ def cluster_snapshot(
                 "num_gpus_used": used[node.id],
                 "gpu_type": node.gpu_type,
                 "rack": node.rack,
+                "offer": node.offer,
+                "leaving": leaving.get(node.id, ""),
             }
             for node in sorted(state.nodes.values(), key=lambda node: node.id)
         ],
+        "buying": buying_picture(state, at),
         "num_jobs": to_json(count_states(state)),
         "jobs": [
             job_snapshot(job, at, state.plan_error or no_plan_yet) for job in jobs

@@ -14,23 +14,33 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from coadapt.core.commands import JobCommand
+from coadapt.core.commands import BuyNodes, GiveBack, JobCommand
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import (
     Event,
+    OffersConfigured,
     PlanReady,
     PricesConfigured,
     SchedulerConfigured,
     SchedulerRestarted,
     TimerFired,
 )
+from coadapt.core.node_buying import SIZING_S
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import ApplicationTimes, JobId, Node, NodeId
 from coadapt.model.errors import StoreAwayError
+from coadapt.model.offer import Offer
 from coadapt.model.prices import Prices
 from coadapt.runtime.background_snapshots import picture_of
-from coadapt.runtime.ports import Executor, Post, Solver, Store
+from coadapt.runtime.ports import (
+    Executor,
+    NodeProvider,
+    Post,
+    SizeSolver,
+    Solver,
+    Store,
+)
 from coadapt.runtime.runtime import Observer, Runtime
 from coadapt.runtime.solver import describe
 from coadapt.runtime.wall_clock import WallClock
@@ -137,14 +147,25 @@ class LiveLoop:
         self._picture: SchedulerState | None = None
         self._closed = threading.Event()
 
+    def buy_nodes(self, sizer: SizeSolver, provider: NodeProvider) -> None:
+        """Have `sizer` decide how many nodes there are, and `provider` bring them; to
+        be called before `recover`.
+        """
+        self._runtime.buy_nodes(
+            lambda command, _: sizer(command, self.post),
+            _NodesRelay(provider, self.post),
+        )
+
     def recover(
         self,
         config: SchedulerConfig,
         announce: Announce,
         prices: Prices | None = None,
+        offers: Sequence[Offer] = (),
+        sizing_s: float = SIZING_S,
     ) -> None:
-        """Read the journal back, before `run`. config, prices: those of now. announce:
-        see LiveExecutor.
+        """Read the journal back, before `run`. announce: see LiveExecutor. The others:
+        the settings of now.
         """
         self._runtime.recover()
         state = self._runtime.scheduler.state
@@ -156,8 +177,21 @@ class LiveLoop:
             changes.append(SchedulerConfigured(at=self._clock.now(), config=config))
         if prices != state.prices:
             changes.append(PricesConfigured(at=self._clock.now(), prices=prices))
+        changes += self._changed_offers(state, offers, sizing_s)
         announce(dict(state.nodes), changes.append)
         self._runtime.post_all(changes)
+
+    def _changed_offers(
+        self, state: SchedulerState, offers: Sequence[Offer], sizing_s: float
+    ) -> list[Event]:
+        """Return the event that configures these offers, none if they are known."""
+        buying = state.buying
+        known = () if buying is None else tuple(buying.offers.values())
+        now = tuple(sorted(offers, key=lambda offer: offer.id))
+        if now == known and (buying is None or sizing_s == buying.sizing_s):
+            return []
+        at = self._clock.now()
+        return [OffersConfigured(at=at, offers=now, sizing_s=sizing_s)]
 
     def run(self) -> None:
         """Handle events until `close`. What is raised here is a bug or a dead disk:
@@ -406,6 +440,20 @@ class _Relay:
 
     def execute(self, command: JobCommand, post: Post) -> None:  # noqa: ARG002 - replaced by the queue's
         self._executor.execute(command, self._post)
+
+
+class _NodesRelay:
+    """The provider of nodes as the runtime sees it, with answers through the queue."""
+
+    def __init__(self, provider: NodeProvider, post: Post) -> None:
+        self._provider = provider
+        self._post = post
+
+    def buy(self, command: BuyNodes, post: Post) -> None:  # noqa: ARG002 - replaced by the queue's
+        self._provider.buy(command, self._post)
+
+    def give_back(self, command: GiveBack, post: Post) -> None:  # noqa: ARG002 - replaced by the queue's
+        self._provider.give_back(command, self._post)
 
 
 async def commit(live: "LiveLoop", event: Event) -> None:

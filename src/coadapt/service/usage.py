@@ -13,6 +13,7 @@ from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import SchedulerState
 from coadapt.model import JobId
 from coadapt.model.wire import Json
+from coadapt.runtime.buying_picture import buying_picture
 from coadapt.runtime.job_history import held_gpus_of
 from coadapt.runtime.job_index import EndedQuery, JobIndex
 from coadapt.service.bodies import StrictRoute
@@ -63,16 +64,18 @@ async def usage(
     """GPU-hours held by tenant, job, application or day (of the scheduler's time zone),
     from `since` (s since 1970) until now, and what they cost at the prices of then.
     They add up to GPUs held times wall time. Without prices `currency` is null.
+    `buying`: node-hours and cost of bought nodes, since offers were configured.
     """
     service = request.app.state.service
     at = service.loop.now()
-    live, prices = await asyncio.to_thread(
-        service.loop.read, lambda state: (_live_owners(state), state.prices)
+    live, prices, buying = await asyncio.to_thread(
+        service.loop.read,
+        lambda state: (_live_owners(state), state.prices, buying_picture(state, at)),
     )
     rows = await asyncio.to_thread(usage_rows, service.index, live, by, since, at)
     currency = None if prices is None else prices.currency
     about = {"by": by, "since": since, "until": at, "currency": currency}
-    return {**about, "rows": [*rows]}
+    return {**about, "rows": [*rows], "buying": cast(JsonValue, buying)}
 
 
 def usage_rows(

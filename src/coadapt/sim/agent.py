@@ -14,7 +14,7 @@ import numpy as np
 from coadapt.goodput.batch import split_total
 from coadapt.goodput.efficiency import gain
 from coadapt.goodput.efficiency_models import model_of
-from coadapt.goodput.goodput import BatchSearch, best_batch
+from coadapt.goodput.goodput import best_batch
 from coadapt.goodput.step_time_kriging import optimistic_step_times
 from coadapt.goodput.throughput import step_time
 from coadapt.model import (
@@ -27,7 +27,6 @@ from coadapt.model import (
     GradStats,
     JobSpec,
     RescaleContract,
-    ThroughputParams,
     TrainingReport,
     TypeProfile,
 )
@@ -54,14 +53,26 @@ Cut = Callable[
 _KEEP_THEIR_BATCH = (RescaleContract.FIXED, RescaleContract.FROZEN)
 
 
+@dataclass(slots=True)
+class SpeedCache:
+    """Speeds of one assignment, each computed once: they stay the same while it lasts.
+
+    step_times: what `Application.step_time` returns, by atomic batch. paces: steps per
+    second and the pace of a job that keeps its batch, by its share of the full speed.
+    """
+
+    step_times: dict[int, tuple[float, float]] = field(default_factory=dict)
+    paces: dict[float, tuple[float, Pace]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """An assignment: what one order gives a job.
 
     dictated: the policy's batch, None if the job chooses its own. limits: the job's
-    batch limits within the memory of the setting. keeps_batch: whether the batch stays
-    the same for the whole assignment. application_times: step times of other jobs of
-    its application on that shape.
+    batch limits within the memory of the setting. application_times: step times of
+    other jobs of its application on that shape. cache: saves time only (without it a
+    simulation takes a third longer); `with_setting` replaces it.
     """
 
     spec: JobSpec
@@ -69,29 +80,23 @@ class Assignment:
     limits: BatchLimits
     dictated: BatchConfig | None = None
     application_times: ApplicationTimes | None = None
-    keeps_batch: bool = field(init=False, compare=False)
-    _times: dict[int, tuple[float, float]] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
-    _timed: dict[int, Learned] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
-    _search: list[tuple[ThroughputParams | ApplicationTimes, BatchSearch]] = field(
-        init=False, repr=False, compare=False, default_factory=list
-    )
-    _kept: dict[float, tuple[float, Pace]] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
+    cache: SpeedCache = field(default_factory=SpeedCache, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        keeps = self.dictated is not None or self.spec.contract in _KEEP_THEIR_BATCH
-        object.__setattr__(self, "keeps_batch", keeps)
+    @property
+    def keeps_batch(self) -> bool:
+        """Whether the batch stays the same for the whole assignment."""
+        return self.dictated is not None or self.spec.contract in _KEEP_THEIR_BATCH
+
+    def with_setting(self, setting: Setting) -> "Assignment":
+        """Return the assignment in another setting."""
+        return replace(self, setting=setting, cache=SpeedCache())
 
     def step_time(self, application: Application, atomic: int) -> tuple[float, float]:
-        """Return `application.step_time` in this setting; later calls are cached."""
-        times = self._times.get(atomic)
+        """Return `application.step_time` in this setting."""
+        times = self.cache.step_times.get(atomic)
         if times is None:
-            times = self._times[atomic] = application.step_time(self.setting, atomic)
+            times = application.step_time(self.setting, atomic)
+            self.cache.step_times[atomic] = times
         return times
 
     def step_s(self, application: Application, batch: BatchConfig) -> float:
@@ -101,64 +106,49 @@ class Assignment:
         whole_s, sync_s = self.step_time(application, batch.atomic)
         return whole_s + batch.accumulation * (whole_s - sync_s)
 
-    def best(self, timed: TimedSteps, grad: GradStats) -> BatchConfig:
-        """Return the best batch by noise scale. A job that uses shared step times needs
-        no fit of its own.
-        """
-        times = (
-            timed.params if self.application_times is None else self.application_times
-        )
-        if not self._search or self._search[0][0] is not times:
-            self._search[:] = [
-                (times, search_of(self.limits, self.setting.placement, times))
-            ]
-        return best_of(self._search[0][1], grad)
-
     def pace(
         self, application: Application, batch: BatchConfig, speed: float
     ) -> tuple[float, Pace]:
-        """Return steps per second and the pace of a job that keeps `batch`. Equal jobs
-        share a pace.
-        """
-        kept = self._kept.get(speed)
-        if kept is None:
+        """Return steps per second and the pace of a job that keeps `batch`."""
+        found = self.cache.paces.get(speed)
+        if found is None:
             steps_per_s = speed / self.step_s(application, batch)
-            pace = pace_of(
-                application, batch.total, self.spec.batch.initial, steps_per_s
-            )
-            kept = self._kept[speed] = steps_per_s, pace
-        return kept
+            initial = self.spec.batch.initial
+            pace = pace_of(application, batch.total, initial, steps_per_s)
+            found = steps_per_s, pace
+            self.cache.paces[speed] = found
+        return found
 
-    def told(self, application_times: ApplicationTimes | None) -> "Assignment":
-        """Return the assignment with these shared step times. Times of other placements
-        are ignored.
+    def best(self, timed: TimedSteps, grad: GradStats) -> BatchConfig:
+        """Return the best batch by noise scale. A job that uses the step times of its
+        application needs no fit of its own.
         """
-        if (
-            application_times is self.application_times
-            or self.keeps_batch
-            or application_times == self.application_times
-        ):
+        times = self.application_times or timed.params
+        return best_of(search_of(self.limits, self.setting.placement, times), grad)
+
+    def with_times(self, times: ApplicationTimes | None) -> "Assignment":
+        """Return the assignment with these step times of the application.
+
+        It is unchanged if the job keeps its batch, shares its GPUs, or if the times are
+        those of another placement.
+        """
+        if self.keeps_batch or self.setting.neighbours:
             return self
-        setting = self.setting
-        if setting.neighbours or (
-            application_times is not None
-            and not application_times.are_of(setting.gpu_type, setting.placement)
-        ):
+        if times == self.application_times:
             return self
-        return replace(self, application_times=application_times)
+        gpu_type = self.setting.gpu_type
+        if times is not None and not times.are_of(gpu_type, self.setting.placement):
+            return self
+        return replace(self, application_times=times)
 
     def learn(self, application: Application, learned: Learned, atomic: int) -> Learned:
         """Return `learned` with the time of a step of `atomic` samples in this setting,
         unchanged if it has one.
         """
-        if self._timed.get(atomic) is not learned:
-            if not learned.on(self.setting).knows(self.setting.placement, atomic):
-                whole_s, sync_s = self.step_time(application, atomic)
-                learned = learned.with_step(
-                    self.setting, atomic, whole_s - sync_s, whole_s
-                )
-            self._timed[atomic] = learned
-        return learned
+        if learned.on(self.setting).knows(self.setting.placement, atomic):
+            return learned
+        whole_s, sync_s = self.step_time(application, atomic)
+        return learned.with_step(self.setting, atomic, whole_s - sync_s, whole_s)
 
 
 def assignment(

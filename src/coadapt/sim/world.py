@@ -345,7 +345,7 @@ class World:
             command.spec,
             self._setting(command.job, allocation),
             command.batch,
-        ).told(self.application_times_of(command.job))
+        ).with_times(self.application_times_of(command.job))
         job.replicas = _Replicas(
             generation=command.generation,
             assigned=assigned,
@@ -565,9 +565,8 @@ class World:
         setting = replicas.assigned.setting
         neighbours = self._neighbours(job.trace.id, replicas.allocation)
         if setting.neighbours != neighbours:
-            replicas.assigned = replace(
-                replicas.assigned, setting=replace(setting, neighbours=neighbours)
-            )
+            beside = replace(setting, neighbours=neighbours)
+            replicas.assigned = replicas.assigned.with_setting(beside)
 
     def _succeed(self, job: _Job) -> None:
         assert job.replicas is not None
@@ -603,7 +602,7 @@ class World:
                     report=told,
                 )
             )
-            replicas.assigned = replicas.assigned.told(
+            replicas.assigned = replicas.assigned.with_times(
                 self.application_times_of(job.trace.id)
             )
         self._ahead.until = None

@@ -38,6 +38,7 @@ def cluster(*jobs: JsonObject, **changes: object) -> JsonObject:
         "round": 7,
         "policy": "pollux",
         "plan_error": "",
+        "buying": None,
         "nodes": [
             {
                 "id": "box",

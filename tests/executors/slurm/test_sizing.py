@@ -7,6 +7,7 @@ import pytest
 from coadapt.executors.slurm.sizing import PoolHost, PoolSize
 from coadapt.executors.slurm.terms import PoolTerms, SlurmRequest
 from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob
+from coadapt.model.offer import Offer
 from tests.executors.slurm.test_tools import say
 
 HELD = SlurmJob(
@@ -58,3 +59,50 @@ def test_a_first_request_that_slurm_refuses_is_raised(
     say(tmp_path, "sbatch", "sbatch: error: invalid partition", code=1)
     with pytest.raises(SlurmError, match="invalid partition"):
         size.adjust([], {}, set())
+
+
+@pytest.fixture
+def bought(tmp_path: Path, size: PoolSize) -> PoolSize:
+    """The same pool, with nodes that are bought."""
+    del size
+    offer = Offer(id="firm", num_gpus=2, price_per_h=1.0, most=3)
+    request = SlurmRequest(slots=2)
+    terms = PoolTerms(request=request, nodes=0, max_nodes=3, idle_s=0.0, offer=offer)
+    return PoolSize(terms, "pool", lambda: 8, lambda _: None)
+
+
+def test_bought_nodes_are_asked_for_as_ordered(
+    bought: PoolSize, tmp_path: Path
+) -> None:
+    bought.adjust([HELD], {"a": FIT, "b": FIT}, set())
+    assert not (tmp_path / "sbatch.asked").exists()  # nothing was ordered yet
+    bought.num_wanted = 9
+    bought.adjust([HELD], {"a": FIT, "b": FIT}, set())
+    assert {"--nodes=1", "--exclude=a,b"} <= set(asked(tmp_path))
+
+
+def test_a_bought_node_that_is_lost_is_not_replaced_without_an_order(
+    bought: PoolSize, tmp_path: Path
+) -> None:
+    bought.num_wanted = 2
+    bought.adjust([HELD], {"a": FIT, "b": FIT}, set())
+    bought.adjust([HELD], {"a": FIT}, set())
+    assert bought.num_wanted == 1
+    assert not (tmp_path / "sbatch.asked").exists()
+
+
+def test_bought_nodes_that_stand_idle_stay_until_they_are_given_back(
+    bought: PoolSize, tmp_path: Path
+) -> None:
+    say(tmp_path, "scancel", "")
+    bought.num_wanted = 2
+    for _ in range(3):
+        bought.adjust([HELD], {"a": FIT, "b": FIT}, set())
+    assert not bought.given_up
+    assert not (tmp_path / "scancel.asked").exists()
+    gone = {("1", "a"), ("1", "b")}
+    bought.given_up = set(gone)
+    bought.num_wanted = 0
+    for _ in range(2):
+        bought.adjust([HELD], {}, gone)
+    assert (tmp_path / "scancel.asked").read_text().split()[-1] == "1"

@@ -5,20 +5,23 @@ are this machine.
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from coadapt.core.commands import Start, Stop
-from coadapt.core.events import Event, NodeJoined, NodeLost, Outcome
+from coadapt.core.commands import BuyNodes, GiveBack, Start, Stop
+from coadapt.core.events import Event, NodeJoined, NodeLost, NodeNoticed, Outcome
 from coadapt.executors import prepare_executor
 from coadapt.executors.host import Host
 from coadapt.executors.options import OptionText
+from coadapt.executors.processes.executor import ProcessExecutor
 from coadapt.executors.processes.job_processes import kill_marked, marked_processes
 from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.model import Allocation, InputError, Node
+from coadapt.model.offer import Offer
 from coadapt.runtime.ports import LiveExecutor
 from tests.contracts.executor_contract import (
     NODES,
@@ -78,6 +81,7 @@ class SlurmSite:
         self.state_dir = folder / "state"
         self.state_dir.mkdir()
         self.options: dict[str, OptionText] = {"look_s": 0.5, **options}
+        self.offers: tuple[Offer, ...] = ()
         self.node_events: list[Event] = []
         self.wanted = 0
         self.stop_grace_s = 10.0
@@ -86,7 +90,7 @@ class SlurmSite:
 
     def executor(self) -> LiveExecutor:
         self.close()
-        connect = prepare_executor("slurm", self.options)
+        connect = prepare_executor("slurm", self.options, self.offers)
         host = Host(
             state_dir=self.state_dir,
             job_token=lambda job: f"token-of-{job}",
@@ -389,6 +393,62 @@ def test_preemption_is_a_node_that_leaves(
     until(lambda: any(isinstance(event, NodeLost) for event in pooled.node_events))
     inbox.wait(exited("a", 1, Outcome.LOST))
     assert (pooled.folder / "saved").exists()
+
+
+def test_bought_nodes_come_as_ordered_drain_in_place_and_go_back(
+    pooled: SlurmSite, slurm: SlurmCluster
+) -> None:
+    del pooled.options["max_nodes"]
+    offer = Offer(id="firm", num_gpus=1, gpu_type="a100", price_per_h=1.0, most=2)
+    pooled.offers = (offer,)
+    pooled.awaited = 0
+    pooled.wanted = 8  # the sizer decides, and nothing else
+    executor = bought(pooled)
+    executor.buy(BuyNodes(number=1, nodes={"firm": 2}), pooled.node_events.append)
+    until(lambda: len(pooled.present()) == 2)
+    assert {node.offer for node in pooled.present().values()} == {"firm"}
+    first, second = sorted(pooled.present())
+    inbox = Inbox()
+    start = order(pooled, "trap 'exit 75' TERM; while true; do sleep 0.05; done", first)
+    executor.execute(start, inbox.post)
+    inbox.wait(started("a", 1))
+    for node in (first, second):  # the first one is busy, and stays
+        executor.give_back(GiveBack(node=node), pooled.node_events.append)
+    until(lambda: set(pooled.present()) == {first})
+    until(lambda: len(pool_jobs(pooled, slurm)) == 1)
+    held = pool_jobs(pooled, slurm)
+    # After a restart the order is repeated; nothing is bought twice.
+    pooled.awaited = 1
+    executor = bought(pooled)
+    executor.buy(BuyNodes(number=1, nodes={"firm": 1}), pooled.node_events.append)
+    executor.execute(start, inbox.post)
+    inbox.wait(started("a", 1))
+    time.sleep(2.0)
+    assert pool_jobs(pooled, slurm) == held
+    pooled.node_events.clear()
+    drained = ("scontrol", "update", f"NodeName={first}")
+    slurm.call(*drained, "State=DRAIN", "Reason=a test")
+    try:
+        until(lambda: noticed(pooled) == {first})
+        time.sleep(2.0)
+        assert not any(isinstance(event, NodeLost) for event in pooled.node_events)
+        executor.execute(Stop(job="a", generation=1), inbox.post)
+        inbox.wait(exited("a", 1, Outcome.STOPPED))
+        until(lambda: any(isinstance(event, NodeLost) for event in pooled.node_events))
+        until(lambda: pool_jobs(pooled, slurm) == [])
+    finally:
+        slurm.call(*drained, "State=RESUME")
+
+
+def bought(site: SlurmSite) -> ProcessExecutor:
+    executor = site.executor()
+    assert isinstance(executor, ProcessExecutor)
+    return executor
+
+
+def noticed(site: SlurmSite) -> set[str]:
+    events = list(site.node_events)
+    return {event.node for event in events if isinstance(event, NodeNoticed)}
 
 
 def test_what_slurm_does_not_grant_is_said_in_its_words(pooled: SlurmSite) -> None:

@@ -32,7 +32,6 @@ from coadapt.policies.castor.fairness import FairClocks
 from coadapt.policies.castor.job_values import (
     MANY_JOBS,
     Aims,
-    Outlook,
     _fluid_jobs,
     _objective,
     gpu_curves,
@@ -41,7 +40,6 @@ from coadapt.policies.castor.policy import END_JOBS, Castor
 from coadapt.policies.castor.situation import ROUND_S
 from coadapt.policies.checks.contract import check_policy
 from coadapt.policies.predictors.prediction_intervals import ERRORS_MIN, Predictions
-from coadapt.policies.solvers.fluid_relaxation import Timeline
 from tests.policies.castor.stage import situation_of, timed
 from tests.policies.stage import counts, job, nodes, on, view
 
@@ -584,9 +582,7 @@ def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
 
 
 def test_who_is_expected_in_part_counts_in_part() -> None:
-    """In the sum of completion times, for the last end, and for how soon somebody
-    comes.
-    """
+    """In the sum of completion times, and for the last end."""
     seen = beside_eight(
         4, *[on_type_a(f"j{number}", target=1e6) for number in range(3)]
     )
@@ -599,11 +595,6 @@ def test_who_is_expected_in_part_counts_in_part() -> None:
     assert goal.weight_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert goal.chance_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert crowd.arrives_P[3:6].tolist() == [40.0, 80.0, 120.0]
-    course = Timeline(
-        np.array([0.0, 0.0, 0.0, 40.0]), np.full(4, 900.0), np.zeros((4, 2))
-    )
-    assert Outlook(np.ones(3), course, 0.25).next_event_s == 160.0
-    assert Outlook(np.ones(3), course).next_event_s == 40.0
 
 
 def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_any_more(

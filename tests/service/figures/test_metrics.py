@@ -121,7 +121,7 @@ def test_series_of_jobs_have_an_end_and_the_silent_one_is_told_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     state, tally = staged()
-    monkeypatch.setattr(metrics, "JOBS_TOLD_MAX", 3)
+    monkeypatch.setattr(metrics, "JOB_SERIES_MAX", 3)
     found = samples(state, tally, at=100.0)
     assert set(of(found, "coadapt_job_gpus")) == {
         ("a",),
@@ -129,7 +129,7 @@ def test_series_of_jobs_have_an_end_and_the_silent_one_is_told_all_the_same(
         ("c",),
     }  # those with GPUs, then others
     assert of(found, "coadapt_jobs_without_series") == {(): 1.0}
-    monkeypatch.setattr(metrics, "JOBS_TOLD_MAX", 1)
+    monkeypatch.setattr(metrics, "JOB_SERIES_MAX", 1)
     state.jobs["a"], state.jobs["c"] = state.jobs.pop("c"), state.jobs.pop("a")
     found = samples(state, tally, at=100.0)
     assert len(of(found, "coadapt_job_gpus")) == 1

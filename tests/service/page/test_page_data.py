@@ -87,7 +87,7 @@ def test_nothing_is_wrong_on_a_good_day(client: TestClient, service: InProcess) 
     found = client.get("/v1/page/now").json()
     assert found["troubles"] == []
     assert (found["num_gpus"], found["num_gpus_used"]) == (4, 2.0)
-    [[node, gpu_type, gpus, _, holders]] = found["nodes"]
+    [[node, gpu_type, gpus, _, holders, _]] = found["nodes"]
     assert (node, gpu_type, gpus) == ("here", "cpu", 4)
     assert holders == [[job, MARKUP, 2.0]]
 

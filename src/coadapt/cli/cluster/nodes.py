@@ -7,6 +7,7 @@ from urllib.parse import quote
 import typer
 
 from coadapt.cli.client import JsonObject, find_client
+from coadapt.cli.cluster.bought import offer_lines, reason_line
 from coadapt.cli.state_dir import StateOption
 from coadapt.model import InputError
 
@@ -30,6 +31,31 @@ def list_nodes(
         return
     for node in cast("list[JsonObject]", answer["nodes"]):
         typer.echo(_line(node))
+    buying = cast("JsonObject | None", answer["buying"])
+    if buying is not None:
+        for line in (*offer_lines(buying), f"sizer: {reason_line(buying)}"):
+            typer.echo(line)
+
+
+@nodes.command("notice")
+def notice(
+    name: Annotated[str, typer.Argument(help="A bought node.")],
+    in_s: Annotated[
+        float,
+        typer.Option(
+            "--in",
+            min=0.0,
+            help="Seconds until it is taken away; 0: now, without a notice.",
+        ),
+    ],
+    state: StateOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Take a bought node away, as the owner of a spot node does (engine `local`)."""
+    path = f"/v1/nodes/{quote(name, safe='')}/notice"
+    answer = find_client(state).post(path, {"in_s": in_s})
+    when = f"in {in_s:g} s" if in_s else "now"
+    typer.echo(json.dumps(answer) if as_json else f"{name}: is taken away {when}")
 
 
 @nodes.command("take-back")
@@ -52,4 +78,5 @@ def _line(node: JsonObject) -> str:
         return f"{node['id']}: set aside, {node['aside']}"
     rack = f", rack {node['rack']}" if node["rack"] else ""
     used = f"{cast(float, node['num_gpus_used']):g} of {node['num_gpus']}"
-    return f"{node['id']}: {used} GPUs in use, {node['gpu_type']}{rack}"
+    leaving = f", {node['leaving']}" if node["leaving"] else ""
+    return f"{node['id']}: {used} GPUs in use, {node['gpu_type']}{rack}{leaving}"

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coadapt.cli.client import JsonObject
+from coadapt.cli.cluster.bought import counts_line, reason_line
 from coadapt.cli.jobs.job_states import ENDED
 from coadapt.cli.jobs.job_table import colours_of, job_view, share
 
@@ -54,6 +55,10 @@ class Screen:
             self._curve(),
             _counts(cluster),
         ]
+        buying = cast("JsonObject | None", cluster["buying"])
+        if buying is not None:
+            line = Text("").append("Nodes  ", style="bold")
+            parts.append(line.append(f"{counts_line(buying)} ({reason_line(buying)})"))
         if cluster["plan_error"]:
             parts.append(
                 Text(

@@ -8,6 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from coadapt.cli.client import JsonObject, find_client
+from coadapt.cli.cluster.bought import cost_lines
 from coadapt.cli.state_dir import StateOption
 
 DAY_S = 86_400.0
@@ -40,7 +41,8 @@ def usage(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the GPU-hours that jobs held, and what they cost. They add up to GPUs held
-    times wall time. Prices are set in the scheduler's settings file.
+    times wall time. Prices are set in the scheduler's settings file. Bought nodes are
+    shown below, with what they have cost in all.
     """
     since = 0.0 if days is None else max(time.time() - days * DAY_S, 0.0)
     answer = find_client(state).get(f"/v1/usage?by={by.value}&since={since}")
@@ -63,6 +65,9 @@ def usage(
         return
     for row in (*rows, total):
         typer.echo(_line(row, currency))
+    buying = cast("JsonObject | None", answer["buying"])
+    for line in () if buying is None else cost_lines(buying):
+        typer.echo(line)
 
 
 def _line(row: JsonObject, currency: str | None) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from coadapt.cli.client import JsonObject, find_client
+from coadapt.cli.cluster.bought import counts_line, reason_line
 from coadapt.cli.completion import complete_job
 from coadapt.cli.state_dir import StateOption
 from coadapt.model import Allocation
@@ -37,7 +38,8 @@ def describe(
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, value in _facts(found):
+    buying = cast("JsonObject | None", client.get("/v1/cluster?limit=0")["buying"])
+    for name, value in (*_facts(found), *_bought(found, buying)):
         facts.add_row(name, value)
     console.print(facts)
     for heading, lines in (("Held", _spans(found)), ("Decisions", _decisions(found))):
@@ -128,6 +130,15 @@ def _deadline(job: JsonObject) -> list[tuple[str, str]]:
     else:
         when = f"passed {duration(-left_s)} ago"
     return [("Deadline", ", ".join(filter(None, (_instant(due_at), when))))]
+
+
+def _bought(job: JsonObject, buying: JsonObject | None) -> list[tuple[str, str]]:
+    """Return which nodes there are for a job that has not ended, and why; nothing where
+    none are bought.
+    """
+    if buying is None or job["ended_at"] is not None:
+        return []
+    return [("Nodes", f"{counts_line(buying)} ({reason_line(buying)})")]
 
 
 def _submitted(job: JsonObject) -> str:

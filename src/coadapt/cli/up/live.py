@@ -22,12 +22,14 @@ import typer
 from coadapt import __version__
 from coadapt.cli.exit_codes import EXIT_BROKEN
 from coadapt.cli.local_socket import listening_here
+from coadapt.cli.research.markets import DEFAULT_SIZER
 from coadapt.cli.state_dir import StateDir
 from coadapt.cli.up.demand import Demand
 from coadapt.cli.up.housekeeping import Housekeeping
 from coadapt.core.commands import Stop
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import ENDED, HOLDING
+from coadapt.core.node_buying import SIZING_S
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.executors import Connect, Host, prepare_executor
@@ -36,14 +38,16 @@ from coadapt.executors.processes.records.job_files import StateDirFiles
 from coadapt.model import InputError
 from coadapt.model.bounds import printable
 from coadapt.model.errors import StoreError, reason_of
+from coadapt.model.offer import Offer
 from coadapt.model.prices import Prices
 from coadapt.policies import create_policy, policy_options, require_packages
+from coadapt.policies.sizers import create_sizer
 from coadapt.runtime.background_snapshots import BackgroundSnapshots
 from coadapt.runtime.disk_reserve import DiskReserve, is_disk_full
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_index import JobIndex
 from coadapt.runtime.journal import Journal
-from coadapt.runtime.ports import LiveExecutor
+from coadapt.runtime.ports import BuysNodes, LiveExecutor
 from coadapt.runtime.process_solver import ProcessSolver
 from coadapt.runtime.retention import Keep, Retention
 from coadapt.runtime.runtime import Observer
@@ -101,6 +105,9 @@ class LiveSettings:
     host: str
     port: int | None
     keep: Keep
+    offers: Sequence[Offer] = ()
+    sizer: str = DEFAULT_SIZER
+    sizing_s: float = SIZING_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +155,10 @@ def serve(settings: LiveSettings) -> None:
     """
     policy_options(settings.policy)
     require_packages(settings.policy)
-    connect = prepare_executor(settings.executor, settings.executor_options)
+    create_sizer(settings.sizer)
+    connect = prepare_executor(
+        settings.executor, settings.executor_options, settings.offers
+    )
     state_dir = settings.state_dir
     state_dir.prepare()
     with state_dir.locked():
@@ -183,7 +193,7 @@ def _live(
     clock = WallClock()
     demand = Demand()
     executor = connect(_host(settings, credentials, url, clock, demand))
-    solver = ProcessSolver(partial(create_policy, settings.policy), clock.now)
+    solver = _solver(settings, clock)
     books = _open_books(state_dir, executor)
     views = _open_views(state_dir, books)
     store = BackgroundSnapshots(books.journal, views.latencies.commit)
@@ -201,7 +211,7 @@ def _live(
     )
     demand.loop = loop
     _watch(loop, books, views)
-    _recover(settings, loop, executor, books)
+    _recover(settings, loop, executor, books, solver)
     housekeeping = Housekeeping(
         partial(books.retention.steps, settings.keep), clock.now
     )
@@ -247,6 +257,14 @@ def _live(
     return _close(books, store, reserve) or broken
 
 
+def _solver(settings: LiveSettings, clock: WallClock) -> ProcessSolver:
+    """Return what runs the policy, and the sizer where nodes are bought."""
+    sizer = partial(create_sizer, settings.sizer) if settings.offers else None
+    return ProcessSolver(
+        partial(create_policy, settings.policy), clock.now, sizer=sizer
+    )
+
+
 def _watch(loop: LiveLoop, books: Books, views: Views) -> None:
     """Let the loop's notices name a journal that is away, and plans that do not
     come.
@@ -282,12 +300,24 @@ def _open_books(state_dir: StateDir, executor: LiveExecutor) -> Books:
 
 
 def _recover(
-    settings: LiveSettings, loop: LiveLoop, executor: LiveExecutor, books: Books
+    settings: LiveSettings,
+    loop: LiveLoop,
+    executor: LiveExecutor,
+    books: Books,
+    solver: ProcessSolver,
 ) -> None:
     """Restore the state of the last run, and end replicas that it does not know."""
+    if isinstance(executor, BuysNodes):
+        loop.buy_nodes(solver.size, executor)
     books.writer.number = loop.num_events
     spare_readers()
-    loop.recover(settings.config, executor.announce, settings.prices)
+    loop.recover(
+        settings.config,
+        executor.announce,
+        settings.prices,
+        executor.offers if isinstance(executor, BuysNodes) else (),
+        settings.sizing_s,
+    )
     spare_readers()
     _stop_strangers(executor, loop)
 
@@ -641,6 +671,10 @@ def _print_banner(settings: LiveSettings, url: str, loop: LiveLoop) -> None:
     typer.echo(f"  state    {settings.state_dir.path}")
     typer.echo(f"  policy   {settings.policy}, every {config.round_s:g} s{reaction}")
     typer.echo(f"  slots    {kinds}")
+    if settings.offers:
+        names = ", ".join(offer.id for offer in settings.offers)
+        each = f"every {settings.sizing_s:g} s"
+        typer.echo(f"  nodes    {settings.sizer} buys of {names}, {each}")
     if states:
         typer.echo(
             f"  jobs     {num_active} of {len(states)} not ended, {num_held} of them "

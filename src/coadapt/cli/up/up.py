@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from coadapt.cli.completion import complete_policy
+from coadapt.cli.research.markets import DEFAULT_SIZER
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.core.config import SchedulerConfig
 
@@ -60,6 +61,19 @@ LOGS_MIB = typer.Option(
     help="Delete logs of ended jobs while all logs exceed this size, MiB. "
     "[default: 20480]"
 )
+OFFER = typer.Option(
+    "--offer",
+    help="Nodes that the scheduler may buy: NAME=GPUSxPRICE[:TYPE][,key=value]; may be "
+    "repeated (docs/autoscaling.md).",
+)
+SIZER = typer.Option(
+    help="The rule that decides how many nodes are bought (docs/autoscaling.md). "
+    "[default: castor]"
+)
+SIZING = typer.Option(
+    "--sizing",
+    help="Seconds between decisions about the number of nodes. [default: 60]",
+)
 EXPOSE = typer.Option(
     "--expose", help="Allow a --host address that other machines can reach."
 )
@@ -82,6 +96,9 @@ def up(
     expose: Annotated[bool | None, EXPOSE] = None,
     keep_days: Annotated[float | None, KEEP_DAYS] = None,
     logs_mib: Annotated[int | None, LOGS_MIB] = None,
+    offer: Annotated[list[str] | None, OFFER] = None,
+    sizer: Annotated[str | None, SIZER] = None,
+    sizing_s: Annotated[float | None, SIZING] = None,
 ) -> None:
     """Run the scheduler. Ctrl-C stops it; its jobs keep running, and the next `coadapt
     up` takes them over.
@@ -101,11 +118,15 @@ def up(
         "expose": expose,
         "keep_days": keep_days,
         "logs_mib": logs_mib,
+        "offers": offer or None,
+        "sizer": sizer,
+        "sizing": sizing_s,
     }
     options = [*([] if slots is None else [f"slots={slots}"]), *(executor_option or [])]
     state_dir = find_state_dir(state)
     settings, executor_options = read_settings(state_dir, config, given, options)
     from coadapt.cli.up.live import LiveSettings, serve
+    from coadapt.cli.up.offers import live_offers
     from coadapt.runtime.retention import Keep
 
     serve(
@@ -125,5 +146,8 @@ def up(
             host=settings.host,
             port=settings.port,
             keep=Keep(days=settings.keep_days, logs_mib=settings.logs_mib),
+            offers=live_offers(settings.offers),
+            sizer=settings.sizer or DEFAULT_SIZER,
+            sizing_s=settings.sizing,
         )
     )

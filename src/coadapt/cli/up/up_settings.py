@@ -9,6 +9,7 @@ from typing import Any
 
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.config import SchedulerConfig
+from coadapt.core.node_buying import SIZING_S
 from coadapt.executors.options import OptionText
 from coadapt.model import InputError
 from coadapt.model.errors import reason_of, suggestion
@@ -43,6 +44,9 @@ class UpSettings:
     keep_days: float = 90.0
     logs_mib: int = 20 * 1024
     prices: Prices | None = None
+    offers: tuple[str, ...] = ()
+    sizer: str | None = None
+    sizing: float = SIZING_S
 
 
 def read_settings(
@@ -134,6 +138,7 @@ def _check(settings: UpSettings, named: Callable[[str], str]) -> None:
         ("reaction", 0.0),
         ("settle", 0.0),
         ("grace", 0.0),
+        ("sizing", 1.0),
     ):
         seconds = getattr(settings, name)
         if not least <= seconds <= SECONDS_MAX:
@@ -148,6 +153,8 @@ def _check(settings: UpSettings, named: Callable[[str], str]) -> None:
         raise InputError(named("logs_mib"), settings.logs_mib, f"0..{LOGS_MIB_MAX} MiB")
     if settings.port is not None and not 0 <= settings.port <= PORT_MAX:
         raise InputError(named("port"), settings.port, f"0..{PORT_MAX}")
+    if settings.sizer is not None and not settings.offers:
+        raise InputError(named("sizer"), settings.sizer, "only together with offers")
     host = settings.host
     loopback = host in ("localhost", "::1") or host.startswith("127.")
     if not loopback and not settings.expose:

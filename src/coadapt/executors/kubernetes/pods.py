@@ -18,6 +18,12 @@ LABEL_JOB = f"{DOMAIN}/job"
 LABEL_GENERATION = f"{DOMAIN}/generation"
 LABEL_REPLICA = f"{DOMAIN}/replica"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "coadapt"}
+# Cluster Autoscaler and Karpenter move or remove no node on which such a pod runs, to
+# save nodes. A template may say otherwise.
+KEEPS_ITS_NODE = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
 CONTAINER = "replica"
 CHECKPOINTS = "/coadapt/checkpoints"
 CHECKPOINT_VOLUME = "coadapt-checkpoints"
@@ -151,7 +157,8 @@ def pod(settings: PodSettings, order: PodOrder) -> JsonObject:
     if settings.service_account:
         ours["spec"]["serviceAccountName"] = settings.service_account
     ours["spec"]["volumes"] = _volumes(settings, order, name)
-    return cast(JsonObject, merge(settings.template, ours))
+    default = {"metadata": {"annotations": dict(KEEPS_ITS_NODE)}}
+    return cast(JsonObject, merge(merge(default, settings.template), ours))
 
 
 def secret(

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from coadapt.core.events import NodeJoined, NodeLost
 from coadapt.executors.processes.slots import Slot
 from coadapt.model import Node, NodeId
+from coadapt.model.offer import Offer, OfferId
 
 LOOPBACK = "127.0.0.1"
 
@@ -64,6 +65,31 @@ class TellsWhy(Protocol):
         """What became of each node, after its name: `is gone: its allocation has
         ended`.
         """
+        ...
+
+
+@runtime_checkable
+class ForSale(Protocol):
+    """A cluster whose nodes are bought. Both orders may be repeated, and raise OSError
+    where they cannot be carried out now.
+    """
+
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """The offers, with the GPU type of their nodes."""
+        ...
+
+    @property
+    def noticed(self) -> Mapping[NodeId, float]:
+        """When nodes are taken away of which that is known, s since 1970."""
+        ...
+
+    def buy(self, nodes: Mapping[OfferId, int]) -> None:
+        """Have this number of nodes of each offer in all."""
+        ...
+
+    def give_back(self, node: NodeId) -> None:
+        """Let a node go on which nothing runs."""
         ...
 
 

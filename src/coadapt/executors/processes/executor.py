@@ -9,13 +9,20 @@ dead, or changing in place.
 import logging
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from coadapt.core.commands import JobCommand
+from coadapt.core.commands import BuyNodes, GiveBack, JobCommand
+from coadapt.core.events import NodeNoticed
 from coadapt.executors.host import MEBIBYTE, Host
 from coadapt.executors.node_health import NodeHealth
-from coadapt.executors.processes.cluster import LOOPBACK, Cluster, TellsWhy, node_events
+from coadapt.executors.processes.cluster import (
+    LOOPBACK,
+    Cluster,
+    ForSale,
+    TellsWhy,
+    node_events,
+)
 from coadapt.executors.processes.launching import Launching
 from coadapt.executors.processes.order_book import OrderBook
 from coadapt.executors.processes.records.generation_dir import (
@@ -23,10 +30,13 @@ from coadapt.executors.processes.records.generation_dir import (
 )
 from coadapt.executors.processes.records.job_log import read_job_log
 from coadapt.model import JobId, Node, NodeId
+from coadapt.model.offer import Offer
 from coadapt.runtime.ports import LogPart, Post
 
 POLL_S = 0.05
 AWAY_S = 1.0  # between looks for a state directory that is not there
+
+_Order = JobCommand | BuyNodes | GiveBack
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +86,13 @@ class ProcessExecutor:
         )
         self._elsewhere = bool(options.sweep)
         self._cluster = cluster
+        self._sale = cluster if isinstance(cluster, ForSale) else None
         self._host = host
         self._health = NodeHealth(host.state_dir / "nodes-aside.json")
         self._book = OrderBook(cluster, launching, host.now, self._health)
-        self._orders: queue.SimpleQueue[tuple[JobCommand, Post]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[_Order, Post]] = queue.SimpleQueue()
         self._announced: dict[NodeId, Node] = {}
+        self._noticed: dict[NodeId, float] = {}
         self._own_address = options.control_host
         self._closed = threading.Event()
 
@@ -113,6 +125,17 @@ class ProcessExecutor:
     def execute(self, command: JobCommand, post: Post) -> None:
         self._orders.put((command, post))
 
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """Return the nodes that can be bought; none where the cluster sells none."""
+        return () if self._sale is None else self._sale.offers
+
+    def buy(self, command: BuyNodes, post: Post) -> None:
+        self._orders.put((command, post))
+
+    def give_back(self, command: GiveBack, post: Post) -> None:
+        self._orders.put((command, post))
+
     def adopted(self) -> list[tuple[JobId, int]]:
         return self._book.running()
 
@@ -127,7 +150,10 @@ class ProcessExecutor:
                 self._closed.wait(AWAY_S)
                 continue
             for order, answer in self._next_orders():
-                self._book.take(order, answer)
+                if isinstance(order, BuyNodes | GiveBack):
+                    self._order_nodes(order)
+                else:
+                    self._book.take(order, answer)
             self._book.watch()
             self._book.attempt()
             self._tell_nodes(post)
@@ -138,7 +164,21 @@ class ProcessExecutor:
     def log(self, job: JobId, rank: int, offset: int) -> LogPart:
         return read_job_log(self._host.state_dir, job, rank, offset)
 
-    def _next_orders(self) -> Iterator[tuple[JobCommand, Post]]:
+    def _order_nodes(self, order: BuyNodes | GiveBack) -> None:
+        """Carry out an order about bought nodes. One that fails is repeated by the
+        scheduler.
+        """
+        if self._sale is None:
+            return
+        try:
+            if isinstance(order, BuyNodes):
+                self._sale.buy(order.nodes)
+            elif not self._book.holds(order.node):
+                self._sale.give_back(order.node)
+        except OSError as error:
+            logger.warning("the nodes that are bought stay as they are: %s", error)
+
+    def _next_orders(self) -> Iterator[tuple[_Order, Post]]:
         try:
             yield self._orders.get(timeout=POLL_S)
             while True:
@@ -158,9 +198,24 @@ class ProcessExecutor:
         )
         for event in events:
             post(event)
+        self._announced = {node.id: node for node in nodes}
+        self._see_to_bought(post)
         if events and self._own_address and self._host.is_loopback:
             self._warn_of_silence(nodes)
-        self._announced = {node.id: node for node in nodes}
+
+    def _see_to_bought(self, post: Post) -> None:
+        """Post notices, and give nodes back that were set aside: they are paid for, and
+        no job may use them.
+        """
+        if self._sale is None:
+            return
+        for node, gone_at in self._sale.noticed.items():
+            if node in self._announced and self._noticed.get(node) != gone_at:
+                post(NodeNoticed(at=self._host.now(), node=node, gone_at=gone_at))
+                self._noticed[node] = gone_at
+        bought = {node.id for node in self._cluster.nodes if node.offer}
+        for node in sorted(bought & self._health.aside.keys()):
+            self._order_nodes(GiveBack(node=node))
 
     def _why_gone(self) -> Mapping[NodeId, str]:
         """Return why nodes are no longer there, as far as the engine says so."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
+from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION, ENV_NODE
 
 # SIGKILL cannot be refused; a process that outlives this is stuck in the kernel and
 # frees nothing anyway.
@@ -65,6 +65,21 @@ def marked_jobs(jobs: Path) -> dict[str, list[int]]:
                 job = each.removeprefix(begin).decode(errors="replace").split("/")[0]
                 found.setdefault(job, []).append(int(entry.name))
     return found
+
+
+def kill_on_node(jobs: Path, node: str) -> int:
+    """End all replicas on `node` of the jobs below the folder `jobs`, and wait until
+    they are gone; return how many processes there were.
+    """
+    mark = f"{ENV_NODE}={node}".encode()
+    return _kill_all(
+        lambda: [
+            pid
+            for pids in marked_jobs(jobs).values()
+            for pid in pids
+            if mark in _environ(Path(f"/proc/{pid}"))
+        ]
+    )
 
 
 def end_marked(checkpoints: Path) -> bool:

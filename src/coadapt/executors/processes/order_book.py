@@ -103,6 +103,10 @@ class OrderBook:
             for job, running in sorted(self._running.items())
         ]
 
+    def holds(self, node: NodeId) -> bool:
+        """Return whether a job that runs holds slots of `node`."""
+        return any(running.held.get(node) for running in self._running.values())
+
     def take(self, order: JobCommand, post: Post) -> None:
         """Take an order in: answer a repeat with the present state, put a new one among
         those that wait.

@@ -2,11 +2,14 @@
 accounts for.
 """
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 from coadapt.executors.host import MEBIBYTE, Connect, Host
 from coadapt.executors.processes.executor import ProcessOptions
 from coadapt.model import InputError
+from coadapt.model.contract_env import CPU_SLOT_TYPE
+from coadapt.model.offer import Offer
 
 MIB_MAX = 1024 * 1024
 SLOTS_MAX = 100_000
@@ -21,6 +24,7 @@ def on_ray(
     pass_env: tuple[str, ...] = (),
     log_limit_mib: int = 256,
     disk_reserve_mib: int = 256,
+    offers: tuple[Offer, ...] = (),
 ) -> Connect:
     """Processes on the nodes of a Ray cluster that runs, on its GPUs, or on `slots` CPU
     slots per node.
@@ -28,7 +32,8 @@ def on_ray(
     address: of the cluster, as in `ray.init`; `start` begins one on this machine where
     none runs.
     autoscale: the most slots in all for which Ray's autoscaler is asked; 0: it never
-    is. ship_workdir: Ray brings a job's directory to its nodes, and `setup` runs there.
+    is. offers: its nodes, if they are bought. ship_workdir: Ray brings a job's
+    directory to its nodes, and `setup` runs there.
     The others: as those of the executor `local`.
     """
     from coadapt.executors.ray.autoscaling import RayExecutor
@@ -48,9 +53,15 @@ def on_ray(
         )
     if not 0 <= autoscale <= SLOTS_MAX:
         raise InputError("executor ray, option autoscale", autoscale, f"0..{SLOTS_MAX}")
+    offer = _one_offer(offers, slots, autoscale)
     cluster = RayCluster.connect(
-        address, slots, may_be_empty=autoscale > 0, ships=ship_workdir
+        address,
+        slots,
+        may_be_empty=autoscale > 0 or offer is not None,
+        ships=ship_workdir,
     )
+    if offer is not None:
+        cluster.sell(offer)
     options = ProcessOptions(
         pass_env=frozenset(pass_env),
         log_bytes=log_limit_mib * MEBIBYTE,
@@ -63,3 +74,27 @@ def on_ray(
         return RayExecutor(cluster, host, options, autoscale)
 
     return connect
+
+
+def _one_offer(
+    offers: tuple[Offer, ...], slots: int | None, autoscale: int
+) -> Offer | None:
+    """Return what Ray's autoscaler brings, None if nothing is bought. Raises
+    InputError.
+    """
+    if not offers:
+        return None
+    if len(offers) > 1:
+        names = ", ".join(offer.id for offer in offers)
+        allowed = "one offer: a request to Ray's autoscaler names GPUs or CPUs only"
+        raise InputError("--offer", names, allowed)
+    if autoscale:
+        allowed = "0 beside --offer, whose `most` says how many nodes there may be"
+        raise InputError("executor ray, option autoscale", autoscale, allowed)
+    (offer,) = offers
+    if slots is None:
+        return offer
+    if offer.num_gpus != slots:
+        allowed = f"{slots}, the CPU slots of a node"
+        raise InputError(f"--offer {offer.id}, GPUs", offer.num_gpus, allowed)
+    return replace(offer, gpu_type=CPU_SLOT_TYPE)

@@ -90,15 +90,46 @@ class RayDemand:
         self._asked_at = now
 
 
+class RayOrders:
+    """Asks Ray for the nodes that were bought, when that changes and again every
+    REPEAT_S. One thread calls `look`.
+    """
+
+    def __init__(
+        self, cluster: RayCluster, request: Callable[[list[Bundle]], None]
+    ) -> None:
+        self._cluster = cluster
+        self._request = request
+        self._asked: list[Bundle] | None = None
+        self._asked_at = 0.0
+
+    def look(self, now: float) -> None:
+        """Ask for what was ordered; nothing before the first order, so that the request
+        of an earlier scheduler stays. now: see RayDemand.
+        """
+        count = self._cluster.num_wanted
+        if count is None:
+            return
+        (offer,) = self._cluster.offers
+        name = "GPU" if self._cluster.slots is None else "CPU"
+        asked = [{name: float(offer.num_gpus)}] * count
+        if asked == self._asked and (not asked or now - self._asked_at < REPEAT_S):
+            return
+        self._request(asked)
+        logger.info("requested %d nodes from Ray in total", count)
+        self._asked = asked
+        self._asked_at = now
+
+
 class RayExecutor(ProcessExecutor):
     """Processes on the nodes of a Ray cluster, for which nodes are asked for while jobs
-    wait.
+    wait, or as they are bought.
     """
 
     def __init__(
         self, cluster: RayCluster, host: Host, options: ProcessOptions, most: int
     ) -> None:
-        """`most`: slots that are asked for in all; 0: never."""
+        """`most`: slots that are asked for in all; 0: never, but for bought nodes."""
         super().__init__(cluster, host, options)
         self._ray = cluster
         self._most = most
@@ -110,11 +141,13 @@ class RayExecutor(ProcessExecutor):
             most=most,
             per_node=cluster.slots,
         )
+        self._bought = RayOrders(cluster, cluster.want)
 
     @property
     def to_come(self) -> tuple[Node, ...]:
         """One that stands for all that may be asked for yet."""
-        lacking = self._most - _sum(self._ray.nodes)
+        most = self._most + sum(each.most * each.num_gpus for each in self._ray.offers)
+        lacking = most - _sum(self._ray.nodes)
         gpu_type = DEFAULT_GPU_TYPE if self._ray.slots is None else CPU_SLOT_TYPE
         return (
             (Node(id="asked-of-ray", num_gpus=lacking, gpu_type=gpu_type),)
@@ -124,13 +157,14 @@ class RayExecutor(ProcessExecutor):
 
     def run(self, post: Post) -> None:
         looking = threading.Thread(target=self._look, name="ray demand", daemon=True)
-        if self._most:
+        asks = bool(self._most or self._ray.offers)
+        if asks:
             looking.start()
         try:
             super().run(post)
         finally:
             self._ended.set()
-            if self._most:
+            if asks:
                 looking.join()
 
     def close(self) -> None:
@@ -140,7 +174,8 @@ class RayExecutor(ProcessExecutor):
     def _look(self) -> None:
         while not self._ended.wait(LOOK_S):
             try:
-                self._demand.look(time.monotonic())
+                asking = self._bought if self._ray.offers else self._demand
+                asking.look(time.monotonic())
             except RayAwayError as error:  # the next look tells
                 logger.warning("the request for slots did not reach Ray: %s", error)
 

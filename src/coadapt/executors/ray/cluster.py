@@ -23,10 +23,11 @@ from typing import Any
 from coadapt.executors.processes.slots import Slot
 from coadapt.executors.ray import proxy
 from coadapt.executors.ray.client import RayAwayError, RayClient
-from coadapt.executors.ray.others import Others, tag_of, told_notice
+from coadapt.executors.ray.others import Others, drained_at, tag_of, told_notice
 from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node, NodeId
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.devices import PARTS
+from coadapt.model.offer import Offer, OfferId
 
 # How old what is known of the nodes may be. Ray itself takes 10-15 s to notice that a
 # node's daemon is dead.
@@ -41,6 +42,7 @@ ID_LENGTH = (
     8  # from its end: the ids that Ray's own provider for tests gives begin alike
 )
 ACCELERATOR = "accelerator_type:"
+GIVEN_BACK = "was given back"
 
 Found = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -82,6 +84,12 @@ class RayCluster:
         self._away_since: float | None = None
         self._away_why = ""
         self._closed = threading.Event()
+        self.offers: tuple[Offer, ...] = ()
+        self.noticed: dict[NodeId, float] = {}
+        # Nodes of the offer that are to be there; None until that was ordered.
+        self.num_wanted: int | None = None
+        # Nodes that Ray still has, though they were given back.
+        self._given_back: frozenset[NodeId] = frozenset()
 
     @classmethod
     def connect(
@@ -151,6 +159,27 @@ class RayCluster:
         self._look_or_note()
         threading.Thread(target=self._look_on, name="ray nodes", daemon=True).start()
 
+    def sell(self, offer: Offer) -> None:
+        """Have the nodes of Ray's autoscaler bought by this offer from now on."""
+        self.offers = (offer,)
+
+    def buy(self, nodes: Mapping[OfferId, int]) -> None:
+        """Have this number of nodes in all. Those that were given back and that Ray has
+        not ended come first.
+        """
+        (offer,) = self.offers
+        self.num_wanted = min(nodes.get(offer.id, 0), offer.most)
+        there = sum(node.offer == offer.id for node in self.nodes)
+        back = sorted(self._given_back)[: max(self.num_wanted - there, 0)]
+        self._given_back -= set(back)
+
+    def give_back(self, node: NodeId) -> None:
+        """Offer a node no longer; Ray ends it once it has been idle for a while."""
+        if node in self._known and node not in self._given_back:
+            self._given_back |= {node}
+            self.why_gone = {**self.why_gone, node: GIVEN_BACK}
+            self.num_wanted = max((self.num_wanted or 0) - 1, 0)
+
     def want(self, bundles: list[dict[str, float]]) -> None:
         """Tell Ray's autoscaler what is wanted. Raises RayAwayError."""
         self._client.ask("want", bundles=bundles)
@@ -163,7 +192,9 @@ class RayCluster:
     @property
     def nodes(self) -> tuple[Node, ...]:
         return tuple(
-            self._node(name, found) for name, found in sorted(self._known.items())
+            self._node(name, found)
+            for name, found in sorted(self._known.items())
+            if name not in self._given_back
         )
 
     @property
@@ -201,11 +232,34 @@ class RayCluster:
         said = _probe_all(self._found)
         alive = [found for found, answer in said if answer is not _Answer.REFUSES]
         self.others.look(alive, answer, now)
+        draining = {str(node): at for node, at in answer["draining"].items()}
         notices = {
-            str(node): told_notice(deadline, time.time())
-            for node, deadline in answer["draining"].items()
+            node: told_notice(deadline, time.time())
+            for node, deadline in draining.items()
         }
+        if self.offers:
+            bought = self._drain_in_place(alive, draining)
+            notices = {node: why for node, why in notices.items() if node not in bought}
         self._take(alive, {**notices, **self._silent_for_long(said)})
+        present = {_name(found) for found in alive}
+        self._given_back &= present
+
+    def _drain_in_place(
+        self, alive: Iterable[Found], draining: Mapping[str, int]
+    ) -> set[str]:
+        """Note when bought nodes that drain are taken away; return these by Ray's ids:
+        they are offered until then, so that jobs leave them in place.
+        """
+        bought = {
+            str(found["NodeID"]): _name(found)
+            for found in alive
+            if str(found["NodeID"]) in draining and self._offer_of(found)
+        }
+        self.noticed = {
+            name: self.noticed.get(name, drained_at(draining[node], time.time()))
+            for node, name in bought.items()
+        }
+        return set(bought)
 
     def _look_on(self) -> None:
         while not self._closed.wait(LOOK_S):
@@ -255,6 +309,7 @@ class RayCluster:
         self.why_gone = {
             **dict.fromkeys(full, why or "has nothing left: others hold it"),
             **why_gone,
+            **dict.fromkeys(self._given_back, GIVEN_BACK),
         }
         known = {
             name: found
@@ -262,7 +317,11 @@ class RayCluster:
             if self._num_slots(found) and name not in self.why_gone
         }
         self._addressed = {**self._addressed, **known}
+        lost = self._known.keys() - known.keys() - self._given_back
         self._known = known
+        if self.num_wanted is not None and lost:
+            # Whether another one replaces it is the sizer's decision.
+            self.num_wanted = max(self.num_wanted - len(lost), 0)
 
     def _silent_for_long(self, said: list[tuple[Found, _Answer]]) -> dict[str, str]:
         """Return by Ray's ids the nodes that have not answered for SILENT_S: Ray itself
@@ -311,7 +370,20 @@ class RayCluster:
             if self.slots is None
             else CPU_SLOT_TYPE
         )
-        return Node(id=name, num_gpus=self._num_slots(found), gpu_type=gpu_type)
+        return Node(
+            id=name,
+            num_gpus=self._num_slots(found),
+            gpu_type=gpu_type,
+            offer=self._offer_of(found),
+        )
+
+    def _offer_of(self, found: Found) -> OfferId:
+        """Return the offer of a node: it has as many slots as the offer says; "" for
+        others.
+        """
+        total = self._total(found)
+        slots = total if self.slots is None else min(self.slots, total)
+        return next((offer.id for offer in self.offers if offer.num_gpus == slots), "")
 
 
 def _probe_all(nodes: Iterable[Found]) -> list[tuple[Found, _Answer]]:

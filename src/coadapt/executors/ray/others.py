@@ -27,6 +27,7 @@ TAG_DIGITS = 12
 PREFIX = "coadapt"
 RUNNER_CLASS = "Runner"
 MILLISECONDS = 1000.0
+NEVER_S = 10 * 365 * 86400.0
 ROUNDING = 1e-6  # of Ray's sums of fractions
 # What Ray's own calls give: mappings of names to plain values.
 JsonLike = Mapping[str, Any]
@@ -133,6 +134,19 @@ def told_notice(deadline_ms: int, now_s: float) -> str:
     number: none.
     """
     left_s = deadline_ms / MILLISECONDS - now_s
-    if deadline_ms <= 0 or left_s > 10 * 365 * 86400:
+    if not _is_deadline(deadline_ms, now_s):
         return "drains: Ray was told to take it away"
     return f"drains: Ray takes it away in {max(left_s, 0.0):.0f} s"
+
+
+def drained_at(deadline_ms: int, now_s: float) -> float:
+    """Return when a node that drains is taken away, s since 1970; now where Ray names
+    no deadline.
+    """
+    if not _is_deadline(deadline_ms, now_s):
+        return now_s
+    return deadline_ms / MILLISECONDS
+
+
+def _is_deadline(deadline_ms: int, now_s: float) -> bool:
+    return 0 < deadline_ms <= (now_s + NEVER_S) * MILLISECONDS

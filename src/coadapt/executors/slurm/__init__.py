@@ -11,6 +11,8 @@ from coadapt.executors.slurm.terms import (
     SlurmRequest,
 )
 from coadapt.model import InputError
+from coadapt.model.contract_env import CPU_SLOT_TYPE
+from coadapt.model.offer import Offer
 
 MIB_MAX = 1024 * 1024
 LOOK_S_LEAST = 0.2
@@ -35,6 +37,7 @@ def on_slurm(
     pass_env: tuple[str, ...] = (),
     log_limit_mib: int = 256,
     disk_reserve_mib: int = 256,
+    offers: tuple[Offer, ...] = (),
 ) -> Connect:
     """Steps in allocations of a Slurm cluster, on their GPUs, or on `slots` CPU slots
     per node.
@@ -42,7 +45,8 @@ def on_slurm(
     partition, account, qos, time_limit, gpus_per_node, cpus_per_gpu, sbatch: as sbatch
     has them. nodes: how many are always held. max_nodes: how many at most while jobs
     wait. allocation: a job of Slurm's to use as it is, instead of asking for any.
-    address: of this machine, where nodes reach it.
+    address: of this machine, where nodes reach it. offers: the nodes of the pool, if
+    they are bought: `most` is then its largest size.
     """
     request = SlurmRequest(
         partition=partition,
@@ -63,6 +67,8 @@ def on_slurm(
         allocation=allocation,
     )
     _check(terms, log_limit_mib, disk_reserve_mib)
+    if offers:
+        terms = _bought(terms, offers)
     from coadapt.executors.slurm.reach import check_slurm, own_address
 
     check_slurm()
@@ -127,3 +133,24 @@ def _check(terms: PoolTerms, log_limit_mib: int, disk_reserve_mib: int) -> None:
             "many per node"
         )
         raise InputError("executor slurm, option gpus_per_node", None, allowed)
+
+
+def _bought(terms: PoolTerms, offers: tuple[Offer, ...]) -> PoolTerms:
+    """Return the terms of a pool whose nodes are bought. Raises InputError."""
+    if len(offers) > 1:
+        names = ", ".join(offer.id for offer in offers)
+        raise InputError("--offer", names, "one offer: all nodes of the pool are alike")
+    (offer,) = offers
+    if terms.allocation:
+        allowed = "no allocation beside --offer: it has the nodes that it has"
+        raise InputError("executor slurm, option allocation", terms.allocation, allowed)
+    if terms.max_nodes > 1:
+        allowed = "not given beside --offer, whose `least` and `most` say it"
+        option = "executor slurm, options nodes and max_nodes"
+        raise InputError(option, terms.max_nodes, allowed)
+    if offer.num_gpus != terms.slots_per_node:
+        allowed = f"{terms.slots_per_node}, as slots or gpus_per_node has it"
+        raise InputError(f"--offer {offer.id}, GPUs", offer.num_gpus, allowed)
+    if terms.slots is not None:
+        offer = replace(offer, gpu_type=CPU_SLOT_TYPE)
+    return replace(terms, nodes=0, max_nodes=offer.most, offer=offer)

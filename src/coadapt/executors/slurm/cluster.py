@@ -12,6 +12,7 @@ from coadapt.executors.slurm.sizing import PoolHost
 from coadapt.executors.slurm.terms import PoolTerms
 from coadapt.model import DEFAULT_GPU_TYPE, Node, NodeId
 from coadapt.model.contract_env import CPU_SLOT_TYPE
+from coadapt.model.offer import Offer, OfferId
 
 # Which job holds which slot is the plan's business, and within an allocation Slurm
 # gives all to every step: else it makes a new one wait until it has cleaned up after
@@ -66,6 +67,22 @@ class SlurmCluster:
         )
 
     @property
+    def offers(self) -> tuple[Offer, ...]:
+        """The pool's nodes, where they are bought."""
+        return () if self._terms.offer is None else (self._terms.offer,)
+
+    @property
+    def noticed(self) -> Mapping[NodeId, float]:
+        return self._pool.noticed
+
+    def buy(self, nodes: Mapping[OfferId, int]) -> None:
+        for offer in self.offers:
+            self._pool.buy(nodes.get(offer.id, 0))
+
+    def give_back(self, node: NodeId) -> None:
+        self._pool.give_back(node)
+
+    @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
         """Numbers among those of the step: runner.py finds out which these are."""
         if self._slots is not None:
@@ -110,6 +127,10 @@ class SlurmCluster:
         return hosts
 
     def _node(self, name: NodeId, host: PoolHost) -> Node:
-        if self._slots is not None:
-            return Node(id=name, num_gpus=self._slots, gpu_type=CPU_SLOT_TYPE)
-        return Node(id=name, num_gpus=host.gpus.count, gpu_type=host.gpus.kind)
+        slots = self._slots
+        return Node(
+            id=name,
+            num_gpus=host.gpus.count if slots is None else slots,
+            gpu_type=host.gpus.kind if slots is None else CPU_SLOT_TYPE,
+            offer="" if self._terms.offer is None else self._terms.offer.id,
+        )

@@ -32,12 +32,21 @@ from coadapt.model import NodeId
 
 # States, and flags behind them, with which a machine should get no work, or no more.
 UNFIT = ("down", "drain", "drng", "fail", "error", "power", "reboot")
+DRAINS = ("drain", "drng")
 # A controller that has just come back has not heard of its nodes yet.
 SILENT = ("*", "unknown")
 SILENT_S = 15.0
 PROBE_S = 1.0
 
 logger = logging.getLogger(__name__)
+
+
+def _drains(state: str) -> bool:
+    """Return whether a machine still works but is to get nothing new."""
+    drains = any(flag in state for flag in DRAINS)
+    return drains and not any(
+        flag in state for flag in (*UNFIT, *SILENT) if flag not in DRAINS
+    )
 
 
 class Pool:
@@ -53,7 +62,11 @@ class Pool:
         folder: where proxies leave word of nodes that may be dead. name: of the
         allocations.
         """
-        self.hosts: Mapping[NodeId, PoolHost] = {}
+        self._hosts: Mapping[NodeId, PoolHost] = {}
+        # Of bought nodes: when they are taken away, as far as it is known (s since
+        # 1970), and those that were given back.
+        self.noticed: Mapping[NodeId, float] = {}
+        self._returned: frozenset[Place] = frozenset()
         self._terms = terms
         self._folder = folder
         self._name = name
@@ -74,6 +87,29 @@ class Pool:
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def hosts(self) -> Mapping[NodeId, PoolHost]:
+        """The machines that take work."""
+        returned = self._returned
+        return {
+            name: host
+            for name, host in self._hosts.items()
+            if (host.job, name) not in returned
+        }
+
+    def buy(self, count: int) -> None:
+        """Have this number of nodes in all."""
+        self._size.num_wanted = count
+
+    def give_back(self, node: NodeId) -> None:
+        """Let a node go: it takes no work any more, and goes back to Slurm soon."""
+        host = self.hosts.get(node)
+        if host is None:
+            return
+        self._returned |= {(host.job, node)}
+        self.why_gone[node] = "was given back"
+        self._size.num_wanted = max((self._size.num_wanted or 0) - 1, 0)
 
     def suspect(self, host: NodeId) -> Path:
         """Return the file that says: look whether this machine is alive."""
@@ -112,7 +148,9 @@ class Pool:
             self._tell_end_of(self._terms.allocation)
         running = [job for job in jobs if job.runs]
         machines = self._tools.nodes({host for job in running for host in job.hosts})
+        self._give_up_returned(running)
         hosts: dict[NodeId, PoolHost] = {}
+        noticed: dict[NodeId, float] = {}
         leaving: set[Place] = set()
         taken: set[NodeId] = set()
         for job in running:
@@ -120,21 +158,57 @@ class Pool:
             for host in job.hosts:
                 place = (job.id, host)
                 ends = time.time() > end_of(job) - self._terms.leave_s
+                machine = machines.get(host)
+                if machine is not None and host not in taken:
+                    gone_at = self._noticed_at(job, host, machine, ends=ends)
+                    if gone_at is not None:
+                        # It is offered until it is gone, so that jobs leave it in
+                        # place; empty, it goes back to Slurm.
+                        noticed[host] = gone_at
+                        leaving.add(place)
+                        taken.add(host)
+                        hosts[host] = self._pool_host(job, host, gpus, machine)
+                        continue
                 # Of two allocations on one machine the older one counts, until it is
                 # gone.
                 if ends or host in taken or place in self._size.given_up:
                     leaving.add(place)
-                elif host in machines and self._fit(host, machines[host]):
-                    hosts[host] = PoolHost(
-                        job=job.id,
-                        gpus=gpus.get(host, Gpus()),
-                        address=machines[host].address,
-                        renew_at=renew_at(job, self._terms.leave_s),
-                    )
+                elif machine is not None and self._fit(host, machine):
+                    hosts[host] = self._pool_host(job, host, gpus, machine)
                 taken.add(host)
-        self.hosts = hosts
+        self._hosts = hosts
+        self.noticed = noticed
         if not self._terms.allocation:
             self._size.adjust(jobs, hosts, leaving)
+
+    def _give_up_returned(self, running: list[SlurmJob]) -> None:
+        places = {(job.id, host) for job in running for host in job.hosts}
+        self._size.given_up |= self._returned & places
+
+    def _pool_host(
+        self, job: SlurmJob, host: NodeId, gpus: Mapping[str, Gpus], machine: SlurmNode
+    ) -> PoolHost:
+        return PoolHost(
+            job=job.id,
+            gpus=gpus.get(host, Gpus()),
+            address=machine.address,
+            renew_at=renew_at(job, self._terms.leave_s),
+        )
+
+    def _noticed_at(
+        self, job: SlurmJob, host: NodeId, machine: SlurmNode, *, ends: bool
+    ) -> float | None:
+        """Return when a bought node is taken away: its allocation ends, or Slurm drains
+        it (from now on, as Slurm names no time). None while it stays.
+        """
+        is_given_up = (job.id, host) in self._size.given_up
+        if self._terms.offer is None or is_given_up:
+            return None
+        if ends:
+            return end_of(job)
+        if not _drains(machine.state.lower()):
+            return None
+        return self.noticed.get(host, time.time())
 
     def _jobs(self) -> list[SlurmJob]:
         if self._terms.allocation:

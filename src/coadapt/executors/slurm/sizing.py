@@ -80,6 +80,9 @@ class PoolSize:
     ) -> None:
         """`name`: of its allocations. `tell`: says something to the operator, once."""
         self.given_up: set[Place] = set()
+        # Nodes that are to be there, where they are bought; None until it was ordered.
+        self.num_wanted: int | None = None
+        self._had: set[Place] = set()
         self._terms = terms
         self._name = name
         self._wanted_slots = wanted_slots
@@ -108,6 +111,7 @@ class PoolSize:
         if serving:
             self._pause.served()
         self._served = (self._served & {job.id for job in jobs}) | serving
+        self._note_losses(hosts)
         self._give_back([job for job in jobs if job.runs], hosts, leaving)
         held = {(job.id, host) for job in jobs if job.runs for host in job.hosts}
         # Slurm may not know yet that one of these is dead, and give the same machine
@@ -116,14 +120,34 @@ class PoolSize:
         self._ask_for_more(jobs, hosts, unfit)
         self._first = False
 
+    def _note_losses(self, hosts: Mapping[NodeId, PoolHost]) -> None:
+        """Of bought nodes, order one less for each that was lost: whether another one
+        replaces it is the sizer's decision.
+        """
+        there = {(held.job, host) for host, held in hosts.items()}
+        if self.num_wanted is not None:
+            lost = self._had - there - self.given_up
+            self.num_wanted = max(self.num_wanted - len(lost), 0)
+        self._had = there
+
+    def _goal(self, staying: list[NodeId]) -> int:
+        """Return how many nodes there are to be."""
+        if self._terms.offer is not None:
+            return min(self._terms.max_nodes, self.num_wanted or 0)
+        growth = math.ceil(max(self._wanted_slots(), 0) / self._terms.slots_per_node)
+        return min(self._terms.max_nodes, max(self._terms.nodes, len(staying) + growth))
+
     def _ask_for_more(
         self, jobs: list[SlurmJob], hosts: Mapping[NodeId, PoolHost], unfit: set[NodeId]
     ) -> None:
-        staying = _staying(hosts)
+        is_bought = self._terms.offer is not None
+        if is_bought and self.num_wanted is None:
+            return  # what an earlier scheduler asked for stays
+        # Bought nodes are not renewed: the sizer orders others once they are noticed.
+        staying = sorted(hosts) if is_bought else _staying(hosts)
         waiting = [job for job in jobs if job.waits]
         coming = sum(job.num_nodes for job in waiting)
-        growth = math.ceil(max(self._wanted_slots(), 0) / self._terms.slots_per_node)
-        goal = min(self._terms.max_nodes, max(self._terms.nodes, len(staying) + growth))
+        goal = self._goal(staying)
         for job in reversed(waiting):
             if (
                 coming > self._terms.nodes
@@ -137,7 +161,8 @@ class PoolSize:
                 )
         lacking = goal - len(staying) - coming
         if lacking > 0 and self._pause.over:
-            whole = not staying and not coming
+            # Bought nodes are given back one by one, so they are asked for so, too.
+            whole = not (is_bought or staying or coming)
             self._submit(
                 [lacking] if whole else [1] * lacking, sorted({*staying, *unfit})
             )
@@ -192,7 +217,7 @@ class PoolSize:
                 self._let_go(job, ", ".join(sorted(free)), set(job.hosts) - free)
         self._left = leaving
         self.given_up &= places
-        if self._wanted_slots() > 0:
+        if self._terms.offer is not None or self._wanted_slots() > 0:
             return
         old = [
             (held.job, host)

@@ -5,6 +5,7 @@ sbatch makes of them.
 from dataclasses import dataclass
 
 from coadapt.model import InputError
+from coadapt.model.offer import Offer
 
 # Beside what replicas may take to save: until the end is seen, and until their
 # processes are gone.
@@ -88,6 +89,7 @@ class PoolTerms:
     """nodes: how many are always held. max_nodes: how many at most while jobs wait.
     allocation: see on_slurm.
 
+    offer: the nodes of the pool, where they are bought: the size is ordered then.
     idle_s: how long a node above `nodes` stands idle before it is given back. look_s:
     how often Slurm is asked. leave_s: how long before the end of its allocation a node
     leaves.
@@ -100,6 +102,7 @@ class PoolTerms:
     look_s: float = 5.0
     leave_s: float = 60.0
     allocation: str = ""
+    offer: Offer | None = None
 
     @property
     def slots(self) -> int | None:

@@ -20,8 +20,6 @@ from coadapt.policies.predictors.prediction_intervals import (
     Predictions,
 )
 
-SHORT_S = 90.0  # shorter durations are given in seconds; chosen by hand
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
@@ -56,7 +54,7 @@ def fixed_reason(job: JobView, topology: Topology) -> str:
 
 def duration(seconds: float) -> str:
     """Return `45 s`, `12 min`, `2 h 10 min`, `3 days`."""
-    if seconds < SHORT_S:
+    if seconds < 90.0:
         return f"{round(max(seconds, 0.0))} s"
     minutes = round(min(seconds / 60.0, 1e15))
     if minutes < 90:
@@ -156,10 +154,11 @@ def _brings(count: int, larger: _NextSize) -> str:
     saved_s = larger.left_s - larger.then_s
     if saved_s < 1.0:
         return f"{more} would not end it sooner"
-    if saved_s < SHORT_S:
-        return f"{more} would end it {duration(saved_s)} sooner"
     then = duration(larger.then_s)
-    return f"{more} would end it in about {then} instead of {duration(larger.left_s)}"
+    left = duration(larger.left_s)
+    if then == left:
+        return f"{more} would end it {duration(saved_s)} sooner"
+    return f"{more} would end it in about {then} instead of {left}"
 
 
 def _of_waiting(told: Told, rows: Sequence[int]) -> dict[JobId, str]:

@@ -13,7 +13,7 @@ import numpy as np
 from coadapt.model import JobId
 from coadapt.policies.castor.expected_arrivals import Expected
 from coadapt.policies.castor.situation import MANY_JOBS, Situation
-from coadapt.policies.solvers.arrays import FloatArray, IntArray, log, median, power
+from coadapt.policies.solvers.arrays import FloatArray, IntArray, log
 from coadapt.policies.solvers.concave_envelope import (
     Curves,
     concatenated,
@@ -36,9 +36,6 @@ from coadapt.policies.solvers.fluid_relaxation import (
 # FEW_ITERATIONS (5 to 10 are no better on Sia's cluster).
 ITERATIONS = 10
 FEW_ITERATIONS = 4
-# First values of new jobs are multiplied by (length / median length) to this power, so
-# that short jobs come first. Chosen by hand, not measured.
-SHORTER_FIRST = -0.3
 
 
 class GpuCurves(NamedTuple):
@@ -109,22 +106,11 @@ class Outlook(NamedTuple):
     """The result of the relaxation.
 
     value_J: value of a unit of progress of each present job, in weighted seconds.
-    timeline: of present jobs, then of expected ones. part: as in Expected.
+    timeline: of present jobs, then of expected ones.
     """
 
     value_J: FloatArray
     timeline: Timeline
-    part: float = 1.0
-
-    @property
-    def next_event_s(self) -> float:
-        """Seconds until a present job is predicted to end or an expected one to start.
-
-        Expected jobs of size `part` come 1 / part times as often as whole ones, so
-        their times are divided by it.
-        """
-        starts_s = self.timeline.start_s[len(self.value_J) :] / self.part
-        return float(min(self.timeline.end_s.min(), starts_s.min(initial=np.inf)))
 
 
 @dataclass(slots=True)
@@ -165,7 +151,7 @@ class Values:
             for row, job in enumerate(now.jobs)
             if now.timed_J[row] and found.value_P[row] > 0.0
         }
-        return Outlook(found.value_P[: len(now.jobs)], found.timeline, expected.part)
+        return Outlook(found.value_P[: len(now.jobs)], found.timeline)
 
 
 def _fluid_jobs(now: Situation, curves: GpuCurves, expected: Expected) -> FluidJobs:
@@ -218,10 +204,8 @@ def _objective(now: Situation, expected: Expected, aims: Aims) -> Objective:
 def _first_values(
     now: Situation, jobs: FluidJobs, objective: Objective, worth_T: FloatArray
 ) -> FloatArray:
-    """Return first values of all phases, used where the last round has none.
-
-    They are the values at equal prices of all GPUs, times a factor that favours short
-    jobs.
+    """Return first values of all phases, used where the last round has none: the values
+    at equal prices of all GPUs.
     """
     num_jobs = len(objective.weight_J)
     num_gpus = max(float(jobs.gpus_T @ worth_T), 1.0)
@@ -233,14 +217,4 @@ def _first_values(
     has_deadline_J = objective.due_J < np.inf
     weight_J = objective.weight_J * np.where(has_deadline_J, 1.0 + LATE_WEIGHT, 1.0)
     owner_P = np.concatenate((np.arange(num_jobs), now.later.job_L))
-    start_P = values_at(jobs.curves, weight_J[owner_P], price * worth_T)
-    # Among identical jobs the fixed point keeps the order of the first values.
-    first_P = jobs.curves.first_J[:-1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        alone_P = jobs.curves.goodput_V[first_P] / jobs.curves.gpus_V[first_P]
-        lasts_s_P = np.clip(np.nan_to_num(jobs.left_P / alone_P, nan=1e9), 1.0, 1e9)
-    whole_s_J = np.zeros(num_jobs)
-    np.add.at(whole_s_J, owner_P, lasts_s_P)
-    shorter_J = power(whole_s_J / median(whole_s_J), SHORTER_FIRST)
-    start_P *= np.clip(shorter_J, 0.01, 100.0)[owner_P]
-    return start_P
+    return values_at(jobs.curves, weight_J[owner_P], price * worth_T)

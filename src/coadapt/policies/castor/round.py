@@ -14,9 +14,7 @@ tenants with a quota.
 #
 # With H = 300 s for all jobs, a job with delta = 250 s changed only for six times its
 # goodput. With H of 2 to 5 delta, mean completion times on Sia's cluster were within 3
-# % of each other; with 10 delta, jobs changed so often that they did little else. If no
-# job is predicted to end or arrive for long, a job keeps for long what it gets now.
-# Then H is half of that time, at most 10 delta.
+# % of each other; with 10 delta, jobs changed so often that they did little else.
 #
 # An option that serves a reservation earns, for each reserved GPU, more than all jobs
 # together could earn otherwise. So as many reserved GPUs as fit come before anything
@@ -35,12 +33,7 @@ from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.solvers.knapsack import NEVER, WAIT, Choice, Options, prove, solve
 
 HORIZON_S = 300.0  # shortest horizon, s; chosen by hand, not measured
-# The horizon has at least the first number of rescale times. The time until the next
-# event lengthens it to at most the second (measured on Sia's cluster, see above).
-RESCALES_AHEAD = (3.0, 10.0)
-# Share of the time until the next event that the horizon has (with 1, similar jobs
-# alternate).
-CALM_SHARE = 0.5
+RESCALES_AHEAD = 3.0  # shortest horizon in rescale times (2 to 5: see above)
 
 
 class Sizes(NamedTuple):
@@ -66,7 +59,6 @@ class Prospects(NamedTuple):
     goodput_JC: goodput on each configuration, 0 if it is not allowed. here_J: goodput
     on the current allocation. runs_J: whether the job has one. takes_s_JC, lasts_s_J:
     seconds until the job's end on each configuration, and on the current allocation.
-    next_event_s: seconds until a job is predicted to end or arrive.
     """
 
     goodput_JC: FloatArray
@@ -75,17 +67,14 @@ class Prospects(NamedTuple):
     takes_s_JC: FloatArray
     lasts_s_J: FloatArray
     rescale_s_J: FloatArray
-    next_event_s: float
 
 
 def earnings(value_J: FloatArray, jobs: Prospects) -> FloatArray:
     """Return what each option earns per second of the horizon, (J, O); 0 if it is not
     allowed.
     """
-    low, high = RESCALES_AHEAD
     rescale_s_J = jobs.rescale_s_J
-    least_s_J = np.maximum(CALM_SHARE * jobs.next_event_s, low * rescale_s_J)
-    horizon_s_J = np.maximum(HORIZON_S, np.minimum(least_s_J, high * rescale_s_J))
+    horizon_s_J = np.maximum(HORIZON_S, RESCALES_AHEAD * rescale_s_J)
     keeping_J = value_J * jobs.here_J
     lasts_s_J = np.minimum(np.maximum(jobs.lasts_s_J, ROUND_S), horizon_s_J)
     wasted_J = keeping_J * np.minimum(rescale_s_J / lasts_s_J, 1.0)
@@ -104,7 +93,7 @@ def earnings(value_J: FloatArray, jobs: Prospects) -> FloatArray:
 
 def choose(now: Situation, outlook: Outlook, reserved: Reservations) -> Sizes:
     """Return the sizes of this round."""
-    earned_JO = earnings(outlook.value_J, _prospects(now, outlook.next_event_s))
+    earned_JO = earnings(outlook.value_J, _prospects(now))
     plain = _options(now, earned_JO)
     if reserved.gpus_J.any():
         choice, gap, price_R = _solve_beside(now, reserved, plain)
@@ -126,7 +115,7 @@ def choose(now: Situation, outlook: Outlook, reserved: Reservations) -> Sizes:
     )
 
 
-def _prospects(now: Situation, next_event_s: float) -> Prospects:
+def _prospects(now: Situation) -> Prospects:
     with np.errstate(divide="ignore", invalid="ignore"):
         takes_s_JC = now.left_J[:, None] / now.goodput_JC
         lasts_s_J = np.where(now.here_J > 0.0, now.left_J / now.here_J, np.inf)
@@ -137,7 +126,6 @@ def _prospects(now: Situation, next_event_s: float) -> Prospects:
         takes_s_JC,
         lasts_s_J,
         now.rescale_s_J,
-        next_event_s,
     )
 
 

@@ -2,16 +2,19 @@
 decisions, GPU time by use.
 """
 
-# Counters count here and not over the jobs that live: a job that ends would take its
-# share with it, and a counter that falls is read as a restart. They begin when the
-# scheduler does.
+# Counters are kept here and not summed over live jobs: a job that ends would take its
+# share with it, and Prometheus reads a falling counter as a restart. Counters start at
+# 0 when the scheduler starts.
 #
-# GPU time is divided by what a held GPU was used for, so that the sum over all uses is
-# GPUs times wall time (a test): what is lost, and to what, is then a division in
-# PromQL. The uses: `productive`: the job has reported a step since it was started;
-# `untold`: it runs, and has reported none, be it that it comes up or that its script
-# never tells; `startup`, `rescale`, `stopping`: between orders and their answers;
-# `idle`: nobody held it.
+# GPU time is divided by use. The sum over all uses is GPUs times wall time, so the
+# share of each loss is a division in PromQL. The uses are:
+#
+#   productive  the job has reported a step since it was started
+#   untold      the job runs and has reported no step: it still comes up, or its script
+#               never reports
+#   startup, rescale, stopping
+#               between an order and its answer
+#   idle        no job holds the GPU
 
 from collections.abc import Sequence
 
@@ -69,7 +72,7 @@ COMPLETION_BUCKETS_S = (
 DECISION_BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60)
 PAUSE_BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
-IDLE = "idle"  # nobody held it
+IDLE = "idle"  # no job holds the GPU
 
 
 class Tally:
@@ -87,14 +90,14 @@ class Tally:
         info.labels(__version__).set(1)
         self._figures = _Figures(self.registry)
         self.sums = Sums()
-        """Over live jobs, of this moment."""
+        """Sums over the live jobs at this moment."""
         self._seen: dict[JobId, JobStanding] = {}
         self._asked_at: tuple[int, float] = (0, 0.0)
         self._counting = False
         self._at = 0.0
         self._num_gpus = 0
         self.plan_at: float | None = None
-        """When the last plan was taken, s; None before the first."""
+        """When the last valid plan arrived, s; None before the first."""
 
     def begin(self, state: SchedulerState) -> None:
         """Count from `state` on. Earlier events were counted by another process."""
@@ -109,7 +112,7 @@ class Tally:
                 self.sums.put(self._seen[job.id])
 
     def upto(self, at: float) -> None:
-        """Count the GPU time up to now, `at` (s), for a look at it."""
+        """Count GPU time up to instant `at`, s."""
         since_s = at - self._at
         if since_s <= 0.0:
             return
@@ -142,8 +145,8 @@ class Tally:
         self._note_round(event, commands, state)
 
     def _follow_leaving(self, state: SchedulerState) -> None:
-        """Look at jobs that leave: they may hold GPUs of a node that was lost, and is
-        there again.
+        """Update jobs that are being stopped: they may hold GPUs of a node that was
+        lost and has joined again.
         """
         for job in [
             job for job in state.jobs.values() if job.status.state is JobState.STOPPING

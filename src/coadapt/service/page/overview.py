@@ -8,12 +8,15 @@
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from coadapt.core.accounting import held
 from coadapt.core.lifecycle import HOLDING, JobState
 from coadapt.core.state import JobRecord, SchedulerState, Status
 from coadapt.model import JobId, JobSpec, Node, NodeId
+from coadapt.model.wire import Json
+from coadapt.runtime.buying_picture import buying_picture
 from coadapt.runtime.snapshot import count_states, told_no_plan
 from coadapt.runtime.story import why_now
 from coadapt.service.page.source import PageSource
@@ -67,6 +70,10 @@ class Overview:
     num_jobs: dict[str, int]
     num_gpus: int
     num_gpus_used: float
+    buying: dict[str, Json] | None = None
+    """See buying_picture."""
+    leaving: Mapping[NodeId, str] = field(default_factory=dict)
+    """Bought nodes on which nothing is started any more, and why."""
 
 
 def overview_of(state: SchedulerState, at: float, num_events: int) -> Overview:
@@ -108,6 +115,8 @@ def overview_of(state: SchedulerState, at: float, num_events: int) -> Overview:
         num_jobs=count_states(state),
         num_gpus=sum(node.num_gpus for node in nodes),
         num_gpus_used=num_used,
+        buying=buying_picture(state, at),
+        leaving={} if state.buying is None else dict(state.buying.leaving),
     )
 
 

@@ -146,6 +146,7 @@ def now(
             "num_troubles": len(troubles),
             "num_nodes": len(seen.nodes),
             "nodes": _nodes(seen, nodes_from),
+            "buying": seen.buying,
             "num_waiting": len(seen.queue),
             "queue": _queue(seen, queue_from, page.source.why_no_plan_yet()),
         }
@@ -340,8 +341,8 @@ def _trouble(trouble: Trouble) -> list[Json]:
 
 
 def _nodes(seen: Overview, first: int) -> list[Json]:
-    """Return [id, GPU type, GPUs, rack, [[job, name, GPUs], …]] of each node of the
-    slice.
+    """Return [id, GPU type, GPUs, rack, [[job, name, GPUs], …], why it leaves] of each
+    node of the slice.
     """
     return [
         [
@@ -353,6 +354,7 @@ def _nodes(seen: Overview, first: int) -> list[Json]:
                 [holder.job, holder.name, holder.num_gpus]
                 for holder in seen.holders.get(node.id, ())
             ],
+            seen.leaving.get(node.id, ""),
         ]
         for node in seen.nodes[first : first + NODES_SHOWN]
     ]

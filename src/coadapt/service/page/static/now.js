@@ -86,8 +86,9 @@ function showWrong(found) {
 }
 
 function showNodes(found, first, turn) {
-  if (!found.num_nodes) return [make("p", { class: "empty" }, "There is no node.")];
-  const rows = found.nodes.map(([id, type, gpus, rack, holders]) => {
+  const bought = showBought(found.buying);
+  if (!found.num_nodes) return [bought, make("p", { class: "empty" }, "There is no node.")];
+  const rows = found.nodes.map(([id, type, gpus, rack, holders, leaving]) => {
     const used = holders.reduce((sum, [, , held]) => sum + held, 0);
     const parts = holders.map(([job, name, held]) => {
       const part = jobLink(job, name);
@@ -109,15 +110,45 @@ function showNodes(found, first, turn) {
         "div",
         { class: "head" },
         make("b", {}, id),
-        make("span", {}, `${number(used)} of ${gpus} ${kind(type)}${rack ? `, rack ${rack}` : ""}`),
+        make(
+          "span",
+          {},
+          `${number(used)} of ${gpus} ${kind(type)}${rack ? `, rack ${rack}` : ""}` +
+            (leaving ? `, ${leaving}` : ""),
+        ),
       ),
       make("div", { class: "slots" }, ...parts),
     );
   });
   return [
+    bought,
     make("ul", { class: "nodes" }, ...rows),
     slicePager(first, rows.length, found.num_nodes, NODES_SHOWN, turn),
   ];
+}
+
+// What is had of each offer, its price and cost, and the sizer's reason.
+function showBought(buying) {
+  if (!buying) return null;
+  const costs = Object.fromEntries(buying.costs.map((row) => [row.offer, row]));
+  const money = (amount) => `${amount.toFixed(2)} ${buying.currency}`.trim();
+  const columns = [
+    ["Offer", "name", (offer) => offer.id],
+    ["Nodes", "", (offer) => `${number(offer.num_live)} of ${number(offer.most)}`],
+    ["Idle", "", (offer) => number(offer.num_idle)],
+    ["Ordered", "", (offer) => number(offer.num_ordered)],
+    ["Leaving", "", (offer) => number(offer.num_leaving)],
+    ["Price per hour", "", (offer) => money(offer.price_per_h)],
+    ["Node-hours", "", (offer) => costs[offer.id].node_hours.toFixed(2)],
+    ["Cost", "", (offer) => money(costs[offer.id].cost)],
+  ];
+  const failed = buying.error && `The number of nodes stays as it is: ${buying.error}. `;
+  return make(
+    "div",
+    {},
+    table("Nodes that are bought", columns, buying.offers),
+    make("p", { class: "note" }, `${failed}${buying.reason}`),
+  );
 }
 
 function kind(type) {
