@@ -93,7 +93,8 @@ class Trial:
 
     state: running, complete, pruned or fail, as Optuna names them. value: its final
     value, None unless it is complete. job: the id of its job. why: the reason of its
-    end, where it was pruned or failed. values: intermediate values as (step, value).
+    end, where it was pruned or failed. cost: so far, as that of a sweep. values:
+    intermediate values as (step, value).
     """
 
     number: int
@@ -102,6 +103,7 @@ class Trial:
     params: Mapping[str, bool | int | float | str]
     job: str
     why: str
+    cost: float
     values: tuple[tuple[int, float], ...] = field(repr=False)
 
 
@@ -109,8 +111,10 @@ class Trial:
 class Sweep:
     """A search over hyper-parameters at one instant.
 
-    state: running, stopped or done. best: the completed trial with the best value, None
-    before one is completed.
+    state: running, stopped or done; why: the reason, "" while it is running. best: the
+    completed trial with the best value, None before one is completed. cost: of all
+    trials so far, in the currency of the scheduler's prices; 0 without prices.
+    deadline_at: s since 1970. budget: the most that trials may cost.
     """
 
     name: str
@@ -120,6 +124,10 @@ class Sweep:
     n_trials: int
     trials: tuple[Trial, ...] = field(repr=False)
     best: Trial | None
+    why: str
+    cost: float
+    deadline_at: float | None
+    budget: float | None
 
 
 class Client:
@@ -284,6 +292,10 @@ def _sweep(picture: JsonObject) -> Sweep:
         n_trials=cast(int, picture["n_trials"]),
         trials=trials,
         best=None if best is None else _trial(best),
+        why=str(picture["why"]),
+        cost=cast(float, picture["cost"]),
+        deadline_at=cast("float | None", picture["deadline_at"]),
+        budget=cast("float | None", picture["budget"]),
     )
 
 
@@ -296,6 +308,7 @@ def _trial(row: JsonObject) -> Trial:
         params=cast("dict[str, bool | int | float | str]", row["params"]),
         job=str(row["job"]),
         why=str(row["why"]),
+        cost=cast(float, row["cost"]),
         values=tuple((step, value) for step, value in values),
     )
 

@@ -12,6 +12,7 @@ import pytest
 from coadapt import Client
 from coadapt.cli.client import JsonObject, RefusedError
 from tests.cli.live_cluster import LiveCluster, run_cli, until
+from tests.cli.study_kills import play
 
 pytestmark = pytest.mark.processes
 
@@ -264,47 +265,50 @@ def test_errors_name_what_is_allowed(cluster: LiveCluster, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_two_deaths_of_the_scheduler_change_nothing(tmp_path: Path) -> None:
-    undisturbed = _searched(tmp_path / "undisturbed", deaths=0)
-    killed = _searched(tmp_path / "killed", deaths=2)
-    assert killed == undisturbed
+def test_preemptions_and_kills_change_nothing(tmp_path: Path) -> None:
+    study, preemptions, found = play(
+        tmp_path, num_trials=6, preemptions=4, kills=1, seed=1
+    )
+    assert len(study.trials) == 6
+    assert preemptions >= 4
+    assert found == []
 
 
-def _searched(folder: Path, *, deaths: int) -> list[object]:
-    """Return the parameters of all trials, and the best one with its value."""
-    folder.mkdir()
-    cluster = LiveCluster(folder)
+def test_a_deadline_and_a_budget_end_a_study(tmp_path: Path) -> None:
+    """A GPU costs 1 EUR per second here."""
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("prices: {currency: EUR, default: 3600}\n")
+    cluster = LiveCluster(tmp_path, engine=("--config", str(prices)))
     try:
         cluster.up()
-        file = search("asha", folder, epoch_s=0.8, n_trials=12, sampler="RandomSampler")
-        verb(cluster, str(file))
-        for death in range(1, deaths + 1):
-            _until_told(cluster, 4 * death)
-            cluster.kill()
-            time.sleep(2.0)
-            cluster.up()
-        best = ended(cluster, "asha")["best"]
-        trials = json.loads(verb(cluster, "export", "asha", "--json"))
-        jobs = cluster.client.jobs(name="asha")
-        assert len(trials) == len(jobs) == 12
-        assert {trial["job"] for trial in trials} == {str(job["id"]) for job in jobs}
-        states = [trial["state"] for trial in trials]
-        assert set(states) == {"complete", "pruned"}
-        for trial in trials:
-            if trial["state"] == "complete":
-                assert starts(cluster, trial["job"]) == ["1"]
-        assert isinstance(best, dict)
-        params = [(trial["number"], trial["params"]) for trial in trials]
-        return [params, best["number"], best["value"]]
+        client = Client(cluster.state)
+        file = search("late", tmp_path, epoch_s=60.0, n_trials=3, deadline="8s")
+        client.submit_sweep(file)
+        late = ended(cluster, "late")
+        assert late["why"] == "its deadline, 8s, has passed"
+        assert late["num_trials"] == {"fail": 1}
+        assert late["deadline_at"] == late["submitted_at"] + 8.0  # type: ignore[operator]
+        assert client.get(client.sweep("late").trials[0].job).state == "cancelled"
+        file = search("dear", tmp_path, epoch_s=0.1, n_trials=500, n_jobs=2, budget=8.0)
+        client.submit_sweep(file)
+        until(lambda: client.sweep("dear").state == "done", "the budget is spent")
+        dear = client.sweep("dear")
+        assert dear.why.startswith("its trials have cost ")
+        assert dear.budget == 8.0
+        assert dear.cost >= 8.0
+        assert 0 < len(dear.trials) < 500
+        jobs = [client.get(trial.job) for trial in dear.trials]
+        assert dear.cost == pytest.approx(sum(job.picture["cost"] for job in jobs))
+        shown = verb(cluster, "show", "dear")
+        assert f"cost: {dear.cost:.2f} of 8.00\n" in shown
+        assert f"done: {dear.why}\n" in shown
     finally:
         cluster.close()
 
 
-def _until_told(cluster: LiveCluster, count: int) -> None:
-    def told() -> bool:
-        counts = study(cluster, "asha")["num_trials"]
-        assert isinstance(counts, dict)
-        ends = [number for state, number in counts.items() if state != "running"]
-        return sum(ends) >= count
-
-    until(told, f"{count} trials have ended")
+def test_a_budget_needs_prices(cluster: LiveCluster, tmp_path: Path) -> None:
+    file = search("free", tmp_path, epoch_s=0.1, budget=8.0)
+    with pytest.raises(
+        RefusedError, match=r"search\.budget: got 8\.0; allowed: .*prices"
+    ):
+        Client(cluster.state).submit_sweep(file)

@@ -280,8 +280,8 @@ class StudySubmitted(_OfStudy):
 class StudyStopped(_OfStudy):
     """No further trial of the study is started. why: the reason, a sentence.
 
-    done: all its trials have ended. Otherwise its user stopped it. cancel: trials that
-    run are cancelled.
+    done: none of its trials runs any more, and none will. Otherwise its user stopped
+    it, or it reached its deadline or its budget. cancel: trials that run are cancelled.
     """
 
     why: str

@@ -251,8 +251,8 @@ class Study:
     """A search over hyper-parameters, whose trials are jobs.
 
     file: its search file as JSON. stopped: why no further trial is started, "" while
-    they are. done: because all its trials have ended. key: see StudySubmitted. cancel:
-    trials that run are cancelled.
+    they are. done: none of its trials runs any more, and none will. key: see
+    StudySubmitted. cancel: trials that run are cancelled.
     """
 
     name: str

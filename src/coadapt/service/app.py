@@ -225,6 +225,7 @@ def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
         nodes.router,
         pruning.router,
         study_routes.router,
+        study_routes.page_router,
         usage.router,
         page_routes.router,
     )

@@ -2,7 +2,6 @@
 runs in it.
 """
 
-import re
 import signal
 import subprocess
 import sys
@@ -444,16 +443,23 @@ def test_a_recorded_journal_is_shown_and_cannot_be_changed(
         shown.wait()
 
 
-def test_the_shell_is_small() -> None:
+def test_each_view_is_small() -> None:
+    """What the browser loads for a view: the shell, and the files of that view."""
     from coadapt.service.page.shell import MEDIA_TYPES, STATIC
 
-    size = sum(
-        len((STATIC / entry.name).read_bytes())
+    sizes = {
+        entry.name: len(entry.read_bytes())
         for entry in STATIC.iterdir()
-        if re.search(r"\.\w+$", entry.name)
-        and entry.name[entry.name.rfind(".") :] in MEDIA_TYPES
+        if Path(entry.name).suffix in MEDIA_TYPES
+    }
+    shell = sum(
+        size
+        for name, size in sizes.items()
+        if Path(name).stem not in ("studies", "what-if")
     )
-    assert size < 120_000
+    assert shell < 113_000
+    assert shell + sizes["what-if.js"] < 122_000
+    assert shell + sizes["studies.js"] + sizes["studies.css"] < 126_000
 
 
 def test_who_has_the_token_changes_a_priority(

@@ -49,6 +49,12 @@ def complaint(folder: Path, text: str) -> str:
         ("  metric: accuracy\n", "", "search.metric: got None"),
         ("maximize", "up", "search.direction: got 'up'; allowed: minimize or maximize"),
         ("n_trials: 12", "n_trials: 0", "search.n_trials: got 0"),
+        (
+            "seed: 7",
+            "deadline: soon",
+            "search.deadline: got 'soon'; allowed: a time after submission",
+        ),
+        ("seed: 7", "budget: 0", "search.budget: got 0; allowed: a number in 1e-06"),
         ("n_jobs", "jobs", "search.jobs: got 3; allowed: only the keys space"),
         (
             "type: float",

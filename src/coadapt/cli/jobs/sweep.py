@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -107,6 +108,8 @@ def show(
         typer.echo(json.dumps(found))
         return
     typer.echo(_line(found))
+    for limit in _limits(found):
+        typer.echo(limit)
     typer.echo(f"storage: {found['storage']}")
     for trial in _trials(found):
         value = "" if trial["value"] is None else f"{cast(float, trial['value']):g}"
@@ -188,7 +191,16 @@ def export(
     names = sorted(
         {name for trial in trials for name in cast(JsonObject, trial["params"])}
     )
-    fields = ("number", "state", "value", "job", "why", "started_at", "ended_at")
+    fields = (
+        "number",
+        "state",
+        "value",
+        "job",
+        "why",
+        "cost",
+        "started_at",
+        "ended_at",
+    )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*fields, *(f"params_{name}" for name in names)])
@@ -221,6 +233,24 @@ def _line(study: JsonObject) -> str:
         f"{study['study']}: {study['state']}, {trials or 'no trial yet'} "
         f"of {study['n_trials']}{value}"
     )
+
+
+def _limits(study: JsonObject) -> list[str]:
+    """Return why the study is stopped, its deadline, cost and budget, a line each."""
+    lines = []
+    if study["why"]:
+        lines.append(f"{study['state']}: {study['why']}")
+    if study["deadline_at"] is not None:
+        deadline = datetime.fromtimestamp(
+            cast(float, study["deadline_at"])
+        ).astimezone()
+        lines.append(f"deadline: {deadline.isoformat(timespec='seconds')}")
+    cost = cast(float, study["cost"])
+    if study["budget"] is not None:
+        lines.append(f"cost: {cost:.2f} of {cast(float, study['budget']):.2f}")
+    elif cost:
+        lines.append(f"cost: {cost:.2f}")
+    return lines
 
 
 def _params(params: JsonObject) -> str:

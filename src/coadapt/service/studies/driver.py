@@ -39,7 +39,7 @@ from coadapt.core.events import (
 )
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import SchedulerState, Study
-from coadapt.model import JobId, JobSpec, Measured
+from coadapt.model import InputError, JobId, JobSpec, Measured
 from coadapt.model.contract_env import ENV_PARAMS
 from coadapt.model.report import Logged
 from coadapt.model.wire import Json, from_json
@@ -50,6 +50,7 @@ from coadapt.service.live_loop import LiveLoop
 from coadapt.service.studies.figures import TrialFigures
 from coadapt.service.studies.search_file import SearchFile, search_file_of
 from coadapt.service.submission import (
+    NO_PRICES,
     check_possible,
     check_prices,
     check_quota,
@@ -82,6 +83,8 @@ class TrialJob:
     """As its environment has them, in JSON."""
     cancelled: bool
     """Whether its end was asked for."""
+    cost: float
+    """Of its GPUs so far, in the scheduler's currency; 0 where it has no prices."""
     checkpoints: str
     """URL of the object store below which they are, "" for the state directory."""
 
@@ -111,6 +114,7 @@ class Studies:
         self._making = threading.Lock()
         self._looking = threading.Lock()
         self._troubles: dict[str, str] = {}
+        self._importance: dict[str, tuple[int, dict[str, float]]] = {}
         self._closed = threading.Event()
 
     @property
@@ -152,19 +156,37 @@ class Studies:
 
     def trials(self, name: str) -> list[dict[str, Json]]:
         """Return the trials of a study as plain data, for any thread; none before its
-        first trial was asked for.
+        first trial was asked for. The cost of a trial that runs is that of now.
         """
-        import optuna
-
         from coadapt.service.studies.optuna_study import trial_row
 
-        if not self._path.exists():
+        study = self._stored(name)
+        if study is None:
             return []
-        try:
-            study = optuna.load_study(study_name=name, storage=self._opened())
-        except KeyError:
-            return []
-        return [trial_row(trial) for trial in study.get_trials(deepcopy=False)]
+        rows = [trial_row(trial) for trial in study.get_trials(deepcopy=False)]
+        for row in rows:
+            if row["state"] == "running":
+                job = self._job(str(row["job"]))
+                row["cost"] = 0.0 if job is None else job.cost
+        return rows
+
+    def importance(self, name: str) -> dict[str, float]:
+        """Return how much each parameter of a study decides over its value, for any
+        thread; see `importance_of`. It is computed again when more trials have ended.
+        """
+        from coadapt.service.studies.optuna_study import importance_of
+
+        study = self._stored(name)
+        if study is None:
+            return {}
+        ended = sum(
+            trial.state.is_finished() for trial in study.get_trials(deepcopy=False)
+        )
+        known = self._importance.get(name)
+        if known is None or known[0] != ended:
+            known = (ended, importance_of(study))
+            self._importance[name] = known
+        return known[1]
 
     def remove(self, name: str) -> bool:
         """Delete a study and its trials from the storage, for any thread; return
@@ -183,19 +205,23 @@ class Studies:
                 return False
             self._open.pop(name, None)
             self._troubles.pop(name, None)
+            self._importance.pop(name, None)
             # First the storage: after a kill in between the study can be removed again.
             if rows:
                 optuna.delete_study(study_name=name, storage=self._opened())
             self._commit(StudyRemoved(at=self._loop.now(), study=name))
         return True
 
-    def check(self, file: SearchFile) -> None:
-        """Raise InputError for a search whose trials could never run here."""
+    def check(self, file: SearchFile, at: float) -> None:
+        """Raise InputError for a search, submitted at `at`, whose trials could never
+        run here.
+        """
         from coadapt.service.studies.optuna_study import OptunaStudy
 
         study = OptunaStudy(file, None)
         params = study.asked(study.ask()).params
-        spec = job_spec(file.trial(0, params), self._loop.now())
+        file.deadline_at(at)
+        spec = job_spec(file.trial(0, params), at)
         nodes, away, tenants, prices = self._loop.read(
             lambda state: (
                 list(state.nodes.values()),
@@ -207,6 +233,8 @@ class Studies:
         assert spec.launch is not None
         check_disk(spec.launch)
         check_prices(spec, prices)
+        if file.search.budget is not None and prices is None:
+            raise InputError("search.budget", file.search.budget, NO_PRICES)
         check_possible(spec, nodes, away)
         check_quota(spec, tenants)
 
@@ -218,17 +246,50 @@ class Studies:
             if job := self._follow(opened, study, number):
                 running.add(job)
         search = opened.file.search
+        limit = self._limit_reached(opened, study)
+        if limit and not study.stopped:
+            self._stop(study, limit, cancel=True)
+            return running
         while not study.stopped and len(running) < opened.file.at_once:
             if len(opened.trials()) >= search.n_trials or self._closed.is_set():
                 break
             number = opened.ask()
             running.add(self._submit(opened, study, opened.asked(number)))
         if not running and len(opened.trials()) >= search.n_trials:
-            why = f"all {search.n_trials} trials have ended"
-            self._commit(
-                StudyStopped(at=self._loop.now(), study=study.name, why=why, done=True)
-            )
+            limit = f"all {search.n_trials} trials have ended"
+        if not running and limit:
+            self._stop(study, limit, done=True)
         return running
+
+    def _limit_reached(self, study: "OptunaStudy", record: Study) -> str:
+        """Return which limit of its own the study has reached, "" for none."""
+        file = study.file
+        deadline = file.deadline_at(record.submitted_at)
+        if deadline is not None and self._loop.now() >= deadline:
+            return f"its deadline, {file.search.deadline}, has passed"
+        budget = file.search.budget
+        if budget is None:
+            return ""
+        cost = study.cost_of_ended()
+        for number in study.running():
+            job = self._job(_id_of(record, number))
+            cost += 0.0 if job is None else job.cost
+        if cost < budget:
+            return ""
+        return f"its trials have cost {cost:.2f}, and its budget is {budget:.2f}"
+
+    def _stop(
+        self, study: Study, why: str, *, done: bool = False, cancel: bool = False
+    ) -> None:
+        self._commit(
+            StudyStopped(
+                at=self._loop.now(),
+                study=study.name,
+                why=why,
+                done=done,
+                cancel=cancel,
+            )
+        )
 
     def _follow(self, study: "OptunaStudy", record: Study, number: int) -> JobId | None:
         """See to a trial that runs; return its job, None if it has ended."""
@@ -282,6 +343,8 @@ class Studies:
     def _tell_end(
         self, study: "OptunaStudy", number: int, job: TrialJob, why: str
     ) -> None:
+        if job.cost:
+            study.note(number, "cost", job.cost)
         metric = study.file.search.metric
         value = job.metrics.get(metric)
         if job.state is JobState.SUCCEEDED and value is not None:
@@ -342,6 +405,17 @@ class Studies:
             self._open[study.name] = OptunaStudy(file, self._opened())
         return self._open[study.name]
 
+    def _stored(self, name: str) -> "optuna.Study | None":
+        """Return a study as it is stored; None before its first trial was asked for."""
+        import optuna
+
+        if not self._path.exists():
+            return None
+        try:
+            return optuna.load_study(study_name=name, storage=self._opened())
+        except KeyError:
+            return None
+
     def _opened(self) -> "optuna.storages.RDBStorage":
         import optuna
 
@@ -387,5 +461,6 @@ def _trial_job(
         logged=logged,
         params=dict(spec.launch.envs).get(ENV_PARAMS, ""),
         cancelled=cancelled,
+        cost=cast(float, picture["cost"]),
         checkpoints=spec.launch.checkpoints,
     )

@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path as FilePath
 from typing import Annotated, cast
 
-from fastapi import APIRouter, Body, HTTPException, Path, Request
+from fastapi import APIRouter, Body, HTTPException, Path, Query, Request
 from pydantic import JsonValue
 
 from coadapt.core.events import Event, StudyResumed, StudyStopped, StudySubmitted
@@ -17,12 +17,25 @@ from coadapt.service.bodies import StrictRoute
 from coadapt.service.limits import NAME_LENGTH_MAX
 from coadapt.service.live_loop import commit
 from coadapt.service.studies.driver import Studies
-from coadapt.service.studies.search_file import SearchFile, search_file_of
+from coadapt.service.studies.page_view import page_view
+from coadapt.service.studies.search_file import (
+    TRIALS_MAX,
+    SearchFile,
+    search_file_of,
+)
 
 STUDIES_MAX = 1_000
 
 router = APIRouter(
     prefix="/v1/studies", route_class=StrictRoute, redirect_slashes=False
+)
+
+# What the page reads is made for it, and may change with it.
+page_router = APIRouter(
+    prefix="/v1/page/studies",
+    route_class=StrictRoute,
+    redirect_slashes=False,
+    include_in_schema=False,
 )
 
 StudyName = Annotated[str, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
@@ -44,10 +57,11 @@ async def submit(
                 f"there are {STUDIES_MAX} studies; more are not kept: delete some that "
                 f"have ended, with coadapt sweep rm STUDY",
             )
-        await asyncio.to_thread(_studies(request).check, file)
         loop = request.app.state.service.loop
+        at = loop.now()
+        await asyncio.to_thread(_studies(request).check, file, at)
         key = secrets.token_hex(8)
-        event = StudySubmitted(at=loop.now(), study=file.name, file=text, key=key)
+        event = StudySubmitted(at=at, study=file.name, file=text, key=key)
         await commit(loop, event)
     elif known[file.name].file != text:
         raise HTTPException(
@@ -114,6 +128,29 @@ async def resume(request: Request, study: StudyName) -> dict[str, JsonValue]:
     return await _change(request, study, StudyResumed(at=at, study=study))
 
 
+@page_router.get("/{study}")
+async def page_study(
+    request: Request,
+    study: StudyName,
+    trials_from: Annotated[int, Query(ge=0, le=TRIALS_MAX)] = 0,
+) -> dict[str, JsonValue]:
+    """A study, a slice of its trials from the newest on, and what its charts show."""
+    found = await _find(request, study)
+
+    def view() -> dict[str, Json]:
+        studies = _studies(request)
+        picture = _picture(studies, found, trials=True)
+        rows = cast("list[dict[str, Json]]", picture["trials"])
+        return {
+            **picture,
+            **page_view(file_of(found), rows, trials_from),
+            "importance": studies.importance(found.name),
+            "at": request.app.state.service.loop.now(),
+        }
+
+    return await asyncio.to_thread(view)
+
+
 async def _change(request: Request, study: str, event: Event) -> dict[str, JsonValue]:
     await _find(request, study)
     await commit(request.app.state.service.loop, event)
@@ -124,7 +161,7 @@ async def _change(request: Request, study: str, event: Event) -> dict[str, JsonV
 def _picture(
     studies: Studies, study: Study, *, trials: bool = False
 ) -> dict[str, Json]:
-    file = search_file_of(json.loads(study.file), study.name, FilePath("/"))
+    file = file_of(study)
     rows = studies.trials(study.name)
     counts: dict[str, int] = {}
     for row in rows:
@@ -140,11 +177,18 @@ def _picture(
         "direction": file.search.direction,
         "n_trials": file.search.n_trials,
         "n_jobs": file.search.n_jobs,
+        "deadline_at": file.deadline_at(study.submitted_at),
+        "budget": file.search.budget,
+        "cost": sum(cast(float, row["cost"]) for row in rows),
         "num_trials": cast("dict[str, Json]", counts),
         "best": best,
         "storage": studies.storage_url,
     }
     return {**picture, "trials": [*rows]} if trials else picture
+
+
+def file_of(study: Study) -> SearchFile:
+    return search_file_of(json.loads(study.file), study.name, FilePath("/"))
 
 
 def _state(study: Study) -> str:

@@ -13,6 +13,7 @@ from coadapt.model.bounds import check_outside
 from coadapt.model.contract_env import ENV_LAST_REPORT_S, ENV_LOGGED
 from coadapt.model.errors import reason_of
 from coadapt.model.wire import Json
+from coadapt.service.deadline import DEADLINE_ALLOWED, deadline_at
 from coadapt.service.job_params import Param, check_params
 from coadapt.service.job_yaml import load_yaml
 from coadapt.service.jobfile import (
@@ -22,7 +23,13 @@ from coadapt.service.jobfile import (
     job_file_of,
     replica_limits,
 )
-from coadapt.service.limits import GPUS_MAX, JOB_FILE_BYTES_MAX, NAME_LENGTH_MAX
+from coadapt.service.limits import (
+    COST_MAX,
+    COST_MIN,
+    GPUS_MAX,
+    JOB_FILE_BYTES_MAX,
+    NAME_LENGTH_MAX,
+)
 
 TRIALS_MAX = 100_000
 TRIALS_AT_ONCE_MAX = 1_000
@@ -86,6 +93,14 @@ class SearchSection(BaseModel):
         description=f"a whole number in 1..{GPUS_MAX}: the most GPUs that all trials "
         "together hold",
     )
+    deadline: str | None = Field(default=None, description=DEADLINE_ALLOWED)
+    budget: float | None = Field(
+        default=None,
+        ge=COST_MIN,
+        le=COST_MAX,
+        description=f"a number in {COST_MIN:g}..{COST_MAX:g}, in the currency of the "
+        "scheduler's prices: what all trials together may cost",
+    )
     sampler: str | dict[str, dict[str, object] | None] = Field(
         default="TPESampler", description=ONE
     )
@@ -136,6 +151,19 @@ class SearchFile:
                 "envs": envs,
             }
         )
+
+    def deadline_at(self, submitted_at: float) -> float | None:
+        """Return the instant (s since 1970) of the deadline of a search that was
+        submitted at `submitted_at`; None if it has none.
+
+        Raises InputError for an instant before.
+        """
+        if self.search.deadline is None:
+            return None
+        try:
+            return deadline_at(self.search.deadline, submitted_at)
+        except InputError as error:
+            raise InputError("search.deadline", error.value, error.allowed) from None
 
     @property
     def at_once(self) -> int:
@@ -201,7 +229,9 @@ def search_file_of(document: object, name: str, folder: Path) -> SearchFile:
     if search.gpus is not None and search.gpus < least:
         allowed = f"at least {least}, the fewest GPUs of one trial (resources.gpus)"
         raise InputError("search.gpus", search.gpus, allowed)
-    return SearchFile(job=job, search=search)
+    file = SearchFile(job=job, search=search)
+    file.deadline_at(0.0)  # whether it can be read at all
+    return file
 
 
 def _check_space(search: SearchSection, job: JobFile) -> None:

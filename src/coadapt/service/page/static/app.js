@@ -7,11 +7,11 @@ import * as jobs from "./jobs.js";
 import * as job from "./job.js";
 import * as tenants from "./tenants.js";
 import * as policy from "./policy.js";
-import * as whatIf from "./what-if.js";
 
 const VIEWS = [
   ["/", "Now"],
   ["/jobs", "Jobs"],
+  ["/studies", "Studies"],
   ["/tenants", "Tenants"],
   ["/policy", "Policy"],
   ["/what-if", "What if"],
@@ -37,7 +37,24 @@ function viewOf({ path, query }) {
   const [, first = "", ...rest] = path.split("/");
   const id = decodeURIComponent(rest.join("/"));
   if (first === "jobs" && id) return job.view(id, query);
-  return { "": now, jobs, tenants, policy, "what-if": whatIf }[first]?.view(query) ?? null;
+  if (first === "studies") return lazy("./studies.js", id || "Studies", id);
+  if (first === "what-if") return lazy("./what-if.js", "What if", query);
+  return { "": now, jobs, tenants, policy }[first]?.view(query) ?? null;
+}
+
+// A view whose script is loaded when it is first shown.
+function lazy(file, title, given) {
+  const root = make("div");
+  let inner = null;
+  async function load() {
+    const { view } = await import(file);
+    if (!inner) {
+      inner = view(given);
+      root.replaceChildren(inner.root);
+    }
+    return inner.load();
+  }
+  return { title, root, load, close: () => inner?.close?.() };
 }
 
 function show() {
