@@ -81,7 +81,9 @@ class CostLedger:
             self._spent_up = self._over_budget(1.0 + ROUNDING)
         wrongs = [
             *self._wrong_bills(state),
-            *self._wrong_limits(state, in_round=looked),
+            *self._wrong_limits(
+                state, in_round=looked and isinstance(event, TimerFired)
+            ),
             *self._wrong_starts(commands, state),
         ]
         if wrongs:
