@@ -177,9 +177,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a plan made before a node joined is void",
         "scheduler",
-        "        self._go_on_with_nodes(node.id)\n",
+        "        self._nodes_changed(node.id)\n",
         "        asked_at = self.state.solve_at\n        "
-        "self._go_on_with_nodes(node.id)\n"
+        "self._nodes_changed(node.id)\n"
         "        self.state.solve_at = asked_at\n",
     ),
     Mutant(
@@ -566,13 +566,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a restarted scheduler waits for no lost solver",
         "scheduler",
-        "        self.state.solve_at = self.state.round_due_at = None\n",
+        "        self.state.solve_at = None\n        self.state.round_due_at = None\n",
         "        self.state.round_due_at = None\n",
     ),
     Mutant(
         "a restarted scheduler sets its alarm again",
         "scheduler",
-        "        self.state.solve_at = self.state.round_due_at = None\n",
+        "        self.state.solve_at = None\n        self.state.round_due_at = None\n",
         "        self.state.solve_at = None\n",
     ),
     # -- shared GPUs and GPU types
