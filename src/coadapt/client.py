@@ -133,28 +133,28 @@ class Sweep:
 class Client:
     """Submits jobs and searches to a scheduler, watches and cancels them.
 
-    Every method raises UnreachableError if no scheduler answers and RefusedError if it
-    refuses; its `status` is that of HTTP: 404 for an unknown job.
+    Every method raises UnreachableError if no scheduler answers, and RefusedError if
+    the scheduler refuses the request. RefusedError's `status` is the HTTP status: 404
+    for an unknown job.
     """
 
     def __init__(
         self, state: str | Path | None = None, *, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """`state`: the scheduler's state directory; None: that of the environment, else
-        the user's own, as for the verbs.
+        """Find the scheduler of `state`, its state directory.
 
-        Raises UnreachableError, InputError.
+        None: $COADAPT_STATE, else the user's default directory, as for the commands.
+        Raises UnreachableError, and InputError for a directory that cannot be used.
         """
         given = None if state is None else Path(state)
         self._on_disk = not is_remote(given)
         self._http: HttpClient = find_client(given, timeout_s)
 
     def submit(self, job: str | Path | Mapping[str, object], *, key: str = "") -> str:
-        """Submit a job file, or the mapping that such a file holds; return the job's
-        id.
+        """Submit a job file, or a mapping with its keys. Return the job's id.
 
-        With the same `key` the same job is submitted once, however often this is
-        called. Raises InputError, as `coadapt submit` does, before anything is sent.
+        However often this is called with the same `key`, the job is submitted once.
+        Raises InputError for an invalid job file, before it sends anything.
         """
         from coadapt.cli.jobs.submit import body_of
         from coadapt.service.jobfile import job_file_of, read_job_file
@@ -169,21 +169,22 @@ class Client:
         return str(self._http.post("/v1/jobs", body, headers)["id"])
 
     def get(self, job: str) -> Job:
-        """Return the job with this id, or the only one whose id begins so."""
+        """Return the job with this id, or with this unique beginning of an id."""
         return _job(self._http.get(self._http.job_path(job)))
 
     def jobs(self, *, name: str = "", tenant: str = "") -> list[Job]:
-        """Return jobs in the order of their submission, ended ones too.
+        """Return jobs in the order of their submission, ended jobs included.
 
-        name: a part of the name or id, or a pattern with `*`. tenant: only of this one.
+        name: a part of the name or id, or a pattern with `*`. tenant: only jobs of this
+        tenant.
         """
         return [_job(each) for each in self._http.jobs(name=name, tenant=tenant)]
 
     def wait(self, *jobs: str, timeout_s: float | None = None) -> list[Job]:
-        """Return the jobs, in the order given, once all have ended.
+        """Wait until all these jobs have ended, and return them in the order given.
 
-        A scheduler may be away for a minute meanwhile. Raises StillWaitingError, a
-        TimeoutError that names the jobs, after `timeout_s`.
+        The scheduler may be unreachable for a minute meanwhile. timeout_s: raises
+        StillWaitingError, a TimeoutError that names the jobs, after this time.
         """
         ids = [self.get(job).id for job in jobs]
         ended = {
@@ -193,15 +194,15 @@ class Client:
         return [ended[job] for job in ids]
 
     def cancel(self, job: str) -> Job:
-        """Ask for the end of a job; one that has ended stays as it is."""
+        """Cancel the job. A job that has ended is not changed."""
         answer = self._http.post(f"{self._http.job_path(job)}/cancel")
         return self.get(str(answer["id"]))
 
     def submit_sweep(self, search: str | Path | Mapping[str, object]) -> str:
-        """Submit a search file, or the mapping that such a file holds; return the
-        study's name. The same search again is the same study.
+        """Submit a search file, or a mapping with its keys. Return the study's name.
 
-        Raises InputError, as `coadapt sweep` does, before anything is sent.
+        The same search submitted again is the same study. Raises InputError for an
+        invalid search file, before it sends anything.
         """
         from coadapt.service.jobfile import check_disk, job_spec
         from coadapt.service.studies.search_file import (
@@ -224,25 +225,29 @@ class Client:
         return _sweep(self._http.get(self._http.study_path(study)))
 
     def stop_sweep(self, study: str, *, cancel: bool = False) -> Sweep:
-        """Start no further trial; with `cancel` the trials that run are cancelled."""
+        """Start no further trial of the study. With `cancel`, also cancel its running
+        trials.
+        """
         query = "?cancel=true" if cancel else ""
         self._http.post(f"{self._http.study_path(study)}/stop{query}")
         return self.sweep(study)
 
     def resume_sweep(self, study: str) -> Sweep:
-        """Let a study that was stopped go on."""
+        """Continue a stopped study."""
         self._http.post(f"{self._http.study_path(study)}/resume")
         return self.sweep(study)
 
     def remove_sweep(self, study: str) -> None:
-        """Delete a study that has ended, or is stopped and has no trial that runs."""
+        """Delete a study that has ended, or that is stopped and has no running
+        trial.
+        """
         self._http.delete(self._http.study_path(study))
 
     def figures(self, job: str) -> Iterator[Figures]:
-        """Yield what the job reports, as it reports, until it has ended.
+        """Yield the job's reported figures as they arrive, until the job has ended.
 
-        A look every 0.5 s: of two reports that are closer together only the later may
-        be seen.
+        The client asks every 0.5 s. If two reports arrive within this time, it may miss
+        the first.
         """
         last: Figures | None = None
         while True:
@@ -255,8 +260,8 @@ class Client:
             time.sleep(LOOK_S)
 
     def events(self, job: str) -> Iterator[Event]:
-        """Yield all that happened to the job from its submission, and what happens,
-        until it has ended.
+        """Yield the job's events, those since its submission first, until the job has
+        ended.
         """
         path = self._http.job_path(self.get(job).id)
         after = -1

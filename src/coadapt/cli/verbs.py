@@ -52,14 +52,14 @@ VERBS: Mapping[str, Verb] = {
     ),
     "explain": Verb(
         module="forecast.explain",
-        help="Say when a job starts and ends, and what would help.",
+        help="Show when a job starts and ends, and what would help.",
     ),
     "logs": Verb(module="jobs.logs", help="Show a job's log."),
     "wait": Verb(module="jobs.wait", help="Wait until jobs have ended."),
     "cancel": Verb(module="jobs.cancel", help="Cancel jobs."),
     "priority": Verb(
         module="jobs.priority",
-        help="Give a job another priority among its tenant's jobs.",
+        help="Change a job's priority among its tenant's jobs.",
     ),
     "top": Verb(
         module="cluster.top", help="Watch GPUs, jobs and decisions; Ctrl-C ends it."
@@ -74,10 +74,11 @@ VERBS: Mapping[str, Verb] = {
     ),
     "incident": Verb(
         module="upkeep.incident",
-        help="Write one file from which what happened to a job is replayed.",
+        help="Write a file that replays what happened to a job.",
     ),
     "report": Verb(
-        module="cluster.report", help="Write what the scheduler did as an HTML page."
+        module="cluster.report",
+        help="Write an HTML page of jobs, GPUs and batches over time.",
     ),
     "policies": Verb(
         module="research.policies",
@@ -99,7 +100,7 @@ VERBS: Mapping[str, Verb] = {
     ),
     "what-if": Verb(
         module="forecast.what_if",
-        help="Compare futures of the live jobs: as it is, and with a change.",
+        help="Estimate when jobs start and end, with and without a change.",
     ),
     "check": Verb(
         module="jobs.check",
@@ -130,7 +131,7 @@ VERBS: Mapping[str, Verb] = {
     ),
     "nodes": Verb(
         module="cluster.nodes",
-        help="Show nodes, and take back those that were set aside.",
+        help="Show nodes, and allow jobs again on nodes that were set aside.",
     ),
     "trace": Verb(
         module="research.trace",

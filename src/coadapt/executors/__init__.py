@@ -42,8 +42,8 @@ __all__ = [
 
 
 def executor_names() -> tuple[str, ...]:
-    """Return what `--executor` accepts: our own in the order of the table, then
-    installed ones.
+    """Return the names that `--executor` accepts: built-in ones in the order of the
+    table, then installed ones.
     """
     return (*EXECUTORS, *sorted(_installed().keys() - EXECUTORS.keys()))
 
@@ -60,7 +60,7 @@ def executor_options(name: str) -> dict[str, object]:
 
 
 def summary(name: str) -> str:
-    """Return what an executor is, in one line."""
+    """Return a description of an executor, in one line."""
     first, _, _ = (inspect.getdoc(_find(name)) or "").partition("\n\n")
     return " ".join(first.split())
 
@@ -68,11 +68,12 @@ def summary(name: str) -> str:
 def prepare_executor(
     name: str, options: Mapping[str, OptionText], offers: Sequence[Offer] = ()
 ) -> Connect:
-    """Return how to get executor `name` with `options`, given as text, or as a file's
-    plain values.
+    """Return a function that creates executor `name` with `options`.
 
-    offers: nodes that it can buy. Raises InputError where the name, an option or its
-    value is not allowed, what it needs is missing, or it cannot buy such nodes.
+    options: values as text, or as plain values of a file. offers: nodes that the
+    executor can buy. Raises InputError if the name, an option or its value is not
+    allowed, if something that the executor needs is missing, or if it cannot buy such
+    nodes.
     """
     factory = _find(name)
     known = {option.name: option for option in _parameters(factory)}

@@ -35,14 +35,15 @@ class SlotUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What all executors have in common.
+    """What the scheduler gives to every executor.
 
-    state_dir: absolute; the scheduler's own, an executor keeps its files below it. url:
-    of the API, for the replicas' reports. job_token: what a job authenticates itself
-    with there. stop_grace_s: how long replicas may take to save their state before they
-    are killed. now: stamps events, in seconds since 1970. wanted_slots: how many slots
-    jobs wait for beyond those that are free, from any thread. slot_use: what they do
-    with slots, likewise.
+    state_dir: the scheduler's state directory, absolute; an executor keeps its files
+    below it. url: of the API, for the replicas' reports. job_token: returns the token
+    with which a job authenticates there. stop_grace_s: seconds that replicas get to
+    save their state before they are killed. now: the time of an event, in seconds since
+    1970. wanted_slots: the number of slots that jobs wait for beyond the free ones;
+    callable from any thread. slot_use: what jobs do with the slots; callable from any
+    thread.
     """
 
     state_dir: Path

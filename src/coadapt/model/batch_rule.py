@@ -28,8 +28,8 @@ _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 
 
 class RuleKind(StrEnum):
-    """What a rule looks at: how fast the gradient's norm changes, or whether its noise
-    has grown.
+    """The measure that a batch rule uses: the change of the gradient's norm, or the
+    growth of its noise.
     """
 
     ACCORDION = "accordion"
@@ -38,13 +38,13 @@ class RuleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRule:
-    """A rule and its numbers. every: epochs from one decision to the next. threshold:
-    Accordion's η.
+    """A batch rule and its numbers.
 
-    Accordion (Agarwal et al. 2021): the small batch where the gradient's norm has
-    changed by `threshold` of itself, the largest one elsewhere. Noise scale (McCandlish
-    et al. 2018, as Shockwave's jobs use it): twice the batch whenever the noise scale
-    is above its own recent mean.
+    every: epochs between two decisions. threshold: Accordion's η. Accordion (Agarwal et
+    al. 2021) uses the small batch while the gradient's norm changes by the fraction
+    `threshold` or more, else the largest batch. The noise-scale rule (McCandlish et al.
+    2018, as in Shockwave's artifact) doubles the batch if the noise scale is above its
+    own recent mean.
     """
 
     kind: RuleKind
@@ -64,8 +64,8 @@ class BatchRule:
 
     @classmethod
     def parse(cls, text: str, *, field: str = "batch.rule") -> "BatchRule":
-        """Return the rule in `text`, such as `accordion(every=5)`. InputError names
-        `field` otherwise.
+        """Return the rule in `text`, such as `accordion(every=5)`. Raises InputError,
+        which names `field`, for any other text.
         """
         match = _RULE.fullmatch(text)
         if match is None or match[1] not in set(RuleKind):
@@ -94,7 +94,7 @@ class BatchRule:
             raise InputError(field, text, ALLOWED) from None
 
     def totals(self, small: int, largest: int) -> tuple[int, ...]:
-        """Return the total batches, ascending, that a job may visit which begins with
+        """Return the total batches, ascending, that a job may use that begins with
         `small` samples.
         """
         if self.kind is RuleKind.ACCORDION:

@@ -25,9 +25,10 @@ SHARE_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine: its GPUs are alike, and it belongs to one rack ("" = the only rack).
+    """One machine. Its GPUs are equal, and it belongs to one rack ("": the only rack).
 
-    offer: the offer that it was bought by (model/offer.py); "": it was not bought.
+    offer: the offer by which the node was bought (model/offer.py); empty: it was not
+    bought.
     """
 
     id: NodeId
@@ -46,10 +47,10 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The shape of an allocation: replicas per node, in rank order, and the number of
-    racks spanned.
+    racks.
 
-    Two allocations of equal placement run at equal speed on equal GPUs. `()` means that
-    the job waits.
+    Two allocations of equal placement train at the same speed on equal GPUs. `()` means
+    that the job waits.
     """
 
     replicas_per_node: tuple[int, ...] = ()
@@ -66,16 +67,16 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same fields
-    """What one job holds: replicas per node in rank order (no zeros, no node twice);
-    `()` means it waits.
+    """The GPUs of one job: replicas per node in rank order (no zeros, no node twice).
 
-    Rank order is part of the value: the ring that replicas form has an order, and
-    measured step times differ between (4, 3, 1) and (3, 4, 1).
+    `()` means that the job waits. Rank order is part of the value: the ring that
+    replicas form has an order, and measured step times differ between (4, 3, 1) and (3,
+    4, 1).
 
     gpu_share: the fraction of each of its GPUs, 1/n with n up to SHARERS_MAX; 1.0 is
-    exclusive. shared: where it is less than 1, a label per replica in rank order, else
-    nothing. Jobs that name the same label on the same node sit on one physical GPU;
-    replicas of one job on a node have different labels (see devices.py).
+    exclusive. shared: empty if gpu_share is 1, else a label per replica in rank order.
+    Jobs with the same label on the same node share one physical GPU. Replicas of one
+    job on a node have different labels (see devices.py).
     """
 
     slots: tuple[tuple[NodeId, int], ...] = ()
@@ -152,7 +153,7 @@ class Allocation:  # noqa: PLW1641  # its dataclass makes the hash, of the same 
 
     @property
     def num_gpus(self) -> float:
-        """GPUs that it holds, a share of one counted as that share."""
+        """GPUs that the job holds; a share of a GPU counts as that share."""
         return self.num_replicas / self.num_sharers
 
     def shared_gpus(self) -> Iterator[tuple[NodeId, int]]:
@@ -186,8 +187,8 @@ WAITING = Allocation()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """An allocation, and the batch to train with on it, which go together; None: the
-    job picks its own.
+    """An allocation and the batch to train with on it. batch None: the job chooses its
+    own.
     """
 
     allocation: Allocation = WAITING
@@ -197,8 +198,8 @@ class Grant:
         return bool(self.allocation.slots)
 
     def satisfies(self, wanted: "Grant") -> bool:
-        """Return whether a job that has this needs no order to have `wanted`: an open
-        batch fits any.
+        """Return whether a job with this grant needs no order to get `wanted`. A batch
+        of None in `wanted` matches any batch.
         """
         return self.allocation == wanted.allocation and wanted.batch in (
             None,
@@ -214,7 +215,7 @@ _NUM_GPUS = attrgetter("num_gpus")
 
 
 def gpus_by_type(nodes: Iterable[Node]) -> dict[str, int]:
-    """Return how many GPUs of each type the nodes have."""
+    """Return the number of GPUs of each type that the nodes have."""
     pools: dict[str, int] = {}
     # Asked for in every round, and nodes of one type stand together: a third of a loop
     # over nodes.

@@ -62,8 +62,9 @@ _NO_PARTS: Mapping[SharedGpu, int] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one job holds. whole: GPUs per node. parts: of each shared GPU, out of
-    PARTS.
+    """The GPUs that one job holds.
+
+    whole: GPUs per node. parts: of each shared GPU, the held part out of PARTS.
     """
 
     whole: Mapping[NodeId, int] = field(default_factory=dict)
@@ -89,8 +90,8 @@ class Holding:
 
 
 def holding(*allocations: Allocation) -> Holding:
-    """Return what a job holds that holds all of `allocations` at once: what it had, and
-    what it is to get.
+    """Return what a job holds that has all of `allocations` at once, such as its old
+    and its new one.
     """
     if len(allocations) == 1 and not allocations[0].shared:  # nearly always
         return Holding(whole=dict(allocations[0].slots), parts=_NO_PARTS)
@@ -111,10 +112,10 @@ NOTHING = Holding()
 
 
 class FreeGpus:
-    """What is left of the GPUs of some nodes, while holdings are taken out.
+    """The free GPUs of some nodes, while allocations are taken and given back.
 
-    whole: GPUs per node of which no job holds a share. parts: shares in use, per shared
-    GPU. Both may be read; `take` may bring them below 0 and above PARTS, and `overfull`
+    whole: GPUs per node of which no job holds a share. parts: used shares per shared
+    GPU. Both may be read. `take` may bring them below 0 and above PARTS; `overfull`
     then names the node.
     """
 
@@ -126,7 +127,7 @@ class FreeGpus:
         self.parts: dict[SharedGpu, int] = {}
 
     def copy(self) -> "FreeGpus":
-        """Return the same, to be changed apart."""
+        """Return an independent copy."""
         other = FreeGpus(())
         other._num_gpus = self._num_gpus
         other.whole = self.whole.copy()
@@ -134,7 +135,7 @@ class FreeGpus:
         return other
 
     def renew(self, nodes: tuple[Node, ...]) -> None:
-        """Go on with `nodes`. Of those that came, went or changed nothing may be
+        """Continue with `nodes`. On nodes that are new, gone or changed, no GPU may be
         taken.
         """
         had = self._num_gpus
@@ -146,8 +147,8 @@ class FreeGpus:
         }
 
     def take(self, wanted: Holding, already: Holding = NOTHING) -> None:
-        """Take out what `wanted` has beyond `already`, which is out. Nodes that are
-        gone are passed over.
+        """Take the GPUs of `wanted` that are not in `already`, which is taken. Nodes
+        that are gone are ignored.
         """
         for node, count in wanted.whole.items():
             if node in self.whole:
@@ -161,9 +162,7 @@ class FreeGpus:
             self.parts[gpu] += max(parts - already.parts.get(gpu, 0), 0)
 
     def take_allocation(self, allocation: Allocation) -> None:
-        """Take out what `allocation` alone holds: `take(holding(allocation))`, for what
-        is asked often.
-        """
+        """Take the GPUs of `allocation`: a faster `take(holding(allocation))`."""
         if allocation.shared:
             self.take(holding(allocation))
             return
@@ -173,8 +172,8 @@ class FreeGpus:
                 whole[node] -= count
 
     def give(self, held: Holding) -> None:
-        """Put back what a job held and was taken out for it alone. Nodes that are gone
-        are passed over.
+        """Give back the GPUs of one job that were taken for it alone. Nodes that are
+        gone are ignored.
         """
         for node, count in held.whole.items():
             if node in self.whole:
@@ -188,8 +187,8 @@ class FreeGpus:
                 self.whole[gpu[0]] += 1
 
     def fits(self, wanted: Holding, already: Holding = NOTHING) -> bool:
-        """Return whether what `wanted` has beyond `already`, which is out, is free, on
-        live nodes.
+        """Return whether the GPUs of `wanted` that are not in `already`, which is
+        taken, are free on live nodes.
         """
         need = {
             node: count - already.whole.get(node, 0)
@@ -206,16 +205,16 @@ class FreeGpus:
         )
 
     def num_new(self, wanted: Holding) -> int:
-        """Return how many GPUs `wanted` needs of which nothing is taken yet."""
+        """Return how many untouched GPUs `wanted` needs."""
         return sum(wanted.whole.values()) + sum(
             gpu not in self.parts for gpu in wanted.parts
         )
 
     def open_labels(self, node: NodeId, sharers: int) -> list[int]:
-        """Return the labels that one more job with a share of 1/`sharers` may use on
-        `node`.
+        """Return the labels on `node` that one more job with a share of 1/`sharers` may
+        use.
 
-        Those of GPUs that others share come first, then one per GPU that is free, by
+        Labels of GPUs that other jobs share come first, then one per free GPU, by
         number.
         """
         known = {
@@ -229,8 +228,8 @@ class FreeGpus:
         return shared + new[:num_free]
 
     def overfull(self) -> Iterator[str]:
-        """Yield, in words, each node and shared GPU of which more was taken than there
-        is.
+        """Yield a text for each node and each shared GPU of which more is taken than
+        exists.
         """
         short = (
             min(self.whole.values(), default=0) < 0

@@ -16,7 +16,7 @@ TOKENS_EXPONENT = 0.46
 
 
 class EfficiencyKind(StrEnum):
-    """Which model estimates a job's efficiency (goodput/efficiency_models.py)."""
+    """The model that estimates a job's efficiency (goodput/efficiency_models.py)."""
 
     # Pollux's formula, from the gradient statistics that the job reports
     NOISE_SCALE = "noise-scale"
@@ -28,11 +28,11 @@ class EfficiencyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfficiencyPoint:
-    """Progress per sample at batch `total` against the initial batch, measured at
-    `progress` (both samples).
+    """Measured progress per sample at batch `total`, relative to the initial batch.
 
-    low, high: the interval of it. It may be above 1: under some rate schedules a larger
-    batch needs less data.
+    progress: the job's progress at the measurement, in samples. expected: the measured
+    value; low, high: its interval. The value may be above 1: under some learning-rate
+    schedules a larger batch needs less data.
     """
 
     progress: float
@@ -56,12 +56,11 @@ class EfficiencyPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfficiencySpec:
-    """Which model estimates the efficiency of an adaptive job, and what it is
-    calibrated with.
+    """The model that estimates the efficiency of an adaptive job, and its calibration.
 
-    points: for `measured`, what is known before the first report. For `tokens`: the
-    critical batch (samples at which twice the data are needed) was `critical_batch`
-    after `reference_tokens`, and a sample is `tokens_per_sample` tokens.
+    points: for `measured`, what is known before the first report. For `tokens`:
+    `critical_batch` is the critical batch (samples at which training needs twice the
+    data) after `reference_tokens` tokens; a sample has `tokens_per_sample` tokens.
     """
 
     kind: EfficiencyKind = EfficiencyKind.NOISE_SCALE

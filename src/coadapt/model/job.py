@@ -16,7 +16,7 @@ LIMITS_KEPT = 4096
 
 
 class RescaleContract(StrEnum):
-    """What a job's user may rely on when the allocation changes; docs/vocabulary.md
+    """What a change of the allocation may do to a job's training. docs/vocabulary.md
     states each promise.
     """
 
@@ -33,11 +33,10 @@ OWNS_BATCH = (RescaleContract.SELF, RescaleContract.SCHEDULE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLimits:
-    """Replicas (= GPUs) that a job may hold while it runs, and the count its user would
-    pick by hand.
+    """The numbers of replicas (= GPUs) that a job may hold while it runs.
 
-    `requested` is what policies that never rescale use; it defaults to `min`.
-    gpu_types: the types that it may run on; none named: any.
+    requested: the number that the user would choose by hand, default `min`; policies
+    that never rescale use it. gpu_types: the types that the job may run on; empty: any.
     """
 
     min: int = 1
@@ -64,14 +63,12 @@ class ReplicaLimits:
 
     @property
     def in_words(self) -> str:
-        """The numbers of replicas that it may have: `1..4`, or `2`."""
+        """Return the allowed numbers of replicas as text: `1..4`, or `2`."""
         return f"{self.min}" if self.min == self.max else f"{self.min}..{self.max}"
 
     @property
     def types_in_words(self) -> str:
-        """The GPU types that it may run on, for a sentence: `one type`, `type a100 or
-        v100`.
-        """
+        """Return the allowed GPU types as text: `one type`, `type a100 or v100`."""
         return f"type {' or '.join(self.gpu_types)}" if self.gpu_types else "one type"
 
     def allows_type(self, gpu_type: str) -> bool:
@@ -83,13 +80,13 @@ class ReplicaLimits:
 class BatchLimits:
     """Batch sizes that a job may use, in samples.
 
-    initial: M0, to which progress and efficiency refer. requested: the total batch its
-    user would pick by hand (default: initial); contracts other than `adaptive`, and
-    policies that know no adaptive jobs, use it. max_total: the largest total batch.
+    initial: M0, to which progress and efficiency refer. requested: the total batch that
+    the user would choose by hand (default: initial); contracts other than `adaptive`,
+    and policies that do not choose batches, use it. max_total: the largest total batch.
     min_atomic, max_atomic: bounds of one pass on one replica (max_atomic None: only
-    max_total binds). accumulation: whether gradient accumulation is allowed. schedule:
-    the total batches to come, under contract `schedule`; `requested` is the first of
-    them then. rule: by which a job under contract `self` changes its batch, from
+    max_total limits it). accumulation: whether gradient accumulation is allowed.
+    schedule: the total batches to come, under contract `schedule`; then `requested` is
+    the first of them. rule: how a job under contract `self` changes its batch, from
     `requested` up to `max_total`.
     """
 
@@ -174,8 +171,8 @@ def _one_for_all(limits: BatchLimits) -> BatchLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLength:
-    """How long a job is to train, as declared: in one of three units. A hint that may
-    be wrong.
+    """How long a job trains, as its user declared it, in one of three units. It is a
+    hint that may be wrong.
     """
 
     epochs: float | None = None
@@ -204,10 +201,9 @@ SETUP_TIMEOUT_S = 3_600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start a replica: shell commands, environment and working directory of a
-    real job.
+    """How to start a replica: shell commands, environment and working directory.
 
-    checkpoints: URL of the object store below which they are kept; "": in the job's
+    checkpoints: URL of the object store for checkpoints; empty: the job's own
     directory.
     """
 
@@ -300,8 +296,8 @@ class JobSpec:
 
     @property
     def hang_timeout_s(self) -> float:
-        """Seconds without a report after which a job that reports is taken to hang;
-        infinity: never.
+        """Return the seconds without a report after which a job that reports is
+        restarted; infinity: never.
         """
         allowed_s = None if self.launch is None else self.launch.hang_timeout_s
         return math.inf if allowed_s is None else allowed_s

@@ -83,14 +83,14 @@ class Measured:
 
     @property
     def num_replicas_profiled(self) -> int:
-        """The largest replica count that was timed, on any GPU type."""
+        """The largest replica count whose step time was measured, on any GPU type."""
         return max(
             [each.num_replicas_profiled for each in self.by_type.values()], default=0
         )
 
     def after(self, report: TrainingReport, at: float) -> "Measured":
-        """Return what is known after `report`, which came at `at` (s). What it leaves
-        open stays.
+        """Return the measurements after `report`, which arrived at `at` (s). Values
+        that the report lacks are kept.
         """
         batch = self.batch if report.batch is None else report.batch
         points = self.efficiency_points
@@ -126,8 +126,8 @@ class Measured:
         )
 
     def with_batch(self, batch: BatchConfig | None, at: float) -> "Measured":
-        """Return what is known once the job trains with `batch`, from `at` (s) on;
-        None: it picks its own.
+        """Return the measurements of a job that trains with `batch` from `at` (s) on.
+        None: the job chooses its own batch.
         """
         if batch is None or batch == self.batch:
             return self
@@ -175,14 +175,14 @@ class RescaleCosts:
 
     @property
     def mean_s(self) -> float | None:
-        """The mean cost, None before one was measured."""
+        """The mean cost in s; None before the first measurement."""
         return self.total_s / self.num_measured if self.num_measured else None
 
     def after(
         self, generation: int, cost_s: float, pause: Mapping[str, float]
     ) -> "RescaleCosts":
-        """Return the costs with those of `generation`; a second word about it changes
-        nothing.
+        """Return the costs including those of `generation`. A second report about a
+        generation changes nothing.
         """
         if generation <= self.generation:
             return self
@@ -197,7 +197,7 @@ class RescaleCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a job used of the cluster so far, and what its changes cost."""
+    """What a job has used of the cluster so far, and the cost of its changes."""
 
     attained_service_gpu_s: float = 0.0
     """GPU-seconds held up to `accounted_at`, starting and stopping included."""
@@ -232,8 +232,8 @@ class Usage:
         )
 
     def after_start(self, at: float) -> "Usage":
-        """Return the usage after replicas were started at `at` (s): any start but the
-        first is a rescale.
+        """Return the usage after a start at `at` (s). Each start but the first counts
+        as a rescale.
         """
         return replace(
             self,
@@ -247,9 +247,7 @@ class Usage:
         return replace(self, num_rescales=self.num_rescales + 1)
 
     def after_failure(self) -> "Usage":
-        """Return the usage after one more end of the replicas that was the job's
-        own.
-        """
+        """Return the usage after one more failure of the job's own."""
         return replace(self, num_failures=self.num_failures + 1)
 
     def after_cost(

@@ -18,23 +18,21 @@ T = TypeVar("T")
 
 
 class PlanError(ValueError):
-    """A plan that breaks the cluster's or a job's limits. The text names job, value and
+    """A plan violates a limit of the cluster or of a job. The text names job, value and
     what is allowed.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What all jobs get; a job left out waits.
+    """The allocations of all jobs. A job that is left out waits.
 
-    batches: only where the policy itself dictates the batch; else the job picks its
-    own.
-    reasons: per job, one sentence that its user can read. diagnostics: figures of the
-    solver (for instance objective, bound, gap), for people and benchmarks only.
-    set_aside: jobs that were kept from the policy because it fails with them, each with
-    the instant (s) from which it is tried again. application_times: step times that
-    other jobs of a job's application measured; the core does not use them, and they are
-    not journaled.
+    batches: only if the policy chooses the batch; else the job chooses its own.
+    reasons: per job, one sentence for its user. diagnostics: figures of the solver
+    (such as objective, bound, gap), for people and benchmarks only. set_aside: jobs
+    that the policy did not see because it fails with them, each with the instant (s) of
+    the next try. application_times: step times that other jobs of a job's application
+    measured; the core does not use them, and they are not journaled.
     """
 
     WIRE_RENAMED: ClassVar[Mapping[str, str]] = {"kin_times": "application_times"}
@@ -47,7 +45,7 @@ class Plan:
     application_times: Mapping[JobId, ApplicationTimes] = field(default_factory=dict)
 
     def names_only(self, held: Standing) -> bool:
-        """Return whether it says something of the jobs of `held` only."""
+        """Return whether the plan names only jobs of `held`."""
         jobs = held.jobs.keys()
         return all(
             part is held.allocations or part.keys() <= jobs for part in self._parts
@@ -58,7 +56,7 @@ class Plan:
         return self.allocations, self.batches, self.reasons, self.set_aside
 
     def unlike(self, other: "Plan") -> set[JobId]:
-        """Return the jobs of which this plan says something else than `other`."""
+        """Return the jobs for which this plan and `other` differ."""
         found: set[JobId] = set()
         for mine, theirs in zip(self._parts, other._parts, strict=True):
             if mine is not theirs and mine != theirs:
@@ -69,11 +67,11 @@ class Plan:
         return found
 
     def made_of(self, held: Standing, before: "Plan") -> "Plan":
-        """Return an equal plan, of the very objects that jobs hold and that the plan
-        before was made of.
+        """Return an equal plan that uses the same objects as the jobs and the previous
+        plan.
 
-        One that came from another process has none of them, and equal ones take long to
-        compare.
+        A plan from another process has none of these objects, and comparing equal but
+        distinct objects is slow.
         """
         return Plan(
             allocations=_made_of(held.allocations, self.allocations),
@@ -85,7 +83,7 @@ class Plan:
         )
 
     def without(self, gone: Callable[[JobId], bool], beside: Set[JobId]) -> "Plan":
-        """Return the plan without those jobs not in `beside` that are `gone`."""
+        """Return the plan without those of the `gone` jobs that are not in `beside`."""
         out = {job for part in self._parts for job in part.keys() - beside if gone(job)}
         return Plan(
             allocations={
@@ -103,14 +101,14 @@ class Plan:
 
 
 def check_plan(view: ClusterView, plan: Plan, *, names_known: bool = False) -> None:
-    """Raise PlanError unless `plan` is lawful for `view`. names_known: it names jobs of
-    the view only.
+    """Raise PlanError unless `plan` is valid for `view`.
 
-    Lawful: only known jobs and nodes; no GPU over-committed (devices.py); replicas
-    within each job's limits; one GPU type per job, and one that it allows; a frozen job
-    keeps its replicas unless it is stopped whole; each tenant, and all together, within
-    their quota; a batch is dictated only to a job that holds GPUs, never to a `self` or
-    `schedule` job, never past its limits.
+    names_known: the caller has checked that the plan names only jobs of the view. A
+    valid plan has only known jobs and nodes, and no over-committed GPU (devices.py).
+    Replicas are within each job's limits. Each job is on one GPU type that it allows. A
+    frozen job keeps its replicas or is stopped whole. Each tenant, and all together,
+    are within their quota. A batch is only set for a job that holds GPUs, within its
+    limits, and never for a `self` or `schedule` job.
     """
     held = standing_of(view)
     given = plan.allocations

@@ -63,8 +63,7 @@ class GradStats:
     *initial* batch size.
 
     The noise scale in samples is `initial * var / sqr` (Pollux §3.1; McCandlish et al.
-    2018, eq. 2.8). `noise_scale_stderr` is its standard error in samples, None where it
-    is not known.
+    2018, eq. 2.8). noise_scale_stderr: its standard error in samples; None if unknown.
     """
 
     sqr: float
@@ -79,14 +78,14 @@ class GradStats:
                 )
 
     def noise_scale(self, initial: int) -> float:
-        """Return φ in samples; infinite where the true gradient vanishes."""
+        """Return the noise scale φ in samples; infinite if the true gradient is 0."""
         return math.inf if self.sqr == 0.0 else initial * self.var / self.sqr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMode:
-    """A total batch that a job may set by itself, and the seconds of an epoch on its
-    requested replicas.
+    """A total batch that a job with a batch rule may use, and the seconds of an epoch
+    with it on its requested replicas.
     """
 
     total: int
@@ -103,13 +102,13 @@ class BatchMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is left to do at the job's *requested* batch size, and how fast it goes.
+    """The remaining work at the job's *requested* batch size, and its speed.
 
     remaining_steps: optimiser steps left. step_time_s[k - 1]: seconds of one step on k
-    replicas packed on as few nodes as possible. From a trace this is an oracle's
-    knowledge; from a live job it is its own estimate. num_epochs, modes: of a job that
-    changes its own batch, its length and the batches that it may visit, by size; not
-    when. 0 and empty where they are not known.
+    replicas on as few nodes as possible. From a trace these values are exact; from a
+    live job they are the job's own estimate. num_epochs, modes: for a job that changes
+    its own batch, its length and the batches that it may use, by size (but not when); 0
+    and empty if unknown.
     """
 
     remaining_steps: float
@@ -150,7 +149,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeProfile:
-    """What a job learned about itself on one GPU type."""
+    """A job's own measurements on one GPU type."""
 
     params: ThroughputParams
     """Its step-time model, fitted to what was timed."""
@@ -173,11 +172,11 @@ class TypeProfile:
             )
 
     def after(self, before: "TypeProfile | None") -> "TypeProfile":
-        """Return this newer profile without forgetting what `before` knew besides;
-        `before` if all is old.
+        """Return this newer profile with everything else that `before` has; `before`
+        itself if nothing is new.
 
-        Most reports repeat the one before, and what follows from a profile is worked
-        out again wherever that is another object.
+        Most reports repeat the previous one, and values derived from a profile are
+        computed again for each new object.
         """
         if before is None or before is self:
             return self
@@ -216,11 +215,11 @@ class Logged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReport:
-    """One report of a job's rank 0; None and empty mean "nothing new". Measured
-    explains the fields.
+    """One report of a job's rank 0. None and empty values mean "nothing new".
+    `Measured` explains the fields.
 
-    All numbers are finite: what was once infinite in a sum or a maximum, and progress
-    is one, stays so for ever.
+    All numbers are finite: a sum or maximum with an infinite value, such as progress,
+    would stay infinite for ever.
     """
 
     progress: float
@@ -264,8 +263,8 @@ class TrainingReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStep:
-    """One optimiser step: samples of a pass on each replica, passes accumulated before
-    the last, seconds.
+    """One measured optimiser step: samples of a pass on each replica, passes before the
+    last one, and seconds.
     """
 
     atomic: int
@@ -287,10 +286,10 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationTimes:
-    """Steps that jobs of the same application timed on placements alike: nodes, racks,
-    replicas, GPU type.
+    """Step times that jobs of the same application measured on equal placements: nodes,
+    racks, replicas, GPU type.
 
-    params: the step-time model of one of them.
+    params: the step-time model of one of these jobs.
     """
 
     gpu_type: str
@@ -299,7 +298,7 @@ class ApplicationTimes:
     steps: tuple[TimedStep, ...]
 
     def are_of(self, gpu_type: str, placement: Placement) -> bool:
-        """Tell whether they say something of steps on `placement`."""
+        """Return whether these times are of `placement`."""
         theirs = self.placement
         return (
             gpu_type == self.gpu_type

@@ -87,7 +87,7 @@ class BatchSchedule:
 
     @property
     def totals(self) -> tuple[int, ...]:
-        """The total batches, in order of time."""
+        """Return the total batches in the order of time."""
         return tuple(total for _, total in self.steps)
 
     def total_at(self, samples: float) -> int:
@@ -107,7 +107,9 @@ class BatchSchedule:
         return samples + steps * self.total_at(samples)
 
     def next_change(self, samples: float) -> int | None:
-        """Return after how many samples the batch changes next, None if it stays."""
+        """Return after how many samples the batch changes next; None if it does not
+        change again.
+        """
         after = self._after(samples)
         return self.steps[after][0] if after < len(self.steps) else None
 

@@ -19,7 +19,7 @@ NUM_UNCONFIGURED_KEPT = 1024  # policies ask for the same few once per job and g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """A user or team. The defaults here hold for a tenant without settings."""
+    """A user or a team. The defaults are those of a tenant without settings."""
 
     id: TenantId = DEFAULT_TENANT
     weight: float = 1.0

@@ -35,8 +35,8 @@ from coadapt.model.tenant import Tenant, TenantId, quotas_of, unconfigured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """One active job. Nothing here refers to live state: it pickles, and it is safe to
-    keep.
+    """One active job, as a policy sees it. It has no reference to live state: it can be
+    pickled and kept.
     """
 
     id: JobId
@@ -61,7 +61,7 @@ class JobView:
 
     @property
     def allocation(self) -> Allocation:
-        """The GPUs that it holds in the policy's eyes."""
+        """The GPUs that the job holds, as policies count them."""
         return self.grant.allocation
 
 

@@ -68,16 +68,16 @@ __all__ = [
 
 
 def policy_names() -> tuple[str, ...]:
-    """Return the names that `create_policy` knows: our own in the order of the table,
-    then installed ones.
+    """Return the names that `create_policy` accepts: built-in ones in the order of the
+    table, then installed ones.
     """
     installed = {entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)}
     return (*POLICIES, *sorted(installed - set(POLICIES)))
 
 
 def policy_card(name: str) -> PolicyCard:
-    """Return what policy `name` says of itself; one without a card says nothing. Raises
-    as create_policy.
+    """Return the card of policy `name`; an empty one if it has none. Raises as
+    create_policy.
     """
     return getattr(
         _find(parse_choice(name)[0]), "card", PolicyCard(paper="", decides="")
@@ -85,11 +85,10 @@ def policy_card(name: str) -> PolicyCard:
 
 
 def policy_options(name: str) -> dict[str, object]:
-    """Return the keyword options of policy `name`: what it names itself, else the
-    default.
+    """Return the keyword options of policy `name`: the values that `name` sets, else
+    the defaults.
 
-    Raises InputError as create_policy, but does not look whether the policy takes a
-    value.
+    Raises InputError as create_policy, but does not check values.
     """
     name, options = parse_choice(name)
     parameters = inspect.signature(_find(name)).parameters.values()
@@ -98,24 +97,24 @@ def policy_options(name: str) -> dict[str, object]:
 
 
 def policy_draws(name: str) -> bool:
-    """Return whether a run under policy `name` depends on the seed of the run: it
-    draws, and names no seed.
+    """Return whether a run under policy `name` depends on the seed of the run.
 
-    Raises InputError as create_policy.
+    It does if the policy draws random numbers and `name` sets no seed. Raises
+    InputError as create_policy.
     """
     return "seed" in policy_options(name) and "seed" not in parse_choice(name)[1]
 
 
 def policy_module(name: str) -> str:
-    """Return the module that the class of policy `name` is written in. Raises
-    InputError as create_policy.
+    """Return the name of the module of the class of policy `name`. Raises InputError as
+    create_policy.
     """
     return _find(parse_choice(name)[0]).__module__
 
 
 def policy_option_texts(name: str) -> dict[str, str]:
-    """Return what policy `name` says of its options; an option of which it says nothing
-    is missing.
+    """Return the description of each option of policy `name`. Options without a
+    description are missing.
 
     Raises InputError as create_policy.
     """
@@ -123,7 +122,7 @@ def policy_option_texts(name: str) -> dict[str, str]:
 
 
 def require_packages(name: str) -> None:
-    """Raise MissingExtraError where policy `name` needs a package that is missing.
+    """Raise MissingExtraError if policy `name` needs a package that is not installed.
 
     Raises InputError as create_policy.
     """
@@ -133,11 +132,12 @@ def require_packages(name: str) -> None:
 
 
 def create_policy(name: str, **options: object) -> Policy:
-    """Return a new policy. `name`: a registered name or a reference `module:Class`, and
-    in brackets options, `gavel(objective=ftf)`, which yield to `options`.
+    """Return a new policy.
 
-    Raises InputError where the name, an option's name or an option's value is not
-    allowed, MissingExtraError where the policy needs a package that is not installed.
+    name: a registered name or a reference `module:Class`, with options in brackets,
+    `gavel(objective=ftf)`. `options` override these. Raises InputError if the name, an
+    option's name or an option's value is not allowed, and MissingExtraError if the
+    policy needs a package that is not installed.
     """
     name, named = parse_choice(name)
     factory = _find(name)

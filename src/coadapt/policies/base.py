@@ -30,12 +30,11 @@ class Policy(Protocol):
     """A pure function of the view, deterministic given its constructor and the views so
     far.
 
-    Constructors take keyword arguments with defaults, among them `seed: int = 0` where
-    the policy draws. A policy may keep state between calls (queues, a population);
-    losing that state must only cost quality.
-
-    Optional hooks are the members of `SupportsReaction` and `SupportsPredictions`; the
-    class attribute `card` is a PolicyCard.
+    Constructors take keyword arguments with defaults, with `seed: int = 0` if the
+    policy draws random numbers. A policy may keep state between calls (queues, a
+    population). If the state is lost, plans may be worse but must be valid. Optional
+    members are those of `SupportsReaction` and `SupportsPredictions`; the class
+    attribute `card` is a PolicyCard.
     """
 
     def allocate(self, view: ClusterView) -> Plan:

@@ -77,13 +77,14 @@ class Draws(StrEnum):
 class Options(TypedDict, total=False):
     """Arguments of `coadapt.train.init`, all optional.
 
-    contract: fixed (default), adaptive, self, frozen or schedule. seed: of the sample
-    order. random: "per-replica" (default), each replica draws its own dropout masks and
-    noise, or "per-sample", they follow from seed, step and the sample's place, the same
-    at any number of replicas. device: "cpu", "cuda" for this replica's own GPU, or
-    "cuda:1". checkpoint_dir: or a URL, such as s3://BUCKET/FOLDER; no checkpoints
-    without one. checkpoint_every_s, report_every_s: periods. stop_timeout_s: from
-    SIGTERM to a forced end.
+    contract: fixed (default), adaptive, self, frozen or schedule. seed: decides the
+    order of samples. random: "per-replica" (default): each replica draws its own
+    dropout masks and noise; "per-sample": they depend on seed, step and the sample's
+    place, and are the same at any number of replicas. device: "cpu", "cuda" for this
+    replica's own GPU, or "cuda:1". checkpoint_dir: a directory or a URL such as
+    s3://BUCKET/FOLDER; without one there are no checkpoints. checkpoint_every_s,
+    report_every_s: seconds between two of them. stop_timeout_s: seconds from SIGTERM to
+    a forced end.
     """
 
     contract: str | None
@@ -370,10 +371,10 @@ def _times(options: Options, environ: Mapping[str, str]) -> Times:
 
 
 def params() -> dict[str, bool | int | float | str]:
-    """Return the job's parameters, by name: `params` of its job file, or those of this
-    trial of a search. Empty where the job has none.
+    """Return the job's parameters by name: `params` of its job file, or of its trial in
+    a search.
 
-    Raises InputError.
+    Empty if the job has none. Raises InputError if the environment has no valid JSON.
     """
     text = os.environ.get(ENV_PARAMS, "")
     try:

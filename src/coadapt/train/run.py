@@ -169,7 +169,7 @@ class Run:
     @property
     def last_pause(self) -> Pause | None:
         """Return how long the last change in place paused training; None if there was
-        none.
+        no change.
         """
         return self._rescaler.pause
 
@@ -201,7 +201,7 @@ class Run:
         """Return the measured ratio of the gradient noise scale to that of the
         normalisation layers.
 
-        None as long as `grad_stats` is not calculated from those layers: see
+        None unless `grad_stats` is computed from those layers: see
         `prepare(noise=...)`.
         """
         return self._session.data.noise.calibration
@@ -251,7 +251,7 @@ class Run:
         """Return the learning-rate scheduler to use from now on. Checkpoints include
         it.
 
-        name: where there are several.
+        name: that of the pair in `prepare`, if there are several.
         """
         elastic = ElasticScheduler(scheduler, self._session)
         self.register(_named("scheduler", name), elastic)
@@ -263,7 +263,8 @@ class Run:
         """Return the loss scaler of mixed precision to use from now on. Checkpoints
         include it.
 
-        name: where there are several. Raises RuntimeError before `prepare`.
+        name: that of the pair in `prepare`, if there are several. Raises RuntimeError
+        before `prepare`.
         """
         if not self._step_loop.trained:
             raise RuntimeError("call run.prepare(...) before run.prepare_scaler(...)")
@@ -278,13 +279,14 @@ class Run:
         self._saver.register(name, item)
 
     def state(self, **values: object) -> LoopState:
-        """Return an object with these attributes: the loop's own variables, with their
-        first values.
+        """Return an object that holds the loop's own variables, with these first
+        values.
 
-        After a stop, and in a replica that joins, they have their present values as
-        soon as the first epoch begins; plain variables have their first values again. A
-        second call adds names to the same object. Raises InputError for a name that is
-        taken, or a value that is not plain data.
+        Example: `state = run.state(best=0.0)`, then `state.best = 0.9`. Checkpoints
+        include the variables, and joining replicas get them: they have their present
+        values as soon as the first epoch begins. (Plain variables of the script have
+        their first values again.) A second call adds names to the same object. Raises
+        InputError for a name that is taken, or a value that is not plain data.
         """
         if self._state is None:
             self._state = LoopState()
@@ -295,16 +297,17 @@ class Run:
     def per_sample(
         self, name: str, initial: Callable[[int], object], *, dim: int = 0
     ) -> PerSample:
-        """Return what keeps a value with an entry for each sample of a step: a hidden
-        state, an environment's.
+        """Return a store of one value per sample of a step, such as a hidden state.
 
-        `get()` returns the entries for the samples of this pass, as `set(value)` left
-        them in the step before, in whichever pass and on whichever replica that was;
-        both are called once in each pass. They are kept in checkpoints and go over to
-        replicas that join. initial(n): returns the value that n samples begin with,
-        tensors or lists, tuples and dicts of them. dim: along which they have an entry
-        for each sample. Raises RuntimeError before `loader`, InputError for a name that
-        is taken and beside a `ShardedStream`.
+        `get()` returns the values for the samples of this pass, as `set(value)` left
+        them in the previous step, in whichever pass and on whichever replica that was.
+        Call both once in each pass. Checkpoints include the values, and joining
+        replicas get them.
+
+        initial(n): returns the first value for n samples: a tensor, or lists, tuples
+        and dicts of tensors. dim: the dimension of these tensors that has one entry per
+        sample. Raises RuntimeError before `loader`. Raises InputError for a name that
+        is taken, or if the loader has a `ShardedStream`.
         """
         if self._loader is None:
             raise RuntimeError("call run.loader(...) before run.per_sample(...)")
@@ -328,21 +331,23 @@ class Run:
         resume: str = "auto",
         **options: object,
     ) -> ElasticLoader:
-        """Return the loader of the training data. Further arguments go to torch's
-        DataLoader.
+        """Return the loader of the training data. `options` are torch's DataLoader's.
 
-        batch_size: of one optimiser step, over all replicas. max_batch_size: what an
-        adaptive job may grow it to. max_atomic: the most samples that one replica can
-        hold at a time; beyond it, gradients accumulate. batch_rule: by which a job
-        under contract `self` changes it, such as "accordion(every=5)".
-        Under the scheduler the job file may say these instead. Of a stream (a dataset
-        without `__getitem__`): num_samples, if you know how many an epoch has; resume,
-        whether to come back into the middle of an epoch by the dataset's own "state",
-        by "reading", or ("auto") by a state that proves to lead there.
-        A sampler is read whole as each epoch begins; the batches of a batch_sampler are
-        the optimiser's steps. compare=False among the options: the replicas do not
-        compare the first samples of each epoch, which stops a run where they are given
-        different ones. Raises InputError where they contradict.
+        batch_size: samples of one optimiser step, over all replicas. max_batch_size:
+        the largest such batch of an `adaptive` job. max_atomic: the most samples of one
+        pass on one replica; a larger share of the step is cut into passes, and
+        gradients accumulate. batch_rule: how a job with contract `self` changes its
+        batch, such as "accordion(every=5)". The job file overrides these four.
+
+        For a stream (a data set without `__getitem__`): num_samples, the samples of an
+        epoch, if you know them. resume: how a run continues in the middle of an epoch.
+        "state" uses the stream's own state, "reading" reads the stream up to the
+        position, and "auto" uses the state if it leads to the right sample, else reads.
+
+        `sampler` is read as a whole when each epoch begins. Each batch of
+        `batch_sampler` is one optimiser step. `compare=False` switches off the
+        comparison of the replicas' first samples in each epoch. Raises InputError for
+        arguments that contradict each other.
         """
         session = self._session
         if session.sampling is not None:
@@ -436,9 +441,9 @@ class Run:
 
         trial(n): runs the loop's body on n samples of any content. It is called with
         growing n, then around the limit. Its changes to the model, the optimiser,
-        registered objects and random generators are undone. The result is remembered
-        per model and GPU type, so later starts do not search. Raises RuntimeError
-        before `prepare`, and if not even one sample fits.
+        registered objects and random generators are undone. The result is saved per
+        model and GPU type, so later starts do not search. Raises RuntimeError before
+        `prepare`, and if not even one sample fits.
         """
         if self._memory is None:
             raise RuntimeError("call run.prepare(...) before run.find_max_atomic(...)")
@@ -459,22 +464,22 @@ class Run:
         """Return a loader that distributes the samples over the replicas, each sample
         once.
 
-        batch_size: samples of one pass on one replica. `options` go to torch's
-        DataLoader. Any number of loaders may be made, and iterated over anywhere.
-        Raises InputError for what is no dataset.
+        batch_size: samples of one pass on one replica. `options` are torch's
+        DataLoader's. A script may have any number of validation loaders, and iterate
+        over them anywhere. Raises InputError if `dataset` is not a data set.
         """
         return ValidationLoader(dataset, self._session, batch_size, options)
 
     def require_growth_trial(self, num_samples: int, *, tolerance: float = 0.0) -> None:
         """Let an adaptive batch grow only if a trial confirms it (Merrill et al. 2025).
 
-        Before each growth, `num_samples` samples are trained on with the larger batch,
-        undone, and trained on with the present one. The batch grows if the larger one's
-        mean loss over the second half is at most `tolerance` above the other's. The
-        loop's body must call `run.mean(loss=...)`; what it changes besides the run's
-        own objects is not undone. In a stream, nothing is tried, and so nothing grows,
-        before its length is known. Raises InputError for a value out of range,
-        RuntimeError before `prepare`.
+        Before each growth, the run trains on `num_samples` samples with the larger
+        batch, undoes this, and trains on them with the present batch. The batch grows
+        if the mean loss over the second half is at most `tolerance` higher with the
+        larger batch. The loop's body must call `run.mean(loss=...)`. The run undoes
+        changes of its own objects only, not what else the body changes. With a stream,
+        the batch does not grow before the stream's length is known. Raises InputError
+        for a value out of range, RuntimeError before `prepare`.
         """
         if not self._step_loop.trained:
             raise RuntimeError(
@@ -492,12 +497,11 @@ class Run:
         self._step_loop.branches.tolerance = tolerance
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """Yield the number of each epoch that is not done yet, up to `num_epochs`
-        epochs.
+        """Yield the number of each remaining epoch, up to `num_epochs` epochs in all.
 
-        The last checkpoint is loaded when the first epoch begins. A second call
-        continues where training was interrupted, also in the middle of an epoch, or up
-        to a larger number of epochs.
+        The run loads the last checkpoint when the first epoch begins. A second call
+        continues where training was interrupted, also in the middle of an epoch, or
+        trains up to a larger number of epochs.
         """
         if self._training is None:
             self._begin(num_epochs)
@@ -538,9 +542,9 @@ class Run:
 
         For training without a data set: the loop's body makes its samples (episodes,
         simulations) from the seeds, and its loss is their mean. A sample has the same
-        seed at any number of replicas. Under contract `adaptive` it continues up to
-        `num_steps` x `batch_size` samples. It replaces `loader` and `epochs`, and
-        raises their errors.
+        seed at any number of replicas. Under contract `adaptive` the loop ends after
+        `num_steps` x `batch_size` samples. This replaces `loader` and `epochs`, and
+        raises the same errors.
         """
         data = SeedSamples(num_steps, batch_size, self._session.config.seed)
         loader = self.loader(
@@ -549,16 +553,18 @@ class Run:
         return (cast("list[int]", seeds) for _ in self.epochs(1) for seeds in loader)
 
     def weight(self, amount: float | Tensor) -> None:
-        """Give the number of items (tokens, boxes, pairs) over which this pass's loss
-        is a mean.
+        """Set the number of items (tokens, boxes, pairs) over which this pass's loss is
+        a mean.
 
-        Called once in each pass, on every replica, before `loss.backward()` and
+        Call it once in each pass, on every replica, before `loss.backward()` and
         `run.mean`. The step's gradient is then that of the mean over all items of the
-        step, over all passes and replicas, and `run.mean` weighs by items too. A pass
-        of 0 items is left out. While a validation loader is iterated over, it counts
-        for that loader's means. A tensor on a GPU is waited for; a Python number is
-        not. Raises InputError for what is no weight, a second call in a pass, or one in
-        some passes only.
+        step, over all passes and replicas. `run.mean` is weighted by items as well. A
+        pass of 0 items is left out. In a loop over a validation loader, the number
+        counts for that loader's means.
+
+        A number on a GPU makes the CPU wait for it; a Python number does not. Raises
+        InputError for a negative number or NaN, for a second call in a pass, and if
+        only some passes call it.
         """
         if any(pair.gradients.sums for pair in self._step_loop.trained):
             allowed = (
@@ -569,14 +575,14 @@ class Run:
         self._session.weigh_pass(amount)
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the rows of `tensor` of all replicas in rank order: for a loss over
+        """Return the rows of `tensor` of all replicas, in rank order, for a loss over
         all samples of a step.
 
-        tensor: (own rows, ...); replicas may have different numbers of rows. Gradients
-        go back to the replica that a row comes from. `gather_start` says where this
-        replica's rows begin. All replicas call it alike; alone, and while a validation
-        loader is iterated over, it returns `tensor`. Raises InputError in a step of
-        several passes, since a pass sees only its own samples.
+        tensor: shape (own rows, ...); replicas may have different numbers of rows.
+        Gradients go back to the replica that a row comes from. This replica's rows
+        begin at `gather_start`. All replicas must call it. On one replica, and in a
+        loop over a validation loader, it returns `tensor`. Raises InputError in a step
+        of several passes, because a pass sees only its own samples.
         """
         session = self._session
         current = self._session.current
@@ -602,14 +608,14 @@ class Run:
 
     @property
     def gather_start(self) -> int:
-        """Return at which row of what `gather` last returned this replica's own
-        begin.
+        """Return the index of this replica's first row in the last result of
+        `gather`.
         """
         return self._gather_start
 
     def log(self, **metrics: float | Tensor) -> None:
-        """Record figures such as a loss or an accuracy; reports have the newest of each
-        name.
+        """Record figures such as a loss or an accuracy. Reports contain the newest
+        value of each name.
         """
         for name, value in metrics.items():
             figure = value.detach() if isinstance(value, Tensor) else value
@@ -621,8 +627,9 @@ class Run:
         """Add figures of this pass (correct answers, tokens) to the epoch's sums over
         passes and replicas.
 
-        While a validation loader is iterated over: to the sums of that loader.
-        Tensors are not waited for. What a stand-in computes does not count.
+        In a loop over a validation loader, they are added to the sums of that loader.
+        The call does not wait for values on a GPU. Values of a stand-in (a pass without
+        samples) do not count.
         """
         self._add(figures, mean=False)
 
@@ -630,8 +637,8 @@ class Run:
         """Add figures of this pass, each a mean over its samples (loss), to the epoch's
         means over samples.
 
-        While a validation loader is iterated over: to the means of that loader.
-        Outside of the training loop each call weighs the same.
+        In a loop over a validation loader, they are added to the means of that loader.
+        Outside of the training loop, each call has the same weight.
         """
         self._add(figures, mean=True)
 

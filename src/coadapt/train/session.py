@@ -40,8 +40,10 @@ SAME_BATCH = BatchScale(scale=1.0, gain=1.0)
 
 @dataclass(slots=True)
 class Progress:
-    """How far training is. index: samples of this epoch that were used. progress:
-    samples x efficiency.
+    """How far training is.
+
+    index: samples used in this epoch. step: optimiser steps. samples: samples in all.
+    progress: samples x efficiency.
     """
 
     epoch: int = 0

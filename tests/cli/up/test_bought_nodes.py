@@ -89,7 +89,7 @@ def test_nodes_come_by_demand_and_go_when_idle(market: Market) -> None:
     assert "nodes of firm" in run_cli("usage", state=market.state).stdout
     told = run_cli("nodes", "ls", state=market.state).stdout
     assert "firm: 0 nodes; 36.00 per node and hour, at most 2" in told
-    assert "sizer: no nodes: jobs request 0 GPUs" in told
+    assert "sizer: 0 nodes: jobs request 0 GPUs" in told
 
 
 @pytest.mark.parametrize("market", [("max-min", "fixed(nodes=2)")], indirect=True)
@@ -158,7 +158,7 @@ def test_a_node_lost_without_notice_restarts_its_job_on_another(
         ),
         (
             ("--offer", "s=1x1", "--executor", "kubernetes"),
-            "--offer: got 's'; allowed: an engine that buys nodes (local), not kuber",
+            "--offer: got 's'; allowed: an engine that buys nodes (local, ray, slurm), not",
         ),
     ],
 )

@@ -19,7 +19,9 @@ def report(
         bool, typer.Option("--json", help="Print the page's path and figures as JSON.")
     ] = False,
 ) -> None:
-    """Write what the scheduler did as an HTML page. The scheduler need not run."""
+    """Write an HTML page of jobs, GPUs, batches and efficiency over time. The
+    scheduler need not run.
+    """
     from coadapt.cli.cluster.read_back import read_back
     from coadapt.sim.report.changes import live_figures
     from coadapt.sim.report.report import ReportRun, write_report

@@ -15,7 +15,7 @@ DAY_S = 86_400.0
 
 
 class By(StrEnum):
-    """What usage is added up by."""
+    """How GPU-hours are grouped."""
 
     TENANT = "tenant"
     JOB = "job"
@@ -24,25 +24,27 @@ class By(StrEnum):
 
 
 def usage(
-    by: Annotated[By, typer.Option("--by", help="What to add up by.")] = By.TENANT,
+    by: Annotated[
+        By, typer.Option("--by", help="Group the GPU-hours by this.")
+    ] = By.TENANT,
     days: Annotated[
         float | None,
-        typer.Option("--days", min=0.0, help="Only the last so many days."),
+        typer.Option("--days", min=0.0, help="Only the last DAYS days."),
     ] = None,
     price: Annotated[
         float | None,
         typer.Option(
             "--price",
             min=0.0,
-            help="One price for every GPU-hour, instead of those of the scheduler.",
+            help="One price for every GPU-hour, instead of the scheduler's prices.",
         ),
     ] = None,
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the GPU-hours that jobs held, and what they cost. They add up to GPUs held
-    times wall time. Prices are set in the scheduler's settings file. Bought nodes are
-    shown below, with what they have cost in all.
+    """Show the GPU-hours of jobs, and their cost. GPU-hours are GPUs held times wall
+    time. Prices are set in the scheduler's settings file. A list of bought nodes, with
+    their total cost, follows.
     """
     since = 0.0 if days is None else max(time.time() - days * DAY_S, 0.0)
     answer = find_client(state).get(f"/v1/usage?by={by.value}&since={since}")

@@ -44,9 +44,10 @@ def explain(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say why a job has what it has, when it starts and ends, and what would help.
+    """Show why a job has its GPUs, when it starts and ends, and what would help.
 
-    The scheduler is not asked and not changed: its files are read.
+
+    Reads the scheduler's files. The scheduler need not run, and is not changed.
     """
     from coadapt.cli.forecast.kept import corrected
     from coadapt.cli.forecast.live_question import named_job, read_live

@@ -61,9 +61,9 @@ def what_if(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare futures of the live jobs: as it is, and with a change.
+    """Estimate when the live jobs start and end, with and without a change.
 
-    The scheduler is not asked and not changed: its files are read.
+    Reads the scheduler's files. The scheduler need not run, and is not changed.
     """
     from coadapt.cli.forecast.futures import Change, compare_futures
     from coadapt.cli.forecast.tables import as_plain, show_estimates

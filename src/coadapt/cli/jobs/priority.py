@@ -25,8 +25,9 @@ def priority(
         bool, typer.Option("--json", help="Print the answer as JSON.")
     ] = False,
 ) -> None:
-    """Give a job another priority. It counts among the jobs of its tenant, from the
-    next round on, under policies that know priorities.
+    """Change a job's priority among the jobs of its tenant, from the next decision on.
+
+    Only some policies use priorities: see docs/policies.
     """
     client = find_client(state)
     answer = client.put(f"{client.job_path(job)}/priority", {"priority": value})

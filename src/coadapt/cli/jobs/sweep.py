@@ -144,11 +144,11 @@ def stop(
     study: StudyArgument,
     state: StateOption = None,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Cancel the trials that run, too.")
+        bool, typer.Option("--cancel", help="Also cancel the running trials.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Start no further trial of a study. Those that run go on to their end, unless
+    """Start no further trial of a study. Running trials continue to their end, unless
     --cancel is given.
     """
     query = "?cancel=true" if cancel else ""
@@ -162,7 +162,7 @@ def stop(
 def resume(
     study: StudyArgument, state: StateOption = None, as_json: JsonOption = False
 ) -> None:
-    """Let a study that was stopped go on."""
+    """Continue a stopped study."""
     _tell(
         find_client(state).post(f"{Client.study_path(study)}/resume"), as_json=as_json
     )
@@ -172,8 +172,8 @@ def resume(
 def remove(
     study: StudyArgument, state: StateOption = None, as_json: JsonOption = False
 ) -> None:
-    """Delete a study that has ended, or that was stopped and has no trial that runs.
-    The jobs of its trials stay.
+    """Delete a study that has ended, or that is stopped and has no running trial. The
+    jobs of its trials are kept.
     """
     answer = find_client(state).delete(Client.study_path(study))
     typer.echo(json.dumps(answer) if as_json else f"{answer['study']}: deleted")

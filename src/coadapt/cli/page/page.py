@@ -18,14 +18,15 @@ def page(
         Path | None,
         typer.Argument(
             help="Journal to show as it was recorded, or its state directory; "
-            "else the scheduler that runs.",
+            "else the running scheduler.",
             show_default=False,
         ),
     ] = None,
     job: Annotated[str, typer.Option("--job", help="Open the page of this job.")] = "",
     state: StateOption = None,
     port: Annotated[
-        int, typer.Option("--port", help="Port of a recorded page; 0: any free port.")
+        int,
+        typer.Option("--port", help="Port of the page of a journal; 0: any free port."),
     ] = 0,
     open_it: Annotated[
         bool, typer.Option("--open", help="Open it in this machine's browser.")
@@ -37,8 +38,8 @@ def page(
     """Print the address of the page: GPUs, queue with reasons, jobs over time, tenants,
     decisions.
 
-    The address has the token behind its `#`, which no browser sends to a server. Keep
-    it secret.
+    The address contains the token, after `#`. Browsers do not send that part to a
+    server. Keep it secret.
     """
     to = f"/jobs/{quote(job, safe='')}" if job else "/"
     if journal is not None:

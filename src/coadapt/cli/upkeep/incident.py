@@ -33,10 +33,10 @@ def incident(
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write one file from which what happened to a job can be replayed.
+    """Write a file that replays what happened to a job.
 
-    It has the journal's part, settings, job specs and versions. Values of environment
-    variables are left out; commands and paths are in it.
+    The file contains the events that led to the job's state, settings, job specs and
+    versions. It contains commands and paths, but no values of environment variables.
     """
     if replay:
         _replay(Path(job), as_json=as_json)

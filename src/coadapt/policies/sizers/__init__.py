@@ -39,7 +39,9 @@ __all__ = [
 
 
 def sizer_names() -> tuple[str, ...]:
-    """Return the names that `create_sizer` knows: ours, then installed ones."""
+    """Return the names that `create_sizer` accepts: built-in ones, then
+    installed ones.
+    """
     installed = {entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)}
     return (*SIZERS, *sorted(installed - set(SIZERS)))
 
@@ -51,7 +53,8 @@ def sizer_card(name: str) -> SizerCard:
 
 
 def sizer_options(name: str) -> dict[str, object]:
-    """Return the options of sizer `name`: what it names itself, else the defaults.
+    """Return the options of sizer `name`: the values that `name` sets, else the
+    defaults.
 
     Raises InputError as create_sizer.
     """
@@ -62,7 +65,7 @@ def sizer_options(name: str) -> dict[str, object]:
 
 
 def sizer_option_texts(name: str) -> dict[str, str]:
-    """Return what sizer `name` says of its options. Raises InputError as
+    """Return the description of each option of sizer `name`. Raises InputError as
     create_sizer.
     """
     return option_texts(_find(parse_choice(name)[0]), sizer_options(name))

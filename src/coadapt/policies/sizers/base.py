@@ -10,9 +10,9 @@ from coadapt.model.offer import Sizing, SizingView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizerCard:
-    """What a sizer says of itself, as its class attribute `card`.
+    """The class attribute `card` of a sizer, for people.
 
-    source: paper or system, and year. decides: by what rule, in one sentence.
+    source: paper or system, and year. decides: its rule, in one sentence.
     """
 
     source: str
@@ -23,7 +23,8 @@ class Sizer(Protocol):
     """A function of the view, deterministic given its options and the views so far.
 
     Constructors take keyword arguments with defaults. A sizer may keep state between
-    calls; losing it must cost money or time only. It must pickle with its state.
+    calls. If the state is lost, this may only cost money or time. It must pickle with
+    its state.
     """
 
     def size(self, view: SizingView) -> Sizing:

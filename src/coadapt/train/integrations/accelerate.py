@@ -21,13 +21,14 @@ DEVICE = "ACCELERATE_TORCH_DEVICE"
 
 
 class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where Accelerate is missing
-    """An Accelerator that leaves replicas, batches and checkpoints to the run, and
-    names the run's calls.
+    """An Accelerator that leaves replicas, batches and checkpoints to the run. Calls of
+    Accelerator that would do the run's work raise an error that names the run's own
+    call.
     """
 
     def __init__(self, run: Run, **options: object) -> None:
-        """`options` go to Accelerator. InputError for those by which it would do the
-        run's work.
+        """`options` are those of Accelerator. Raises InputError for options that would
+        do the run's work.
         """
         _check(
             options.get("mixed_precision"), options.get("gradient_accumulation_steps")
@@ -69,8 +70,8 @@ class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where A
             super().print(*args, **kwargs)
 
     def on_main_process(self, function: Callable[..., R]) -> Callable[..., R | None]:
-        """Return `function` as the first replica runs it, whichever that is when it is
-        called.
+        """Return `function` so that only the first replica runs it, whichever replica
+        that is at the call.
         """
 
         @functools.wraps(function)

@@ -26,8 +26,8 @@ KEEP = 2
 
 
 class CoadaptEnvironment(ClusterEnvironment):  # type: ignore[misc]  # no types where Lightning is missing
-    """The replicas as torchrun and Coadapt's executors start them; their numbers per
-    node may differ.
+    """A ClusterEnvironment for replicas that torchrun or an executor starts. Their
+    number may differ per node.
     """
 
     def __init__(self, config: TrainConfig | None = None) -> None:
@@ -47,7 +47,7 @@ class CoadaptEnvironment(ClusterEnvironment):  # type: ignore[misc]  # no types 
 
     @staticmethod
     def detect() -> bool:
-        """Return whether somebody started this process as a replica."""
+        """Return whether this process was started as a replica."""
         return read_config().place.world_size > 1
 
     def world_size(self) -> int:
@@ -86,8 +86,8 @@ class _Strategy(DDPStrategy):  # type: ignore[misc]  # no types where Lightning 
 
 
 class ResumableLoader:
-    """This replica's share of each step's samples; Lightning keeps its place in
-    checkpoints.
+    """Yields this replica's share of each step's samples. Lightning saves its position
+    in checkpoints.
 
     Samples that do not fill a step are left out at the end of each epoch.
     """
@@ -142,13 +142,16 @@ class ResumableLoader:
 
 
 class CoadaptCallback(Callback):  # type: ignore[misc]  # no types where Lightning is missing
-    """Makes a Trainer stoppable: it ends with exit code 75 once its state is saved, and
-    is started again.
+    """Lets a Trainer be stopped and continued: on SIGTERM it saves its state and exits
+    with code 75.
     """
 
     def __init__(self, batch_size: int | None = None) -> None:
-        """`batch_size`: of an optimiser step over all replicas. Those that cannot share
-        in it equally end.
+        """Take the batch of one optimiser step.
+
+        batch_size: samples of one optimiser step, over all replicas. If the replicas
+        cannot share it equally, the largest number of replicas that can share it
+        trains, and the others end.
         """
         self._hosted = HostedRun(batch_size)
         self._pending = Agreed(stop=False, save=False)

@@ -24,16 +24,18 @@ BY_PROGRESS = "_by_progress"
 
 
 class Sink(Protocol):
-    """Where figures go: TensorBoard, Weights & Biases, MLflow."""
+    """A service to which figures are written: TensorBoard, Weights & Biases, MLflow."""
 
     name: str
 
     def open(self, run_id: str) -> str:
-        """Go on with the run `run_id`, or begin one if that is empty; return its id."""
+        """Continue the tracker run `run_id`, or begin one if it is empty. Return its
+        id.
+        """
         ...
 
     def write(self, step: int, progress: float, figures: Mapping[str, float]) -> None:
-        """Write figures so that they outlive this process."""
+        """Write figures durably: they must survive a kill of this process."""
         ...
 
     def close(self) -> None: ...
@@ -50,8 +52,8 @@ class SeriesLedger:
 
 
 class Tracker:
-    """Writes figures at the present step and progress, from the first replica only,
-    each step once.
+    """Writes figures at the present step and progress. Only the first replica writes,
+    and it writes each step once.
     """
 
     def __init__(self, run: Run, sink: Sink) -> None:
@@ -68,8 +70,8 @@ class Tracker:
         atexit.register(self.close)
 
     def log(self, **figures: float | Tensor) -> None:
-        """Write figures; those of a step that an earlier process has written already
-        are left out.
+        """Write figures. Steps that an earlier process has already written are left
+        out.
         """
         if not self._run.is_first:
             # this replica may have been the first one before a change in place
@@ -92,7 +94,7 @@ class Tracker:
         self._sink.write(step, progress, new)
 
     def close(self) -> None:
-        """Let go of the tracker's run; a later `log` goes on with it."""
+        """Close the tracker's run. A later `log` continues it."""
         if self._ledger is not None:
             self._sink.close()
             self._ledger = None

@@ -41,16 +41,17 @@ logger = logging.getLogger(__name__)
 
 
 class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types where it is missing
-    """Makes a Trainer stoppable: it ends with exit code 75 once its state is saved, and
-    is started again.
+    """Lets a Trainer be stopped and continued: on SIGTERM it saves its state and exits
+    with code 75.
     """
 
     def __init__(self, batch_size: int | None = None, *, accumulation: int = 1) -> None:
-        """`batch_size`: of an optimiser step over all replicas. accumulation: passes
-        that it takes on each.
+        """Take the batch of one optimiser step.
 
-        Where the replicas cannot share it equally, as many as can train, the others
-        end. Raises InputError where the passes cannot.
+        batch_size: samples of one optimiser step, over all replicas. accumulation:
+        passes of one step on each replica. If the replicas cannot share the batch
+        equally, the largest number of replicas that can share it trains, and the others
+        end. Raises InputError if the passes do not divide the batch.
         """
         self._hosted = HostedRun(batch_size, accumulation)
         self._accumulation = accumulation
@@ -60,11 +61,9 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         self._put_off = False
 
     def arguments(self) -> dict[str, object]:
-        """Return arguments of TrainingArguments: batch, data order and checkpoints as
-        the run needs them.
+        """Return arguments of TrainingArguments: batch, data order and checkpoints.
 
-        When the Trainer saves besides (`save_strategy`, `load_best_model_at_end`) is
-        the script's choice.
+        `save_strategy` and `load_best_model_at_end` remain the script's choice.
         """
         folder = self._hosted.config.checkpoint_dir
         return {
@@ -79,7 +78,7 @@ class CoadaptCallback(TrainerCallback):  # type: ignore[misc]  # transformers ha
         }
 
     def last_checkpoint(self) -> str | None:
-        """Return the newest whole checkpoint, for
+        """Return the newest complete checkpoint, for
         `Trainer.train(resume_from_checkpoint=...)`.
         """
         folder = self._hosted.config.checkpoint_dir

@@ -117,9 +117,9 @@ class ElasticSampler:
 class ElasticLoader:
     """Iterates over the rest of the current epoch, once. Made by `Run.loader`.
 
-    Each item is one pass: at most `batch.atomic` samples of this replica. Where a step
-    takes several passes the loop's body runs once per pass. Batch and group may change
-    between two steps.
+    Each item is one pass: at most `batch.atomic` samples of this replica. If a step has
+    several passes, the loop's body runs once per pass. The batch and the replicas may
+    change between two steps.
     """
 
     def __init__(
@@ -152,17 +152,18 @@ class ElasticLoader:
 
     @property
     def batch_size(self) -> int:
-        """Return the samples of one optimiser step, over all passes and replicas, at
-        present.
+        """Return the samples of one optimiser step at present, over all passes and
+        replicas.
 
-        What `len(x)` of an item is, one pass of this replica, may be less: see `batch`.
+        One pass of this replica may have fewer samples (`len(x)` of an item): see
+        `batch`.
         """
         return self.batch.total
 
     @property
     def sampler(self) -> object:
         """Return the script's own sampler, or an object with the length, the order and
-        the `set_epoch` of one.
+        the `set_epoch` of a sampler.
         """
         own = self._source.sampler
         return ElasticSampler(self._session) if own is None else own.sampler
@@ -174,33 +175,33 @@ class ElasticLoader:
 
     @property
     def num_workers(self) -> int:
-        """Return the fetch processes of this replica, 0 for none."""
+        """Return the number of worker processes of this replica."""
         return cast("int", self._source.options.get("num_workers") or 0)
 
     @property
     def pin_memory(self) -> bool:
-        """Return whether passes come in page-locked memory."""
+        """Return whether batches are in page-locked memory."""
         return bool(self._source.options.get("pin_memory"))
 
     @property
     def collate_fn(self) -> Collate:
-        """Return what makes a pass of its samples."""
+        """Return the function that makes a batch of samples."""
         return cast(
             "Collate", self._source.options.get("collate_fn") or default_collate
         )
 
     @property
     def sample_ids(self) -> list[int]:
-        """Return the dataset indices of the current pass, of a stream the positions in
+        """Return the dataset indices of the current pass; for a stream, positions in
         the epoch.
 
-        None for a stand-in, whose sample has no weight.
+        Empty for a stand-in, whose sample has weight 0.
         """
         return list(self._ids)
 
     @property
     def order(self) -> SampleOrder:
-        """Return which samples an epoch visits, in which order."""
+        """Return the order in which an epoch visits the samples."""
         return self._session.data.order
 
     @property
@@ -209,8 +210,8 @@ class ElasticLoader:
         return self._session.data.batch
 
     def set_batch_size(self, total: int) -> None:
-        """Change the total batch from the next step on, alike on every replica.
-        Contract `self` only.
+        """Change the total batch from the next step on. All replicas must call it with
+        the same number. Contract `self` only.
         """
         contract = self._session.config.contract
         if contract is not RescaleContract.SELF:
@@ -234,20 +235,19 @@ class ElasticLoader:
         )
 
     def prepare(self) -> None:
-        """Start the fetch processes of a replica that will join others."""
+        """Start the worker processes of a replica that will join others."""
         self._fetcher.prepare()
 
     def try_first(self) -> None:
-        """Fetch the first pass of an epoch and forget it: to see whether this replica
-        can.
+        """Fetch the first pass of an epoch and drop it, to see whether this replica can
+        read the data.
         """
         self._fetcher.try_first()
 
     def begin(self) -> None:
-        """`Run.epochs` begins: the loader may be iterated over, also from where that
-        broke off.
+        """Allow iteration: a loop over `Run.epochs` begins.
 
-        RuntimeError inside of another loop over `Run.epochs`.
+        Raises RuntimeError inside of another loop over `Run.epochs`.
         """
         if self._in_epochs:
             raise RuntimeError(

@@ -25,14 +25,13 @@ from coadapt.train.session import Session
 
 
 class ValidationLoader:
-    """Iterates over this replica's part, any number of times. Made by
-    `Run.validation_loader`.
+    """Iterates over this replica's part of a data set, any number of times.
 
-    The data set is cut into batches in its own order. Each of n replicas takes every
-    n-th batch, so replicas may have different numbers of batches. The model must run
-    without the other replicas, as it does in `eval()` mode or under `no_grad`. A
-    sharded model cannot; there, a replica without a batch in the last round gets a
-    stand-in, whose figures do not count.
+    Made by `Run.validation_loader`. The data set is cut into batches in its own order.
+    Each of n replicas gets every n-th batch, so replicas may have different numbers of
+    batches. The model must run without the other replicas, as it does in `eval()` mode
+    or under `no_grad`. A sharded model cannot. With one, a replica without a batch in
+    the last round gets a stand-in, whose figures do not count.
     """
 
     def __init__(
@@ -101,8 +100,8 @@ class ValidationLoader:
             session.figures.validation = before
 
     def totals(self) -> dict[str, float]:
-        """Return the sums and means of the last iteration, over all replicas, which
-        must call it alike.
+        """Return the sums and means of the last iteration, over all replicas. All
+        replicas must call it.
         """
         return whole_values(self._totals, self._session.group)
 

@@ -12,11 +12,11 @@ from coadapt.model import GradStats, InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchScale:
-    """The input of a scaling rule. scale: samples of the step over the initial batch,
-    >= 1. gain: AdaScale's r_t.
+    """The input of a scaling rule.
 
-    epochs: passes over the data done so far, fractions included; infinite where only an
-    adaptive job counts.
+    scale: samples of the step over the initial batch, >= 1. gain: AdaScale's r_t.
+    epochs: passes over the data so far, fractions included; infinite unless the job is
+    `adaptive`, so that such a job has no warm-up.
     """
 
     scale: float
@@ -26,10 +26,10 @@ class BatchScale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """What a rule may say. rate: times the learning rate.
+    """The result of a scaling rule that changes more than the learning rate.
 
-    forgetting: times 1 - β of the optimiser's averages; its ε is divided by the root of
-    it.
+    rate: factor of the learning rate. forgetting: factor of 1 - β of the optimiser's
+    moving averages; its ε is divided by the square root of this factor.
     """
 
     rate: float
@@ -65,11 +65,11 @@ def linear(at: BatchScale) -> float:
 
 
 def legw(warmup_epochs: float = WARMUP_EPOCHS) -> ScalingRule:
-    """Return linear-epoch gradual warm-up (You et al. 2019), for scale k: √k in rate, k
-    in warm-up.
+    """Return the rule of linear-epoch gradual warm-up (You et al. 2019).
 
-    warmup_epochs: over which the rate rises from zero at the initial batch. Raises
-    InputError below 0.
+    At k times the initial batch, the learning rate is √k times as large and the warm-up
+    k times as long. warmup_epochs: epochs in which the rate rises from zero at the
+    initial batch. Raises InputError below 0.
     """
     if not 0.0 <= warmup_epochs < math.inf:
         raise InputError(

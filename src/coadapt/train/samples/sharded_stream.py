@@ -45,8 +45,8 @@ class Lane(Generic[S]):
 
 
 class ShardedStream(IterableDataset[T], Generic[S, T]):
-    """A stream for `Run.loader` of which each replica opens and reads only its own
-    part.
+    """A stream for `Run.loader` in shards (files). Each replica opens and reads only
+    its own shards.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class ShardedStream(IterableDataset[T], Generic[S, T]):
         shuffle: bool = False,
         seed: int = 0,
     ) -> None:
-        """`read` yields the samples of a shard. num_samples: of each shard; that many
-        it must have.
+        """Take the shards, and `read`, which yields the samples of one shard.
 
-        num_lanes: how many shards are interleaved; the order depends on it. shuffle:
-        the order of the shards, by `seed` and epoch; not that of the samples inside.
-        Raises InputError for numbers that cannot be.
+        num_samples: the exact number of samples of each shard. num_lanes: the number of
+        shards that are interleaved; the order of samples depends on it. shuffle:
+        shuffles the order of the shards by `seed` and epoch, not the samples inside.
+        Raises InputError for numbers that are out of range.
         """
         if not shards or len(num_samples) != len(shards):
             allowed = (

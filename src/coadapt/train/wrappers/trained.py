@@ -60,15 +60,13 @@ class Preparation(TypedDict, total=False):
 
     scaling: how the learning rate follows the batch: "auto" (AdaScale for SGD, square
     root for others), "adascale", "square-root", "linear", "legw", "adam", "none", or a
-    function of `BatchScale`.
-    reduction: whether the loss is the "mean" or the "sum" over its samples. noise: what
-    the gradient noise scale is measured on: whole "gradients", or also the per-example
-    gradients of "norm-layers".
-    shard: let each replica hold a part of the model only (FSDP2): True, a list of the
-    module classes that
-    are gathered one by one, or a function of model and device mesh that calls
-    `fully_shard`. ddp, fsdp:
-    further arguments of DistributedDataParallel or `fully_shard`.
+    function of `BatchScale`. reduction: whether the loss is the "mean" or the "sum"
+    over its samples. noise: what the gradient noise scale is measured on: the whole
+    "gradients", or also the per-example gradients of "norm-layers". shard: FSDP2, so
+    that each replica holds only a shard of the model: True, a list of the module
+    classes that are gathered one by one, or a function of model and device mesh that
+    calls `fully_shard`. ddp, fsdp: further arguments of DistributedDataParallel or
+    `fully_shard`.
     """
 
     scaling: str | ScalingRule
