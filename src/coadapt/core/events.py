@@ -1,8 +1,8 @@
-"""Facts, in the past tense: the only input of the core. Each carries `at`, the instant
-in seconds.
+"""Events: facts in the past tense, the only input of the core. `at` is the instant of
+the fact, in seconds.
 
-An event about a job's replicas carries the generation that it speaks of; the core
-ignores old generations.
+An event about a job's replicas carries their generation. The core ignores events of old
+generations.
 """
 
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ class Outcome(StrEnum):
 
     SUCCEEDED = "succeeded"  # the training script finished
     FAILED = "failed"  # the script ended with an error
-    STOPPED = "stopped"  # ended because it was told to; state is saved
-    # ended through no fault of the script: a node, a signal, a crash of the host
+    STOPPED = "stopped"  # ended because a stop was ordered; the state is saved
+    # ended for a reason outside the script: a lost node, a signal, a crash of the host
     LOST = "lost"
 
 
@@ -51,8 +51,8 @@ class _OfReplicas(_OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSubmitted(_OfJob):
-    """A job came in. `forecast` is what is known in advance (a trace's oracle), None
-    for a live job.
+    """A job was submitted. forecast: the forecast of a trace's oracle, None for a live
+    job.
     """
 
     spec: JobSpec
@@ -61,34 +61,29 @@ class JobSubmitted(_OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequested(_OfJob):
-    """A caller with the right to do so cancels the job.
-
-    why: the reason, "" where none was given.
-    """
+    """An authorised caller cancelled the job. why: the reason, "" if none was given."""
 
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorityChanged(_OfJob):
-    """A caller with the right to do so gives the job another priority among the jobs of
-    its tenant.
-    """
+    """An authorised caller changed the job's priority among the jobs of its tenant."""
 
     priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined(_Fact):
-    """A node came up, empty: nothing that ran on it before is alive."""
+    """A node joined, empty: no replica that ran on it before is alive."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost(_Fact):
-    """A node went away, or jobs are kept from it: every replica on it ends. why: what
-    became of it.
+    """A node was lost or closed to jobs: every replica on it ends. why: what happened
+    to it.
     """
 
     node: NodeId
@@ -99,8 +94,8 @@ class NodeLost(_Fact):
 class ReplicasStarted(_OfReplicas):
     """All replicas of this generation are up. Also the answer to a repeated order.
 
-    unseen: why nobody can see at the moment whether they still are, "" where somebody
-    can.
+    unseen: why it is unknown at the moment whether they are still alive; "" if it is
+    known.
     """
 
     unseen: str = ""
@@ -108,8 +103,8 @@ class ReplicasStarted(_OfReplicas):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupStarted(_OfReplicas):
-    """The job's `setup` runs, since the instant `since`; its replicas are started after
-    it.
+    """The job's `setup` has been running since instant `since`. The replicas start
+    after it.
     """
 
     since: float
@@ -117,11 +112,10 @@ class SetupStarted(_OfReplicas):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSeen(_OfReplicas):
-    """Whether a process of the replicas uses coadapt.train, as far as can be seen from
-    outside.
+    """The executor looked whether a process of the replicas uses coadapt.train.
 
-    One that does tells of its first step. Where nobody can look, this event does not
-    come.
+    Only such a process reports its first step. Executors that cannot look do not send
+    this event.
     """
 
     seen: bool
@@ -129,13 +123,13 @@ class TrainerSeen(_OfReplicas):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasKept(_OfReplicas):
-    """The Rescale of this generation did not and will not come about: the replicas of
-    before train on.
+    """The Rescale of this generation did not happen and will not: the earlier replicas
+    train on.
 
-    detail: why, "" if it was taken back as asked. joiner_failed: a replica that was to
-    join ended by an error of its own while it prepared, so a start of as many replicas
-    would fail as well. The replicas go on to report under the number that they had;
-    orders, and their end, go by this one.
+    detail: why, "" if it was retracted as ordered. joiner_failed: a joining replica
+    ended with an error of its own while it prepared, so a start with as many replicas
+    would fail as well. The replicas continue to report under their earlier generation.
+    Orders, and the exit of the replicas, carry this one.
     """
 
     detail: str = ""
@@ -144,11 +138,10 @@ class ReplicasKept(_OfReplicas):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResumed(_OfReplicas):
-    """Training of this generation took its first step; the change cost `rescale_s` of
-    training time.
+    """This generation took its first step. rescale_s: training time lost to the change,
+    s.
 
-    pause: of a change in place, the seconds that each part of it took; empty if
-    replicas were started anew.
+    pause: seconds of each part of a rescale in place; empty after a restart.
     """
 
     rescale_s: float
@@ -157,13 +150,13 @@ class TrainingResumed(_OfReplicas):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasExited(_OfReplicas):
-    """No replica of this generation, or of any before it, is alive any more."""
+    """No replica of this generation or an earlier one is alive any more."""
 
     outcome: Outcome
     detail: str = ""
     unfit_node: NodeId = ""
-    """The node that lacks something of this job, so that nothing of it was run there;
-    "" where none is known.
+    """The node that lacks something that this job needs, so that the job did not run
+    there; "" if there is none.
     """
 
 
@@ -186,42 +179,42 @@ class PlanFailed(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired(_Fact):
-    """The alarm that the core asked for (command SetAlarm) rang."""
+    """The alarm of the last SetAlarm command went off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerRestarted(_Fact):
-    """The scheduler came back from its journal: what was in flight may be lost, orders
-    are repeated.
+    """The scheduler restarted from its journal. Messages in flight may be lost, so
+    orders are repeated.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfigured(_Fact):
-    """The operator gave the scheduler other settings; they count from here on."""
+    """The operator changed the scheduler's settings. They apply from now on."""
 
     config: SchedulerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantConfigured(_Fact):
-    """The operator said what a tenant may have from here on."""
+    """The operator changed a tenant's limits. They apply from now on."""
 
     tenant: Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricesConfigured(_Fact):
-    """The operator named what a GPU costs from here on; None: costs are not counted."""
+    """The operator changed the prices of GPUs. None: costs are not counted."""
 
     prices: Prices | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffersConfigured(_Fact):
-    """The operator said which nodes can be bought; they count from here on.
+    """The operator changed the offers of nodes that can be bought.
 
-    sizing_s: decisions about the size of the cluster are at whole multiples of it, s.
+    sizing_s: the cluster's size is decided at whole multiples of this period, s.
     """
 
     offers: tuple[Offer, ...]
@@ -230,14 +223,14 @@ class OffersConfigured(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferChanged(_Fact):
-    """One offer has another price, or other limits, from here on."""
+    """The price or the limits of one offer changed."""
 
     offer: Offer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizingReady(_Fact):
-    """The sizer answered the Size of this number."""
+    """The sizer answered the Size command of this number."""
 
     number: int
     sizing: Sizing
@@ -245,7 +238,7 @@ class SizingReady(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizingFailed(_Fact):
-    """The sizer did not answer the Size of this number: its error."""
+    """The sizer failed on the Size command of this number. error: its message."""
 
     number: int
     error: str
@@ -253,7 +246,7 @@ class SizingFailed(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNoticed(_Fact):
-    """The owner of a node takes it away at `gone_at`, s."""
+    """The owner of a node will take it away at instant `gone_at`, s."""
 
     node: NodeId
     gone_at: float
@@ -266,10 +259,10 @@ class _OfStudy(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySubmitted(_OfStudy):
-    """A search over hyper-parameters came in; `file`: its search file as JSON.
+    """A search over hyper-parameters was submitted. file: its search file as JSON.
 
     key: part of the ids of its trials' jobs, so that a later study of the same name has
-    other jobs.
+    other job ids.
     """
 
     file: str
@@ -278,10 +271,10 @@ class StudySubmitted(_OfStudy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyStopped(_OfStudy):
-    """No further trial of the study is started. why: the reason, a sentence.
+    """The study starts no further trial. why: the reason, a sentence.
 
-    done: none of its trials runs any more, and none will. Otherwise its user stopped
-    it, or it reached its deadline or its budget. cancel: trials that run are cancelled.
+    done: none of its trials runs, and none will. Otherwise its user stopped it, or it
+    reached its deadline or its budget. cancel: running trials are cancelled.
     """
 
     why: str
@@ -291,12 +284,12 @@ class StudyStopped(_OfStudy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResumed(_OfStudy):
-    """A study that its user stopped goes on."""
+    """The user resumed a stopped study."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRemoved(_OfStudy):
-    """A study that is stopped or done is deleted; its trials' jobs stay."""
+    """A stopped or finished study was deleted. The jobs of its trials stay."""
 
 
 Event = (

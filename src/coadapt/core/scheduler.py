@@ -1,9 +1,9 @@
-"""The scheduling core: `handle(event) -> commands`. Sans-I/O: no clock, socket, file,
-thread or randomness.
+"""The scheduling core: `handle(event) -> commands`. It is sans-I/O: it uses no clock,
+socket, file, thread or randomness.
 
-State changes only inside `handle`. What an event may do to a job is the table in
-lifecycle.py; the orders that follow from a plan are in converge.py; what jobs hold and
-use is counted in accounting.py.
+The state changes only inside `handle`. lifecycle.py has the table of what an event may
+do to a job, converge.py the orders that follow from a plan, accounting.py what jobs
+hold and use.
 """
 
 import dataclasses
@@ -137,11 +137,11 @@ from coadapt.model import (
 from coadapt.model.offer import SizingError, SizingView, check_sizing
 from coadapt.model.view import JobViews, standing_of
 
-# When more jobs than this have changed, their views are renewed before the next round,
-# so that a round does not have to renew many at once.
+# If more jobs than this have changed, their views are renewed before the next round, so
+# that the round itself is quick.
 VIEWS_BEHIND_MAX = 100
-# Events that change neither what jobs hold nor their targets: the last view stays.
-_TAKES_NOTHING = (TrainingReported, PlanReady)
+# Events that change neither what jobs hold nor their targets, so the last view stays.
+_KEEP_VIEW = (TrainingReported, PlanReady)
 
 
 class Scheduler:
@@ -150,24 +150,24 @@ class Scheduler:
     def __init__(
         self, config: SchedulerConfig | None = None, state: SchedulerState | None = None
     ) -> None:
-        """`config` is in force until the first SchedulerConfigured."""
+        """`config` applies until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
         # Whether jobs that wait are told why, which decides nothing. A forecast reads
         # no sentences, and they are most of its time.
         self.explains = True
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
-        self.state.active = sorted(live, key=_place)
+        self.state.active = sorted(live, key=_submission_order)
         self._departed = [
             job.id for job in self.state.jobs.values() if job.state in ENDED
         ]
-        self._picture: ClusterView | None = (
+        self._view: ClusterView | None = (
             None  # the last view, while holdings and targets have not changed
         )
         self._plan: Plan | None = (
             None  # the last accepted plan, while the nodes have not changed
         )
-        self._take_stock()
+        self._rebuild()
 
     @property
     def config(self) -> SchedulerConfig:
@@ -175,13 +175,13 @@ class Scheduler:
         return self.state.config or self._config
 
     def handle(self, event: Event) -> list[Command]:
-        """Update the state by `event` and return the orders that follow."""
+        """Update the state with `event`, and return the commands that follow."""
         commands = self._handle(event)
         if self.state.prices is not None:
             book_after(event, commands, self.state)
         if self.state.buying is None:
             return commands
-        return self._see_to_nodes(event, commands, self.state.buying)
+        return self._update_buying(event, commands, self.state.buying)
 
     def _handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912  # one case per event
         if self._departed:
@@ -189,12 +189,12 @@ class Scheduler:
         self.state.changed = set()
         # Time never goes back: a late event counts at the instant of the latest one.
         self.state.at = max(self.state.at, event.at)
-        self._picture = self._picture if isinstance(event, _TAKES_NOTHING) else None
+        self._view = self._view if isinstance(event, _KEEP_VIEW) else None
         match event:
             case (
                 TrainingReported() | TrainingResumed()
             ):  # first, because nearly all events are
-                return self._heard(event)
+                return self._reported(event)
             case JobSubmitted():
                 return self._submitted(event)
             case CancelRequested():
@@ -250,20 +250,21 @@ class Scheduler:
                 assert_never(event)
 
     def view(self) -> ClusterView:
-        """Return the frozen picture of this instant that a policy gets."""
-        self._look_again()
-        self._picture = self._views.view(
+        """Return the frozen view of this instant for a policy."""
+        self._renew_views()
+        self._view = self._views.view(
             self.state.at, dict(sorted(self.state.tenants.items()))
         )
-        return self._picture
+        return self._view
 
-    def _look_again(self) -> None:
+    def _renew_views(self) -> None:
         """Renew the views of the jobs that changed."""
         views = self._views
         cost_s = self.config.rescale_default_s
         jobs = self.state.jobs
-        unseen, self._work.unseen = self._work.unseen, {}
-        for job_id in unseen:
+        outdated = self._work.unseen
+        self._work.unseen = {}
+        for job_id in outdated:
             job = jobs.get(job_id)
             if job is not None and (job.retry_at or spent_up(job, self.state)):
                 job = None  # no plan may have a place for it
@@ -288,7 +289,7 @@ class Scheduler:
             measured=Measured(forecast=event.forecast),
             usage=Usage(accounted_at=event.at),
         )
-        insort(self.state.active, job, key=_place)
+        insort(self.state.active, job, key=_submission_order)
         self._work.note(job)
         self._explain_budget(job)
         return self._wake()
@@ -311,8 +312,9 @@ class Scheduler:
     def _cancel(
         self, job: JobRecord, why: str, reason: Reason = Reason.CANCELLED
     ) -> list[Command]:
-        """Let the job's replicas save and end, and then the job. why: the explanation
-        of its end.
+        """Stop the job's replicas, which save their state, and then end the job.
+
+        why: the explanation of its end.
         """
         job.target = NO_GRANT
         job.status = replace(
@@ -332,8 +334,8 @@ class Scheduler:
     # ----------------------------------------------------------------------------------
 
     def _enforce_costs(self) -> list[Command]:
-        """Stop the jobs that have reached their max_cost, and note how much of their
-        budgets tenants have spent.
+        """Stop the jobs that have reached their max_cost, and check the tenants'
+        budgets.
         """
         commands: list[Command] = []
         if self.state.prices is None:
@@ -347,8 +349,9 @@ class Scheduler:
         return commands + self._check_budgets()
 
     def _check_budgets(self) -> list[Command]:
-        """Keep jobs that have not started from starting while their tenant has spent
-        its budget.
+        """Update how much of its budget each tenant has spent.
+
+        Jobs that have not started do not start while their tenant's budget is spent.
         """
         state = self.state
         before = state.budget_levels
@@ -364,7 +367,7 @@ class Scheduler:
         # A plan that is being computed for the earlier budgets is void.
         state.solve_at = None
         self._plan = None
-        self._picture = None
+        self._view = None
         texts = {name: budget_text(name, state) for name in state.budget_levels}
         for job in state.active:
             may_wait = job.state is JobState.PENDING and job.usage.started_at is None
@@ -376,15 +379,17 @@ class Scheduler:
         self, job: JobRecord, texts: Mapping[TenantId, str] | None = None
     ) -> None:
         """Explain that a job that has not started waits for its tenant's budget, or no
-        longer does. texts: of the tenants' budgets, where many jobs need them.
+        longer does.
+
+        texts: explanations by tenant, computed once if many jobs need them.
         """
         name = spent_up(job, self.state)
         if name is not None:
             job.target = NO_GRANT
             text = budget_text(name, self.state) if texts is None else texts[name]
-            _tell(job, Reason.BUDGET, f"waits: {text}")
+            _explain(job, Reason.BUDGET, f"waits: {text}")
         elif job.reason is Reason.BUDGET:
-            _tell(job, Reason.SUBMITTED, "waits: the next round will look at it")
+            _explain(job, Reason.SUBMITTED, "waits: the next round will look at it")
         else:
             return
         self._work.note(job)
@@ -409,7 +414,7 @@ class Scheduler:
         self.state.away.pop(node.id, None)
         if self.state.buying is not None:
             self.state.buying.joined(node, self.state.at)
-        self._go_on_with_nodes(node.id)
+        self._nodes_changed(node.id)
         return commands + self._wake()
 
     def _node_lost(self, node: NodeId, what: str = "was lost") -> list[Command]:
@@ -422,7 +427,7 @@ class Scheduler:
             del self.state.away[next(iter(self.state.away))]
         if self.state.buying is not None:
             self.state.buying.gone(node, self.state.at)
-        self._go_on_with_nodes(node)
+        self._nodes_changed(node)
         there = [self.state.jobs[job_id] for job_id in self._work.holdings.on(node)]
         for job in there:
             why = f"stopped: node {node} {what}"
@@ -435,12 +440,12 @@ class Scheduler:
             self.state.changed.add(job.id)
         return self._converge(*there, *expected) + self._wake()
 
-    def _go_on_with_nodes(self, changed: NodeId) -> None:
-        """Renew what depends on the nodes, after node `changed` joined or was lost."""
+    def _nodes_changed(self, changed: NodeId) -> None:
+        """Update what depends on the nodes, after node `changed` joined or was lost."""
         # A plan that is being computed for the earlier nodes is void.
         self.state.solve_at = None
         self._plan = None
-        self._look_again()
+        self._renew_views()
         nodes = self._nodes()
         there = self._work.holdings.on(changed)
         self._work.holdings.renew(nodes, changed)
@@ -473,7 +478,7 @@ class Scheduler:
         total = buying.take(
             event.sizing.nodes, self._gpus_held(), self._frozen_on(), self.state.at
         )
-        commands = self._keep_off(before, set(buying.leaving))
+        commands = self._leaving_changed(before, set(buying.leaving))
         return [*commands, BuyNodes(number=event.number, nodes=total)]
 
     def _sizing_failed(self, number: int, error: str) -> None:
@@ -489,10 +494,10 @@ class Scheduler:
         before = set(buying.leaving)
         if not buying.notice(node):
             return []
-        return self._keep_off(before, set(buying.leaving))
+        return self._leaving_changed(before, set(buying.leaving))
 
-    def _keep_off(self, before: set[NodeId], now: set[NodeId]) -> list[Command]:
-        """Renew what depends on the nodes, after some began or ceased to leave.
+    def _leaving_changed(self, before: set[NodeId], now: set[NodeId]) -> list[Command]:
+        """Update what depends on the nodes, after the set of leaving nodes changed.
 
         before, now: the leaving nodes.
         """
@@ -500,7 +505,7 @@ class Scheduler:
             return []
         self.state.solve_at = None
         self._plan = None
-        self._look_again()
+        self._renew_views()
         there: set[JobId] = set()
         for node in before ^ now:
             there.update(self._work.holdings.on(node))
@@ -538,11 +543,11 @@ class Scheduler:
         pools = buying.pools(lambda node: not self._work.holdings.on(node))
         return SizingView(cluster=self.view(), pools=pools, spent=buying.spent)
 
-    def _see_to_nodes(
+    def _update_buying(
         self, event: Event, commands: list[Command], buying: Buying
     ) -> list[Command]:
-        """Ask the sizer if it is time, give empty nodes back, and set one alarm for
-        all.
+        """Ask the sizer if it is due, return empty nodes, and set one alarm for the
+        next round and the next sizing.
         """
         at = self.state.at
         if isinstance(event, SchedulerRestarted):
@@ -554,7 +559,7 @@ class Scheduler:
                 commands.append(BuyNodes(number=buying.number, nodes=buying.totals))
         elif isinstance(event, TimerFired):
             buying.alarm_at = None
-        elif isinstance(event, JobSubmitted | NodeLost):
+        elif isinstance(event, JobSubmitted | NodeJoined | NodeLost):
             buying.wake(at, at_once=not self.state.nodes)
         if buying.is_due(at):
             buying.book(at)
@@ -569,7 +574,7 @@ class Scheduler:
         ]
         alarms = [
             when
-            for when in (self.state.round_due_at, buying.look_at(at))
+            for when in (self.state.round_due_at, buying.ask_at)
             if when is not None
         ]
         if not alarms:
@@ -620,16 +625,17 @@ class Scheduler:
         job.running = replace(job.running, is_plain=not event.seen)
         return self._converge(job)
 
-    def _heard(self, event: TrainingReported | TrainingResumed) -> list[Command]:
-        """Update the job by a report of its replicas. Plans may change the job again
-        once these have trained.
+    def _reported(self, event: TrainingReported | TrainingResumed) -> list[Command]:
+        """Update the job with a report of its replicas.
+
+        Once replicas have taken a step, plans may change the job again.
         """
         job = self._training(event.job, event.generation)
         if job is None:
             return []
         at = job.heard_at = self.state.at
         if len(self._work.unseen) > VIEWS_BEHIND_MAX:
-            self._look_again()
+            self._renew_views()
         job.running = running = replace(job.running, reported_at=at)
         self._work.hear(job)
         if isinstance(event, TrainingReported):
@@ -706,9 +712,9 @@ class Scheduler:
         return event.joiner_failed and larger and self.config.growth_trial_s > 0.0
 
     def _note_kept(self, job: JobRecord, event: ReplicasKept) -> str:
-        """Record a change that failed before it began.
+        """Record a rescale that failed before it began.
 
-        Returns the explanation if its size is set aside, else "".
+        Return the explanation if its size is set aside, else "".
         """
         if not self.config.growth_trial_s:
             return ""
@@ -744,7 +750,7 @@ class Scheduler:
             why = f"finished; {event.detail}" if event.detail else "finished"
             self._end(job, Trigger.SUCCEEDED, Reason.FINISHED, why)
         elif job.status.cancel_requested:
-            # A snapshot of an earlier version does not say why.
+            # Snapshots of earlier versions have no reason.
             why = job.status.cancel_why or "cancelled on request"
             costs = job.reason is Reason.MAX_COST
             reason = Reason.MAX_COST if costs else Reason.CANCELLED
@@ -757,12 +763,12 @@ class Scheduler:
         return commands
 
     def _release(self, job: JobRecord, event: ReplicasExited) -> None:
-        """Release the job's GPUs. It will run again, unless it failed too often."""
+        """Release the job's GPUs. The job runs again unless it failed too often."""
         if event.unfit_node and event.unfit_node not in job.unfit_nodes:
             self._avoid(job, event.unfit_node, event.detail)
             return
         if self._is_failed_growth(job, event.outcome):
-            self._go_back(job, event.detail)
+            self._shrink_to_trained_size(job, event.detail)
             return
         if self._is_failure(job, event.outcome):
             job.usage = job.usage.after_failure()
@@ -774,7 +780,7 @@ class Scheduler:
                     failure(job, event.detail),
                 )
                 return
-        rest_s = self._rest_s(job, event.outcome)
+        rest_s = self._backoff_s(job, event.outcome)
         if event.outcome is Outcome.STOPPED and job.state is not JobState.STOPPING:
             # No stop was ordered: the job could not begin there. The next plan decides.
             job.target = NO_GRANT
@@ -783,12 +789,12 @@ class Scheduler:
             if job.reason is not Reason.NODE_LOST
             else (None, None)
         )
-        _let_go(job, self.state.at, job.status.after(Trigger.RELEASED, *why))
+        _end_replicas(job, self.state.at, job.status.after(Trigger.RELEASED, *why))
         if rest_s:
             job.target = NO_GRANT
             job.retry_at = self.state.at + rest_s
 
-    def _rest_s(self, job: JobRecord, outcome: Outcome) -> float:
+    def _backoff_s(self, job: JobRecord, outcome: Outcome) -> float:
         """Return the seconds before a job that failed at once may run again (backoff).
 
         It is 0 if the job made progress or ran for RETRY_MOST_S.
@@ -809,17 +815,17 @@ class Scheduler:
         return outcome is Outcome.FAILED or nowhere
 
     def _avoid(self, job: JobRecord, node: NodeId, detail: str) -> None:
-        """Exclude a node that lacks what the job needs. That does not count as a
-        failure of the job.
+        """Exclude a node that lacks what the job needs. This is no failure of the
+        job.
         """
         why = detail.split("\n", 1)[0]
         job.unfit_nodes = {**job.unfit_nodes, node: why}
         job.target = NO_GRANT
-        told = (
+        text = (
             f"goes on elsewhere, node {node} is not used for this job any more: {why}"
         )
-        status = job.status.after(Trigger.RELEASED, Reason.NODE_UNFIT, told)
-        _let_go(job, self.state.at, status)
+        status = job.status.after(Trigger.RELEASED, Reason.NODE_UNFIT, text)
+        _end_replicas(job, self.state.at, status)
 
     def _is_failed_growth(self, job: JobRecord, outcome: Outcome) -> bool:
         if job.reason is Reason.NODE_LOST or not self.config.growth_trial_s:
@@ -830,9 +836,9 @@ class Scheduler:
         proven = job.growth.known == job.generation
         return broke and not proven and job.growth.is_attempt(size_of(job.ordered))
 
-    def _go_back(self, job: JobRecord, detail: str) -> None:
-        """Return from a size at which the job failed to the one at which it trained
-        last.
+    def _shrink_to_trained_size(self, job: JobRecord, detail: str) -> None:
+        """After a failure at a larger size, return to the size at which the job last
+        trained.
         """
         size = size_of(job.ordered)
         least = job.spec.replicas.min
@@ -843,7 +849,7 @@ class Scheduler:
         job.target = cut(job.target, job.growth.trained, least)
         why = told_failure(job.growth, size, detail)
         status = job.status.after(Trigger.RELEASED, Reason.GROWTH_FAILED, why)
-        _let_go(job, self.state.at, status)
+        _end_replicas(job, self.state.at, status)
         # A plan that is being computed for the earlier limits is void.
         self.state.solve_at = None
 
@@ -857,19 +863,19 @@ class Scheduler:
         state.round_due_at = None
         if not self.state.active:
             return []
-        # A plan on its way, which spent budgets may make void below, is waited for: the
-        # next round asks again.
+        # If a plan is being computed, wait for it, even if a spent budget makes it void
+        # below. The next round asks again.
         solving = (
             state.solve_at is not None
             and state.at - state.solve_at < self.config.solve_timeout_s
         )
-        # Jobs that are stopped for their costs first: they have an order then, and
-        # need none that is repeated.
+        # Stop jobs for their costs first. They then have a new order, and no older one
+        # is repeated.
         commands = self._enforce_costs()
         if not state.active:
             return commands
-        commands += self._look_after()
-        self._end_rests()
+        commands += self._check_replicas()
+        self._end_backoffs()
         if not solving:
             state.round = state.round + 1
             state.solve_at = state.at
@@ -878,7 +884,7 @@ class Scheduler:
         rests = (job.retry_at for job in state.active if job.retry_at)
         return commands + self._set_alarm(min([self._next_round_at(), *rests]))
 
-    def _end_rests(self) -> None:
+    def _end_backoffs(self) -> None:
         """Allow plans for the jobs whose backoff after a failure is over."""
         for job in self.state.active:
             if 0.0 < job.retry_at <= self.state.at:
@@ -891,7 +897,7 @@ class Scheduler:
         if event.round != state.round or state.solve_at is None:
             return []
         state.solve_at = None
-        view = self._picture or self.view()
+        view = self._view or self.view()
         held = standing_of(view)
         # Remove jobs that ended or were cancelled while the plan was computed. Unknown
         # jobs stay in, so that the check rejects the plan.
@@ -909,8 +915,9 @@ class Scheduler:
             return []
         state.plan_error = ""
         state.diagnostics = plan.diagnostics
-        told = state.jobs.keys() if self._plan is None else plan.unlike(self._plan)
-        state.changed, self._work.unplanned = self._work.unplanned.union(told), set()
+        replanned = state.jobs.keys() if self._plan is None else plan.unlike(self._plan)
+        state.changed = self._work.unplanned.union(replanned)
+        self._work.unplanned = set()
         concerned = [
             state.jobs[job_id] for job_id in state.changed if job_id in state.jobs
         ]
@@ -919,7 +926,7 @@ class Scheduler:
             barred = job.retry_at or spent_up(job, state)
             if not (job.status.cancel_requested or barred):
                 self._set_target(job, plan)
-        self._tell_who_waits(plan, view, concerned)
+        self._explain_waiting(plan, view, concerned)
         self._plan = plan
         # Jobs that have not trained since their last change get their target later.
         for job_id in settling(state, self._work.unlike_plan, self.config.settle_s):
@@ -968,7 +975,7 @@ class Scheduler:
                 wanted = holding(holder.target.allocation).by_node.get(node, 0.0)
                 if held(holder).by_node.get(node, 0.0) > wanted:
                     found[holder_id] = holder
-        return sorted(found.values(), key=_place)
+        return sorted(found.values(), key=_submission_order)
 
     def _without_unfit(
         self, plan: Plan, view: ClusterView, jobs: list[JobRecord]
@@ -984,7 +991,7 @@ class Scheduler:
         allocations = dict(plan.allocations)
         batches = dict(plan.batches)
         reasons = dict(plan.reasons)
-        for job in sorted(avoiding, key=_place):
+        for job in sorted(avoiding, key=_submission_order):
             planned = allocations.get(job.id, WAITING)
             given = moved(
                 planned,
@@ -1024,16 +1031,16 @@ class Scheduler:
         count = plural(allocation.num_replicas, "GPU")
         why = plan.reasons.get(job.id) or f"runs on {count}"
         if not allocation.slots:
-            return  # _tell_who_waits explains it, once all targets are known
+            return  # _explain_waiting explains it, once all targets are known
         if given != wanted:
             aside = job.growth.refuses(size_of(allocation))
             assert aside is not None  # else it may have what was planned
             what = "gets fewer GPUs than planned" if given else "waits"
             why = f"{what}: {told_aside(aside)}"
             reason = Reason.GROWTH_FAILED
-        _tell(job, reason, why)
+        _explain(job, reason, why)
 
-    def _tell_who_waits(
+    def _explain_waiting(
         self, plan: Plan, view: ClusterView, concerned: list[JobRecord]
     ) -> None:
         """Explain for each job that gets no GPUs, or fewer than before, what prevents
@@ -1070,15 +1077,16 @@ class Scheduler:
                 continue
             reason, why = waiting_reason(job, seen, plan, hindrances)
             reason = job.reason if job.state is JobState.STOPPING else reason
-            if _tell(job, reason, why):
+            if _explain(job, reason, why):
                 state.changed.add(job.id)
         for job, seen in smaller:
-            if told := hindrances.of_smaller(seen, job.target.allocation):
+            if why := hindrances.of_smaller(seen, job.target.allocation):
                 own = plan.reasons.get(job.id, "")
-                _tell(job, job.reason, with_own_words(told, own))
+                _explain(job, job.reason, with_own_words(why, own))
 
     def _restarted(self) -> list[Command]:
-        self.state.solve_at = self.state.round_due_at = None
+        self.state.solve_at = None
+        self.state.round_due_at = None
         jobs = self.state.active
         commands = [
             repeat_order(job, self.state.at) for job in jobs if job.state in HOLDING
@@ -1092,7 +1100,7 @@ class Scheduler:
 
     def _configured(self, config: SchedulerConfig) -> list[Command]:
         self.state.config = config
-        self._take_stock()  # the default rescale time may differ
+        self._rebuild()  # the default rescale time may differ
         self.state.round_due_at = None
         return self._wake()
 
@@ -1106,15 +1114,17 @@ class Scheduler:
         self._plan = None
         return self._check_budgets() + self._wake()
 
-    def _look_after(self) -> list[Command]:
-        """Stop hung jobs, and repeat orders without an answer and those of jobs whose
-        heartbeat has timed out.
+    def _check_replicas(self) -> list[Command]:
+        """Stop hung jobs. Repeat orders that have no answer, and the last orders of
+        jobs whose heartbeat has timed out.
         """
         at = self.state.at
         retry_s = self.config.retry_s
         silence_s = self.config.silence_s
         concerned = {*self._work.moving, *self._work.heartbeats.timed_out(at)}
-        jobs = sorted((self.state.jobs[job_id] for job_id in concerned), key=_place)
+        jobs = sorted(
+            (self.state.jobs[job_id] for job_id in concerned), key=_submission_order
+        )
         holding = [job for job in jobs if job.status.state in HOLDING]
         commands = self._stop_hung(holding)
         for job in holding:
@@ -1128,8 +1138,8 @@ class Scheduler:
         return commands
 
     def _stop_hung(self, jobs: list[JobRecord]) -> list[Command]:
-        """Stop jobs that have reported before, but not within their hang_timeout. They
-        may start again at once.
+        """Stop jobs that have reported, but not within their hang_timeout. They may
+        start again at once.
         """
         at = self.state.at
         commands: list[Command] = []
@@ -1152,7 +1162,7 @@ class Scheduler:
         return commands
 
     def _wake(self) -> list[Command]:
-        """Bring the next round forward, after something that a plan should react to."""
+        """Bring the next round forward after an event that a plan should react to."""
         reaction_s = self.config.reaction_s
         at = self._next_round_at() if reaction_s is None else self.state.at + reaction_s
         return self._set_alarm(at) if self.state.active else []
@@ -1191,8 +1201,8 @@ class Scheduler:
         )
         return job if trains else None
 
-    def _take_stock(self) -> None:
-        """Recompute all that depends on nodes and holdings."""
+    def _rebuild(self) -> None:
+        """Recompute what depends on the nodes and on what jobs hold."""
         nodes = self._nodes()
         self._work = Worklist(nodes, self.state.active, self.config.silence_s)
         self._views = JobViews(self._nodes_to_use())
@@ -1209,7 +1219,7 @@ class Scheduler:
         return tuple(node for node in nodes if node.id not in buying.leaving)
 
     def _converge(self, *changed: JobRecord) -> list[Command]:
-        self._picture = None
+        self._view = None
         for job in changed:
             if job.state not in ENDED:
                 self._work.note(job)
@@ -1218,10 +1228,16 @@ class Scheduler:
     def _end(
         self, job: JobRecord, trigger: Trigger, reason: Reason, explanation: str
     ) -> None:
-        _let_go(job, self.state.at, job.status.after(trigger, reason, explanation))
+        _end_replicas(
+            job, self.state.at, job.status.after(trigger, reason, explanation)
+        )
         job.ended_at = self.state.at
         job.target = NO_GRANT
-        del self.state.active[bisect_left(self.state.active, _place(job), key=_place)]
+        del self.state.active[
+            bisect_left(
+                self.state.active, _submission_order(job), key=_submission_order
+            )
+        ]
         self._work.forget(job.id)
         self._departed.append(job.id)
         if not self.state.active:
@@ -1239,7 +1255,7 @@ class Scheduler:
             del ended[next(iter(ended))]
 
 
-def _tell(job: JobRecord, reason: Reason, why: str) -> bool:
+def _explain(job: JobRecord, reason: Reason, why: str) -> bool:
     """Set the job's reason and explanation, and return whether they changed."""
     if (reason, why, "") == (job.reason, job.explanation, job.status.blocked):
         return False
@@ -1247,8 +1263,8 @@ def _tell(job: JobRecord, reason: Reason, why: str) -> bool:
     return True
 
 
-def _let_go(job: JobRecord, at: float, status: Status) -> None:
-    """Record that `job` has no replicas from `at` on, and no open order."""
+def _end_replicas(job: JobRecord, at: float, status: Status) -> None:
+    """Record that `job` has no replicas and no open order from instant `at` on."""
     order = replace(answered(job.order), grant=NO_GRANT)
     hold(
         job,
@@ -1259,6 +1275,6 @@ def _let_go(job: JobRecord, at: float, status: Status) -> None:
     )
 
 
-def _place(job: JobRecord) -> tuple[float, JobId]:
-    """Return the job's place in the order of submission."""
+def _submission_order(job: JobRecord) -> tuple[float, JobId]:
+    """Return the sort key of the order of submission."""
     return (job.submitted_at, job.id)

@@ -1,49 +1,47 @@
-"""The core's state as plain values: comparable, and savable as a snapshot through
+"""The core's state: plain values that can be compared, and saved as a snapshot by
 model.wire.
 """
 
-# How a job is kept in mind, and why so.
+# How a job is represented, and why.
 #
-# Three grants. What a job should have (`target`, from the last plan), what it was last
-# ordered to have (`order.grant`), and what its replicas were last known to train on
-# (`running.grant`). Each has one writer:
-# plans set targets, converge.py sends orders, answers of the executor move `running`
-# after them (a start moves it at once: nothing else trains that could be mistaken for
-# it). When all three agree the job is settled; each difference is work that is left to
-# do, and is read off the state. So nothing has to remember what it was about to do, and
-# a scheduler that comes back from its journal goes on where it was.
+# Three grants. A job has a `target` (what the last plan gives it), an order
+# (`order.grant`: what it was last ordered to hold) and running replicas
+# (`running.grant`: what they were last known to train on). Each grant has one writer:
+# plans set targets, converge.py sends orders, and the executor's answers update
+# `running`. (A start updates it at once, because no other replicas are alive.) If all
+# three agree, the job is settled. Each difference is work left to do, and it is read
+# off the state. So no intention is stored anywhere, and a scheduler that restarts from
+# its journal continues where it was.
 #
-# One number. Every start and every rescale has the next generation, and an answer
-# counts only if it speaks of the last one (scheduler.py, `_answered`): what is said
-# about an earlier one has become history on its way. A retraction and a stop keep the
-# number, because they ask about the same generation: whatever became of it by then is
-# the answer to both (kept, started or exited), so no reply needs to be told from
-# another. That is the only guard against messages that are lost, late, repeated or out
-# of order, and none other is needed. (A generation was to be "the n-th start" at first;
-# then a rescale that was lost and repeated could not be told from a second one.)
+# One number. Each start and each rescale gets the next generation, and an answer counts
+# only if it carries the latest one (scheduler.py, `_answered`). Answers for earlier
+# generations are outdated. A retraction and a stop keep the number, because they ask
+# about the same generation: whatever happened to it (kept, started or exited) answers
+# both. This is the only guard against messages that are lost, late, repeated or out of
+# order, and no other is needed. (Earlier a generation was "the n-th start". Then a lost
+# and repeated rescale could not be distinguished from a second one.)
 #
-# During a rescale reports of two generations count. The order has number n + 1, while
-# the replicas of `running` train on as n until all are ready to change, and report as
-# n. Progress that they make while others prepare, which may take a minute, must be
-# booked; and the change may never come about, then n trains on for good although the
-# last order, its answer and the end of the replicas have n + 1. So reports are heard of
-# both numbers (`may_train`), answers and ends of the last order only.
+# During a rescale, reports of two generations count. The order has number n + 1, but
+# the replicas of `running` train and report as n until all replicas are ready to
+# change, which may take a minute. Their progress must be booked meanwhile. The change
+# may also never happen. Then n trains on, although the last order, its answer and the
+# end of the replicas carry n + 1. So reports count for both numbers (`may_train`), but
+# answers and exits only for the last order.
 #
-# Until its order is answered a job holds, on each node, the larger of old and new
-# (`accounting.held`). The leaving and the staying replicas keep their GPUs until they
-# have changed, the joining ones need theirs before that, and nobody can tell from
-# outside at which instant it happens: with less, a GPU could be promised twice. The sum
-# of both would be more than is needed, because a staying replica is on one GPU all
-# along.
+# Until its order is answered, a job holds the larger of the old and the new count on
+# each node (`accounting.held`). Replicas that leave or stay keep their GPUs until they
+# have changed, replicas that join need theirs before that, and the instant of the
+# change is unknown. With less, a GPU could be given to two jobs. The sum of both counts
+# would be too much, because a staying replica uses one GPU throughout.
 #
-# One door. What a job holds follows from its status, its order and what runs, and from
-# nothing else. These change through `accounting.hold` alone, which first books what was
-# held until then (converge.py also notes on an order when it was sent, and how often:
-# that holds nothing). So attained service is right by construction; a booking by hand
-# beside each change is one that can be forgotten.
+# One function. What a job holds follows from its status, its order and its running
+# replicas, and from nothing else. Only `accounting.hold` changes these, and it first
+# books what the job held until then. So attained service is right by construction.
+# (converge.py also writes on an order when it was sent and how often, which changes no
+# holdings.)
 #
-# Measured and Usage are values of floor 0, replaced whole and never changed: views,
-# histories and snapshots hold the same ones, instead of a copy of each field.
+# Measured and Usage are immutable and replaced as a whole, so views, histories and
+# snapshots share them instead of copying fields.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -72,28 +70,28 @@ from coadapt.model.prices import NO_BILL, Bill, Prices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Where a job is in its life, and why."""
+    """The state of a job in its lifecycle, and the reason."""
 
     state: JobState = JobState.PENDING
     reason: Reason = Reason.SUBMITTED
-    """Why, for programs."""
+    """The reason, for programs."""
     explanation: str = ""
-    """Why, a sentence for its user."""
+    """The reason as a sentence for the job's user."""
     cancel_requested: bool = False
-    """Its user wants it gone: it gets nothing any more, and policies do not see it."""
+    """Its user cancelled it: it gets no GPUs any more, and policies do not see it."""
     cancel_why: str = ""
     """Why it is cancelled, as the end of a sentence; "" while it is not."""
     unseen: str = ""
-    """Why nobody can see at the moment whether its replicas live, "" where somebody
-    can.
+    """Why it is unknown at the moment whether its replicas are alive; "" if it is
+    known.
     """
     blocked: str = ""
-    """Which jobs keep a pending job from the GPUs that the plan gives it, "" if none
-    does.
+    """Which jobs still hold the GPUs that the plan gives to this pending job; "" if
+    none do.
     """
     preparing: str = ""
-    """What its replicas wait for before they are started, "" for nothing that was
-    told.
+    """What must finish before its replicas start, such as its `setup`; "" if nothing is
+    known.
     """
 
     def after(
@@ -102,8 +100,9 @@ class Status:
         reason: Reason | None = None,
         explanation: str | None = None,
     ) -> "Status":
-        """Return the status after `trigger`; what is None stays. Raises
-        IllegalTransitionError.
+        """Return the status after `trigger`. Arguments that are None stay as they were.
+
+        Raises IllegalTransitionError.
         """
         why = self.explanation if explanation is None else explanation
         state = advance(self.state, trigger)
@@ -118,10 +117,9 @@ class Status:
         )
 
 
-# So many ended jobs are remembered by their ids, about 0.4 MB of a snapshot. What the
-# world says of a job comes within minutes of its end, unless a scheduler was down; a
-# submission that is repeated after more than so many other ends is known to the history
-# on disk.
+# Number of ended jobs whose ids stay in the state: about 0.4 MB of a snapshot. Events
+# of a job come within minutes of its end, unless the scheduler was down. A submission
+# that is repeated after more ends than this is found in the job history on disk.
 ENDED_KEPT = 10_000
 
 
@@ -137,46 +135,46 @@ class Order:
     """The last order of a job."""
 
     generation: int = 0
-    """Its number, one more than that of the order before; a retraction and a stop keep
-    the number.
+    """Its number: one more than that of the previous order. A retraction and a stop
+    keep the number.
     """
     grant: Grant = NO_GRANT
-    """What the job is to have: with what is running, what it holds."""
+    """What the job should hold. With `running` it determines what the job holds now."""
     kind: OrderKind = OrderKind.START
-    """What is asked when it is repeated; once it was answered, a start asks whether the
-    replicas live.
+    """The kind of the command, also when it is repeated. Repeating an answered start
+    asks whether the replicas are alive.
     """
     sent_at: float | None = None
-    """When it was last sent, s; None once it was answered."""
+    """When it was last sent, s; None after the answer."""
     num_attempts: int = 0
-    """How often it was sent."""
+    """How many times it was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The replicas that train, as far as is known; those of before while a rescale is
-    not answered.
+    """The replicas that train, as far as is known. During a rescale these are the
+    replicas before it.
     """
 
     generation: int = 0
-    """The one under which they were last known to train, and report."""
+    """The generation under which they train and report."""
     grant: Grant = NO_GRANT
     """What they train on."""
     num_replicas_before: int = 0
-    """How many trained before."""
+    """The number of replicas before the last change."""
     progress_at_start: float = 0.0
-    """The job's progress as they were last started from nothing."""
+    """The job's progress at their last start from a checkpoint, samples."""
     reported_at: float | None = None
-    """When they last reported or took a first step, s; None before they did: a script
-    need not report.
+    """When they last reported or took a first step, s; None before that. A script need
+    not report at all.
     """
     since: float = 0.0
     """When that start was ordered, s."""
     has_trained: bool = False
-    """Whether they took a step since then."""
+    """Whether they have taken a step since that start."""
     is_plain: bool = False
-    """Whether no process of them uses coadapt.train, as far as can be seen: they tell
-    of no first step.
+    """Whether none of their processes is seen to use coadapt.train. Such replicas do
+    not report a first step.
     """
 
 
@@ -185,14 +183,14 @@ class FailedRescales:
     """Rescales in place that failed before they began."""
 
     num_in_row: int = 0
-    """How many since one came about."""
+    """Number of failures since the last rescale that succeeded."""
     waits_for_plan: bool = False
-    """The last one failed, so the present target is let be until another plan asks."""
+    """The last one failed, so no further one is tried before the next plan."""
 
 
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
-    """All that the core knows of one job. Only Scheduler.handle changes it."""
+    """What the core knows of one job. Only Scheduler.handle changes it."""
 
     id: JobId
     spec: JobSpec
@@ -200,21 +198,21 @@ class JobRecord:
     ended_at: float | None = None
     status: Status = Status()
     target: Grant = NO_GRANT
-    """What the present plan gives it."""
+    """What the last plan gives it."""
     order: Order = Order()
     running: Running = Running()
     failed_rescales: FailedRescales = FailedRescales()
     growth: Growth = NO_GROWTH
     unfit_nodes: Mapping[NodeId, str] = field(default_factory=dict)
-    """Nodes on which it cannot run, each with the reason; replaced whole."""
+    """Nodes on which it cannot run, each with the reason. Replaced as a whole."""
     heard_at: float = 0.0
-    """Last sign of life of its replicas, or when one was last asked for, s."""
+    """When its replicas were last known to be alive, or were last asked, s."""
     retry_at: float = 0.0
-    """Until when it rests after a failure, s; 0 while it does not rest."""
+    """End of its backoff after a failure, s; 0 without backoff."""
     measured: Measured = field(default_factory=Measured)
     usage: Usage = field(default_factory=Usage)
     bill: Bill = NO_BILL
-    """What its GPUs have cost, while prices are known (costs.py)."""
+    """What its GPUs have cost while prices are known (costs.py)."""
 
     @property
     def state(self) -> JobState:
@@ -235,14 +233,12 @@ class JobRecord:
 
     @property
     def ordered(self) -> Allocation:
-        """Return what the last order says; nothing if the job has no replicas."""
+        """Return the allocation of the last order, empty if the job has no replicas."""
         return self.order.grant.allocation
 
     @property
     def trains_on(self) -> Allocation:
-        """Return what its replicas were last known to train on; nothing if it has
-        none.
-        """
+        """Return the allocation on which its replicas train, empty if it has none."""
         return self.running.grant.allocation
 
 
@@ -251,8 +247,8 @@ class Study:
     """A search over hyper-parameters, whose trials are jobs.
 
     file: its search file as JSON. stopped: why no further trial is started, "" while
-    they are. done: none of its trials runs any more, and none will. key: see
-    StudySubmitted. cancel: trials that run are cancelled.
+    trials are started. done: whether none of its trials runs, and none will. key: see
+    StudySubmitted. cancel: whether running trials are cancelled.
     """
 
     name: str
@@ -266,64 +262,66 @@ class Study:
 
 @dataclass(slots=True, kw_only=True)
 class _Followed:
-    """Values derived from the state; no part of it."""
+    """Values derived from the state, which are not saved with it."""
 
     changed: set[JobId] = field(
         default_factory=set, init=False, compare=False, repr=False
     )
-    """Jobs that it may have changed beside its own and those that it gave orders to."""
+    """Jobs that the last event may have changed, besides its own job and those that got
+    orders.
+    """
     active: list[JobRecord] = field(
         default_factory=list, init=False, compare=False, repr=False
     )
-    """The jobs that have not ended, in the order of their submission."""
+    """Jobs that have not ended, in the order of their submission."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SchedulerState(_Followed):
-    """Everything that a Scheduler is."""
+    """The whole state of a Scheduler."""
 
     at: float = 0.0
-    """The latest instant that an event told of, s."""
+    """The latest instant of any event, s."""
     config: SchedulerConfig | None = None
-    """The last settings that an event brought, None before the first."""
+    """The settings of the last SchedulerConfigured, None before the first."""
     nodes: dict[str, Node] = field(default_factory=dict)
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
-    """The live jobs, and those that ended with the last event, so that observers see
-    their last record.
+    """Live jobs, and jobs that ended with the last event, so that observers see their
+    last record.
     """
     ended: dict[JobId, JobState] = field(default_factory=dict)
-    """How jobs ended that are not in `jobs` any more, the last ENDED_KEPT of them, in
-    order.
+    """Final states of the last ENDED_KEPT jobs that are no longer in `jobs`, in order
+    of their ends.
     """
     tenants: dict[TenantId, Tenant] = field(default_factory=dict)
-    """Those that the operator configured."""
+    """Tenants that the operator configured."""
     last_lost: str = ""
-    """Which node went away last, and why, in words."""
+    """The node that was lost last, and why, in words."""
     away: dict[NodeId, AwayNode] = field(default_factory=dict)
-    """The last AWAY_KEPT nodes that went away and have not come back, in order."""
+    """The last AWAY_KEPT nodes that were lost and have not joined again, in order."""
     round: int = 0
     """Number of the last Solve."""
     round_at: float = 0.0
     """When the last round was, s."""
     solve_at: float | None = None
-    """When the policy was asked, s; None once it answered, or its answer became
-    void.
+    """When the policy was last asked, s; None after its answer, or if the answer will
+    be void.
     """
     round_due_at: float | None = None
     """When the next round is, s; None while no job is active."""
     plan_error: str = ""
-    """Why the last plan was refused or failed, "" if it was taken."""
+    """Why the last plan was rejected or failed; "" if it was accepted."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
-    """Figures of the last plan that was taken."""
+    """The diagnostics of the last accepted plan."""
     buying: Buying | None = None
-    """Nodes that are bought; None where no offers were configured."""
+    """Bought nodes; None if no offers were configured."""
     studies: dict[str, Study] = field(default_factory=dict)
     """Searches over hyper-parameters, by name."""
     prices: Prices | None = None
-    """What a GPU costs; None where the operator named no prices."""
+    """Prices of GPUs; None if the operator set none."""
     spent: dict[TenantId, float] = field(default_factory=dict)
-    """What jobs of each tenant have cost, as far as their bills are booked."""
+    """The booked cost of each tenant's jobs."""
     budget_levels: dict[TenantId, int] = field(default_factory=dict)
-    """How much of its budget each tenant has spent, in percent, rounded down to one of
-    BUDGET_LEVELS (costs.py); those below all of them are left out.
+    """Share of its budget that each tenant has spent, percent, rounded down to one of
+    BUDGET_LEVELS (costs.py). Tenants below the lowest level are left out.
     """

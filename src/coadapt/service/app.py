@@ -1,5 +1,5 @@
-"""The HTTP API, version 1: routes only. Every change is journaled before it is
-answered.
+"""The HTTP API, version 1: its routes. Each change is in the journal before the API
+answers.
 """
 
 import asyncio
@@ -99,9 +99,9 @@ from coadapt.service.submission import (
     job_id,
 )
 
-# Decisions about a job that `describe` shows; its story tells all of them.
+# The number of decisions about a job that `describe` shows. Its story has all of them.
 DECISIONS_SHOWN = 10
-# Jobs that ended last in the picture of the cluster: `top` shows a few of them.
+# The number of ended jobs in the answer of /cluster, the latest. `top` shows a few.
 ENDED_SHOWN = 20
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ PartName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[ -~]+$"
 Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
 Generation = Annotated[int, Field(ge=0, le=GENERATION_MAX)]
 
-# Guard looks at the token; this is for the OpenAPI document.
+# Only for the OpenAPI document: Guard checks the token.
 BEARER = HTTPBearer(
     auto_error=False, description="The operator's token, or that of a job."
 )
@@ -118,12 +118,14 @@ BEARER = HTTPBearer(
 router = APIRouter(prefix="/v1", route_class=StrictRoute, redirect_slashes=False)
 open_router = APIRouter(
     prefix="/v1", route_class=StrictRoute, redirect_slashes=False
-)  # for all, see Guard
+)  # needs no token, see Guard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the routes use. policy: its name, to be shown. The last four: see
+    """The parts of the service that the routes use.
+
+    policy: its name, for display. to_come, shares_disk, engine_trouble, nodes: see
     LiveExecutor.
     """
 
@@ -147,7 +149,7 @@ class Service:
 
 
 class ListQuery(BaseModel):
-    """Which jobs a list shows; see JobQuery."""
+    """The filters of a list of jobs, see JobQuery."""
 
     model_config = ConfigDict(extra="forbid")
     state: str = Field(default="", max_length=200)
@@ -159,7 +161,7 @@ class ListQuery(BaseModel):
 
 
 class ReportBody(BaseModel):
-    """A training report of one generation; `report` is a TrainingReport in wire
+    """A training report of one generation. `report` is a TrainingReport in wire
     form.
     """
 
@@ -169,9 +171,10 @@ class ReportBody(BaseModel):
 
 
 class RescaledBody(BaseModel):
-    """A generation took its first step; the change cost `rescale_s` of training time.
+    """A generation took its first step. `rescale_s`: training time lost to the change,
+    s.
 
-    `pause`: if it was one in place, the seconds that each part of it took.
+    `pause`: seconds of each part of a rescale in place.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -181,8 +184,8 @@ class RescaledBody(BaseModel):
 
 
 def create_app(service: Service) -> ASGIApp:
-    """Return the ASGI application: the routes, and the lane that takes lawful reports
-    past them.
+    """Return the ASGI application: the routes, and before them the ReportLane, which
+    handles valid reports itself.
     """
 
     def tell(text: str) -> None:
@@ -200,12 +203,12 @@ def create_app(service: Service) -> ASGIApp:
 
 
 def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
-    """Return all routes of the API; what they take in of reports goes through
+    """Return all routes of the API. The reports that they accept go through
     `groups`.
     """
-    # No documentation pages: they would load scripts from foreign servers.
-    # No redirects from a path with a slash too many: to make one fails on questions
-    # that are not UTF-8.
+    # No documentation pages, because they would load scripts from other servers.
+    # No redirects from paths with a trailing slash, because a redirect fails for
+    # queries that are not UTF-8.
     app = FastAPI(
         title="Coadapt",
         version=__version__,
@@ -252,14 +255,15 @@ def api_routes(service: Service, groups: ReportGroups) -> FastAPI:
 
 @open_router.get("/livez")
 async def livez() -> dict[str, str]:
-    """Say that the API answers, whether or not plans are made."""
+    """Return 200 while the API answers, even if no plans are made."""
     return {"status": "ok", "version": __version__}
 
 
 @open_router.get("/healthz")
 async def healthz(request: Request) -> dict[str, str]:
-    """Say that the scheduler is healthy; 503 with a sentence if it makes no plans
-    although jobs are active.
+    """Return 200 while the scheduler is healthy.
+
+    Return 503 with an explanation if it makes no plans although jobs are active.
     """
     late = _service(request).plans.summary()
     if late:
@@ -272,12 +276,14 @@ async def healthz(request: Request) -> dict[str, str]:
 async def report(
     request: Request, job: JobId, body: ReportBody
 ) -> dict[str, JsonValue]:
-    "Accept a training report; one of an old generation changes nothing. The"
-    "response may have `application_times`, an ApplicationTimes in wire form: step "
-    "times of other jobs of the same application at this placement."
+    """Accept a training report. A report of an old generation changes nothing.
+
+    The response may have `application_times`, an ApplicationTimes in wire form: step
+    times of other jobs of the same application on this placement.
+    """
     record = _service(request).loop.peek(job)
     if record is None:
-        # Its last words, after its end: lawful, and of no use.
+        # The last report of a job that has ended is valid, but has no effect.
         return {"id": await _known(request, job)}
     training_report = read_report(body.report, record)
     at = _service(request).loop.now()
@@ -292,8 +298,11 @@ async def report(
 def cluster(
     request: Request, limit: Annotated[int, Query(ge=0, le=PAGE_MAX)] = PAGE_MAX
 ) -> Response:
-    """Nodes, how many jobs are in which state, the last round, and up to `limit` jobs:
-    those that hold GPUs, then those that wait the longest, then those that ended last.
+    """Return the nodes, the number of jobs by state, the last round, and up to `limit`
+    jobs.
+
+    Jobs that hold GPUs come first, then those that have waited the longest, then those
+    that ended last.
     """
     service = _service(request)
     at = service.loop.now()
@@ -349,11 +358,10 @@ async def submit(
 
 @router.get("/jobs")
 def jobs(request: Request, given: Annotated[ListQuery, Query()]) -> Response:
-    """A page of jobs in the order of their submission, ended ones too; `next`: the
-    cursor of the page after.
+    """Return a page of jobs in the order of their submission, ended jobs included.
 
-    `state`: states with commas between; `name`: a part of the name or id, or a pattern
-    with `*`.
+    `state`: states separated by commas. `name`: a part of the name or id, or a pattern
+    with `*`. In the answer, `next` is the cursor of the next page.
     """
     query = JobQuery(**{**given.model_dump(), "state": parse_states(given.state)})
     service = _service(request)
@@ -369,7 +377,7 @@ def jobs(request: Request, given: Annotated[ListQuery, Query()]) -> Response:
 
 @router.get("/jobs/{job}")
 async def describe(request: Request, job: JobId) -> Response:
-    """All about one job: what it holds and why, what it reported, the latest
+    """Return one job: its GPUs and the reason, its last report, its latest
     decisions.
     """
     found = await _find(request, job)
@@ -378,7 +386,7 @@ async def describe(request: Request, job: JobId) -> Response:
 
 @router.get("/jobs/{job}/story")
 async def tell_story(request: Request, job: JobId) -> dict[str, JsonValue]:
-    """The whole life of one job."""
+    """Return the whole history of one job, in sentences."""
     job = await _known(request, job)
     lines = await asyncio.to_thread(story_of, _service(request).index, job)
     return {"lines": [to_json(line) for line in lines]}
@@ -388,8 +396,8 @@ async def tell_story(request: Request, job: JobId) -> dict[str, JsonValue]:
 async def changes(
     request: Request, job: JobId, after: Annotated[int, Query(ge=-1, le=SEQ_MAX)] = -1
 ) -> dict[str, JsonValue]:
-    """What became of one job, for programs: the changes that events after number
-    `after` brought, a page.
+    """Return the changes of one job after event number `after`, for programs: one
+    page.
     """
     job = await _known(request, job)
     found = await asyncio.to_thread(changes_of, _service(request).index, job, after)
@@ -404,8 +412,9 @@ async def logs(
     offset: Annotated[int, Query(ge=0, le=LOG_BYTES_MAX)] = 0,
     follow: bool = False,
 ) -> StreamingResponse:
-    """The log of one replica over all generations from byte `offset`; with `follow`
-    until the job ends.
+    """Stream the log of one replica over all generations, from byte `offset` on.
+
+    With `follow` the stream lasts until the job ends.
     """
     job = await _known(request, job)
     service = _service(request)
@@ -425,8 +434,10 @@ async def logs(
 async def cancel(
     request: Request, job: JobId, why: Annotated[str, Query(max_length=200)] = ""
 ) -> dict[str, JsonValue]:
-    """Ask for the job's end; a job that has ended stays as it is, and `ended_before`
-    says so. `why`: what its explanation gives as the reason.
+    """Cancel a job. If it has ended before, nothing changes, and `ended_before` is
+    true.
+
+    `why`: the reason, for the job's explanation.
     """
     found = await _find(request, job)
     ended = isinstance(found, EndedJob)
@@ -438,7 +449,7 @@ async def cancel(
 
 
 class PriorityBody(BaseModel):
-    """What a job's priority is to be."""
+    """The new priority of a job."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -449,8 +460,9 @@ class PriorityBody(BaseModel):
 async def set_priority(
     request: Request, job: JobId, body: PriorityBody
 ) -> dict[str, JsonValue]:
-    """Give the job another priority among the jobs of its tenant; one that has ended
-    keeps its own, and `ended_before` says so.
+    """Change a job's priority among the jobs of its tenant.
+
+    If the job has ended before, nothing changes, and `ended_before` is true.
     """
     found = await _find(request, job)
     ended = isinstance(found, EndedJob)
@@ -465,8 +477,9 @@ async def set_priority(
 async def rescaled(
     request: Request, job: JobId, body: RescaledBody
 ) -> dict[str, JsonValue]:
-    """Note that a generation took its first step, and what the change cost; the answer
-    is as to a report.
+    """Accept that a generation took its first step, and the cost of the change.
+
+    The answer is that of a report.
     """
     job = await _known(request, job)
     _reports(request).take(job, _length(request))
@@ -486,27 +499,25 @@ async def rescaled(
 async def trainer_status(
     request: Request, job: JobId, body: StatusBody
 ) -> dict[str, JsonValue]:
-    """Take in how far a job is that says so by Kubeflow's trainer status protocol
-    (KEP-2779).
-    """
+    """Accept a job's progress in Kubeflow's trainer status protocol (KEP-2779)."""
     record = _service(request).loop.peek(job)
     if record is None:
         return {"id": await _known(request, job)}
-    told = read_report(report_of(body.trainerStatus), record)
-    if not told.metrics:
+    found = read_report(report_of(body.trainerStatus), record)
+    if not found.metrics:
         return {"id": job}
     request.app.state.throttle.check(job)
     at = _service(request).loop.now()
     generation = record.running.generation
-    event = TrainingReported(at=at, job=job, generation=generation, report=told)
+    event = TrainingReported(at=at, job=job, generation=generation, report=found)
     await _reports(request).commit(event, _length(request))
     return {"id": job}
 
 
 @router.post("/token")
 async def rotate_token(request: Request) -> dict[str, JsonValue]:
-    """Put a new operator's token into the token file; the old one is worth nothing from
-    now on.
+    """Write a new operator's token to the token file. The old token is no longer
+    valid.
     """
     await asyncio.to_thread(_service(request).credentials.rotate)
     return {"rotated": True}
@@ -514,7 +525,9 @@ async def rotate_token(request: Request) -> dict[str, JsonValue]:
 
 @router.get("/notices")
 async def notices(request: Request) -> dict[str, JsonValue]:
-    """Return what went wrong inside since the start, and an engine that is away now."""
+    """Return internal errors since the start, and whether the engine cannot be
+    reached now.
+    """
     service = _service(request)
     found = await asyncio.to_thread(service.loop.notices)
     return {"notices": [*filter(None, (*found, service.engine_trouble()))]}
@@ -565,7 +578,9 @@ def _reports(request: Request) -> ReportGroups:
 
 
 def _length(request: Request) -> int:
-    """Return the bytes of the body, as the request says; the server has seen to it."""
+    """Return the length of the body in bytes by its header, which the server has
+    checked.
+    """
     length = request.headers.get("content-length", "")
     return int(length) if length.isdecimal() else 0
 
@@ -575,13 +590,14 @@ async def _commit(request: Request, event: Event) -> None:
 
 
 async def _read(request: Request, question: Callable[[SchedulerState], T]) -> T:
-    # In a thread: the loop holds its lock while a group is written to disk.
+    # In a thread, because the loop holds its lock while it writes a group to disk.
     return await asyncio.to_thread(_service(request).loop.read, question)
 
 
 async def _find(request: Request, job: JobId) -> JobRecord | EndedJob:
-    """Return the job with this id, or the only one whose id begins so. Raises
-    UnknownJobError.
+    """Return the job with this id, or the only job whose id has this prefix.
+
+    Raises UnknownJobError.
     """
     live = await _read(request, lambda state: find_live(state, job))
     return await asyncio.to_thread(find_job, live, _service(request).index, job)
@@ -592,7 +608,9 @@ async def _known(request: Request, job: JobId) -> JobId:
 
 
 async def _submitted(request: Request, job: JobId) -> tuple[JobSpec, float] | None:
-    """Return what was submitted under this id, and when; None if nothing was."""
+    """Return the spec submitted under this id and the instant, None if there is
+    none.
+    """
     live = await _read(request, lambda state: state.jobs.get(job))
     if live is not None:
         return live.spec, live.submitted_at

@@ -1,8 +1,7 @@
-"""The job file: what a user writes in YAML or posts as JSON, parsed strictly into a
-JobSpec.
+"""The job file: YAML or JSON from a user, parsed strictly into a JobSpec.
 
-Each field's description says what is allowed there; the error for a bad value and the
-API's schema quote it.
+The description of a field says which values are allowed. Error messages and the API's
+schema quote it.
 """
 
 import re
@@ -79,7 +78,7 @@ class _Section(BaseModel):
 
 
 class ResourcesSection(_Section):
-    """How many GPUs the job may hold."""
+    """The GPUs that the job may hold."""
 
     gpus: int | str = Field(default=1, description=GPUS_ALLOWED)
     requested: Gpus | None = Field(
@@ -142,8 +141,8 @@ class BatchSection(_Section):
 
 
 class LengthSection(_Section):
-    """How long the job is to train, in one of three units: a hint for policies, which
-    may be wrong.
+    """The length of the job in one of three units: a hint for policies that may be
+    wrong.
     """
 
     epochs: Length | None = Field(
@@ -246,9 +245,7 @@ class JobFile(_Section):
 
 
 def read_job_file(path: Path) -> JobFile:
-    """Return the parsed file with an absolute workdir. Raises InputError (field, value,
-    allowed).
-    """
+    """Return the parsed file with an absolute workdir. Raises InputError."""
     try:
         size = path.stat().st_size
         text = path.read_text(encoding="utf-8") if size <= JOB_FILE_BYTES_MAX else ""
@@ -264,17 +261,17 @@ def read_job_file(path: Path) -> JobFile:
 
 
 def parse_job_file(text: str, name: str, folder: Path) -> JobFile:
-    """Return the job file `text`, called `name` in errors; its relative paths start at
-    `folder`.
+    """Return the parsed job file `text`. Raises InputError.
 
-    Raises InputError (field, value, allowed).
+    name: the file's name in errors. folder: where its relative paths start.
     """
     return job_file_of(load_yaml(text, name), name, folder)
 
 
 def job_file_of(document: object, name: str, folder: Path) -> JobFile:
-    """Return the job file that `document` holds, as YAML or JSON gives it; otherwise
-    like parse_job_file.
+    """Return the job file of a document that was parsed from YAML or JSON.
+
+    Otherwise like parse_job_file.
     """
     if not isinstance(document, dict):
         keys = ", ".join(JobFile.model_fields)
@@ -296,16 +293,16 @@ def _absolute(workdir: str, folder: Path) -> str:
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # no such user, a ring of links, too long
+    ) as error:  # unknown user, loop of links, or too long
         raise InputError(
             "workdir", workdir, f"a path that can be followed ({error})"
         ) from None
 
 
 def job_spec(job: JobFile, at: float) -> JobSpec:
-    """Return what the file asks for if it is submitted at `at` (s).
+    """Return the spec of a job file that is submitted at instant `at`, s.
 
-    Raises InputError where values do not fit each other.
+    Raises InputError if values do not fit together.
     """
     if not Path(job.workdir).is_absolute():
         raise InputError("workdir", job.workdir, "an absolute path")
@@ -341,8 +338,8 @@ def job_spec(job: JobFile, at: float) -> JobSpec:
 
 
 def check_disk(launch: Launch) -> None:
-    """Raise InputError if this machine has no such directory, or not the script that
-    the command names.
+    """Raise InputError if the workdir, or the script that the command names, does not
+    exist on this machine.
     """
     workdir = Path(launch.workdir)
     if not _on_disk(workdir.is_dir):
@@ -396,8 +393,8 @@ def _envs(job: JobFile) -> tuple[tuple[str, str], ...]:
 def input_error(
     model: type[BaseModel], errors: Sequence[Mapping[str, object]]
 ) -> InputError:
-    """Return the first of pydantic's `errors` about `model` as the one line that a user
-    sees.
+    """Return the first of pydantic's `errors` about `model` as an InputError, one line
+    for a user.
     """
     error = errors[0]
     location = error["loc"]
@@ -413,7 +410,7 @@ def input_error(
             else None
         )
         if section is None and get_origin(annotation) is not dict:
-            break  # what follows is pydantic's name for a member of a union
+            break  # the rest is pydantic's name of a member of a union
         path.append(str(part))
         keys = list(section.model_fields) if section else keys
         if section is None or part not in keys:
@@ -435,9 +432,7 @@ def input_error(
 
 
 def _quoting_hint(error: Mapping[str, object]) -> str:
-    """Return what to do where YAML made a truth value or a number of a word that was
-    meant as text.
-    """
+    """Return the advice to quote a word that YAML read as a boolean or a number."""
     value = error["input"]
     if error["type"] == "string_type" and isinstance(value, bool):
         return (
@@ -451,8 +446,8 @@ def _quoting_hint(error: Mapping[str, object]) -> str:
 
 def replica_limits(resources: ResourcesSection) -> ReplicaLimits:
     """Return the GPUs that a job may hold. Raises InputError."""
-    # [0-9], since \d also means the digits of other scripts; without zeros in front,
-    # which meant octal once.
+    # [0-9], because \d matches the digits of other scripts, too. No leading zeros,
+    # because YAML 1.1 reads such numbers as octal.
     match = re.fullmatch(
         r" *([1-9][0-9]{0,8}) *(?:\.\. *([1-9][0-9]{0,8}) *)?",
         str(resources.gpus)[:100],
@@ -486,8 +481,9 @@ def _length(length: LengthSection) -> JobLength:
 
 
 def _schedule(job: JobFile) -> BatchSchedule | None:
-    """Return the declared schedule, its keys in samples; every key about it needs the
-    contract.
+    """Return the declared schedule in samples, None without one.
+
+    Raises InputError if a key of a schedule is given without contract schedule.
     """
     batch = job.batch
     per_sample = job.batch.tokens_per_sample
@@ -518,7 +514,7 @@ def _schedule(job: JobFile) -> BatchSchedule | None:
 
 
 def _rule(job: JobFile) -> BatchRule | None:
-    """Return by which rule the job changes its batch itself."""
+    """Return the rule by which the job changes its batch itself, None without one."""
     if job.batch.rule is None:
         return None
     if job.contract is not RescaleContract.SELF:
@@ -581,8 +577,9 @@ def _batch_limits(
 
 
 def _check_script(run: str, workdir: Path) -> None:
-    """Refuse a missing script where the command is plain enough to be sure which script
-    it names.
+    """Raise InputError if the command's script does not exist.
+
+    Commands that are too complex to tell which script they run are not checked.
     """
     if re.search(r"[;&|<>$(){}`\n*?\\]", run.strip()):
         return
@@ -604,5 +601,5 @@ def _check_script(run: str, workdir: Path) -> None:
 def _on_disk(question: Callable[[], bool]) -> bool:
     try:
         return question()
-    except (OSError, ValueError):  # a name that is too long, a ring of links
+    except (OSError, ValueError):  # the name is too long, or links form a loop
         return False

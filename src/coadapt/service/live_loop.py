@@ -1,5 +1,5 @@
-"""The live host of the core: what any thread posts is journaled in groups and handled
-by one thread.
+"""The live host of the core. Any thread may post events; one thread writes them to the
+journal in groups and handles them.
 """
 
 import asyncio
@@ -47,24 +47,23 @@ from coadapt.runtime.wall_clock import WallClock
 from coadapt.service.fair_lock import FairLock
 from coadapt.service.plan_watch import PlanWatch
 
-# A full queue means that the disk cannot keep up: callers are asked to come back
-# instead of being buffered.
+# Most events that wait. If the queue is full, the disk cannot keep up, and callers are
+# asked to retry.
 QUEUE_MAX = 10_000
-# One commit costs about as much for a group as for one event; larger groups would only
-# delay the first.
-# What was handed over together counts once.
+# Most entries of the queue that are written in one commit. A commit of a group costs
+# about as much as one of a single event, but larger groups would delay the first.
 GROUP_MAX = 500
-# How soon `close` is noticed.
+# Time after which `close` takes effect, s.
 IDLE_S = 0.05
 NOTICES_KEPT = 100
-# How often a request looks whether the journal can still be written.
+# Period at which a waiting request checks that the journal can still be written, s.
 LOOK_S = 0.5
 MAY_STILL_COME = "; what was asked for may still be done once it is back"
-# With so many jobs, an event about all of them takes longer to handle than a reader
-# should have to wait.
+# From this number of jobs on, an event about all jobs takes longer than readers should
+# wait. They then read a copy of the state before the event.
 MANY_JOBS = 1_000
 ABOUT_ALL = (PlanReady, TimerFired, SchedulerRestarted)
-# So long a reader waits before it takes the picture of before.
+# Time that a reader waits for the lock before it reads that copy, s.
 PATIENCE_S = 0.005
 
 T = TypeVar("T")
@@ -74,25 +73,25 @@ logger = logging.getLogger(__name__)
 
 
 class OverloadedError(RuntimeError):
-    """Too many events wait to be written; try again later."""
+    """Too many events wait to be written. Retry later."""
 
 
 class EndedError(RuntimeError):
-    """The scheduler ends; what was handed over to it was not written."""
+    """The scheduler is stopping, and the event was not written."""
 
 
 class EventRefusedError(RuntimeError):
-    """The scheduler could not handle an event, a bug of ours; it was set aside, and
-    nothing has changed.
+    """The scheduler could not handle an event because of a bug. The event was set
+    aside, and the state is unchanged.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
-    """Events that were handed over together at `since` (monotonic s), and the future
-    that waits for them, if any.
+    """Events that were posted together at instant `since` (monotonic s), and their
+    future, if a caller waits.
 
-    The future's result says which of them were refused, by their place.
+    The future's result has the errors of refused events, by their index in `events`.
     """
 
     events: Sequence[Event]
@@ -101,12 +100,12 @@ class _Waiting:
 
 
 class LiveLoop:
-    """Turns the runtime. `post`, `commit` and `read` are for any thread, `run` for one
-    of its own.
+    """Runs the runtime. Any thread may call `post`, `commit` and `read`; `run` needs a
+    thread of its own.
 
-    It is the runtime's Mishaps: an event that cannot be handled is reported to the
-    caller that waits for it, an observer that fails is switched off, and both are
-    written to the log and by `notices`.
+    It implements the runtime's Mishaps. If an event cannot be handled, the waiting
+    caller gets an error. If an observer fails, it is switched off. Both are logged and
+    listed by `notices`.
     """
 
     def __init__(
@@ -121,8 +120,8 @@ class LiveLoop:
         restored: Callable[[SchedulerState, int], None] = lambda *_: None,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`observers` and `restored`: see Runtime. `waited` receives how long each
-        event took until it was handled, in seconds since it was handed over.
+        """Make a loop. observers, restored: see Runtime. waited: called with the
+        seconds from posting each event to the end of its handling.
         """
         self._trouble: Callable[[], str] = str
         self._plans: PlanWatch | None = None
@@ -164,8 +163,9 @@ class LiveLoop:
         offers: Sequence[Offer] = (),
         sizing_s: float = SIZING_S,
     ) -> None:
-        """Read the journal back, before `run`. announce: see LiveExecutor. The others:
-        the settings of now.
+        """Replay the journal, before `run`.
+
+        announce: see LiveExecutor. The other arguments: the present settings.
         """
         self._runtime.recover()
         state = self._runtime.scheduler.state
@@ -194,14 +194,14 @@ class LiveLoop:
         return [OffersConfigured(at=at, offers=now, sizing_s=sizing_s)]
 
     def run(self) -> None:
-        """Handle events until `close`. What is raised here is a bug or a dead disk:
-        nothing goes on then.
+        """Handle events until `close`. An exception here is a bug or a failed disk, and
+        ends the loop.
         """
         try:
             self._run()
         finally:
             self._ended.set()
-            self._turn_away()
+            self._fail_waiting()
 
     def _run(self) -> None:
         while not self._closed.is_set():
@@ -216,18 +216,18 @@ class LiveLoop:
                     if waiting.future is not None:
                         waiting.future.set_exception(error)
                 raise
-            self._tell(group)
+            self._complete(group)
 
-    def _turn_away(self) -> None:
-        """Tell callers that wait for an event that it will not be handled any more."""
+    def _fail_waiting(self) -> None:
+        """Fail the futures of events that will not be handled any more."""
         with suppress(queue.Empty):
             while True:
                 future = self._queue.get_nowait().future
                 if future is not None and not future.done():
                     future.set_exception(EndedError("the scheduler is stopping"))
 
-    def _tell(self, group: "list[_Waiting]") -> None:
-        """Tell waiting callers what became of the events."""
+    def _complete(self, group: "list[_Waiting]") -> None:
+        """Complete the futures of a handled group."""
         now = time.monotonic()
         refused = self._refused
         for waiting in group:
@@ -235,12 +235,12 @@ class LiveLoop:
                 self._waited(now - waiting.since)
             if waiting.future is not None:
                 places = enumerate(waiting.events) if refused else ()
-                told = {
+                errors = {
                     place: refused[id(event)]
                     for place, event in places
                     if id(event) in refused
                 }
-                waiting.future.set_result(told)
+                waiting.future.set_result(errors)
         refused.clear()
 
     def event_refused(self, number: int, event: Event, error: Exception) -> None:
@@ -266,12 +266,12 @@ class LiveLoop:
         logger.error("%s; jobs are scheduled as before", text, exc_info=error)
 
     def notice(self, text: str) -> None:
-        """Add what an operator should know to `notices`."""
+        """Add a text for the operator to `notices`."""
         with self._lock:
             self._notices.append(text)
 
     def notices(self) -> list[str]:
-        """Return what went wrong inside since the start, the latest last."""
+        """Return internal errors since the start, the latest last."""
         trouble = self._trouble()
         late = self._plans.trouble(trouble) if self._plans is not None else ""
         now = late or trouble
@@ -282,38 +282,39 @@ class LiveLoop:
         self._closed.set()
 
     def post(self, event: Event) -> None:
-        """Hand an event over; wait while too many are waiting."""
+        """Post an event; block while the queue is full."""
         self._queue.put(_Waiting(events=(event,), future=None, since=time.monotonic()))
 
     def commit(self, event: Event) -> "Future[None]":
-        """Hand an event over; the future is done once it is durable and handled. Raises
-        OverloadedError.
+        """Post an event. The future is done once the event is durable and handled.
 
-        The future's error is EventRefusedError, or what broke the loop.
+        The future's error is EventRefusedError, or the exception that ended the loop.
+        Raises OverloadedError.
         """
         handled: Future[None] = Future()
 
-        def tell(done: "Future[dict[int, EventRefusedError]]") -> None:
+        def complete(done: "Future[dict[int, EventRefusedError]]") -> None:
             error = done.exception() or done.result().get(0)
             if not handled.set_running_or_notify_cancel():
-                return  # the caller went away
+                return  # the caller has cancelled the future
             if error is not None:
                 handled.set_exception(error)
             else:
                 handled.set_result(None)
 
-        self.commit_all((event,), time.monotonic()).add_done_callback(tell)
+        self.commit_all((event,), time.monotonic()).add_done_callback(complete)
         return handled
 
     def commit_all(
         self, events: Sequence[Event], since: float
     ) -> "Future[dict[int, EventRefusedError]]":
-        """Hand events over that go together, and came from `since` on; the future is
-        done likewise.
+        """Post events that belong together. The future is done once all are durable and
+        handled.
 
-        Its result names by their places those that were refused. Raises
-        OverloadedError, StoreAwayError while the journal cannot be written, and
-        EndedError once the scheduler ends.
+        since: instant at which the first of them came, monotonic s. The future's result
+        has the errors of refused events, by their index. Raises OverloadedError,
+        StoreAwayError while the journal cannot be written, and EndedError once the
+        scheduler is stopping.
         """
         if trouble := self._trouble():
             raise StoreAwayError(trouble)
@@ -324,27 +325,27 @@ class LiveLoop:
             self._queue.put_nowait(_Waiting(events=events, future=future, since=since))
         except queue.Full:
             raise OverloadedError(f"{QUEUE_MAX} events wait to be written") from None
-        if self._ended.is_set():  # it ended between the two looks
-            self._turn_away()
+        if self._ended.is_set():  # the loop ended since the check above
+            self._fail_waiting()
         return future
 
     def watch_trouble(self, trouble: Callable[[], str]) -> None:
-        """From now on `trouble` says why the store cannot write, "" if it can."""
+        """Set the function that returns why the store cannot write; "" if it can."""
         self._trouble = trouble
 
     def watch_plans(self, plans: PlanWatch) -> None:
-        """From now on `notices` say so if no plan comes."""
+        """Set the watch of plans: `notices` then reports late plans."""
         self._plans = plans
 
     def trouble(self) -> str:
-        """Return why nothing can be written now, "" if all is well."""
+        """Return why the journal cannot be written now; "" if it can."""
         return self._trouble()
 
     def read(self, question: Callable[[SchedulerState], T]) -> T:
-        """Return `question(state)`, with all that was answered in it. The question must
-        keep nothing of it.
+        """Return `question(state)`. The state includes all events that were answered.
 
-        While an event about all jobs is handled, it is the state before that event.
+        The question must not keep references to the state. While an event about all
+        jobs is handled, it gets a copy of the state before that event.
         """
         while not self._lock.enter(PATIENCE_S):
             picture = self._picture
@@ -356,16 +357,16 @@ class LiveLoop:
             self._lock.leave()
 
     def hold(self, question: Callable[[SchedulerState], T]) -> T:
-        """Return `question(state)` likewise, while no event is handled: for what
-        observers gather as well.
+        """Return `question(state)` between two events, so that it may also read what
+        observers collect.
         """
         with self._lock:
             return question(self._runtime.scheduler.state)
 
     @contextmanager
     def _turn(self, event: Event) -> Iterator[None]:
-        """Hold the lock while `event` is handled; if that takes long, give readers a
-        picture of before.
+        """Hold the lock while `event` is handled. If that takes long, readers get a
+        copy of the state before it.
         """
         state = self._runtime.scheduler.state
         if len(state.jobs) >= MANY_JOBS and isinstance(event, ABOUT_ALL):
@@ -378,21 +379,21 @@ class LiveLoop:
         return self._clock.now()
 
     def peek(self, job: JobId) -> JobRecord | None:
-        """Return a live job's record, for a look at its values: one look at a
+        """Return a live job's record, to read its values. A single look-up in a
         dictionary needs no lock.
         """
         return self._runtime.scheduler.state.jobs.get(job)
 
     def application_times_of(self, job: JobId) -> ApplicationTimes | None:
-        """Return what the last plan tells a job of steps that others timed."""
+        """Return the step times of other jobs that the last plan has for this job."""
         return self._runtime.application_times_of(job)
 
     def num_waiting(self) -> int:
-        """Return how many events wait to be written."""
+        """Return the number of events that wait to be written."""
         return self._queue.qsize()
 
     def num_events(self) -> int:
-        """Return the number of the event that was handled last; for observers."""
+        """Return the number of the last handled event, for observers."""
         return self._runtime.num_events
 
     def _next_group(self) -> "list[_Waiting]":
@@ -411,13 +412,13 @@ class LiveLoop:
         return group
 
     def _drain(self, group: "list[_Waiting]") -> None:
-        """Add what waits to the group."""
+        """Add waiting entries to the group."""
         while len(group) < GROUP_MAX and not self._queue.empty():
             group.append(self._queue.get_nowait())
 
 
 class _Runtime(Runtime):
-    """A runtime whose state others read."""
+    """A runtime whose state other threads read."""
 
     turns: Callable[[Event], AbstractContextManager[None]]
 
@@ -426,8 +427,8 @@ class _Runtime(Runtime):
 
 
 class _Relay:
-    """The executor as the runtime sees it: answers come from other threads, so they go
-    through the queue.
+    """An executor whose answers, which come from other threads, go through the
+    queue.
     """
 
     def __init__(self, executor: Executor, post: Post) -> None:
@@ -459,10 +460,9 @@ class _NodesRelay:
 async def commit(live: "LiveLoop", event: Event) -> None:
     """Return once `event` is durable and handled.
 
-    Raises StoreAwayError where the journal cannot be written now; the event may still
-    be written later.
-    Raises OverloadedError, EndedError and EventRefusedError as well; nothing came of
-    the event then.
+    Raises StoreAwayError if the journal cannot be written now; the event may still be
+    written later. Raises OverloadedError, EndedError and EventRefusedError; then the
+    event had no effect.
     """
     handled = asyncio.wrap_future(live.commit(event))
     while not (await asyncio.wait({handled}, timeout=LOOK_S))[0]:

@@ -173,9 +173,7 @@ def assignment(
 def within_memory(
     limits: BatchLimits, application: Application, setting: Setting
 ) -> BatchLimits:
-    """Return `limits` with no more samples in a pass than fit into the memory that
-    `setting` leaves.
-    """
+    """Return `limits` with passes that fit into the memory of `setting`."""
     ceiling = application.max_atomic(setting)
     if ceiling is None or ceiling >= (limits.max_atomic or limits.max_total):
         return limits
@@ -248,9 +246,9 @@ def choose_batch(
 ) -> BatchConfig:
     """Return the batch after `epoch` epochs, `progress` steps and `samples`.
 
-    It is dictated, the script's own, the scheduled one, fixed, the smallest while
-    nothing is known of the GPU type, or the best by the efficiency model that the job
-    names.
+    It is the policy's, the script's own, the scheduled one, the fixed one, the smallest
+    while nothing was measured on the GPU type, or the best by the job's efficiency
+    model.
     """
     if assigned.dictated is not None:
         return assigned.dictated
@@ -286,8 +284,8 @@ def choose_batch(
 def kept_batch(
     limits: BatchLimits, num_replicas: int, total: int | None = None
 ) -> BatchConfig:
-    """Return `total` samples, `limits.requested` by default, as a job cuts what it must
-    keep exactly.
+    """Return the batch of exactly `total` samples, by default `limits.requested`, over
+    the replicas.
     """
     return split_total(
         total or limits.requested,
@@ -365,7 +363,7 @@ def _train_choosing(
     next_at = math.inf
     ramped = assigned.spec.batch.schedule is not None
     while left_s > 0.0 and epoch < num_epochs:
-        if batch is not timed:  # most stretches have one batch, and several epochs
+        if batch is not timed:  # most periods have one batch and several epochs
             learned = assigned.learn(application, learned, batch.atomic)
             steps_per_s = speed / assigned.step_s(application, batch)
             timed = batch
@@ -388,7 +386,7 @@ def _train_choosing(
             progress = target
             epoch += 1
         left_s -= used_s
-        # Exactly there, whatever rounding did: below it, the batch before would be
+        # Exactly the key, whatever rounding did: below it, the earlier batch would be
         # chosen again.
         samples = (
             next_at
@@ -434,7 +432,7 @@ def _train_keeping(
             grad, rate, begins, target, whole_s, whole_samples = epochs[epoch]
             if (
                 progress == begins and left_s > whole_s + 1.0
-            ):  # the whole epoch, whatever rounding does
+            ):  # the whole epoch, independent of rounding
                 epoch += 1
                 progress = target
                 left_s = left_s - whole_s
@@ -467,7 +465,7 @@ def report(
     training: Training,
     forecast: Forecast,
 ) -> TrainingReport:
-    """Return the job's report. Only a job that chooses its own batch fits a step-time
+    """Return the job's report. Only jobs that choose their batch fit a step-time
     model.
     """
     learned = training.learned
@@ -480,10 +478,10 @@ def report(
         progress_target=application.progress_at(application.num_epochs) * initial,
         samples=training.samples,
         batch=batch,
-        by_type=_told_by_type(application, learned) if fits else {},
+        by_type=_reported_by_type(application, learned) if fits else {},
         grad=training.grad,
         forecast=forecast,
-        # None was timed here before the job has gone on.
+        # Before its delay is over the job has timed no step here.
         step_time_s=None
         if training.delay_s > 0.0
         else assigned.step_s(application, batch),
@@ -499,33 +497,35 @@ def _metrics(application: Application, total: int, epoch: int) -> Mapping[str, f
 
 @cache
 def _tells_metrics(kind: type) -> bool:
-    """Return whether applications of `kind` do; asked once per kind, because a Protocol
-    takes long to ask.
+    """Return whether applications of `kind` have metrics. Cached, because checking a
+    Protocol is slow.
     """
     return issubclass(kind, TellsMetrics)
 
 
-def _told_by_type(application: Application, learned: Learned) -> dict[str, TypeProfile]:
+def _reported_by_type(
+    application: Application, learned: Learned
+) -> dict[str, TypeProfile]:
     return {
-        name: steps.told(application.max_atomic(Setting(ONE_GPU, name)))
+        name: steps.profile_within(application.max_atomic(Setting(ONE_GPU, name)))
         for name, steps in learned.by_type().items()
     }
 
 
 @cache
 def _forecasts_itself(kind: type) -> bool:
-    """Return whether applications of `kind` do; asked once per kind, because a Protocol
-    takes long to ask.
+    """Return whether applications of `kind` forecast themselves. Cached, because
+    checking a Protocol is slow.
     """
     return issubclass(kind, ForecastsItself)
 
 
 class Oracle:
-    """Forecasts from the true speeds at the job's requested batch: the best that a
+    """Forecasts from true speeds at the job's requested batch: the best that a
     predictor like that of Optimus could know.
 
-    A job with a declared schedule has all steps of its ramp to come, at the mean of
-    their times.
+    For a job with a declared schedule, a forecast has all remaining steps of the
+    schedule, at the mean of their times.
 
     Step times are those of replicas packed on nodes of `gpus_per_node` GPUs of
     `gpu_type`, up to `num_gpus` in all.
@@ -554,13 +554,13 @@ class Oracle:
         """Return the forecast of a job after `epoch` epochs, at `progress` in steps at
         its initial batch.
 
-        samples: trained on so far, which is where a declared schedule stands.
+        samples: trained on so far, for declared schedules.
         """
         return self.of(application, spec)(epoch, progress, samples)
 
     def of(self, application: Application, spec: JobSpec) -> ForecastAt:
-        """Return the forecasts of one job, by epoch, progress and samples: it is asked
-        at every report.
+        """Return a function that forecasts one job from its epoch, progress and
+        samples. It is called at each report.
         """
         if _forecasts_itself(type(application)):
             own = cast("ForecastsItself", application)
@@ -587,7 +587,7 @@ class Oracle:
     def _after(
         self, application: Application, limits: BatchLimits, most: int, epoch: int
     ) -> Forecast:
-        # The artifact counts from the end of the epoch under way: in the last one a
+        # The artifact counts from the end of the present epoch. In the last epoch a
         # single step is left.
         last = application.num_epochs
         steps = [
@@ -610,7 +610,7 @@ class Oracle:
         limits = spec.batch
         assert limits.schedule is not None
         num_steps = sum(steps_by_total.values())
-        if num_steps <= 0.0:  # at its end a single step is left, as of any job
+        if num_steps <= 0.0:  # at its end a single step is left, as for any job
             steps_by_total = {limits.schedule.totals[-1]: 1.0}
             num_steps = 1.0
         most_gpus = min(spec.replicas.max, self._num_gpus)
@@ -618,7 +618,7 @@ class Oracle:
         weighed_s = np.zeros(most)
         for total, count in steps_by_total.items():
             at_total = replace(limits, requested=total, schedule=None)
-            # A batch that cannot fill so many replicas is trained on as many as it can.
+            # A batch that is too small for all replicas is trained on fewer.
             filled = min(most_gpus, max(total // limits.min_atomic, 1))
             times_s = self._packed_step_times(application, at_total, filled, kept_batch)
             weighed_s += count * np.array(times_s + times_s[-1:] * (most - filled))
@@ -628,8 +628,8 @@ class Oracle:
         )
 
     def first_look(self, application: Application, gpu_types: Iterable[str]) -> Learned:
-        """Return `first_look`, made once for all jobs of an application: they share its
-        fits.
+        """Return `first_look`, computed once per application, so that its jobs share
+        the fits.
         """
         if application.name not in self._first_looks:
             self._first_looks[application.name] = first_look(application, gpu_types)

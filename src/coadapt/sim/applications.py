@@ -1,8 +1,8 @@
-"""The truth about what jobs train: true step times, gradient statistics and progress
-per epoch.
+"""Applications: true step times, gradient statistics and progress per epoch of what
+jobs train.
 
-Importers and built-in profiles provide Applications; the world advances jobs by them,
-no policy sees them.
+Trace importers and built-in profiles provide them. The simulated cluster trains jobs by
+them, and no policy sees them.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ from coadapt.model import (
 
 
 class UnmeasuredError(ValueError):
-    """A setting or batch whose truth is not known. The text names the application and
-    what was asked.
+    """A setting or batch was not measured. The text has the application and the
+    setting.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A job on the same GPU: what it trains, and the part of a GPU's time in (0, 1]
-    that it is busy alone.
+    """A job on the same GPU: its application, and the share of time, in (0, 1], that it
+    keeps a GPU of its own busy.
     """
 
     application: str
@@ -38,11 +38,11 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where replicas train: all that their speed depends on, besides the batch.
+    """Where replicas train: what their speed depends on, besides the batch.
 
-    placement: replicas per node in rank order, and the racks spanned. gpu_share: what
-    they may use of each GPU. neighbours: on the most crowded of their GPUs, in order of
-    job ids; a step of all replicas is as slow as the slowest of them.
+    placement: replicas per node in rank order, and the number of racks. gpu_share:
+    their share of each GPU. neighbours: the other jobs on the most loaded of their
+    GPUs, by job id; a step is as slow as that of the slowest replica.
     """
 
     placement: Placement
@@ -52,11 +52,10 @@ class Setting:
 
 
 class Application(Protocol):
-    """Measured or synthetic truth about one model. All methods are pure and cheap on
+    """Measured or synthetic truth about one model. All methods are pure, and cheap on
     repeated calls.
 
-    They raise UnmeasuredError outside the range that is known: truth is never
-    extrapolated.
+    They raise UnmeasuredError outside the measured range: nothing is extrapolated.
     """
 
     @property
@@ -121,8 +120,8 @@ class Application(Protocol):
 
 @runtime_checkable
 class ForecastsItself(Protocol):
-    """An Application whose jobs change their own batch: what is left of them depends on
-    where they are.
+    """An Application whose jobs change their batch themselves, so that their remaining
+    work depends on their progress.
     """
 
     def forecast(self, progress: float) -> Forecast:
@@ -134,9 +133,7 @@ class ForecastsItself(Protocol):
 
 @runtime_checkable
 class TellsMetrics(Protocol):
-    """An Application of which it is known what its jobs log about how well they
-    learn.
-    """
+    """An Application with known metrics of its jobs, such as the loss."""
 
     def metrics(self, total: int, epoch: int) -> Mapping[str, float]:
         """Return what a job logged last after `epoch` epochs (at least one) at total
@@ -147,7 +144,7 @@ class TellsMetrics(Protocol):
 
 @runtime_checkable
 class KnowsItsTimeAlone(Protocol):
-    """An Application whose trace tells how long its job trains alone, s."""
+    """An Application whose trace has the time of its job on GPUs of its own, s."""
 
     exclusive_s: float
 

@@ -1,6 +1,4 @@
-"""Virtual time: a heap of callbacks. The port Clock of the runtime, and nothing
-else.
-"""
+"""Virtual time: a heap of callbacks. It implements the runtime's port Clock."""
 
 import heapq
 from collections import Counter
@@ -9,39 +7,38 @@ from functools import partial
 
 from coadapt.runtime.ports import Cancel
 
-# A clock that moves by less than this, s, stands: instants of a run of 30 years are
-# told apart to 1e-7 s.
+# A clock that moves by less than this counts as standing, s. In a run of 30 years
+# floats distinguish instants to 1e-7 s.
 STANDS_WITHIN_S = 1e-6
-# Callbacks, asked for and called while the clock stands, after which it will never move
-# again.
+# Number of callbacks that were added and called while the clock stands, after which the
+# run is given up.
 STANDING_MAX = 1_000_000
-# Of these, the latest that the error tells by name.
+# The error names the most frequent of this many latest callbacks.
 NAMED_LATEST = 1_000
 
 
 class ClockStandsError(RuntimeError):
-    """Virtual time does not go on: callbacks ask for callbacks of the same instant,
-    again and again.
+    """Virtual time no longer advances: callbacks add callbacks at the same instant
+    without end.
     """
 
 
 class VirtualClock:
-    """Time that jumps from one callback to the next. Single-threaded; instants in
+    """Time that jumps from callback to callback. Single-threaded; instants in
     seconds.
     """
 
     def __init__(self, start: float = 0.0, standing_max: int = STANDING_MAX) -> None:
         self._now = start
         self._standing_max = standing_max
-        # (when, last, order of the call, number of the callback): the callback itself
-        # lies apart, so that a cancelled one costs nothing and entries never compare
-        # functions.
+        # Entries are (when, last, number of the callback). Callbacks are kept apart, so
+        # that cancelling is cheap and entries never compare functions.
         self._heap: list[tuple[float, bool, int]] = []
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._num_asked = 0
-        # When the clock last moved, how many callbacks had been asked for by then, and
-        # how many of the later ones were called since. Any number may be asked for
-        # beforehand: a million jobs may come at once.
+        # When the clock last moved, how many callbacks had been added by then, and how
+        # many later ones were called since. Callbacks that were added before do not
+        # count: a million jobs may arrive at once.
         self._moved_at = start
         self._asked_before = 0
         self._num_standing = 0
@@ -53,7 +50,7 @@ class VirtualClock:
     def call_at(
         self, when: float, callback: Callable[[], None], *, last: bool = False
     ) -> Cancel:
-        """Call `callback` once at `when`, at once if that has passed; see
+        """Call `callback` once at instant `when`, or at once if that has passed; see
         runtime.ports.Clock.
         """
         order = self._num_asked
@@ -68,11 +65,10 @@ class VirtualClock:
         return not self._callbacks
 
     def run(self, until: float | None = None) -> None:
-        """Call what is due, in order, up to and including `until` (None: until nothing
-        is left).
+        """Call all callbacks up to and including instant `until`, in order; None: all.
 
-        With `until` the clock stands there afterwards, or where it stood if that is
-        later. Raises ClockStandsError where it would never get there.
+        Afterwards the time is `until`, unless it was later before. Raises
+        ClockStandsError if time no longer advances.
         """
         while self._heap and (until is None or self._heap[0][0] <= until):
             when, _, order = heapq.heappop(self._heap)
@@ -86,8 +82,8 @@ class VirtualClock:
             self._now = max(self._now, until)
 
     def _watch(self, when: float, callback: Callable[[], None]) -> None:
-        """Count the callbacks that were asked for since the clock moved; raise when
-        there are too many.
+        """Count the callbacks added since the clock moved, and raise if there are too
+        many.
         """
         if when - self._moved_at >= STANDS_WITHIN_S:
             self._moved_at = when
@@ -113,7 +109,7 @@ class VirtualClock:
 
 
 def _name(callback: Callable[[], None]) -> str:
-    """Return what a callback is called in the code, without where it lies in memory."""
+    """Return the qualified name of a callback, without its address."""
     found: object = callback
     while isinstance(found, partial):
         found = found.func

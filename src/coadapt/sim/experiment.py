@@ -1,5 +1,5 @@
-"""One simulated run: the live service's scheduler and runtime, on a virtual clock and
-in a virtual world.
+"""One simulated run: the live service's scheduler and runtime on a virtual clock and a
+simulated cluster.
 """
 
 import gc
@@ -50,40 +50,41 @@ from coadapt.sim.workload import LENGTH_MAX_S, Workload
 from coadapt.sim.world import World
 from coadapt.sim.world_config import WorldConfig
 
-# How often, in virtual time, a run looks whether it is still worth going on, and tells
-# how far it came.
+# Period, in virtual time, at which a run reports its progress and checks that it can
+# still end, s.
 CHECK_PERIOD_S = 3600.0
-# How often a run with nodes for sale looks whether its last job has ended, s.
+# Period at which a run with nodes for sale checks whether its last job has ended, s.
 LOOK_PERIOD_S = 60.0
-# A hundred times as long as a published workload takes.
+# A run may last this long after its last arrival, s: a hundred times as long as
+# published workloads take.
 HORIZON_S = LENGTH_MAX_S
-# A day without a running job while some wait: the policy will never start them.
+# If jobs wait for a day and none runs, the policy will never start them, s.
 IDLE_MAX_S = 86_400.0
-# New values before cycles are looked for among them (700 by default, which took a
-# twelfth of a run): 10 MB.
+# Number of new objects between garbage collections, about 10 MB. With Python's default
+# of 700 collections take a twelfth of a run.
 GARBAGE_AFTER = 50_000
 
 OnProgress = Callable[[float, int], None]  # virtual instant, jobs ended so far
 
 
 class SimulationError(RuntimeError):
-    """A run that cannot end: jobs that are never started or never finish."""
+    """A run cannot end, because jobs are never started or never finish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentConfig:
     """Settings of a run. Durations in seconds; see SchedulerConfig and WorldConfig.
 
-    reaction_s: how long after an arrival or an exit a round happens besides the
-    periodic ones (infinity:
-    none does; None: as the policy wants it).
-    report_s: how often jobs report (None: once in a round). Between two reports
-    policies see what the last one told, and jobs save no checkpoint.
-    horizon_s: a run that has not ended so long after its last arrival is an error.
-    figures_only: the history keeps no points and sentences of jobs, which grow with
-    every report and every round.
-    market: nodes for sale; the cluster is then the largest that can be bought, and
-    begins with the offers' least. None: the cluster is there from the beginning.
+    reaction_s: time from an arrival or exit to an additional round (infinity: no such
+    rounds; None: as the policy asks).
+    report_s: period of jobs' reports (None: once in a round). Jobs save a checkpoint
+    when they report.
+    horizon_s: a run that has not ended this long after its last arrival is an error.
+    figures_only: whether the history leaves out points and sentences of jobs, which
+    grow with each report and each round.
+    market: nodes for sale. The cluster is then the largest that can be bought, and
+    starts with the fewest nodes of the offers. None: all nodes are there from the
+    start.
     """
 
     round_s: float = 60.0
@@ -103,7 +104,7 @@ class ExperimentConfig:
             defaults,
             round_s=self.round_s,
             reaction_s=None if self.reaction_s == math.inf else self.reaction_s,
-            # Where jobs seldom report, silence is no sign of trouble.
+            # If jobs report seldom, a silent job is no sign of a failure.
             silence_s=max(
                 defaults.silence_s, 3 * self.round_s, 3 * (self.report_s or 0.0)
             ),
@@ -123,13 +124,14 @@ class ExperimentConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What one run gave. cpu_s: CPU seconds of this process, the figures not counted.
+    """The result of a run. cpu_s: CPU seconds of this process, without computing the
+    metrics.
 
-    peak_rss_mb: highest resident memory of the process during the run, in MiB, with all
-    that it held before. foretold: what the policy said of the ends of jobs, if it does;
-    nothing where figures alone were wanted. reaction_s: after which an arrival or an
-    exit was followed by a round; None: by the periodic ones only. costs: what nodes
-    cost where they were bought, and sizer: the sizer that decided.
+    peak_rss_mb: highest resident memory of the process during the run, MiB, including
+    what it held before. foretold: the policy's predictions of ends, if it makes any;
+    empty if `figures_only`. reaction_s: time from an arrival or exit to an additional
+    round; None: there were none. costs, sizer: cost of bought nodes, and the sizer that
+    decided.
     """
 
     trace: str
@@ -151,7 +153,7 @@ class RunResult:
 
 @dataclass(slots=True)
 class Simulation:
-    """All parts of a run, wired together; `run` plays it."""
+    """The parts of a run. `run` plays it."""
 
     workload: Workload
     clock: VirtualClock
@@ -164,9 +166,7 @@ class Simulation:
     provider: Provider | None = None
 
     def run(self, on_progress: OnProgress | None = None) -> None:
-        """Play until every job has ended. Raises SimulationError if that will never
-        be.
-        """
+        """Play until all jobs have ended. Raises SimulationError if they cannot."""
         busy_at = self.clock.now()
         last_arrival_s = max((job.at for job in self.workload.jobs), default=0.0)
         ends_by_s = last_arrival_s + self.config.horizon_s
@@ -187,7 +187,9 @@ class Simulation:
             raise self._endless(self.clock.now())
 
     def _play(self, until: float) -> None:
-        """Go on up to an instant; where nodes are bought, not beyond the last end."""
+        """Play up to an instant. If nodes are bought, stop when the last job has
+        ended.
+        """
         if self.provider is None:
             self.clock.run(until=until)
             return
@@ -195,7 +197,7 @@ class Simulation:
             self.clock.run(until=min(self.clock.now() + LOOK_PERIOD_S, until))
 
     def _ended(self) -> bool:
-        """Whether every job has ended, so that nodes are of no use any more."""
+        """Return whether nodes are bought and all jobs have ended."""
         if self.provider is None:
             return False
         known = len(self.recorder.history.jobs)
@@ -224,9 +226,9 @@ def compose(
     *,
     store: Store | None = None,
 ) -> Simulation:
-    """Return a simulation that is ready to run: nodes and arrivals are on its clock.
+    """Return a simulation that is ready to run, with nodes and arrivals on its clock.
 
-    store: where the journal is kept; None: nowhere.
+    store: where the journal is written; None: nowhere.
     """
     config = config or ExperimentConfig()
     if config.reaction_s is None:
@@ -295,11 +297,10 @@ def simulate(
     config: ExperimentConfig | None = None,
     on_progress: OnProgress | None = None,
 ) -> RunResult:
-    """Run `workload` on `cluster` under a policy, and return what happened and what it
-    cost.
+    """Run `workload` on `cluster` under a policy, and return the result.
 
-    `seed` goes to policies that draw. Raises InputError for an unknown policy,
-    SimulationError for a run that cannot end.
+    seed: for policies that use random numbers. Raises InputError for an unknown policy,
+    and SimulationError for a run that cannot end.
     """
     return simulate_policy(
         workload,
@@ -324,8 +325,8 @@ def simulate_policy(
     config: ExperimentConfig | None = None,
     on_progress: OnProgress | None = None,
 ) -> RunResult:
-    """Do what `simulate` does with the policy that `create` makes; name and seed are
-    those of the result.
+    """Like `simulate`, with the policy that `create` returns. policy_name, seed: for
+    the result.
     """
     _reset_peak_rss()
     started_s = time.process_time()
@@ -377,7 +378,8 @@ def simulate_policy(
 
 
 def new_policy(name: str, seed: int) -> Policy:
-    """Return a fresh policy, seeded if it draws and its name does not say a seed.
+    """Return a new policy, seeded if it uses random numbers and its name has no seed.
+
     Raises InputError for an unknown name.
     """
     return create_policy(name, seed=seed) if policy_draws(name) else create_policy(name)
@@ -385,13 +387,12 @@ def new_policy(name: str, seed: int) -> Policy:
 
 @contextmanager
 def _garbage_seldom() -> Iterator[None]:
-    """Look for cycles less often while this holds: a run makes millions of values and
-    hardly any cycle.
+    """Collect garbage less often inside this context: a run makes millions of objects,
+    but hardly any cycles.
     """
     before = gc.get_threshold()
     gc.set_threshold(GARBAGE_AFTER, *before[1:])
-    # what was there before, the workload most of all, is not looked through again and
-    # again
+    # Earlier objects, mostly the workload, are left out of later collections.
     gc.freeze()
     try:
         yield
@@ -401,8 +402,8 @@ def _garbage_seldom() -> Iterator[None]:
 
 
 def _reset_peak_rss() -> None:
-    """Forget earlier runs' peak where the kernel allows it (Linux); elsewhere the
-    process's peak stands.
+    """Reset the peak memory of the process. Only Linux can; elsewhere the peak includes
+    earlier runs.
     """
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -1,8 +1,7 @@
-"""What comes out the same for all jobs that are alike, worked out once: their fits, and
-their batches.
+"""Caches of fits and batch searches, which simulated jobs share.
 
-Jobs of an application that trained on the same shapes timed the same steps, and look
-for a batch alike.
+Jobs of one application that trained on the same shapes measured the same step times, so
+their models and their best batches are the same.
 """
 
 from functools import lru_cache
@@ -20,7 +19,7 @@ from coadapt.model import (
     ThroughputParams,
 )
 
-NUM_FITS_KEPT = 4096  # a step that was timed takes 0.3 kB of a key
+NUM_FITS_KEPT = 4096  # 0.3 kB for each measured step of a key
 NUM_SEARCHES_KEPT = 4096  # some 2 kB each
 NUM_BATCHES_KEPT = (
     32768  # 0.2 kB each; there is one per epoch, which jobs reach one after the other
@@ -31,8 +30,8 @@ NUM_BATCHES_KEPT = (
 def fitted(
     steps: tuple[tuple[ProfileKey, tuple[int, float, float]], ...],
 ) -> ThroughputParams:
-    """Return the step-time model of jobs that timed these rows of a ProfileBuilder, in
-    this order.
+    """Return the step-time model fitted to these rows of a ProfileBuilder, in this
+    order.
     """
     from coadapt.goodput.fit import (
         fit_throughput,
@@ -47,8 +46,8 @@ def search_of(
     placement: Placement,
     times: ThroughputParams | ApplicationTimes,
 ) -> BatchSearch:
-    """Return the search by step times that a job fitted or its application shares. Jobs
-    alike get the same object.
+    """Return the batch search by step times of a job or of its application. Equal
+    arguments give the same object.
     """
     if isinstance(times, ApplicationTimes):
         return BatchSearch.of(

@@ -1,4 +1,4 @@
-"""What a policy foretold of the ends of jobs, held against when they ended."""
+"""Predicted ends of jobs, compared with their real ends."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,14 +8,13 @@ from coadapt.model import ClusterView, JobId
 from coadapt.policies.base import Policy, Prediction, predictions_of
 from coadapt.runtime.history import JobHistory
 
-SEEN_EVERY_S = 60.0  # within it no prediction is repeated (1)
+SEEN_EVERY_S = 60.0  # shortest time between two recorded predictions of a job, s
 
 
 class Foretold(NamedTuple):
-    """One word on when a job ends, seconds from when it was said; took_s: how long it
-    really took.
+    """One prediction of a job's end, in seconds from the prediction.
 
-    low_s, high_s: the interval that holds nine times of ten.
+    low_s, high_s: the 90 % interval. took_s: the real time until the end.
     """
 
     said_s: float
@@ -25,36 +24,40 @@ class Foretold(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether the end came in the interval."""
+        """Whether the real end was within the interval."""
         return self.low_s <= self.took_s <= self.high_s
 
 
 @dataclass(slots=True)
 class Foresight:
-    """Words by job, each with the instant (s) at which it was said: the first, and a
-    new one whenever half of what the last one said has passed. So a job that lasts ten
-    times as long has a few words more, not ten times as many.
+    """Predictions by job, each with the instant at which it was made, s.
+
+    A job's first prediction is recorded, and a new one whenever half of the last
+    predicted time has passed. So a job that lasts ten times as long has only a few
+    predictions more.
     """
 
-    said: dict[JobId, list[tuple[float, Prediction]]] = field(default_factory=dict)
+    made: dict[JobId, list[tuple[float, Prediction]]] = field(default_factory=dict)
 
     def note(self, policy: Policy, view: ClusterView) -> None:
-        """Take in what `policy` foretells after its decision on `view`, if it does."""
-        for job, word in predictions_of(policy).items():
-            words = self.said.setdefault(job, [])
-            if words:
-                at, last = words[-1]
+        """Record the predictions of `policy` after its decision on `view`, if it makes
+        any.
+        """
+        for job, prediction in predictions_of(policy).items():
+            made = self.made.setdefault(job, [])
+            if made:
+                at, last = made[-1]
                 if view.at - at < max(0.5 * (last.end_at - at), SEEN_EVERY_S):
                     continue
-            words.append((view.at, word))
+            made.append((view.at, prediction))
 
     def fell_due(self, jobs: Mapping[JobId, JobHistory]) -> tuple[Foretold, ...]:
-        """Return all words on jobs that have ended."""
+        """Return all predictions about jobs that have ended."""
         return tuple(
             Foretold(
-                word.end_at - at, word.low_at - at, word.high_at - at, ended_at - at
+                each.end_at - at, each.low_at - at, each.high_at - at, ended_at - at
             )
-            for job, words in self.said.items()
+            for job, made in self.made.items()
             if (ended_at := jobs[job].ended_at) is not None
-            for at, word in words
+            for at, each in made
         )

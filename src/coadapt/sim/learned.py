@@ -1,5 +1,5 @@
-"""What a job has timed of its own steps, on each GPU type, and the model that it fits
-to them.
+"""The step times that a simulated job has measured on each GPU type, and the model that
+it fits to them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,13 +14,13 @@ from coadapt.sim.applications import Application, Neighbour, Setting, Unmeasured
 from coadapt.sim.fit_cache import fitted
 
 ONE_GPU = Placement((1,))
-NUM_FIRST_BATCHES = 10  # of a first look at a GPU type (Sia, SOSP'23)
+NUM_FIRST_BATCHES = 10  # batches timed before a job starts (Sia, SOSP'23)
 
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """The steps that a job has timed, the first of each kind; the model is fitted to
-    them when asked for.
+    """The steps that a job has timed, the first of each kind. The model is fitted when
+    it is first needed.
     """
 
     profile: ProfileBuilder = field(default_factory=ProfileBuilder)
@@ -31,7 +31,7 @@ class TimedSteps:
     def with_step(
         self, placement: Placement, atomic: int, compute_s: float, step_s: float
     ) -> "TimedSteps":
-        """Return what is known after one more kind of step."""
+        """Return the measurements with one more kind of step."""
         profile = ProfileBuilder(rows={**self.profile.rows})
         profile.add(placement, atomic, compute_s, step_s)
         return TimedSteps(profile)
@@ -42,24 +42,26 @@ class TimedSteps:
 
     @cached_property
     def type_profile(self) -> TypeProfile:
-        """What the job tells of itself on its GPU type."""
+        """The job's profile of this GPU type."""
         return TypeProfile(
             params=self.params, num_replicas_profiled=self.profile.num_replicas_profiled
         )
 
     @cached_property
-    def _told(self) -> dict[int, TypeProfile]:
+    def _profiles(self) -> dict[int, TypeProfile]:
         return {}
 
-    def told(self, max_atomic: int | None) -> TypeProfile:
-        """Return `type_profile` with the memory's ceiling; the same value in each
-        report.
+    def profile_within(self, max_atomic: int | None) -> TypeProfile:
+        """Return `type_profile` with the largest pass that fits into memory. Each call
+        returns the same object.
         """
         if max_atomic is None:
             return self.type_profile
-        if max_atomic not in self._told:
-            self._told[max_atomic] = replace(self.type_profile, max_atomic=max_atomic)
-        return self._told[max_atomic]
+        if max_atomic not in self._profiles:
+            self._profiles[max_atomic] = replace(
+                self.type_profile, max_atomic=max_atomic
+            )
+        return self._profiles[max_atomic]
 
 
 UNTIMED = TimedSteps()
@@ -67,11 +69,10 @@ UNTIMED = TimedSteps()
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The steps that a job has timed, apart for each GPU type, and for each set of
-    neighbours on its GPUs.
+    """The steps that a job has timed, by GPU type and by the neighbours on its GPUs.
 
-    Steps beside neighbours say little about a GPU of one's own: they never enter the
-    same fit.
+    Steps beside neighbours say little about steps alone, so both are never fitted
+    together.
     """
 
     timed: Mapping[tuple[str, tuple[Neighbour, ...]], TimedSteps] = field(
@@ -87,7 +88,7 @@ class Learned:
     def with_step(
         self, setting: Setting, atomic: int, compute_s: float, step_s: float
     ) -> "Learned":
-        """Return what is known after one more kind of step."""
+        """Return the measurements with one more kind of step."""
         key = (setting.gpu_type, setting.neighbours)
         return Learned(
             {
@@ -99,24 +100,24 @@ class Learned:
         )
 
     def by_type(self) -> dict[str, TimedSteps]:
-        """Return what to tell of each GPU type: steps on GPUs of its own, else the
-        first beside others.
+        """Return the steps to report for each GPU type: those without neighbours, else
+        the first ones.
         """
-        told: dict[str, TimedSteps] = {}
+        reported: dict[str, TimedSteps] = {}
         for (gpu_type, neighbours), steps in self.timed.items():
             if not neighbours:
-                told[gpu_type] = steps
+                reported[gpu_type] = steps
             else:
-                told.setdefault(gpu_type, steps)
-        return told
+                reported.setdefault(gpu_type, steps)
+        return reported
 
 
 def first_look(application: Application, gpu_types: Iterable[str]) -> Learned:
-    """Return what a job knows that was timed on one GPU of each type before it starts,
-    at some batches each.
+    """Return step times of some batches on one GPU of each type, measured before the
+    job starts.
 
-    Sia does so with each job that comes, in under 20 s per type (SOSP'23); that time is
-    not counted here. A type on which one GPU was not measured is left out.
+    Sia measures each new job in this way, in under 20 s per type (SOSP'23). That time
+    is not counted here. Types without a measurement of one GPU are left out.
     """
     timed: dict[tuple[str, tuple[Neighbour, ...]], TimedSteps] = {}
     limits = application.limits

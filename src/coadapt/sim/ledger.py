@@ -1,9 +1,8 @@
-"""The world's own books: which job sits on which GPU of which node. They take no word
-from the core.
+"""The simulated cluster's own record of which job is on which GPU, independent of the
+core.
 
-The core counts what is free (model/devices.py); here GPUs are seats that jobs really
-take, one by one, as an executor's would. So the world also tells whether the counting
-is right.
+The core counts free GPUs (model/devices.py). Here jobs take single GPUs, as they do in
+an executor, so a wrong count of the core fails an assertion.
 """
 
 from collections.abc import Mapping
@@ -17,17 +16,15 @@ WHOLE = Fraction(1)
 
 @dataclass(slots=True)
 class _Gpu:
-    """One physical GPU: the jobs on it with their shares, and its label while it is
-    shared.
-    """
+    """One GPU: the shares of the jobs on it, and its label while it is shared."""
 
     label: int | None = None
     shares: dict[JobId, Fraction] = field(default_factory=dict)
 
 
 class Ledger:
-    """GPUs per live node, and the jobs on them. A GPU that is given out beyond itself
-    is an AssertionError.
+    """The GPUs of live nodes, and the jobs on them. It raises AssertionError if more of
+    a GPU is given than there is.
     """
 
     def __init__(self) -> None:
@@ -37,14 +34,14 @@ class Ledger:
         self._nodes_of: dict[JobId, set[NodeId]] = {}
 
     def add(self, node: Node) -> None:
-        """Take a node in, empty. It must not be there yet."""
+        """Add an empty node, which must not be there yet."""
         assert node.id not in self.nodes, f"node {node.id} joined twice"
         self.nodes[node.id] = node
         self.gpu_types = sorted({*self.gpu_types, node.gpu_type})
         self._gpus[node.id] = [_Gpu() for _ in range(node.num_gpus)]
 
     def remove(self, node: NodeId) -> None:
-        """Forget a node, which must be empty by now."""
+        """Remove a node, which must be empty."""
         jobs = self.jobs_on(node)
         assert not jobs, f"node {node} left while {sorted(jobs)} held its GPUs"
         del self.nodes[node], self._gpus[node]
@@ -55,14 +52,14 @@ class Ledger:
         return [node for node, _ in allocation.slots if node not in self.nodes]
 
     def take(self, job: JobId, allocation: Allocation) -> None:
-        """Seat `job`, which must hold nothing, on what `allocation` names."""
+        """Give `job`, which must hold no GPUs, those of `allocation`."""
         assert not self._nodes_of.get(job), (
             f"job {job} runs twice on {sorted(self._nodes_of[job])}"
         )
         self.take_more(job, allocation)
 
     def take_more(self, job: JobId, allocation: Allocation) -> None:
-        """Seat `job` on what `allocation` has beyond the GPUs that it is on already."""
+        """Give `job` the GPUs of `allocation` that it does not hold yet."""
         types = {self.nodes[node].gpu_type for node, _ in allocation.slots}
         assert len(types) == 1, (
             f"job {job} is to train on GPU types {sorted(types)} at once"
@@ -82,7 +79,7 @@ class Ledger:
                     self._empty(node, job).shares[job] = WHOLE
 
     def release(self, job: JobId) -> None:
-        """Free whatever `job` holds; a GPU that nobody is on any more has no label."""
+        """Free all GPUs of `job`. A GPU without jobs has no label."""
         for node in self._nodes_of.pop(job, ()):
             for gpu in self._gpus[node]:
                 gpu.shares.pop(job, None)

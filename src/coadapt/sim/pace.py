@@ -1,5 +1,5 @@
-"""How fast a job trains in each epoch while it keeps its batch: the same for all jobs
-that are alike.
+"""Paces: how fast a job trains in each epoch while it keeps its batch. Equal jobs share
+a pace.
 """
 
 import math
@@ -11,18 +11,17 @@ from coadapt.goodput.efficiency import gain
 from coadapt.model import GradStats
 from coadapt.sim.applications import Application
 
-# Paces that are kept for jobs alike, and epochs beyond the present one that are looked
-# up together.
+# The number of paces that are kept, and of epochs that are computed together.
 PACES_KEPT = 1024
 PACES_AHEAD = 16
 
 
 class EpochPace(NamedTuple):
-    """One epoch: its gradients, progress per second, and the progress at its begin and
-    end.
+    """One epoch: gradient statistics, progress per second, and the progress at its
+    begin and end.
 
-    whole_s: what it takes from begin to end, in whole seconds (infinity: too long to
-    say); whole_samples: its samples then.
+    whole_s: duration of the whole epoch, rounded to seconds (infinity: it makes no
+    progress). whole_samples: samples in that time.
     """
 
     grad: GradStats
@@ -34,9 +33,7 @@ class EpochPace(NamedTuple):
 
 
 class Pace:
-    """How fast training goes in each epoch while the batch stays, found as far as a job
-    has come.
-    """
+    """The speed of training in each epoch with one batch, computed as far as needed."""
 
     def __init__(
         self, application: Application, total: int, initial: int, steps_per_s: float
@@ -46,10 +43,10 @@ class Pace:
         self._scale = total / initial
         self._steps_per_s = steps_per_s
         self.epochs: list[EpochPace] = []
-        """Those that were asked for so far, and some more."""
+        """The epochs that were computed so far."""
 
     def look_ahead(self, epoch: int) -> None:
-        """Take in the epochs up to `epoch`, and some more."""
+        """Compute the epochs up to `epoch`, and PACES_AHEAD more."""
         epochs = self.epochs
         application = self._application
         for each in range(
@@ -68,8 +65,9 @@ class Pace:
 def pace_of(
     application: Application, total: int, initial: int, steps_per_s: float
 ) -> Pace:
-    """Return the pace of jobs with `initial` samples that train with `total`, so many
-    steps in a second.
+    """Return the pace at total batch `total` and a number of steps per second.
+
+    initial: the job's initial batch, samples.
     """
     return _pace(cast("Hashable", application), total, initial, steps_per_s)
 

@@ -114,10 +114,9 @@ class World:
     ) -> None:
         self.config = config or WorldConfig()
         self.ledger = Ledger()
-        self.joiners_fail: set[JobId] = (
-            set()
-        )  # the jobs whose changes fail while they are prepared
-        # What the answer to a report tells a job.
+        # Jobs whose rescales fail during their preparation.
+        self.joiners_fail: set[JobId] = set()
+        # Step times of the application in the answer to a report.
         self.application_times_of: Callable[[JobId], ApplicationTimes | None] = (
             lambda _: None
         )
@@ -296,7 +295,7 @@ class World:
         self._answer(job, post)
 
     def _keep(self, job: _Job, detail: str = "") -> None:
-        """Take back the change that is being prepared, if one is."""
+        """Retract the change that is being prepared, if there is one."""
         replicas = job.replicas
         if replicas is None or replicas.cancel_change is None:
             return
@@ -488,7 +487,7 @@ class World:
 
     def _settle(self) -> None:
         """Compute the jobs' training up to the next report, and schedule the exits of
-        jobs that end before.
+        jobs that end before it.
         """
         unsettled, self._ahead.unsettled = self._ahead.unsettled, {}
         now = self._clock.now()
@@ -519,8 +518,8 @@ class World:
         )
 
     def _speed(self, allocation: Allocation) -> float:
-        """Return the share of its speed that a job keeps beside other distributed jobs
-        on its nodes.
+        """Return a job's speed over its full speed, by the distributed jobs on its
+        nodes.
         """
         if not self.config.interference or allocation.num_nodes < 2:
             return 1.0
@@ -547,19 +546,19 @@ class World:
     def _neighbours(
         self, job_id: JobId, allocation: Allocation
     ) -> tuple[Neighbour, ...]:
-        """Return the neighbours on the most crowded GPU of `allocation`: the one that
-        all others wait for.
+        """Return the neighbours on the most loaded GPU of `allocation`, for which all
+        replicas wait.
         """
         if not allocation.shared:
             return ()
-        crowds = [
+        by_gpu = [
             tuple(
                 Neighbour(other.application.name, other.application.load)
                 for other in (self._jobs[each] for each in on_gpu)
             )
             for on_gpu in self.ledger.neighbours(job_id, allocation)
         ]
-        return max(crowds, key=lambda crowd: sum(each.load for each in crowd))
+        return max(by_gpu, key=lambda beside: sum(each.load for each in beside))
 
     def _see_neighbours(self, job: _Job, replicas: _Replicas) -> None:
         setting = replicas.assigned.setting
@@ -575,9 +574,7 @@ class World:
         self._answer(job, self._end(job, Outcome.SUCCEEDED))
 
     def _report(self) -> None:
-        """Let every running job save and report; the next reports come one period
-        later.
-        """
+        """Let all running jobs save and report, and schedule the next reports."""
         now = self._clock.now()
         for job in list(self._running.values()):
             replicas = job.replicas
@@ -593,13 +590,13 @@ class World:
                 job.saved = training
                 job.saved_at = now
             forecast = job.forecast(training.epoch, training.progress, training.samples)
-            told = report(job.application, replicas.assigned, training, forecast)
+            measured = report(job.application, replicas.assigned, training, forecast)
             replicas.post(
                 TrainingReported(
                     at=now,
                     job=job.trace.id,
                     generation=replicas.generation,
-                    report=told,
+                    report=measured,
                 )
             )
             replicas.assigned = replicas.assigned.with_times(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from coadapt.policies.castor import round as program
-from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED
-from coadapt.policies.castor.explain import Told, duration, explained
+from coadapt.policies.castor.expected_arrivals import Expected
+from coadapt.policies.castor.explain import Decided, duration, explained
 from coadapt.policies.castor.fairness import FairClocks, Tolerances
 from coadapt.policies.castor.guarantees import Reservations
 from coadapt.policies.castor.job_values import Aims, Outlook, Values, gpu_curves
@@ -53,7 +53,7 @@ def drawn(seed: int) -> Situation:
 def outlook_of(now: Situation) -> Outlook:
     never_J = np.full(4, 1e9)
     aims = Aims(4.0, 0.5, never_J, never_J)
-    return Values().settle(now, gpu_curves(now, GPUS_T), NONE_EXPECTED, aims)
+    return Values().settle(now, gpu_curves(now, GPUS_T), Expected(), aims)
 
 
 def sizes_of(now: Situation, row: int, of_type: int) -> dict[int, float]:
@@ -225,7 +225,7 @@ def test_it_tells_what_the_next_size_brings(seed: int) -> None:
     rng = np.random.default_rng(seed)
     held = {f"j{row}": int(rng.integers(1, 5)) for row in range(4)}
     types = {job: int(rng.integers(0, 2)) for job in held}
-    told = Told(
+    told = Decided(
         now=now,
         sizes=Sizes(held, types, 1.0, 1.0, np.zeros(2), room=False),
         placed={
@@ -270,7 +270,7 @@ def test_it_tells_what_the_next_size_brings(seed: int) -> None:
 
 @seeds
 def test_no_start_is_foretold_without_a_past(seed: int) -> None:
-    told = Told(
+    told = Decided(
         now=drawn(seed),
         sizes=Sizes({}, {}, 1.0, 1.0, np.zeros(2), room=False),
         placed={},

@@ -19,13 +19,13 @@ from coadapt.policies.predictors.application_models import (
 )
 from coadapt.policies.predictors.best_goodputs import Configs
 from coadapt.policies.predictors.measured_step_times import (
-    AS_SAID,
     BATCHES,
+    BATCHES_KEPT,
     CARRIED,
     LOG_ATOMIC_G,
+    NO_ERROR,
     NUM_STEPS,
     SHAPES_MAX,
-    TOLD_MAX,
     Shape,
     Slower,
     StepTimes,
@@ -87,14 +87,14 @@ def held(job: JobView) -> tuple[str, Shape] | None:
 def lent(known: Applications, job: JobView) -> JobView:
     """Return `job` as its application has it know itself, once it has reported."""
     known.observe([job], held)
-    return known.lend(job)
+    return known.with_borrowed(job)
 
 
 def first_pass_s(known: Applications, job: JobView, gpu_type: str = "gpu") -> float:
     """Return alpha_c of a step on 2 GPUs that `job` is taken for, once its
     application's model is lent.
     """
-    params = known.lend(job).measured.by_type[gpu_type].params
+    params = known.with_borrowed(job).measured.by_type[gpu_type].params
     configs = Configs(*(np.array([each]) for each in (0, 1, 1, 2)))
     slower = known.slower([job], [gpu_type], configs, np.array([[0, 1, 1, 2]]))
     return params.alpha_c * float(
@@ -107,7 +107,7 @@ def seen(known: Applications, *jobs: JobView) -> Situation:
     return situation_of(told, known)
 
 
-def test_a_newcomer_is_taken_for_what_its_application_are() -> None:
+def test_a_newcomer_is_estimated_from_its_application() -> None:
     known = Applications()
     first = of(timed("first", progress=10.0))
     known.observe([first], held)
@@ -118,7 +118,7 @@ def test_a_newcomer_is_taken_for_what_its_application_are() -> None:
 
 
 @pytest.mark.parametrize("application", ["", "bert"])
-def test_nothing_is_lent_across_applications(application: str) -> None:
+def test_nothing_is_borrowed_across_applications(application: str) -> None:
     known = Applications()
     known.observe([of(timed("first"))], held)
     one = of(newcomer(), application)
@@ -206,7 +206,7 @@ def test_other_jobs_that_disagree_with_what_a_job_timed_are_not_believed(
         (1.0, 1, 0, False),  # no other job trained there either
     ],
 )
-def test_who_was_timed_on_one_gpu_of_a_type_is_taken_for_its_application_there_if_passes_agree(
+def test_who_was_timed_on_one_gpu_of_a_type_borrows_from_its_application_there_if_passes_agree(
     slower: float, profiled: int, settings: int, believed: bool
 ) -> None:
     known = Applications()
@@ -231,7 +231,7 @@ def test_who_was_timed_on_one_gpu_of_a_type_is_taken_for_its_application_there_i
 @pytest.mark.parametrize(
     ("slower", "believed"), [(None, True), (1.0, True), (3.0, False)]
 )
-def test_who_is_being_started_on_a_type_is_taken_for_its_application_until_a_step_was_timed(
+def test_who_is_being_started_on_a_type_borrows_from_its_application_until_a_step_was_timed(
     slower: float | None, believed: bool
 ) -> None:
     """It has a batch there, and tells of it; that alone is no setting in which it has
@@ -250,7 +250,9 @@ def test_who_is_being_started_on_a_type_is_taken_for_its_application_until_a_ste
     if slower is None:
         moved = replace(moved, measured=replace(moved.measured, step_time_s=None))
     known.observe([moved], lambda _: fast)
-    assert (known.lend(moved).measured.by_type["fast"].params == PARAMS) is believed
+    assert (
+        known.with_borrowed(moved).measured.by_type["fast"].params == PARAMS
+    ) is believed
 
 
 def test_a_step_time_tells_of_the_type_alone_on_which_it_was_timed() -> None:
@@ -357,7 +359,7 @@ def test_of_jobs_that_trained_in_as_many_settings_the_first_goes_on_lending() ->
         ((fitted("first", 0.3), fitted("second", 0.4)), 0.3),
     ):
         known.observe([*jobs, new], held)
-        assert known.lend(new).measured.by_type["gpu"].params.alpha_c == lends
+        assert known.with_borrowed(new).measured.by_type["gpu"].params.alpha_c == lends
 
 
 def test_who_trained_on_a_gpu_type_lends_what_is_known_of_it() -> None:
@@ -378,7 +380,7 @@ def test_who_trained_on_a_gpu_type_lends_what_is_known_of_it() -> None:
     there = of(trained(timed("there")))
     new = of(newcomer())
     known.observe([there, new], held)
-    assert known.lend(new).measured.by_type["gpu"].params == PARAMS
+    assert known.with_borrowed(new).measured.by_type["gpu"].params == PARAMS
 
 
 def test_there_may_be_more_applications_at_once_than_are_remembered() -> None:
@@ -389,7 +391,9 @@ def test_there_may_be_more_applications_at_once_than_are_remembered() -> None:
     ]
     for _ in range(2):
         known.observe(jobs, held)
-        assert all(known.lend(job).measured.by_type.keys() == {"gpu"} for job in jobs)
+        assert all(
+            known.with_borrowed(job).measured.by_type.keys() == {"gpu"} for job in jobs
+        )
     assert len(known.known) == APPLICATIONS_MAX
 
 
@@ -668,10 +672,10 @@ def test_what_will_not_change_is_not_cut() -> None:
 def test_of_step_times_the_latest_batches_and_shapes_are_kept() -> None:
     times = StepTimes()
     for gpus in range(1, SHAPES_MAX + 10):
-        for atomic in range(1, TOLD_MAX + 3):
+        for atomic in range(1, BATCHES_KEPT + 3):
             times.note((Shape(1, 1, gpus), atomic, 0), math.log(0.1))
     assert len(times.taken) == SHAPES_MAX
-    assert {len(latest) for latest in times.taken.values()} == {TOLD_MAX}
+    assert {len(latest) for latest in times.taken.values()} == {BATCHES_KEPT}
     assert Shape(1, 1, 9) not in times.taken
 
 
@@ -691,7 +695,7 @@ def test_a_step_that_is_timed_again_and_took_as_long_is_nothing_new() -> None:
 
 
 MANY = st.lists(
-    st.integers(1, 64), min_size=1, max_size=TOLD_MAX
+    st.integers(1, 64), min_size=1, max_size=BATCHES_KEPT
 )  # of more the first are forgotten
 
 
@@ -752,7 +756,7 @@ def test_what_is_slower_is_read_where_the_pass_is() -> None:
     """Without a curve it is the job's own ratio; beyond the largest pass it is as
     there.
     """
-    error_KG = np.vstack((AS_SAID, np.arange(26.0) / 100.0))
+    error_KG = np.vstack((NO_ERROR, np.arange(26.0) / 100.0))
     slower = Slower(error_KG, np.array([[0, 1]]), np.array([[1.2, 2.0]]))
     atomic = [[7.0, each] for each in (1.0, 1.5, 1.5**2.5, 1e6)]
     found = slower.at(np.zeros(4, dtype=np.int64), np.array(atomic))
@@ -819,9 +823,11 @@ def test_what_the_model_said_is_bounded(atomic: list[int]) -> None:
     times = StepTimes()
     shape = Shape(1, 1, 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coadapt.policies.predictors.measured_step_times.SAID_MAX", 4)
+        patch.setattr(
+            "coadapt.policies.predictors.measured_step_times.PREDICTED_MAX", 4
+        )
         for each in atomic:
-            said = times.say(PARAMS, [(shape, each, 0)])
+            said = times.predict(PARAMS, [(shape, each, 0)])
             assert said[shape, each, 0] == pytest.approx(
                 math.log(step_time(PARAMS, placement_of(shape), each))
             )
@@ -835,7 +841,7 @@ def test_jobs_are_told_what_their_other_jobs_timed_where_they_train() -> None:
         known.observe([of(trained(timed("other"), slower=0.9, total=total))], held)
     new = of(newcomer())
     lent(known, new)
-    told = known.tell(new, "gpu", shape)
+    told = known.application_times(new, "gpu", shape)
     assert told is not None
     assert {(step.atomic, step.accumulation) for step in told.steps} == {
         (64, 0),
@@ -846,11 +852,11 @@ def test_jobs_are_told_what_their_other_jobs_timed_where_they_train() -> None:
         assert step.seconds == pytest.approx(0.9 * said_s)
     assert told.are_of("gpu", Placement((2,)))
     assert (
-        known.tell(new, "gpu", shape) is told
+        known.application_times(new, "gpu", shape) is told
     )  # one value for all, until a report says more
     known.observe([new, of(trained(timed("other"), total=512))], held)
-    known.lend(new)
-    more = known.tell(new, "gpu", shape)
+    known.with_borrowed(new)
+    more = known.application_times(new, "gpu", shape)
     assert more is not None
     assert len(more.steps) == 3
 
@@ -864,12 +870,12 @@ def test_nobody_is_told_of_others_or_of_where_nobody_was() -> None:
     slow = of(trained(timed("slow"), slower=10.0))
     known.observe([other, new, slow], held)
     for job in (other, new, slow):
-        known.lend(job)
-    assert known.tell(other, "gpu", shape) is None
-    assert known.tell(slow, "gpu", shape) is None
-    assert known.tell(new, "gpu", Shape(1, 1, 3)) is None
-    assert known.tell(new, "cpu", shape) is None
-    assert known.tell(new, "gpu", shape) is not None
+        known.with_borrowed(job)
+    assert known.application_times(other, "gpu", shape) is None
+    assert known.application_times(slow, "gpu", shape) is None
+    assert known.application_times(new, "gpu", Shape(1, 1, 3)) is None
+    assert known.application_times(new, "cpu", shape) is None
+    assert known.application_times(new, "gpu", shape) is not None
 
 
 def test_who_keeps_its_batch_is_told_nothing() -> None:
@@ -879,18 +885,20 @@ def test_who_keeps_its_batch_is_told_nothing() -> None:
     other = of(trained(timed("other")))
     other = replace(other, spec=replace(other.spec, contract=RescaleContract.FIXED))
     known.observe([other, fixed], held)
-    known.lend(fixed)
-    assert known.tell(fixed, "gpu", Shape(1, 1, 2)) is None
+    known.with_borrowed(fixed)
+    assert known.application_times(fixed, "gpu", Shape(1, 1, 2)) is None
 
 
 def test_no_more_steps_are_kept_than_jobs_are_told_of() -> None:
     times = StepTimes()
     shape = Shape(1, 1, 2)
-    for atomic in range(1, 2 * TOLD_MAX):
+    for atomic in range(1, 2 * BATCHES_KEPT):
         times.note((shape, atomic, 0), 0.0)
-    told = times.tell("gpu", PARAMS, shape)
+    told = times.application_times("gpu", PARAMS, shape)
     assert told is not None
-    assert [step.atomic for step in told.steps] == list(range(TOLD_MAX, 2 * TOLD_MAX))
+    assert [step.atomic for step in told.steps] == list(
+        range(BATCHES_KEPT, 2 * BATCHES_KEPT)
+    )
 
 
 @pytest.mark.parametrize(("slower", "believed"), [(1.02, True), (1.6, False)])
@@ -907,4 +915,4 @@ def test_a_name_is_believed_while_jobs_of_it_take_alike(
         known.observe(jobs, held)
     new = of(newcomer())
     known.observe([*jobs, new], held)
-    assert (known.lend(new).measured.by_type != {}) == believed
+    assert (known.with_borrowed(new).measured.by_type != {}) == believed

@@ -23,9 +23,10 @@ CHAIN = (
     "core.worklist",
     "core.settling",
     "core.converge",
+    "core.costs",
     "core.scheduler",
 )
-CORE = ("accounting", "worklist", "settling", "converge", "scheduler")
+CORE = ("accounting", "worklist", "settling", "converge", "costs", "scheduler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class Mutant:
     module: str
     old: str
     new: str
+
+    @property
+    def is_about_money(self) -> bool:
+        return self.module == "costs" or "buying." in self.old
 
 
 @contextmanager
@@ -177,9 +182,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a plan made before a node joined is void",
         "scheduler",
-        "        self._go_on_with_nodes(node.id)\n",
+        "        self._nodes_changed(node.id)\n",
         "        asked_at = self.state.solve_at\n        "
-        "self._go_on_with_nodes(node.id)\n"
+        "self._nodes_changed(node.id)\n"
         "        self.state.solve_at = asked_at\n",
     ),
     Mutant(
@@ -566,13 +571,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a restarted scheduler waits for no lost solver",
         "scheduler",
-        "        self.state.solve_at = self.state.round_due_at = None\n",
+        "        self.state.solve_at = None\n        self.state.round_due_at = None\n",
         "        self.state.round_due_at = None\n",
     ),
     Mutant(
         "a restarted scheduler sets its alarm again",
         "scheduler",
-        "        self.state.solve_at = self.state.round_due_at = None\n",
+        "        self.state.solve_at = None\n        self.state.round_due_at = None\n",
         "        self.state.solve_at = None\n",
     ),
     # -- shared GPUs and GPU types
@@ -629,5 +634,56 @@ MUTANTS: tuple[Mutant, ...] = (
         "model.plan",
         "    if contract in OWNS_BATCH:\n",
         "    if False:\n",
+    ),
+    # -- costs and nodes that are bought
+    Mutant(
+        "a job is stopped at its max_cost",
+        "costs",
+        "    if cost < most:\n",
+        "    if True:\n",
+    ),
+    Mutant(
+        "a job is not stopped before its max_cost",
+        "costs",
+        "    if cost < most:\n",
+        "    if cost < 0.5 * most:\n",
+    ),
+    Mutant(
+        "what a job cost counts for its tenant",
+        "costs",
+        "state.spent[tenant] = booked + (bill.cost - job.bill.cost)",
+        "state.spent[tenant] = booked",
+    ),
+    Mutant(
+        "other prices count from now on",
+        "costs",
+        "    state.prices = prices\n    book(state, state.jobs)\n",
+        "    state.prices = prices\n",
+    ),
+    Mutant(
+        "a job waits while its tenant's budget is spent",
+        "costs",
+        "        if state.budget_levels.get(name) == SPENT:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a budget of all tenants counts",
+        "costs",
+        "    for name in (job.spec.tenant, EVERYBODY):\n",
+        "    for name in (job.spec.tenant,):\n",
+    ),
+    Mutant(
+        "a node that is not needed is given back",
+        "scheduler",
+        "            if not buying.nodes[node].noticed and not "
+        "self._work.holdings.on(node)\n",
+        "            if False\n",
+    ),
+    Mutant(
+        "a node is given back once no job is on it",
+        "scheduler",
+        "            if not buying.nodes[node].noticed and not "
+        "self._work.holdings.on(node)\n",
+        "            if not buying.nodes[node].noticed\n",
     ),
 )

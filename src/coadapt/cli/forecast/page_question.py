@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import cast
 
 from coadapt.cli.forecast.futures import Change, compare_futures
-from coadapt.cli.forecast.tables import against, range_values
+from coadapt.cli.forecast.tables import compared, range_values
+from coadapt.cli.forecast.words import cost_in_words
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.state import SchedulerState
 from coadapt.model import InputError, JobId
@@ -49,11 +50,10 @@ def page_answer(found: Sequence[Estimate], question: Question) -> dict[str, Json
     return {
         "at": question.at,
         "policy": question.policy,
-        "currency": None if state.prices is None else state.prices.currency,
         "num_futures": found[0].num_rolls,
         "futures_wanted": NUM_ROLLS,
         "num_jobs": len(names),
-        "scenarios": [{**_scenario(each), **against(found[0], each)} for each in found],
+        "scenarios": [_scenario(each, found[0], state) for each in found],
         "jobs": [
             [name, _shown_name(state, name), [_row(each, name) for each in found]]
             for name in names[:JOBS_SHOWN]
@@ -61,10 +61,16 @@ def page_answer(found: Sequence[Estimate], question: Question) -> dict[str, Json
     }
 
 
-def _scenario(estimate: Estimate) -> dict[str, Json]:
+def _scenario(
+    estimate: Estimate, now: Estimate, state: SchedulerState
+) -> dict[str, Json]:
     ends = sorted(job.ends.median for job in estimate.jobs.values())
     return {
         "name": estimate.scenario,
+        "compared": "" if estimate is now else compared(now, estimate),
+        "cost": cost_in_words(
+            estimate.cost, "" if state.prices is None else state.prices.currency
+        ),
         "num_jobs": len(ends),
         "num_later": sum(math.isinf(end) for end in ends),
         "mean_end_s": range_values(estimate.mean_end),

@@ -47,20 +47,17 @@ EXPECTED_MAX = 100  # most expected jobs, which bounds the time of a decision
 
 
 class Expected(NamedTuple):
-    """Expected jobs.
+    """Expected jobs; without arguments: none.
 
     curves: their goodput curves. left_J: their work, samples. arrives_J: seconds until
     they come. part: the factor by which each is scaled: 1 for whole jobs, more than 1
     if each represents several jobs.
     """
 
-    curves: Curves
-    left_J: FloatArray
-    arrives_J: FloatArray
-    part: float
-
-
-NONE_EXPECTED = Expected(NO_CURVES, np.empty(0), np.empty(0), 1.0)
+    curves: Curves = NO_CURVES
+    left_J: FloatArray = np.empty(0)
+    arrives_J: FloatArray = np.empty(0)
+    part: float = 1.0
 
 
 @dataclass(slots=True)
@@ -130,7 +127,7 @@ class Arrivals:
         num_expected = len(recent) * AHEAD_S / span_s * (1.0 - over)
         num_whole = round(num_expected)
         if not num_whole:
-            return NONE_EXPECTED
+            return Expected()
         num_copies = max(num_whole, len(recent)) if in_part else num_whole
         part = min(num_expected / num_copies, 1.0) if in_part else 1.0
         num_in_time = num_expected / part if in_part else float(num_whole)

@@ -22,7 +22,7 @@ from coadapt.policies.predictors.prediction_intervals import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Decided:
     """A decided round, which is to be explained: the situation, the chosen sizes, the
     allocations, and the predictions of ends and starts.
     """
@@ -34,15 +34,19 @@ class Told:
     starts: Predictions
 
 
-def explained(told: Told) -> dict[JobId, str]:
+def explained(decided: Decided) -> dict[JobId, str]:
     """Return a sentence for each job that the round could move."""
     rows = {
-        True: [row for row, job in enumerate(told.now.jobs) if job.id in told.placed],
+        True: [
+            row for row, job in enumerate(decided.now.jobs) if job.id in decided.placed
+        ],
         False: [
-            row for row, job in enumerate(told.now.jobs) if job.id not in told.placed
+            row
+            for row, job in enumerate(decided.now.jobs)
+            if job.id not in decided.placed
         ],
     }
-    return _of_placed(told, rows[True]) | _of_waiting(told, rows[False])
+    return _of_placed(decided, rows[True]) | _of_waiting(decided, rows[False])
 
 
 def fixed_reason(job: JobView, topology: Topology) -> str:
@@ -64,40 +68,40 @@ def duration(seconds: float) -> str:
     return f"{round(minutes / (24 * 60))} days"
 
 
-def _of_placed(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
+def _of_placed(decided: Decided, rows: Sequence[int]) -> dict[JobId, str]:
     """Return sentences of jobs with GPUs: their GPUs, their end, and the next size."""
-    now = told.now
+    now = decided.now
     ranges = [NO_PREDICTION] * len(rows)
-    if told.predictions.has_past:
-        ranges = told.predictions.ranges([now.jobs[row].id for row in rows])
+    if decided.predictions.has_past:
+        ranges = decided.predictions.ranges([now.jobs[row].id for row in rows])
     found = {}
     for row, within in zip(rows, ranges, strict=True):
         job = now.jobs[row]
-        change = gets(job, told.placed[job.id], *_type_names(told, row))
-        larger = _next_size(told, row)
+        change = gets(job, decided.placed[job.id], *_type_names(decided, row))
+        larger = _next_size(decided, row)
         end = ""
-        by_goodput = not told.predictions.has_past and larger.left_s < math.inf
+        by_goodput = not decided.predictions.has_past and larger.left_s < math.inf
         if within.end_at < math.inf:
             end, low, high = (duration(each) for each in within)
             end = f"; ends in about {end} (90 %: {low} to {high})"
         elif by_goodput and now.timed_J[row]:
             end = f"; about {duration(larger.left_s)} left at its measured speed"
-        brings = _brings(told.placed[job.id].num_replicas, larger)
+        brings = _brings(decided.placed[job.id].num_replicas, larger)
         if not now.timed_J[row]:
             brings = "its size is decided once it reports a step"
         found[job.id] = f"{change}{end}; {brings}"
     return found
 
 
-def _type_names(told: Told, row: int) -> tuple[str, str]:
+def _type_names(decided: Decided, row: int) -> tuple[str, str]:
     """Return the GPU types that a job held and gets; empty names if the cluster has
     only one type.
     """
-    names = told.now.topology.names
+    names = decided.now.topology.names
     if len(names) == 1:
         return "", ""
-    of_type, *_, replicas = told.now.sources.steps.held_JX[row].tolist()
-    got = names[told.sizes.types[told.now.jobs[row].id]]
+    of_type, *_, replicas = decided.now.sources.steps.held_JX[row].tolist()
+    got = names[decided.sizes.types[decided.now.jobs[row].id]]
     return names[of_type] if replicas else "", got
 
 
@@ -116,11 +120,11 @@ class _NextSize(NamedTuple):
     then_s: float
 
 
-def _next_size(told: Told, row: int) -> _NextSize:
-    now = told.now
+def _next_size(decided: Decided, row: int) -> _NextSize:
+    now = decided.now
     job = now.jobs[row].id
-    count = told.placed[job].num_replicas
-    of_type = told.sizes.types.get(job, 0)
+    count = decided.placed[job].num_replicas
+    of_type = decided.sizes.types.get(job, 0)
     can_C = (now.configs.type_C == of_type) & (now.goodput_JC[row] > 0.0)
     gpus = now.configs.gpus_C[can_C]  # ascending
     goodputs = now.goodput_JC[row, can_C]
@@ -161,23 +165,23 @@ def _brings(count: int, larger: _NextSize) -> str:
     return f"{more} would end it in about {then} instead of {left}"
 
 
-def _of_waiting(told: Told, rows: Sequence[int]) -> dict[JobId, str]:
+def _of_waiting(decided: Decided, rows: Sequence[int]) -> dict[JobId, str]:
     """Return when waiting jobs start; "" if too few predictions were checked so far."""
-    now = told.now
+    now = decided.now
     held_by: dict[TenantId, int] = {}
     for job in now.jobs:
-        if job.id in told.placed:
-            count = told.placed[job.id].num_replicas
+        if job.id in decided.placed:
+            count = decided.placed[job.id].num_replicas
             held_by[job.spec.tenant] = held_by.get(job.spec.tenant, 0) + count
     ranges = [NO_PREDICTION] * len(rows)
-    if told.starts.has_past:
-        ranges = told.starts.ranges([now.jobs[row].id for row in rows])
+    if decided.starts.has_past:
+        ranges = decided.starts.ranges([now.jobs[row].id for row in rows])
     found = {}
     for row, within in zip(rows, ranges, strict=True):
         job = now.jobs[row]
         held = held_by.get(job.spec.tenant, 0)
         barred = _barred(now.topology, job.spec, held)
-        found[job.id] = "" if barred else _start(told.starts, job.id, within)
+        found[job.id] = "" if barred else _start(decided.starts, job.id, within)
     return found
 
 

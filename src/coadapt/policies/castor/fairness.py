@@ -43,9 +43,6 @@ from coadapt.policies.solvers.arrays import FloatArray, IntArray
 
 # Seconds past this share of rho_max x T_fair weigh more. Chosen by hand, not measured.
 FAIR_FROM = 0.5
-# T_fair and the waiting tolerance are at least this share of what they are for the
-# present number of jobs. Chosen by hand, not measured.
-LEAST_SHARE = 0.1
 
 
 class Fair(NamedTuple):
@@ -102,7 +99,7 @@ class FairClocks:
         with np.errstate(divide="ignore", invalid="ignore"):
             whole_J = now.left_J + now.sources.done_J
             left_s_J = (whole_J - clock_J) / ahead_J
-            fair_s_J = np.maximum(age_s_J + left_s_J, LEAST_SHARE * whole_J / ahead_J)
+            fair_s_J = np.maximum(age_s_J + left_s_J, 0.0)
             # A job on its fair share also waits for a round and pays for a start.
             takes_s_J = fair_s_J + 0.5 * ROUND_S + now.rescale_s_J
             least_J = (age_s_J + now.left_J / ahead_J) / takes_s_J
@@ -204,9 +201,7 @@ class Tolerances:
         since_s_J = np.array(list(self.since_s.values()))
         whole_s_J = _least_times(now)
         rest_s_J = (whole_s_J - (self.turns_s - since_s_J)) * crowded
-        tolerated_s_J = np.maximum(
-            age_s_J + rest_s_J, LEAST_SHARE * whole_s_J * crowded
-        )
+        tolerated_s_J = np.maximum(age_s_J + rest_s_J, 0.0)
         found_J: FloatArray = tolerated_s_J + now.rescale_s_J + ROUND_S
         return found_J
 

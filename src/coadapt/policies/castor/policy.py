@@ -18,8 +18,8 @@ from coadapt.model import (
     Plan,
 )
 from coadapt.policies.base import PolicyCard, Prediction
-from coadapt.policies.castor.expected_arrivals import NONE_EXPECTED, Arrivals, Silence
-from coadapt.policies.castor.explain import Told, explained, fixed_reason
+from coadapt.policies.castor.expected_arrivals import Arrivals, Expected, Silence
+from coadapt.policies.castor.explain import Decided, explained, fixed_reason
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Tolerances
 from coadapt.policies.castor.gangs import GangTimes, Precedence, late, plan_gangs
 from coadapt.policies.castor.guarantees import fair_share_reservations, no_reservations
@@ -182,7 +182,7 @@ class Castor(CastorOptions):
         outlook, sizes = self._decide(view, now)
         placed = _places(now, sizes)
         self._predict_starts(view, now, outlook, placed)
-        told = Told(
+        decided = Decided(
             now=now,
             sizes=sizes,
             placed=placed,
@@ -193,7 +193,7 @@ class Castor(CastorOptions):
         last_s = float(end_s[np.isfinite(end_s)].max(initial=0.0))
         plan = Plan(
             allocations={**topology.kept, **placed},
-            reasons={**reasons, **explained(told)},
+            reasons={**reasons, **explained(decided)},
             application_times=_timed_by_others(memory.applications, now, placed),
             diagnostics={
                 "objective": sizes.value,
@@ -248,7 +248,7 @@ class Castor(CastorOptions):
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
         names = now.topology.names
         memory.arrivals.observe(at, now.jobs, whole_J, curves.jobs, names)
-        expected = NONE_EXPECTED
+        expected = Expected()
         if self.expect:
             expected = memory.arrivals.expected(at, in_part=curves.several, over=over)
         return memory.values.settle(now, curves, expected, aims)
@@ -283,7 +283,9 @@ def _timed_by_others(
         held = now.topology.shape_of(placed.get(job.id, WAITING))
         if held is not None:
             number, shape = held
-            times = applications.tell(job, now.topology.names[number], shape)
+            times = applications.application_times(
+                job, now.topology.names[number], shape
+            )
             if times is not None:
                 found[job.id] = times
     return found

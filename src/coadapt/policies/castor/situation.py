@@ -196,7 +196,9 @@ def situation(
     """
     fixed = topology.kept.keys() | topology.stranded
     applications.observe(view.jobs, lambda job: _held(topology, job))
-    jobs = tuple(applications.lend(job) for job in view.jobs if job.id not in fixed)
+    jobs = tuple(
+        applications.with_borrowed(job) for job in view.jobs if job.id not in fixed
+    )
     facts = job_facts(jobs, topology)
     steps = facts.steps
     configs, may_JC = configurations(

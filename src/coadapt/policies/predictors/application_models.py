@@ -41,7 +41,7 @@ from coadapt.model import (
 )
 from coadapt.policies.predictors.best_goodputs import Configs
 from coadapt.policies.predictors.measured_step_times import (
-    AS_SAID,
+    NO_ERROR,
     Setting,
     Shape,
     Slower,
@@ -69,7 +69,7 @@ LOG_2 = math.log(2.0)
 
 Key = tuple[str, int, int, bool]
 Held = tuple[str, Shape]  # GPU type, and the placement there
-WhatHeld = Callable[[JobView], Held | None]
+HeldOf = Callable[[JobView], Held | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -140,23 +140,23 @@ def _draw(seen_S: IntArray, log_noise_S: FloatArray, curve_B: FloatArray) -> Non
             curve_B[b] = slope * (b - seen_S[low]) + log_noise_S[low]
 
 
-class _Lent(NamedTuple):
+class _Borrowed(NamedTuple):
     """The measurements used for a job, and what they were computed from.
 
-    measured: the job's own measurements. taken_for: those used for it. types: the GPU
-    types on which the step-time model is borrowed from the application.
+    own: the job's own measurements. used: those used for it. types: the GPU types on
+    which the step-time model is borrowed from the application.
     """
 
-    measured: Measured
+    own: Measured
     application: _Application
     edition: int
-    taken_for: Measured
+    used: Measured
     types: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Member:
-    """A job of an application. told: its last report. lent: what it last borrowed.
+    """A job of an application. last: its last report. borrowed: what it last borrowed.
 
     settings: by GPU type, the shapes and total batches in which it trained. log_ratio:
     by GPU type, log(its latest step time / that of its application).
@@ -164,10 +164,10 @@ class _Member:
 
     application: _Application
     job: JobId
-    told: Measured | None = None
+    last: Measured | None = None
     settings: dict[str, set[tuple[Shape, int]]] = field(default_factory=dict)
     log_ratio: dict[str, float] = field(default_factory=dict)
-    lent: _Lent | None = None
+    borrowed: _Borrowed | None = None
 
 
 class _Report(NamedTuple):
@@ -178,7 +178,7 @@ class _Report(NamedTuple):
     step_s: float
 
 
-class _LentTimes(NamedTuple):
+class _BorrowedTimes(NamedTuple):
     """Step times of an application on a GPU type that a job borrows.
 
     params: the step-time model to which they are relative. ratio: the job's own step
@@ -198,22 +198,22 @@ class _Curves:
     for the curves of all configurations.
     """
 
-    found: list[FloatArray] = field(default_factory=lambda: [AS_SAID])
+    found: list[FloatArray] = field(default_factory=lambda: [NO_ERROR])
     size: int = 1
     numbers: dict[tuple[int, Shape | None], int] = field(default_factory=dict)
 
-    def of_all(self, lent: _LentTimes, gpus_C: IntArray) -> int:
+    def of_all(self, borrowed: _BorrowedTimes, gpus_C: IntArray) -> int:
         """Return the number of the first of the curves of all configurations."""
-        key = id(lent.times), None
+        key = id(borrowed.times), None
         if key not in self.numbers:
-            self._add(key, lent.times.packed(lent.params, gpus_C))
+            self._add(key, borrowed.times.packed(borrowed.params, gpus_C))
         return self.numbers[key]
 
-    def on(self, lent: _LentTimes, shape: Shape) -> int:
+    def on(self, borrowed: _BorrowedTimes, shape: Shape) -> int:
         """Return the number of the curve of a shape."""
-        key = id(lent.times), shape
+        key = id(borrowed.times), shape
         if key not in self.numbers:
-            self._add(key, lent.times.on(lent.params, shape))
+            self._add(key, borrowed.times.on(borrowed.params, shape))
         return self.numbers[key]
 
     def _add(self, key: tuple[int, Shape | None], curves: FloatArray) -> None:
@@ -229,8 +229,8 @@ class Applications:
     known: "OrderedDict[Key, _Application]" = field(default_factory=OrderedDict)
     members: dict[JobId, _Member] = field(default_factory=dict)
 
-    def observe(self, jobs: Sequence[JobView], what_held: WhatHeld) -> None:
-        """Learn from new reports. what_held: a job's GPU type and shape, None if it has
+    def observe(self, jobs: Sequence[JobView], held_of: HeldOf) -> None:
+        """Learn from new reports. held_of: a job's GPU type and shape, None if it has
         no single placement.
         """
         here = {}
@@ -244,18 +244,18 @@ class Applications:
                 application, job.id
             )
             member.application = application
-            if member.told is job.measured or not job.measured.by_type:
+            if member.last is job.measured or not job.measured.by_type:
                 continue
-            member.told = job.measured
-            held = what_held(job)
+            member.last = job.measured
+            held = held_of(job)
             _learn(member, job, held)
             report = None if held is None else _report(member, held[1])
             if held is not None and report is not None:
                 reports.setdefault((id(application), held[0]), []).append(report)
-        for (_, gpu_type), told in reports.items():
-            _time(told[0].member.application, gpu_type, told)
+        for (_, gpu_type), timed in reports.items():
+            _time(timed[0].member.application, gpu_type, timed)
         if reports:
-            self._judge()
+            self._compare_applications()
         self.members = here
 
     def _application(self, key: Key) -> _Application:
@@ -268,7 +268,7 @@ class Applications:
             self.known.popitem(last=False)
         return application
 
-    def _judge(self) -> None:
+    def _compare_applications(self) -> None:
         """Set for each application whether its jobs are alike.
 
         An application with too few compared jobs is judged by those of all
@@ -286,29 +286,29 @@ class Applications:
             few = len(compared) < COMPARED_MIN
             application.alike = few or fmean(compared) <= math.log(UNLIKE)
 
-    def _believed(self, job: JobView) -> _Member | None:
+    def _member_of(self, job: JobView) -> _Member | None:
         """Return the member for `job`, None if it has no application of alike jobs."""
         member = self.members.get(job.id)
         return member if member is not None and member.application.alike else None
 
-    def lend(self, job: JobView) -> JobView:
+    def with_borrowed(self, job: JobView) -> JobView:
         """Return `job` with the measurements that it borrows from its application."""
-        member = self._believed(job)
+        member = self._member_of(job)
         if member is None:
             return job
         application = member.application
-        lent = member.lent
+        borrowed = member.borrowed
         if (
-            lent is None
-            or lent.measured is not job.measured
-            or lent.application is not application
-            or lent.edition != application.edition
+            borrowed is None
+            or borrowed.own is not job.measured
+            or borrowed.application is not application
+            or borrowed.edition != application.edition
         ):
-            lent = member.lent = _lent(member, job.measured)
+            borrowed = member.borrowed = _borrow(member, job.measured)
         return (
             job
-            if lent.taken_for is job.measured
-            else replace(job, measured=lent.taken_for)
+            if borrowed.used is job.measured
+            else replace(job, measured=borrowed.used)
         )
 
     def slower(
@@ -332,45 +332,49 @@ class Applications:
             gpus_C = configs.gpus_C[begin:end]
             every_C = np.arange(end - begin)
             for row, job in enumerate(jobs):
-                lent = self._lent_times(job, gpu_type)
-                if lent is None:
+                borrowed = self._borrowed_times(job, gpu_type)
+                if borrowed is None:
                     continue
-                curve_JX[row, begin:end] = curves.of_all(lent, gpus_C) + every_C
-                ratio_JX[row, begin:end] = lent.ratio
+                curve_JX[row, begin:end] = curves.of_all(borrowed, gpus_C) + every_C
+                ratio_JX[row, begin:end] = borrowed.ratio
                 of_type, nodes, racks, gpus = held[row]
                 if of_type == number:
                     on = Shape(nodes, racks, gpus) if gpus else ONE_GPU
-                    curve_JX[row, -1] = curves.on(lent, on)
-                    ratio_JX[row, -1] = lent.ratio
+                    curve_JX[row, -1] = curves.on(borrowed, on)
+                    ratio_JX[row, -1] = borrowed.ratio
         return Slower(np.concatenate(curves.found), curve_JX, ratio_JX)
 
-    def _lent_times(self, job: JobView, gpu_type: str) -> "_LentTimes | None":
+    def _borrowed_times(self, job: JobView, gpu_type: str) -> "_BorrowedTimes | None":
         """Return the step times that a job borrows on a GPU type, None if none."""
-        member = self._believed(job)
-        if member is None or member.lent is None or gpu_type not in member.lent.types:
+        member = self._member_of(job)
+        if (
+            member is None
+            or member.borrowed is None
+            or gpu_type not in member.borrowed.types
+        ):
             return None
         times = member.application.times.get(gpu_type)
         if times is None:
             return None
-        return _LentTimes(
+        return _BorrowedTimes(
             times,
             member.application.profiles[gpu_type][1].params,
             math.exp(member.log_ratio.get(gpu_type, 0.0)),
         )
 
-    def tell(
+    def application_times(
         self, job: JobView, gpu_type: str, shape: Shape
     ) -> ApplicationTimes | None:
         """Return step times of the application on this shape. The job chooses its batch
         by them. None: there are none, or the job chooses no batch.
         """
-        member = self._believed(job)
-        if member is None or member.lent is None or not job.spec.adaptive:
+        member = self._member_of(job)
+        if member is None or member.borrowed is None or not job.spec.adaptive:
             return None
         times = member.application.times.get(gpu_type)
-        if times is None or gpu_type not in member.lent.types:
+        if times is None or gpu_type not in member.borrowed.types:
             return None
-        return times.tell(
+        return times.application_times(
             gpu_type, member.application.profiles[gpu_type][1].params, shape
         )
 
@@ -382,7 +386,7 @@ class Applications:
         curves: list[FloatArray] = []
         row_J = np.full(len(jobs), -1, dtype=np.int64)
         for number, job in enumerate(jobs if self.members else ()):
-            member = self._believed(job)
+            member = self._member_of(job)
             if member is None:
                 continue
             if id(member.application) not in rows:
@@ -396,18 +400,18 @@ class Applications:
 def _learn(member: _Member, job: JobView, held: Held | None) -> None:
     """Learn from the report of `job`, except from its step time."""
     application = member.application
-    told = job.measured
-    if held is not None and told.batch is not None and told.step_time_s:
+    measured = job.measured
+    if held is not None and measured.batch is not None and measured.step_time_s:
         gpu_type, shape = held
-        member.settings.setdefault(gpu_type, set()).add((shape, told.batch.total))
-    for gpu_type, profile in told.by_type.items():
+        member.settings.setdefault(gpu_type, set()).add((shape, measured.batch.total))
+    for gpu_type, profile in measured.by_type.items():
         num_settings = len(member.settings.get(gpu_type, ()))
-        known, lent, lender = application.profiles.get(gpu_type, (-1, None, ""))
-        if num_settings > known or (num_settings == known and lender == job.id):
+        known, model, owner = application.profiles.get(gpu_type, (-1, None, ""))
+        if num_settings > known or (num_settings == known and owner == job.id):
             application.profiles[gpu_type] = (num_settings, profile, job.id)
-            application.edition += profile is not lent
-    grad = told.grad
-    progress = told.progress
+            application.edition += profile is not model
+    grad = measured.grad
+    progress = measured.progress
     if grad is None or progress <= 0.0:
         return
     if progress < application.first_progress:
@@ -427,13 +431,13 @@ def _report(member: _Member, shape: Shape) -> _Report | None:
 
     None: none was reported, or it was measured on an earlier allocation.
     """
-    told = member.told
-    if told is None or told.batch is None or not told.step_time_s:
+    last = member.last
+    if last is None or last.batch is None or not last.step_time_s:
         return None
-    batch = told.batch
+    batch = last.batch
     if -(-batch.total // (batch.atomic * (batch.accumulation + 1))) != shape.gpus:
         return None
-    return _Report(member, (shape, batch.atomic, batch.accumulation), told.step_time_s)
+    return _Report(member, (shape, batch.atomic, batch.accumulation), last.step_time_s)
 
 
 def _time(application: _Application, gpu_type: str, reports: Sequence[_Report]) -> None:
@@ -449,11 +453,11 @@ def _time(application: _Application, gpu_type: str, reports: Sequence[_Report]) 
     if profile.num_replicas_profiled <= 1:
         reports = [each for each in reports if each.setting[0].gpus <= 1]
     params = profile.params
-    said = times.say(params, [report.setting for report in reports])
+    predicted = times.predict(params, [report.setting for report in reports])
     for member, setting, step_s in reports:
         shape = setting[0]
         log_s = math.log(step_s)
-        over = log_s - said[setting]
+        over = log_s - predicted[setting]
         ratio = member.log_ratio.get(gpu_type)
         if ratio is None and shape in times.taken:
             ratio = over - times.error(params, setting)
@@ -464,41 +468,41 @@ def _time(application: _Application, gpu_type: str, reports: Sequence[_Report]) 
             application.compare(member.job, ratio)
 
 
-def _lent(member: _Member, measured: Measured) -> _Lent:
+def _borrow(member: _Member, measured: Measured) -> _Borrowed:
     """Return the measurements used for a job whose own measurements are `measured`."""
     application = member.application
     own = measured.by_type
-    before = member.lent
+    before = member.borrowed
     types = tuple(
         [
             gpu_type
             for gpu_type in application.profiles
-            if _believes(member, gpu_type, own)
+            if _borrows(member, gpu_type, own)
         ]
     )
     if not types:
         by_type = own
     elif (
         before is not None
-        and before.measured.by_type is own
+        and before.own.by_type is own
         and (before.application, before.edition, before.types)
         == (application, application.edition, types)
     ):
-        by_type = before.taken_for.by_type
+        by_type = before.used.by_type
     else:
-        lent = {
-            name: _as_theirs(application.profiles[name][1], own.get(name))
+        borrowed = {
+            name: _combined(application.profiles[name][1], own.get(name))
             for name in types
         }
-        by_type = {**own, **lent}
+        by_type = {**own, **borrowed}
     grad = measured.grad or application.first
-    taken_for = measured
+    used = measured
     if types or grad is not measured.grad:
-        taken_for = replace(measured, by_type=by_type, grad=grad)
-    return _Lent(measured, application, application.edition, taken_for, types)
+        used = replace(measured, by_type=by_type, grad=grad)
+    return _Borrowed(measured, application, application.edition, used, types)
 
 
-def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) -> bool:
+def _borrows(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) -> bool:
     """Return whether a job with the profiles `own` borrows the application's model on a
     GPU type.
     """
@@ -506,10 +510,10 @@ def _believes(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) ->
         return True
     ratio = member.log_ratio.get(gpu_type)
     settings = len(member.settings.get(gpu_type, ()))
-    known, lent, _ = member.application.profiles[gpu_type]
+    known, model, _ = member.application.profiles[gpu_type]
     if not settings and own[gpu_type].num_replicas_profiled <= 1:
         passes_s = [
-            _pass_s(each, member.application.initial) for each in (own[gpu_type], lent)
+            _pass_s(each, member.application.initial) for each in (own[gpu_type], model)
         ]
         return (
             known > 0
@@ -547,13 +551,13 @@ def _agrees(log_ratio: float) -> bool:
     return abs(log_ratio) <= math.log(RATIO_MAX)
 
 
-def _as_theirs(lent: TypeProfile, own: TypeProfile | None) -> TypeProfile:
-    """Return the profile `lent`, with the counts and memory of `own` where those are
-    more.
+def _combined(model: TypeProfile, own: TypeProfile | None) -> TypeProfile:
+    """Return the profile `model` with the memory of `own`, and the larger number of
+    replicas.
     """
     if own is None:
-        return lent
-    timed = max(lent.num_replicas_profiled, own.num_replicas_profiled)
+        return model
+    timed = max(model.num_replicas_profiled, own.num_replicas_profiled)
     return TypeProfile(
-        params=lent.params, num_replicas_profiled=timed, max_atomic=own.max_atomic
+        params=model.params, num_replicas_profiled=timed, max_atomic=own.max_atomic
     )

@@ -32,7 +32,7 @@ from coadapt.policies.predictors.best_goodputs import log_steps_s
 from coadapt.policies.solvers.arrays import FloatArray, IntArray, exp, log
 
 BATCHES = 6  # number of latest batches of a shape whose mean error is carried over
-TOLD_MAX = 24  # batches of a shape that are kept for jobs to choose by
+BATCHES_KEPT = 24  # most batches of a shape that are kept
 CARRIED = (
     0.7  # of their mean error (fitted to single errors: 0.8; tried: 0.5 and 1 alike)
 )
@@ -40,21 +40,20 @@ CARRIED = (
 # samples of a pass.
 NEAR = 0.35
 CARRIED_WEIGHT = 0.3  # weight of the carried error; a measured batch has the weight 1
-# between the samples of a pass that errors are kept at, from 1 on
+# Errors are kept at samples of a pass from 1 on, each 1.5 times the one before.
 LOG_STEP = math.log(1.5)
 NUM_STEPS = 26
-SHAPES_MAX = 256  # the longest unseen are forgotten
-SAID_MAX = (
-    2 * TOLD_MAX * SHAPES_MAX
-)  # beyond so many all that the model said is worked out again
+SHAPES_MAX = 256  # most shapes that are kept, the latest
+# Most predicted step times that are kept; beyond it they are computed again.
+PREDICTED_MAX = 2 * BATCHES_KEPT * SHAPES_MAX
 
 LOG_ATOMIC_G = LOG_STEP * np.arange(NUM_STEPS)
 LOG_ATOMIC: list[float] = LOG_ATOMIC_G.tolist()
-AS_SAID = np.zeros((1, NUM_STEPS))  # the errors of a model that is right
+NO_ERROR = np.zeros((1, NUM_STEPS))  # errors of a correct model
 
 
 class Shape(NamedTuple):
-    """A placement as the model sees it."""
+    """The properties of a placement that matter to the model."""
 
     nodes: int
     racks: int
@@ -73,24 +72,25 @@ Setting = tuple[Shape, int, int]  # shape, samples of a pass, passes accumulated
 
 @dataclass(slots=True)
 class StepTimes:
-    """Of one application on one GPU type. taken: what a step took, by shape and
-    setting.
+    """The step times of one application on one GPU type.
 
-    said: what `params` say of settings, logarithms. errors: of shapes that were asked
-    for, over LOG_ATOMIC_G. curve: of all, the most packed of each number of GPUs: its
-    logarithm, which ascends, and the errors; None: not worked out.
+    taken: logarithms of measured step times, by shape and setting. predicted:
+    logarithms of what the model `params` predicts, by setting. errors: measured over
+    predicted step times over LOG_ATOMIC_G, logarithms, by shape. curve: the errors of
+    the most packed shape of each number of GPUs, and the logarithms of these numbers,
+    ascending; None: to be computed. shared: step times for jobs that train on a shape.
     """
 
     taken: dict[Shape, dict[Setting, float]] = field(default_factory=dict)
     params: ThroughputParams | None = None
-    said: dict[Setting, float] = field(default_factory=dict)
+    predicted: dict[Setting, float] = field(default_factory=dict)
     errors: dict[Shape, FloatArray] = field(default_factory=dict)
     curve: tuple[FloatArray, FloatArray] | None = None
-    told: dict[Shape, ApplicationTimes] = field(default_factory=dict)
+    shared: dict[Shape, ApplicationTimes] = field(default_factory=dict)
 
     def note(self, setting: Setting, log_s: float) -> None:
-        """Take in how long such a step took; of the same setting again, the mean of
-        both logarithms.
+        """Record a step time. If the setting was measured before, the mean of both
+        logarithms is kept.
         """
         shape = setting[0]
         latest = self.taken.pop(shape, {})
@@ -99,24 +99,22 @@ class StepTimes:
         if before is not None:
             log_s = 0.5 * (before + log_s)
             if log_s == before and next(reversed(latest)) == setting:
-                return  # nothing new
+                return  # unchanged
             del latest[setting]
         latest[setting] = log_s
-        if len(latest) > TOLD_MAX:
+        if len(latest) > BATCHES_KEPT:
             del latest[next(iter(latest))]
         self.errors.pop(shape, None)
-        self.told.pop(shape, None)
+        self.shared.pop(shape, None)
         if len(self.taken) > SHAPES_MAX:
             oldest = next(iter(self.taken))
             del self.taken[oldest]
             self.errors.pop(oldest, None)
-            self.told.pop(oldest, None)
+            self.shared.pop(oldest, None)
         self.curve = None
 
     def error(self, params: ThroughputParams, setting: Setting) -> float:
-        """Return the logarithm of step times over what `params` say of them, in this
-        setting.
-        """
+        """Return log(measured / predicted step time) in this setting."""
         shape, atomic, _ = setting
         error_G = self.on(params, shape)[0]
         place = math.log(atomic)
@@ -129,26 +127,28 @@ class StepTimes:
         return error
 
     def on(self, params: ThroughputParams, shape: Shape) -> FloatArray:
-        """Return the same over LOG_ATOMIC_G, on this shape, (1, NUM_STEPS)."""
+        """Return these errors on a shape over LOG_ATOMIC_G, (1, NUM_STEPS)."""
         if params is self.params and shape in self.errors:
             return self.errors[shape][None]
         if shape not in self.taken:
             return self.packed(params, np.array([shape.gpus]))
-        self._work_out(params, [shape])
+        self._compute_errors(params, [shape])
         return self.errors[shape][None]
 
     def packed(self, params: ThroughputParams, gpus_C: IntArray) -> FloatArray:
-        """Return the same of so many GPUs, packed, (num_configs, NUM_STEPS)."""
+        """Return these errors for numbers of GPUs in as few nodes as possible,
+        (num_configs, NUM_STEPS).
+        """
         error_CG = np.empty((len(gpus_C), NUM_STEPS))
         _pack(log(gpus_C.astype(np.float64)), *self._curve(params), error_CG)
         return error_CG
 
-    def tell(
+    def application_times(
         self, gpu_type: str, params: ThroughputParams, shape: Shape
     ) -> ApplicationTimes | None:
-        """Return what was timed on this shape, for a job that trains there."""
-        told = self.told.get(shape)
-        if told is None or told.params is not params:
+        """Return the step times measured on a shape, for a job that trains there."""
+        found = self.shared.get(shape)
+        if found is None or found.params is not params:
             if shape not in self.taken:
                 return None
             steps = [
@@ -157,43 +157,43 @@ class StepTimes:
                 )
                 for (_, atomic, accumulation), log_s in self.taken[shape].items()
             ]
-            told = ApplicationTimes(
+            found = ApplicationTimes(
                 gpu_type=gpu_type,
                 placement=shape.placement,
                 params=params,
                 steps=tuple(steps),
             )
-            self.told[shape] = told
-        return told
+            self.shared[shape] = found
+        return found
 
-    def say(
+    def predict(
         self, params: ThroughputParams, settings: Iterable[Setting]
     ) -> dict[Setting, float]:
-        """Return the logarithms of what `params` say of these settings, and of some
-        others.
+        """Return logarithms of the step times that `params` predicts, at least for
+        these settings.
         """
         if params is not self.params:
             self.params = params
-            self.said = {}
+            self.predicted = {}
             self.errors = {}
             self.curve = None
-        elif len(self.said) > SAID_MAX:
-            self.said = {}
-        missing = [each for each in settings if each not in self.said]
+        elif len(self.predicted) > PREDICTED_MAX:
+            self.predicted = {}
+        missing = [each for each in settings if each not in self.predicted]
         if missing:
             rows = np.array(
                 [(*shape, *batch) for shape, *batch in missing], dtype=np.float64
             )
-            self.said.update(
+            self.predicted.update(
                 zip(missing, log_steps_s(params, rows).tolist(), strict=True)
             )
-        return self.said
+        return self.predicted
 
     def _curve(self, params: ThroughputParams) -> tuple[FloatArray, FloatArray]:
         if not self.taken:
-            return np.zeros(1), AS_SAID
+            return np.zeros(1), NO_ERROR
         if params is not self.params or self.curve is None:
-            self._work_out(params, self.taken)
+            self._compute_errors(params, self.taken)
             packed: dict[int, Shape] = {}
             for shape in self.taken:
                 packed[shape.gpus] = min(shape, packed.get(shape.gpus, shape))
@@ -204,19 +204,21 @@ class StepTimes:
             )
         return self.curve
 
-    def _work_out(self, params: ThroughputParams, shapes: Iterable[Shape]) -> None:
-        """Work out the errors of these shapes against `params`, where that is not
-        done.
+    def _compute_errors(
+        self, params: ThroughputParams, shapes: Iterable[Shape]
+    ) -> None:
+        """Compute the errors of these shapes against `params`, unless they are
+        known.
         """
         known = self.errors if params is self.params else {}
-        anew = [shape for shape in shapes if shape not in known]
-        said = self.say(
-            params, [setting for shape in anew for setting in self.taken[shape]]
+        missing = [shape for shape in shapes if shape not in known]
+        predicted = self.predict(
+            params, [setting for shape in missing for setting in self.taken[shape]]
         )
-        for shape in anew:
+        for shape in missing:
             taken = self.taken[shape]
             over_B = np.array(
-                [log_s - said[setting] for setting, log_s in taken.items()]
+                [log_s - predicted[setting] for setting, log_s in taken.items()]
             )
             near_GB, weight_G = _near(tuple([atomic for _, atomic, _ in taken]))
             latest_B = over_B[-BATCHES:]
@@ -228,8 +230,8 @@ class StepTimes:
 
 @lru_cache(maxsize=1_024)  # mostly the same few again and again
 def _near(atomic_B: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
-    """Return how near each of LOG_ATOMIC_G is to these samples of a pass, (NUM_STEPS,
-    num_batches), and what all that counts there weighs. Not to be written to.
+    """Return the weight of each batch at each of LOG_ATOMIC_G, (NUM_STEPS,
+    num_batches), and the sums of all weights there. Callers must not change them.
     """
     apart_GB = (
         LOG_ATOMIC_G[:, None] - log(np.array(atomic_B, dtype=np.float64))
@@ -242,8 +244,8 @@ def _near(atomic_B: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
 def _pack(
     log_C: FloatArray, log_S: FloatArray, error_SG: FloatArray, error_CG: FloatArray
 ) -> None:
-    """Write the errors of sizes between those of which they are known, of others that
-    of the next.
+    """Write the errors of all sizes. They are interpolated between measured sizes, and
+    those of the nearest one beyond them.
     """
     last = len(log_S) - 1
     for c in range(len(log_C)):
@@ -261,10 +263,11 @@ def _pack(
 
 
 class Slower(NamedTuple):
-    """What steps take over what is said of them. error_KG: curves of errors over
+    """Slowdowns: measured over predicted step times. error_KG: curves of errors over
     LOG_ATOMIC_G.
 
-    curve_JX: which counts for a job on each; ratio_JX: of a job to its application.
+    curve_JX: the curve of a job on each configuration. ratio_JX: step time of the job
+    over that of its application.
     """
 
     error_KG: FloatArray
@@ -272,15 +275,15 @@ class Slower(NamedTuple):
     ratio_JX: FloatArray
 
     def at(self, job_N: IntArray, atomic_NX: FloatArray) -> FloatArray:
-        """Return it for these jobs at so many samples of a pass."""
+        """Return the slowdowns of these jobs at these samples of a pass."""
         slower_NX = self.ratio_JX[job_N]
-        if len(self.error_KG) == 1:  # AS_SAID alone
+        if len(self.error_KG) == 1:  # NO_ERROR alone
             return slower_NX
         _read(self, job_N, atomic_NX, slower_NX)
         return slower_NX
 
     def held(self, atomic_J1: FloatArray) -> FloatArray:
-        """Return it for all jobs on what they hold alone, the last of X, (num_jobs,
+        """Return the slowdowns of all jobs on their current allocations, (num_jobs,
         1).
         """
         own = Slower(
@@ -293,12 +296,12 @@ class Slower(NamedTuple):
 def _read(
     slower: Slower, job_N: IntArray, atomic_NX: FloatArray, slower_NX: FloatArray
 ) -> None:
-    """Multiply what is slower by what the curves say."""
+    """Multiply slower_NX by the errors of the curves."""
     for n in range(len(job_N)):
         j = job_N[n]
         for x in range(slower_NX.shape[1]):
             k = slower.curve_JX[j, x]
-            if k > 0:  # 0: AS_SAID
+            if k > 0:  # 0: NO_ERROR
                 place = min(np.log(atomic_NX[n, x]) / LOG_STEP, NUM_STEPS - 1.001)
                 low = int(place)
                 part = place - low

@@ -124,7 +124,8 @@ export function charts(root) {
       width: width(),
       height: HEIGHT + (isLast ? AXIS_HEIGHT : 0),
       legend: { show: false },
-      padding: [6, 8, 0, 0],
+      // The lowest number of an axis is half below it.
+      padding: [6, 8, isLast ? 0 : 6, 0],
       cursor: { sync: { key: SYNC }, drag: { x: true, y: false }, points: { size: 5 } },
       scales: { x: { time: true }, y: { range: (_, low, high) => bounds(low, high) } },
       axes: [

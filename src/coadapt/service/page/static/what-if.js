@@ -222,10 +222,8 @@ function offer(fields, found, query) {
 function words(asked) {
   const parts = [];
   if (asked.policies.length) parts.push(asked.policies.join(" and "));
-  if (asked.nodes.length) {
-    const sizes = asked.nodes.map((each) => (each > 0 ? `+${each}` : each)).join(", ");
-    parts.push(`${sizes} ${/^.1$/.test(sizes) ? "node" : "nodes"}`);
-  }
+  if (asked.nodes.length)
+    parts.push(`nodes ${asked.nodes.map((each) => (each > 0 ? `+${each}` : each)).join(", ")}`);
   for (const [tenant, gpus] of Object.entries(asked.quotas))
     parts.push(gpus === null ? `no quota of ${tenant}` : `${tenant} with a quota of ${gpus}`);
   if (asked.without.length) parts.push(`without ${asked.without.join(", ")}`);
@@ -246,28 +244,11 @@ function listed(text) {
   return text.split(/[\s,]+/).filter((each) => each);
 }
 
-// Returns `18 % sooner, 9 % dearer`.
-function compared(future) {
-  const words = [
-    [future.sooner_percent, "sooner", "later"],
-    [future.dearer_percent, "dearer", "cheaper"],
-  ];
-  return words
-    .filter(([percent]) => percent)
-    .map(([percent, more, less]) => `${Math.abs(percent).toFixed(0)} % ${percent > 0 ? more : less}`)
-    .join(", ");
-}
-
-function cost({ cost }) {
-  if (cost.median === null) return LATER;
-  return `${cost.median.toFixed(2)} (${cost.low.toFixed(2)} to ${cost.high?.toFixed(2) ?? LATER})`;
-}
-
 function figures(answer) {
   const columns = [
     ["Future", "name", (each) => each.name],
-    ["Against as it is", "", compared],
-    ...(answer.currency ? [[`Cost, ${answer.currency}`, "", cost]] : []),
+    ["Against as it is", "", (each) => each.compared],
+    ["Cost", "", (each) => each.cost || "no prices"],
     ["Mean time to the end", "", (each) => interval(each.mean_end_s)],
     ["Last end", "", (each) => interval(each.last_end_s)],
     ["Jobs", "", (each) => number(each.num_jobs)],
