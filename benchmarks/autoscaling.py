@@ -6,6 +6,8 @@ benchmarks/results/autoscaling.json.
 """
 
 # figure10: one ImageNet job on 1 to 16 nodes of 4 GPUs (Pollux, OSDI'21, figure 10).
+# deadlines: the variants of "Can't Be Late" (Frontier-CS; Wu et al., NSDI 2024), with
+# drawn availability, for one elastic job on 1 to 16 nodes.
 # osdi21: the workloads 1, 2, 3 and 6. drawn: built-in workloads, one per seed, castor's
 # sizer at several values of time beside fixed sizes. Policy: pollux for the first two,
 # castor for drawn workloads. A node costs 1 an hour.
@@ -19,19 +21,41 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.stored import load_results, store_results
+from coadapt.model import JobSpec, ReplicaLimits, RescaleContract
 from coadapt.sim.applications import Application
 from coadapt.sim.experiment import ExperimentConfig, simulate
-from coadapt.sim.library.builtin import builtin_workload
+from coadapt.sim.library.builtin import BUILTIN_APPLICATIONS, builtin_workload
 from coadapt.sim.market.files import parse_offer
-from coadapt.sim.market.terms import MarketTerms
+from coadapt.sim.market.spells import draw_spells
+from coadapt.sim.market.terms import MarketTerms, OfferTerms
 from coadapt.sim.traces import load_trace
-from coadapt.sim.workload import Workload
+from coadapt.sim.workload import TraceJob, Workload
 
 RESULTS = Path(__file__).parent / "results" / "autoscaling.json"
 OFFER = "node=4x1,most=16,provision=120"
 WORKLOADS = (1, 2, 3, 6)
 VALUES = (0.25, 0.5, 1.0, 2.0, 4.0)
 FIXED = (2, 4, 6, 8, 12, 16)
+
+# Shares of the time in which the benchmark's regions have spot nodes, from its README;
+# prices of a node of one V100 as there, in dollars.
+REGIONS = {
+    "high": (0.775, 0.663, 0.628, 0.432),
+    "low": (0.403, 0.391, 0.303, 0.043),
+}
+REGIONS["mixed"] = REGIONS["high"] + REGIONS["low"]
+DEADLINES_H = {"tight": 52.0, "loose": 70.0}
+OVERHEADS_S = {"small": 180.0, "large": 720.0}
+ON_DEMAND, SPOT = 3.06, 0.9731
+# The job trains for 48 hours on the nodes that it requests: so much larger is its data
+# set than ImageNet.
+LATE_SCALE = 1.11
+LATE_NODES = 4
+LATE_DECISION_S = 300.0
+LATE_SIZERS = (
+    f"uniform-progress(decision_s={LATE_DECISION_S:.0f})",
+    "castor(value_of_time=0)",
+)
 
 Row = dict[str, float | str]
 
@@ -94,6 +118,92 @@ def figure10(traces: Path) -> dict[str, object]:
     return {"runs": rows, "pollux_job_over": ratios}
 
 
+def late_job(deadline_s: float | None) -> tuple[Workload, dict[str, Application]]:
+    """Return one elastic ImageNet job that requests LATE_NODES nodes of one GPU."""
+    application = BUILTIN_APPLICATIONS["resnet50-imagenet"]
+    samples = round(application.samples_per_epoch * LATE_SCALE)
+    application = replace(application, samples_per_epoch=samples)
+    limits = application.limits
+    spec = JobSpec(
+        name="late",
+        application=application.name,
+        batch=limits,
+        replicas=ReplicaLimits(min=1, max=16, requested=LATE_NODES),
+        contract=RescaleContract.ADAPTIVE,
+        deadline_at=deadline_s,
+    )
+    job = TraceJob(id="late", at=0.0, application=application.name, spec=spec)
+    return Workload(name="late", jobs=(job,)), {application.name: application}
+
+
+def play_late(
+    sizer: str, offers: tuple[OfferTerms, ...], deadline_h: float, overhead_s: float
+) -> Row:
+    """Return cost and hours of the job under one sizer."""
+    workload, applications = late_job(deadline_h * 3600.0)
+    terms = MarketTerms(offers=offers, sizer=sizer, sizing_s=LATE_DECISION_S)
+    config = ExperimentConfig(
+        market=terms,
+        figures_only=True,
+        round_s=LATE_DECISION_S,
+        rescale_s=overhead_s,
+    )
+    result = simulate(workload, applications, terms.largest, "castor", config=config)
+    assert result.costs is not None
+    return {
+        "sizer": sizer.partition("(")[0],
+        "cost": round(result.costs.total, 2),
+        "hours": round(result.metrics.makespan_s / 3600.0, 2),
+        "losses": result.costs.num_lost,
+    }
+
+
+def deadlines(num_seeds: int) -> dict[str, object]:
+    """Return the runs of all regions, and the ratios of the 12 variants."""
+    runs = []
+    for share in REGIONS["mixed"]:
+        for seed in range(num_seeds):
+            spells = draw_spells(share, 16, 72 * 3600.0, seed)
+            spot = parse_offer(f"spot=1x{SPOT},market=spot,most=16")
+            firm = parse_offer(f"firm=1x{ON_DEMAND},most=16")
+            offers = (firm, replace(spot, available=spells))
+            for deadline, deadline_h in DEADLINES_H.items():
+                for overhead, overhead_s in OVERHEADS_S.items():
+                    for sizer in LATE_SIZERS:
+                        row = play_late(sizer, offers, deadline_h, overhead_s)
+                        row |= {"share": share, "seed": seed}
+                        row |= {"deadline": deadline, "overhead": overhead}
+                        row["missed"] = float(row["hours"]) > deadline_h
+                        print(json.dumps(row), flush=True)
+                        runs.append(row)
+    variants = [
+        late_variant(runs, region, deadline, overhead)
+        for region in REGIONS
+        for deadline in DEADLINES_H
+        for overhead in OVERHEADS_S
+    ]
+    return {"runs": runs, "variants": variants}
+
+
+def late_variant(runs: list[Row], region: str, deadline: str, overhead: str) -> Row:
+    """Return the mean costs of a variant, their ratio, and the deadlines missed."""
+    mine = [
+        row
+        for row in runs
+        if row["share"] in REGIONS[region]
+        and (row["deadline"], row["overhead"]) == (deadline, overhead)
+    ]
+    found: Row = {"availability": region, "deadline": deadline, "overhead": overhead}
+    for sizer in ("uniform-progress", "castor"):
+        costs = [float(row["cost"]) for row in mine if row["sizer"] == sizer]
+        found[sizer] = round(sum(costs) / len(costs), 2)
+        found[f"{sizer}_missed"] = sum(
+            bool(row["missed"]) for row in mine if row["sizer"] == sizer
+        )
+    found["ratio"] = round(float(found["castor"]) / float(found["uniform-progress"]), 3)
+    return found
+
+
 def osdi21(traces: Path) -> list[Row]:
     """Return the runs of the OSDI'21 workloads under sizers for clusters."""
     rows = []
@@ -123,13 +233,14 @@ def drawn(num_seeds: int, num_jobs: int) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", default=os.environ.get("COADAPT_TRACES", "."))
-    parser.add_argument("--only", choices=("figure10", "osdi21", "drawn"))
+    parser.add_argument("--only", choices=("figure10", "deadlines", "osdi21", "drawn"))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=40)
     given = parser.parse_args()
     known = load_results(RESULTS)
     parts = {
         "figure10": lambda: figure10(Path(given.traces)),
+        "deadlines": lambda: deadlines(given.seeds),
         "osdi21": lambda: osdi21(Path(given.traces)),
         "drawn": lambda: drawn(given.seeds, given.jobs),
     }

@@ -293,12 +293,14 @@ class Buying:
 
     def ask_next(self, at: float, *, is_active: bool) -> None:
         """Set when the sizer is asked next; not at all while nothing can change."""
-        more = any(
-            len(self.staying(offer.id)) + self.ordered.get(offer.id, 0) > offer.least
+        # The next answer repeats what is to be had, should the last order be lost.
+        at_rest = not self.leaving and all(
+            len(self.staying(offer.id)) == offer.least
+            and not self.ordered.get(offer.id)
             for offer in self.offers.values()
         )
         self.due_at = (
-            next_multiple(self.sizing_s, after=at) if is_active or more else None
+            next_multiple(self.sizing_s, after=at) if is_active or not at_rest else None
         )
 
     def wake(self, at: float, *, at_once: bool) -> None:
@@ -308,18 +310,19 @@ class Buying:
         soon = at if at_once else next_multiple(self.sizing_s, after=at, not_before=at)
         self.due_at = soon if self.due_at is None else min(self.due_at, soon)
 
+    @property
+    def ask_at(self) -> float | None:
+        """When the sizer may be asked next: a question without an answer is waited
+        for. None while the size cannot change.
+        """
+        if self.due_at is None or self.asked_at is None:
+            return self.due_at
+        return max(self.due_at, self.asked_at + ANSWER_WITHIN_S)
+
     def is_due(self, at: float) -> bool:
         """Return whether the sizer is to be asked now."""
-        waits = self.asked_at is not None and at - self.asked_at < ANSWER_WITHIN_S
-        return self.due_at is not None and self.due_at <= at and not waits
-
-    def look_at(self, at: float) -> float | None:
-        """Return when it is to be looked whether the sizer is to be asked; None: at the
-        next event only.
-        """
-        if self.due_at is None or self.due_at > at or self.asked_at is None:
-            return self.due_at
-        return self.asked_at + ANSWER_WITHIN_S
+        ask_at = self.ask_at
+        return ask_at is not None and ask_at <= at
 
 
 def _by_id(offer: Offer) -> OfferId:

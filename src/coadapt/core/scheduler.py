@@ -559,7 +559,7 @@ class Scheduler:
                 commands.append(BuyNodes(number=buying.number, nodes=buying.totals))
         elif isinstance(event, TimerFired):
             buying.alarm_at = None
-        elif isinstance(event, JobSubmitted | NodeLost):
+        elif isinstance(event, JobSubmitted | NodeJoined | NodeLost):
             buying.wake(at, at_once=not self.state.nodes)
         if buying.is_due(at):
             buying.book(at)
@@ -574,7 +574,7 @@ class Scheduler:
         ]
         alarms = [
             when
-            for when in (self.state.round_due_at, buying.look_at(at))
+            for when in (self.state.round_due_at, buying.ask_at)
             if when is not None
         ]
         if not alarms:

@@ -135,15 +135,18 @@ def test_castor_meets_deadlines_at_the_fewest_gpus(hours: float, noise: float) -
         assert 2e7 / curve[4 * (wanted - 1) - 1] > 0.85 * hours * 3600.0 - 60.0
 
 
-def test_castor_buys_spot_nodes_but_on_demand_ones_for_deadlines() -> None:
+def test_castor_buys_spot_nodes_and_on_demand_ones_for_deadlines_without() -> None:
     pools = (Pool(offer=offer()), Pool(offer=spot()))
     relaxed = create_sizer("castor(value_of_time=5)").size(
         view(job(gpus=0), pools=pools)
     )
     assert relaxed.nodes["a"] == 0
     assert relaxed.nodes["s"] > 0
-    due = job(gpus=0, left=3e7, noise=1e3, deadline_at=3600.0 * 7)
-    urgent = create_sizer("castor(value_of_time=0)").size(view(due, pools=pools))
+    due = job(gpus=0, left=3e7, noise=1e3, deadline_at=3600.0 * 1.5)
+    sizer = create_sizer("castor(value_of_time=0)")
+    assert sizer.size(view(due, pools=pools)).nodes["s"] > 0
+    gone = (Pool(offer=offer()), Pool(offer=spot(most=0)))
+    urgent = sizer.size(view(due, pools=gone))
     assert urgent.nodes["a"] > 0
     assert "deadlines" in urgent.reason
 

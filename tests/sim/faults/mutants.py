@@ -23,9 +23,10 @@ CHAIN = (
     "core.worklist",
     "core.settling",
     "core.converge",
+    "core.costs",
     "core.scheduler",
 )
-CORE = ("accounting", "worklist", "settling", "converge", "scheduler")
+CORE = ("accounting", "worklist", "settling", "converge", "costs", "scheduler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class Mutant:
     module: str
     old: str
     new: str
+
+    @property
+    def is_about_money(self) -> bool:
+        return self.module == "costs" or "buying." in self.old
 
 
 @contextmanager
@@ -629,5 +634,56 @@ MUTANTS: tuple[Mutant, ...] = (
         "model.plan",
         "    if contract in OWNS_BATCH:\n",
         "    if False:\n",
+    ),
+    # -- costs and nodes that are bought
+    Mutant(
+        "a job is stopped at its max_cost",
+        "costs",
+        "    if cost < most:\n",
+        "    if True:\n",
+    ),
+    Mutant(
+        "a job is not stopped before its max_cost",
+        "costs",
+        "    if cost < most:\n",
+        "    if cost < 0.5 * most:\n",
+    ),
+    Mutant(
+        "what a job cost counts for its tenant",
+        "costs",
+        "state.spent[tenant] = booked + (bill.cost - job.bill.cost)",
+        "state.spent[tenant] = booked",
+    ),
+    Mutant(
+        "other prices count from now on",
+        "costs",
+        "    state.prices = prices\n    book(state, state.jobs)\n",
+        "    state.prices = prices\n",
+    ),
+    Mutant(
+        "a job waits while its tenant's budget is spent",
+        "costs",
+        "        if state.budget_levels.get(name) == SPENT:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a budget of all tenants counts",
+        "costs",
+        "    for name in (job.spec.tenant, EVERYBODY):\n",
+        "    for name in (job.spec.tenant,):\n",
+    ),
+    Mutant(
+        "a node that is not needed is given back",
+        "scheduler",
+        "            if not buying.nodes[node].noticed and not "
+        "self._work.holdings.on(node)\n",
+        "            if False\n",
+    ),
+    Mutant(
+        "a node is given back once no job is on it",
+        "scheduler",
+        "            if not buying.nodes[node].noticed and not "
+        "self._work.holdings.on(node)\n",
+        "            if not buying.nodes[node].noticed\n",
     ),
 )

@@ -15,7 +15,7 @@ from coadapt.sim.faults.__main__ import main
 from coadapt.sim.faults.fault_run import FaultRun, run_seed
 from coadapt.sim.faults.invariants import InvariantError
 from coadapt.sim.faults.mixed import MixedChaosPolicy, draw_mixed, spoiled_mixed
-from coadapt.sim.faults.scenario import draw_scenario
+from coadapt.sim.faults.scenario import Family, draw_scenario
 from tests.sim.faults.test_chaos import views
 
 NUM_SEEDS = 20
@@ -72,7 +72,7 @@ def _told(seed: int) -> list[object]:
 
 @pytest.mark.long
 def test_mixed_seeds_survive_and_meet_what_they_are_for() -> None:
-    met = [run_seed(seed, mixed=True).seen for seed in range(NUM_SEEDS)]
+    met = [run_seed(seed, family=Family.MIXED).seen for seed in range(NUM_SEEDS)]
     assert sum(seen.num_pairs > 0 for seen in met) > 0.9 * NUM_SEEDS
     assert (
         sum(len(seen.gpu_types) == 2 == len(seen.racks) for seen in met)
@@ -87,7 +87,10 @@ def test_a_policy_by_name_is_asked_and_not_chaos(seed: int) -> None:
     chaos did.
     """
     named = FaultRun(replace(draw_mixed(seed), policy="fifo"), Scheduler, None).run()
-    assert (named.seen.num_pairs, run_seed(seed, mixed=True).seen.num_pairs > 0) == (
+    assert (
+        named.seen.num_pairs,
+        run_seed(seed, family=Family.MIXED).seen.num_pairs > 0,
+    ) == (
         0,
         True,
     )
@@ -118,7 +121,7 @@ def test_a_failure_tells_how_to_rerun_it() -> None:
         raise AssertionError("no scheduler")
 
     with pytest.raises(InvariantError, match=r"coadapt\.sim\.faults --mixed --seed 3"):
-        run_seed(3, none, mixed=True)  # type: ignore[arg-type]
+        run_seed(3, none, family=Family.MIXED)  # type: ignore[arg-type]
 
 
 def test_the_command_counts_what_was_met(capsys: pytest.CaptureFixture[str]) -> None:

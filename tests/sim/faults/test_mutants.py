@@ -12,6 +12,7 @@ import pytest
 
 from coadapt.core.scheduler import Scheduler
 from coadapt.sim.faults.fault_run import run_seed
+from coadapt.sim.faults.scenario import Family
 from tests.sim.faults.mutants import MUTANTS, Mutant, installed
 
 ROOT = Path(__file__).parents[3]
@@ -56,15 +57,22 @@ def told(mutant: Mutant) -> str:
 def failing_seed(mutant: Mutant, seeds: range) -> str:
     with installed(mutant) as module:
         make: type[Scheduler] = module.Scheduler
-    # The guards of GPUs and types are first looked for where those are shared and
-    # several.
-    for mixed in (True, False) if mutant.module.startswith("model.") else (False, True):
+    for family in families(mutant):
         for seed in seeds:
             try:
-                run_seed(seed, make, mixed=mixed)
+                run_seed(seed, make, family=family)
             except Exception as error:  # noqa: BLE001  # a mutant may raise anything: that is how it is caught
-                return f"{'mixed ' * mixed}seed {seed} ({type(error).__name__})"
+                return f"{family} family, seed {seed} ({type(error).__name__})"
     return ""
+
+
+def families(mutant: Mutant) -> tuple[Family, ...]:
+    """Return all families, first the one that the guard is for."""
+    if mutant.module.startswith("model."):
+        return (Family.MIXED, Family.FIRST, Family.BOUGHT)
+    if mutant.is_about_money:
+        return (Family.BOUGHT, Family.FIRST, Family.MIXED)
+    return (Family.FIRST, Family.MIXED, Family.BOUGHT)
 
 
 def failing_story(mutant: Mutant) -> str:

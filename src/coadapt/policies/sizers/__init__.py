@@ -21,6 +21,7 @@ SIZERS: dict[str, str] = {
     "throughput": "coadapt.policies.sizers.throughput:Throughput",
     "pollux-job": "coadapt.policies.sizers.pollux_job:PolluxJob",
     "pollux-utility": "coadapt.policies.sizers.pollux_utility:PolluxUtility",
+    "uniform-progress": "coadapt.policies.sizers.uniform_progress:UniformProgress",
     "castor": "coadapt.policies.sizers.castor:CastorSizer",
 }
 ENTRY_POINT_GROUP = "coadapt.sizers"

@@ -13,9 +13,10 @@ price.
 # the larger V, the wider the job. As the noise scale grows, g grows at large k, and k*
 # with it. GPU types compare by the same figure.
 #
-# A deadline asks for at least the fewest GPUs that meet it. Spot GPUs count at the
-# price of an hour that is not lost: p / (1 - hazard x hours lost per loss). GPUs that a
-# deadline needs are bought on demand.
+# Spot GPUs count at the price of an hour that is not lost: p / (1 - hazard x hours lost
+# per loss). A deadline asks for at least the fewest GPUs that meet it, on demand. Where
+# spot nodes are for sale as well, the job trains on many spot GPUs while they can be
+# had, and on few on-demand ones, or none, while they cannot: pace.py has the rule.
 #
 # A budget per hour, or in total, raises p by a common factor until what is wanted fits
 # it: at that factor each coin buys the same saving for every job, which is the most
@@ -34,7 +35,7 @@ from typing import ClassVar
 import numpy as np
 
 from coadapt.model import JobView
-from coadapt.model.offer import HOUR_S, Pool, Sizing, SizingView
+from coadapt.model.offer import HOUR_S, OfferId, Pool, Sizing, SizingView
 from coadapt.policies.sizers.base import SizerCard
 from coadapt.policies.sizers.curves import (
     FloatArray,
@@ -50,6 +51,7 @@ from coadapt.policies.sizers.offers import (
     in_words,
     nodes_for,
 )
+from coadapt.policies.sizers.pace import Availability, Pace, cheapest_pace
 
 # Of a job of unknown length as much is left as it has trained, at least this long.
 LEFT_MIN_S = 600.0
@@ -62,6 +64,15 @@ NUM_BISECTIONS = 40
 AHEAD_S = 900.0
 # Part of the time up to a deadline that is kept in hand.
 MARGIN = 0.1
+# With spot nodes for sale: this part, so many changes of nodes, and so many seconds.
+# All is computed again at each decision, which makes up for errors of the forecast.
+PACE_MARGIN = 0.03
+CHANGES_IN_HAND = 3.0
+IN_HAND_S = 900.0
+# A number of GPUs is kept while the planned one is between these parts of it: a change
+# costs a rescale.
+KEPT_FROM = 0.7
+KEPT_TO = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +80,8 @@ class _Choice:
     """A job on one GPU type: its goodput on 1..K GPUs, and what is left of it.
 
     price: of a GPU-hour. least_gpus: that it must have. gpus: that it is to have.
-    urgent: whether a deadline asks for more than its value of time does.
+    urgent: whether a deadline asks for more than its value of time does, on demand.
+    paced: whether the GPUs follow from a deadline and the spot nodes of the moment.
     """
 
     job: JobView
@@ -80,6 +92,7 @@ class _Choice:
     least_gpus: int
     gpus: int
     urgent: bool = False
+    paced: bool = False
 
     def hours(self, gpus: int) -> float:
         """Return the hours up to its end on so many GPUs; infinity on none."""
@@ -124,8 +137,10 @@ class CastorSizer:
         self._budget = budget
         self._deadlines = deadlines
         self._spot = spot
+        self._availability: dict[OfferId, Availability] = {}
 
     def size(self, view: SizingView) -> Sizing:
+        self._see(view)
         pools = [
             pool
             for pool in view.pools
@@ -149,6 +164,13 @@ class CastorSizer:
         if changed:
             words += "; a change does not pay yet"
         return Sizing(nodes=nodes, reason=reason + words)
+
+    def _see(self, view: SizingView) -> None:
+        """Note which spot offers can be had now."""
+        for pool in view.pools:
+            if pool.offer.is_spot:
+                seen = self._availability.setdefault(pool.offer.id, Availability())
+                seen.see(view.at, is_there=pool.offer.most > 0)
 
     # -- GPUs of each job
 
@@ -181,7 +203,7 @@ class CastorSizer:
         for gpu_type, pool in (timed or allowed).items():
             option = self._on_type(job, view, pool, factor, gpu_type)
             cost = self._value + option.price * factor * option.gpus
-            goodput = float(option.curve_K[option.gpus - 1])
+            goodput = float(option.curve_K[max(option.gpus, 1) - 1])
             options.append((cost / goodput if goodput > 0.0 else math.inf, option))
             if not timed:
                 break
@@ -212,6 +234,22 @@ class CastorSizer:
         runs_K = (curve_K > 0.0) & (num_gpus_K >= least)
         cost_K = np.where(runs_K, rate_K / np.where(runs_K, curve_K, 1.0), np.inf)
         gpus = int(cost_K.argmin()) + 1
+        pace = self._pace(job, view, gpu_type, curve_K, factor)
+        if pace is not None:
+            has_spot = pool.offer.is_spot
+            paced = pace.on_spot if has_spot else pace.on_demand
+            gpus = max(paced, gpus) if self._value else paced
+            return _Choice(
+                job=job,
+                gpu_type=gpu_type,
+                curve_K=curve_K,
+                price=price,
+                left=left,
+                least_gpus=gpus,
+                gpus=gpus,
+                urgent=not has_spot,
+                paced=True,
+            )
         due = self._due_gpus(job, view, pool, curve_K, left)
         return _Choice(
             job=job,
@@ -222,6 +260,45 @@ class CastorSizer:
             least_gpus=max(least, due),
             gpus=max(gpus, least, due),
             urgent=due > gpus,
+        )
+
+    def _pace(
+        self,
+        job: JobView,
+        view: SizingView,
+        gpu_type: str,
+        curve_K: FloatArray,
+        factor: float,
+    ) -> Pace | None:
+        """Return the GPUs with and without spot nodes that meet the job's deadline at
+        the least cost; None where there is no deadline, or not both markets.
+        """
+        left = progress_left(job)
+        due_at = job.spec.deadline_at
+        if not self._deadlines or not self._spot or due_at is None or left is None:
+            return None
+        of_type = [pool for pool in view.pools if pool.offer.gpu_type == gpu_type]
+        spot = [pool for pool in of_type if pool.offer.is_spot]
+        firm = [pool for pool in of_type if not pool.offer.is_spot and pool.offer.most]
+        if not spot or not firm:
+            return None
+        cheapest_spot = cheapest_first(spot, spot_price)[0]
+        cheapest_firm = cheapest_first(firm)[0]
+        change_s = job.rescale_s + cheapest_firm.offer.provision_s
+        in_hand_s = CHANGES_IN_HAND * change_s + IN_HAND_S
+        time_s = (due_at - view.at) * (1.0 - PACE_MARGIN) - in_hand_s
+        pace = cheapest_pace(
+            curve_K,
+            left / max(time_s, 1.0),
+            spot_price=spot_price(cheapest_spot) * factor,
+            firm_price=cheapest_firm.offer.price_per_gpu_h * factor,
+            share=self._availability[cheapest_spot.offer.id].share,
+        )
+        least = least_gpus(job)
+        held = job.allocation.num_replicas
+        return Pace(
+            on_spot=_kept(held, pace.on_spot, least),
+            on_demand=_kept(held, pace.on_demand, least),
         )
 
     def _due_gpus(
@@ -379,6 +456,8 @@ class CastorSizer:
         if not grows and idle:
             return nodes
         choices = self._choices(view, pools, factor)
+        if any(each.paced for each in choices):
+            return nodes
         delay_h = 0.0
         if grows:
             delay_h = max(
@@ -411,6 +490,16 @@ class CastorSizer:
         cost_after = self._value * after_h + price * held * stay_h
         cost_after += price * choice.gpus * (after_h - stay_h)
         return cost_before - cost_after
+
+
+def _kept(held: int, wanted: int, least: int) -> int:
+    """Return `wanted` GPUs, at least `least` unless none, or those that are held where
+    these are nearly as many.
+    """
+    if not wanted:
+        return 0
+    keeps = KEPT_FROM * held <= wanted <= KEPT_TO * held
+    return held if keeps else max(wanted, least)
 
 
 def spot_price(pool: Pool) -> float:

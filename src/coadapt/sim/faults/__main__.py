@@ -1,14 +1,13 @@
-"""python -m coadapt.sim.faults [--mixed] --seed N: tell the whole story of one seed, or
-which fail.
+"""python -m coadapt.sim.faults [--mixed|--bought] --seed N: tell the whole story of one
+seed, or which fail.
 """
 
 import argparse
 import sys
 
-from coadapt.sim.faults.fault_run import Seen, run_seed
+from coadapt.sim.faults.fault_run import DRAW, Seen, run_seed
 from coadapt.sim.faults.invariants import InvariantError
-from coadapt.sim.faults.mixed import draw_mixed
-from coadapt.sim.faults.scenario import draw_scenario
+from coadapt.sim.faults.scenario import Family
 
 
 def main(arguments: list[str]) -> int:
@@ -20,21 +19,28 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--count", type=int, default=1, help="so many seeds, without their stories"
     )
-    parser.add_argument(
+    families = parser.add_mutually_exclusive_group()
+    families.add_argument(
         "--mixed",
         action="store_true",
         help="of the second family: two GPU types, two racks, shared GPUs",
     )
+    families.add_argument(
+        "--bought",
+        action="store_true",
+        help="of the third family: nodes that are bought, prices, limits of costs",
+    )
     given = parser.parse_args(arguments)
-    draw = draw_mixed if given.mixed else draw_scenario
+    family = Family.MIXED if given.mixed else Family.FIRST
+    family = Family.BOUGHT if given.bought else family
     num_failed = 0
     reports = []
     for seed in range(given.seed, given.seed + given.count):
         try:
             if given.count == 1:
-                sys.stdout.write(f"{draw(seed)}\n")
+                sys.stdout.write(f"{DRAW[family](seed)}\n")
             survived = run_seed(
-                seed, tell=_write if given.count == 1 else None, mixed=given.mixed
+                seed, tell=_write if given.count == 1 else None, family=family
             )
             reports.append(survived)
             if given.count == 1:
@@ -43,12 +49,27 @@ def main(arguments: list[str]) -> int:
             num_failed += 1
             sys.stdout.write(f"FAILED {error}\n")
     sys.stdout.write(f"{given.count - num_failed} of {given.count} seeds survived\n")
-    if given.mixed:
-        _tell_what_was_met([report.seen for report in reports])
+    seen = [report.seen for report in reports]
+    if family is Family.MIXED:
+        _tell_mixed(seen)
+    if family is Family.BOUGHT:
+        _tell_bought(seen)
     return int(num_failed > 0)
 
 
-def _tell_what_was_met(seen: list[Seen]) -> None:
+def _tell_bought(seen: list[Seen]) -> None:
+    met = {
+        "nodes bought": sum(each.num_bought for each in seen),
+        "nodes taken away": sum(each.num_taken for each in seen),
+        "nodes given back": sum(each.num_given_back for each in seen),
+        "jobs stopped for their max_cost": sum(each.num_max_cost for each in seen),
+        "jobs that waited for a budget": sum(each.num_waited for each in seen),
+    }
+    for what, count in met.items():
+        sys.stdout.write(f"{count:5} {what}\n")
+
+
+def _tell_mixed(seen: list[Seen]) -> None:
     met = {
         "two jobs on one GPU": sum(each.num_pairs > 0 for each in seen),
         "both GPU types": sum(len(each.gpu_types) > 1 for each in seen),

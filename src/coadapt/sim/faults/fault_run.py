@@ -21,13 +21,20 @@ from coadapt.core.events import (
     TimerFired,
     TrainingReported,
 )
-from coadapt.core.lifecycle import ENDED, JobState
+from coadapt.core.lifecycle import ENDED, JobState, Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import JobId, RescaleContract
 from coadapt.policies import Policy, create_policy
 from coadapt.sim.agent import Oracle
 from coadapt.sim.clock import VirtualClock
+from coadapt.sim.faults.bought import (
+    FaultyMarket,
+    FaultySizer,
+    draw_bought,
+    largest_to_come,
+    new_sizer,
+)
 from coadapt.sim.faults.chaos import ChaosPolicy, FaultySolver, spoiled
 from coadapt.sim.faults.host import Host
 from coadapt.sim.faults.invariants import InvariantError, check_world
@@ -36,16 +43,25 @@ from coadapt.sim.faults.replay import check_replay
 from coadapt.sim.faults.scenario import (
     CALM_AT_S,
     DEADLINE_S,
+    Family,
     Fault,
     FaultKind,
+    Money,
     Scenario,
     draw_scenario,
-    largest_pool,
 )
 from coadapt.sim.faults.wire import FaultyNetwork, Tell
+from coadapt.sim.market.provider import Provider
+from coadapt.sim.market.terms import nodes_of
 from coadapt.sim.world import World
 
 MakeScheduler = Callable[[SchedulerConfig, SchedulerState | None], Scheduler]
+
+DRAW: dict[Family, Callable[[int], Scenario]] = {
+    Family.FIRST: draw_scenario,
+    Family.MIXED: draw_mixed,
+    Family.BOUGHT: draw_bought,
+}
 
 POISON_S = 10.0  # from the start of a poisoned job to the failure of its script
 # likewise to the loss of replicas; shorter than a rescale, so that they get nowhere
@@ -55,13 +71,19 @@ VANISH_S = 5.0
 @dataclass(slots=True, kw_only=True)
 class Seen:
     """What a run came to: starts beside another job on one GPU, types and racks trained
-    on, own batches.
+    on, own batches; nodes bought, taken away and given back, jobs stopped for their
+    cost, jobs that waited for a budget.
     """
 
     num_pairs: int = 0
     gpu_types: set[str] = field(default_factory=set)
     racks: set[str] = field(default_factory=set)
     own_batches: set[int] = field(default_factory=set)
+    num_bought: int = 0
+    num_taken: int = 0
+    num_given_back: int = 0
+    num_max_cost: int = 0
+    num_waited: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,19 +101,20 @@ def run_seed(
     make: MakeScheduler = Scheduler,
     tell: Tell | None = None,
     *,
-    mixed: bool = False,
+    family: Family = Family.FIRST,
 ) -> FaultReport:
     """Run the scenario of `seed` to its end. Raises InvariantError, with the way to
     rerun it.
 
     `make` builds the scheduler under test; `tell(at, text)` hears everything that
-    happens; `mixed`: the seed is one of the second family.
+    happens; `family`: of the scenario.
     """
-    scenario = draw_mixed(seed) if mixed else draw_scenario(seed)
+    scenario = DRAW[family](seed)
     try:
         return FaultRun(scenario, make, tell).run()
     except AssertionError as error:
-        rerun = f"python -m coadapt.sim.faults {'--mixed ' * mixed}--seed {seed}"
+        option = "" if family is Family.FIRST else f"--{family} "
+        rerun = f"python -m coadapt.sim.faults {option}--seed {seed}"
         raise InvariantError(
             f"seed {seed}: {error}\nits whole story: {rerun}"
         ) from error
@@ -109,31 +132,55 @@ class FaultRun:
         self.make = partial(make, scenario.scheduler)
         self.wire = wire = FaultyNetwork(clock, rng, scenario.rates, tell)
         applications = {scenario.application.name: scenario.application}
-        num_gpus = sum(node.num_gpus for node in scenario.nodes)
+        nodes = scenario.nodes
+        if scenario.money is not None:
+            nodes += nodes_of([each.offer for each in scenario.money.market.offers])
+        num_gpus = sum(node.num_gpus for node in nodes)
         self.world = World(
             clock,
             scenario.jobs,
             applications,
-            Oracle(4, num_gpus, scenario.nodes[0].gpu_type),
+            Oracle(4, num_gpus, nodes[0].gpu_type),
             scenario.world,
         )
-        spoil = spoiled_mixed if scenario.mixed else spoiled
+        spoil = spoiled_mixed if scenario.family is Family.MIXED else spoiled
         policy = _policy(scenario)
         chance = scenario.rates.solver
         solver = FaultySolver(
             policy, rng, chance, wire.hostile, wire.answer, spoil=spoil
         )
-        self.host = Host(self.make, self.world, wire, solver, rng)
+        self.market = _market(scenario.money, clock, self.world, wire)
+        self.host = Host(
+            self.make,
+            self.world,
+            wire,
+            solver,
+            rng,
+            buyer=partial(self._buyer, self.market, rng) if self.market else None,
+        )
         self._cursed: dict[JobId, tuple[float, Outcome]] = {}
         self._most_replicas: dict[JobId, int] = {}
         self._seen = Seen()
         wire.connect(self.world, self.host.deliver, self._started)
+
+    def _buyer(
+        self, market: FaultyMarket, rng: random.Random
+    ) -> tuple[FaultySizer, FaultyMarket]:
+        wire = self.wire
+        chance = self.scenario.rates.solver
+        sizer = new_sizer(self.scenario)
+        return FaultySizer(sizer, rng, chance, wire.hostile, wire.answer), market
 
     def run(self) -> FaultReport:
         scenario = self.scenario
         clock = self.clock
         for node in scenario.nodes:
             self.world.restore_node(node, self.wire.from_world)
+        if self.market is not None:
+            self.market.provider.open(self.wire.from_world)
+        if scenario.money is not None:
+            for event in scenario.money.settings:
+                clock.call_at(event.at, partial(self.host.deliver, event))
         for job in scenario.jobs:
             submitted = JobSubmitted(at=job.at, job=job.id, spec=job.spec)
             clock.call_at(job.at, partial(self.wire.from_user, submitted))
@@ -141,9 +188,16 @@ class FaultRun:
             clock.call_at(fault.at, partial(self._strike, fault))
         clock.call_at(CALM_AT_S, self._cancel_impossible)
         clock.run(until=CALM_AT_S)
-        while not self.host.all_ended(len(scenario.jobs)) and clock.now() < DEADLINE_S:
+        while not self._at_rest() and clock.now() < DEADLINE_S:
             clock.run(until=clock.now() + scenario.scheduler.round_s)
         return self._verdict()
+
+    def _at_rest(self) -> bool:
+        """Return whether all jobs have ended, and all nodes that were bought are given
+        back.
+        """
+        ended = self.host.all_ended(len(self.scenario.jobs))
+        return ended and (self.market is None or self.market.at_rest)
 
     # -- what goes wrong
     # --------------------------------------------------------------------------------
@@ -177,6 +231,9 @@ class FaultRun:
                     self.wire.from_world(
                         NodeJoined(at=now, node=self.world.ledger.nodes[target])
                     )
+            case FaultKind.NODE_TAKEN | FaultKind.ORDERS_REFUSED:
+                assert self.market is not None
+                self.market.strike(fault)
             case FaultKind.CANCEL:
                 self.wire.from_user(CancelRequested(at=now, job=target))
             case FaultKind.SCHEDULER_DIES:
@@ -272,7 +329,8 @@ class FaultRun:
         """Cancel the jobs that are too wide for the cluster, or for their batch: their
         users got tired.
         """
-        largest = largest_pool(self.world.ledger.nodes.values())
+        nodes = tuple(self.world.ledger.nodes.values())
+        largest = largest_to_come(self.scenario, nodes)
         for job in self.scenario.jobs:
             limits = job.spec.batch
             least = job.spec.replicas.min
@@ -300,6 +358,8 @@ class FaultRun:
             )
         check_world(self.world, state)
         self.wire.check_exits()
+        if self.market is not None:
+            self._check_bill(self.market)
         events = list(self.host.store.events())
         check_replay(events, self.make, state, self.scenario.seed)
         own = {
@@ -314,6 +374,10 @@ class FaultRun:
                 and event.report.batch is not None
             ):
                 self._seen.own_batches.add(event.report.batch.total)
+        self._seen.num_max_cost = sum(
+            job.reason is Reason.MAX_COST for job in ended.values()
+        )
+        self._seen.num_waited = len(self.host.ledger.waited)
         return FaultReport(
             num_events=len(events),
             num_deaths=sum(isinstance(event, SchedulerRestarted) for event in events),
@@ -321,10 +385,44 @@ class FaultRun:
             seen=self._seen,
         )
 
+    def _check_bill(self, market: FaultyMarket) -> None:
+        """Raise InvariantError unless the provider and the core agree on the nodes and
+        on what they cost.
+        """
+        state = self.host.state
+        buying = state.buying
+        assert buying is not None
+        lives = market.provider.lives
+        live = {life.node.id for life in lives if life.left_at is None}
+        if not market.at_rest or live != set(buying.nodes) or live - state.nodes.keys():
+            raise InvariantError(
+                f"by {self.clock.now()} nodes {sorted(live)} are paid for, the books "
+                f"know {sorted(buying.nodes)}"
+            )
+        self._seen.num_bought = len(lives)
+        self._seen.num_taken = sum(life.taken for life in lives)
+        self._seen.num_given_back = len(lives) - len(live) - self._seen.num_taken
+        ledger = self.host.ledger
+        paid = market.provider.cost_at(state.at)
+        booked = ledger.nodes_cost
+        if abs(paid - booked) > ledger.slack + 1e-6 * max(paid, 1.0):
+            raise InvariantError(
+                f"the provider's bill is {paid}, booked are {booked}; the delays of "
+                f"news explain {ledger.slack} of the difference"
+            )
+
+
+def _market(
+    money: Money | None, clock: VirtualClock, world: World, wire: FaultyNetwork
+) -> FaultyMarket | None:
+    if money is None:
+        return None
+    provider = Provider(clock, money.market, world.restore_node, world.lose_node)
+    return FaultyMarket(provider, wire, money.market)
+
 
 def _policy(scenario: Scenario) -> Policy:
     if scenario.policy is not None:
         return create_policy(scenario.policy)
-    return (MixedChaosPolicy if scenario.mixed else ChaosPolicy)(
-        scenario.seed, CALM_AT_S
-    )
+    chaos = MixedChaosPolicy if scenario.family is Family.MIXED else ChaosPolicy
+    return chaos(scenario.seed, CALM_AT_S)

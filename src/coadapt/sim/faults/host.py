@@ -14,23 +14,30 @@ from coadapt.core.events import (
     JobSubmitted,
     NodeJoined,
     NodeLost,
+    OfferChanged,
+    OffersConfigured,
+    PricesConfigured,
     SchedulerConfigured,
     SchedulerRestarted,
+    TenantConfigured,
     TrainingReported,
 )
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.runtime.memory_store import MemoryStore
-from coadapt.runtime.ports import Cancel, Solver
+from coadapt.runtime.ports import Cancel, NodeProvider, SizeSolver, Solver
 from coadapt.runtime.runtime import Runtime
 from coadapt.sim.clock import VirtualClock
+from coadapt.sim.faults.cost_ledger import CostLedger
 from coadapt.sim.faults.invariants import BookChecker, InvariantError, check_world
 from coadapt.sim.faults.replay import replayed
 from coadapt.sim.faults.wire import FaultyNetwork, PowerCut, told
 from coadapt.sim.world import World
 
 MakeScheduler = Callable[[SchedulerState | None], Scheduler]
+# Returns a fresh sizer of one life of the process, and where its orders go.
+NodeBuyer = Callable[[], tuple[SizeSolver, NodeProvider]]
 
 SNAPSHOT_CHANCE = 0.5  # that a dying scheduler had a snapshot
 DARK_MAX_S = 120.0  # how long a power cut lasts at most
@@ -38,7 +45,16 @@ ROUNDS_S = (60.0, 45.0, 90.0)  # of the lives of a scheduler, in turn
 
 # Hosts and users hold these back until the scheduler hears them; any other message to a
 # dead one is lost.
-_HELD_BACK = (NodeJoined, NodeLost, JobSubmitted, CancelRequested)
+_HELD_BACK = (
+    NodeJoined,
+    NodeLost,
+    JobSubmitted,
+    CancelRequested,
+    OffersConfigured,
+    OfferChanged,
+    PricesConfigured,
+    TenantConfigured,
+)
 
 
 class _Process:
@@ -76,6 +92,8 @@ class Host:
         wire: FaultyNetwork,
         solver: Solver,
         rng: random.Random,
+        *,
+        buyer: NodeBuyer | None = None,
     ) -> None:
         self.store = MemoryStore()
         self._make = make
@@ -83,6 +101,9 @@ class Host:
         self._wire = wire
         self._solver = solver
         self._random = rng
+        self._buyer = buyer
+        self.ledger = CostLedger()
+        self._ledger_of_snapshot = CostLedger()
         self._held_back: list[Event] = []
         self._num_to_replay = 0
         self._process = _Process(wire.clock, self._run)
@@ -124,14 +145,18 @@ class Host:
         state, upto = self.store.latest_snapshot() or (None, 0)
         self._num_to_replay = sum(1 for _ in self.store.events(after=upto))
         checker = BookChecker(scheduler.config.solve_timeout_s, state)
-        return Runtime(
+        self.ledger = copy.deepcopy(self._ledger_of_snapshot)
+        runtime = Runtime(
             scheduler,
             clock=self._process,
             executor=self._wire,
             store=self.store,
             solver=self._solver,
-            observers=(checker, self._note_ends, self._watch),
+            observers=(checker, self.ledger, self._note_ends, self._watch),
         )
+        if self._buyer is not None:
+            runtime.buy_nodes(*self._buyer())
+        return runtime
 
     def _note_ends(
         self, event: Event, _: Sequence[Command], state: SchedulerState
@@ -196,5 +221,7 @@ class Host:
     def _save_snapshot(self) -> None:
         events = list(self.store.events())
         upto = self._random.randint(0, len(events))
-        scheduler = replayed(events[:upto], self._make(None))
+        ledger = CostLedger()
+        scheduler = replayed(events[:upto], self._make(None), ledger)
+        self._ledger_of_snapshot = ledger
         self.store.save_snapshot(copy.deepcopy(scheduler.state), upto)

@@ -55,7 +55,8 @@ from coadapt.core.events import (
     TrainingReported,
     TrainingResumed,
 )
-from coadapt.core.lifecycle import ENDED, HOLDING, TRANSITIONS, JobState
+from coadapt.core.lifecycle import ENDED, HOLDING, TRANSITIONS, JobState, Reason
+from coadapt.core.node_buying import Buying
 from coadapt.core.state import JobRecord, OrderKind, SchedulerState
 from coadapt.model import Allocation, JobId, Node, NodeId, RescaleContract
 from coadapt.sim.world import World
@@ -72,6 +73,8 @@ class InvariantError(AssertionError):
     """
 
 
+# Orders about nodes may follow from any event: time has passed.
+_ABOUT_NODES = (Size, GiveBack, SetAlarm)
 # What of a job must never fall.
 GROWING = (
     "order.generation",
@@ -115,7 +118,8 @@ class BookChecker:
             *self._wrong_failures(event, state),
             *self._wrong_orders(event, commands, state),
         ]
-        if self._means_nothing(event) and (commands or not _equal(before, state)):
+        others = [each for each in commands if not isinstance(each, _ABOUT_NODES)]
+        if self._means_nothing(event) and (others or not _equal(before, state)):
             wrongs.append(
                 f"it should have meant nothing, but changed the books or led to "
                 f"{commands}"
@@ -153,7 +157,7 @@ class BookChecker:
                     or job.state not in HOLDING
                 )
             case PlanReady() | PlanFailed():
-                nodes_now = tuple(before.nodes[node] for node in sorted(before.nodes))
+                nodes_now = tuple(_in_use(before))
                 made_for = self._solved_for.get(event.round, nodes_now)
                 return (
                     event.round != before.round
@@ -164,11 +168,8 @@ class BookChecker:
                 return before.round_due_at is None or event.at < before.round_due_at
             case TenantConfigured():
                 return before.tenants.get(event.tenant.id) == event.tenant
-            case SizingReady() | SizingFailed():
-                buying = before.buying
-                return buying is None or event.number != buying.number
-            case OfferChanged() | NodeNoticed():
-                return before.buying is None
+            case SizingReady() | SizingFailed() | OfferChanged() | NodeNoticed():
+                return before.buying is None or _buys_nothing(event, before.buying)
             case StudySubmitted() | StudyStopped() | StudyResumed() | StudyRemoved():
                 there = event.study in before.studies
                 return there is isinstance(event, StudySubmitted)
@@ -243,6 +244,18 @@ class BookChecker:
                     )
 
 
+def _buys_nothing(
+    event: SizingReady | SizingFailed | OfferChanged | NodeNoticed, buying: Buying
+) -> bool:
+    """Return whether an event about nodes for sale is late, or a repeat."""
+    if isinstance(event, OfferChanged):
+        return False
+    if isinstance(event, NodeNoticed):
+        node = buying.nodes.get(event.node)
+        return node is None or node.noticed
+    return event.number != buying.number
+
+
 def _is_so(event: CancelRequested | PriorityChanged, job: JobRecord) -> bool:
     """Return whether the job is as its user wants it already."""
     if isinstance(event, CancelRequested):
@@ -263,15 +276,40 @@ def _copied(state: SchedulerState) -> SchedulerState:
     left = {
         job_id: job.state for job_id, job in state.jobs.items() if job.state in ENDED
     }
-    nodes = dict(state.nodes)
-    tenants = dict(state.tenants)
     return replace(
-        state, nodes=nodes, tenants=tenants, jobs=live, ended={**state.ended, **left}
+        state,
+        nodes=dict(state.nodes),
+        tenants=dict(state.tenants),
+        jobs=live,
+        ended={**state.ended, **left},
+        buying=_copied_buying(state.buying),
+        spent=dict(state.spent),
+    )
+
+
+def _copied_buying(buying: Buying | None) -> Buying | None:
+    if buying is None:
+        return None
+    return replace(
+        buying,
+        nodes=dict(buying.nodes),
+        leaving=dict(buying.leaving),
+        ordered=dict(buying.ordered),
+        use=dict(buying.use),
     )
 
 
 def _equal(before: SchedulerState, state: SchedulerState) -> bool:
-    return replace(before, at=state.at) == state
+    """Return whether the books are the same. With every event the core may ask the
+    sizer, or repeat that a node is given back: what is booked of these is left out.
+    """
+    return replace(before, at=state.at, buying=None) == replace(state, buying=None)
+
+
+def _in_use(state: SchedulerState) -> list[Node]:
+    """Return the live nodes that policies may use, by id: those that do not leave."""
+    leaving = {} if state.buying is None else state.buying.leaving
+    return [state.nodes[node] for node in sorted(state.nodes) if node not in leaving]
 
 
 def _wrong_steps(
@@ -380,6 +418,19 @@ def wrong_books(state: SchedulerState) -> Iterator[str]:
     yield from _wrong_devices(
         "promised", state, [(job.target.allocation,) for job in state.jobs.values()]
     )
+    if state.buying is not None:
+        yield from _wrong_nodes(state, state.buying)
+
+
+def _wrong_nodes(state: SchedulerState, buying: Buying) -> Iterator[str]:
+    """Yield what contradicts itself in the books of bought nodes."""
+    live = {node.id for node in state.nodes.values() if node.offer in buying.offers}
+    if buying.nodes.keys() != live:
+        yield f"nodes {sorted(live)} are live, bought are {sorted(buying.nodes)}"
+    if unknown := buying.leaving.keys() - buying.nodes.keys():
+        yield f"nodes {sorted(unknown)} leave, and are not there"
+    if negative := {name for name, count in buying.ordered.items() if count < 0}:
+        yield f"fewer than no nodes are ordered of {sorted(negative)}"
 
 
 def _wrong_devices(
@@ -518,19 +569,26 @@ def _wrong_view(command: Solve, state: SchedulerState) -> Iterator[str]:
     view = command.view
     if command.round != state.round:
         yield f"round {command.round} is solved, the books are in round {state.round}"
-    if [node.id for node in view.nodes] != sorted(state.nodes):
+    in_use = [node.id for node in _in_use(state)]
+    if [node.id for node in view.nodes] != in_use:
         yield (
-            f"the view shows nodes {[node.id for node in view.nodes]}, live are "
-            f"{sorted(state.nodes)}"
+            f"the view shows nodes {[node.id for node in view.nodes]}, live and not "
+            f"leaving are {in_use}"
         )
     shown = {job.id for job in view.jobs}
     active = {
         job.id
         for job in state.jobs.values()
         if not (job.state in ENDED or job.status.cancel_requested or job.retry_at)
+        and not _waits_for_budget(job)
     }
     if shown != active:
         yield f"the view shows jobs {sorted(shown)}, active are {sorted(active)}"
+
+
+def _waits_for_budget(job: JobRecord) -> bool:
+    """Whether it may is checked by the cost ledger."""
+    return job.reason is Reason.BUDGET and job.state is JobState.PENDING
 
 
 def check_world(world: World, state: SchedulerState) -> None:

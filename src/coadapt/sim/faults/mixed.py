@@ -26,6 +26,7 @@ from coadapt.sim.faults.chaos import ChaosPolicy, spoiled
 from coadapt.sim.faults.scenario import (
     APPLICATION,
     DRAWN_CONTRACTS,
+    Family,
     Scenario,
     draw_conditions,
     draw_faults,
@@ -71,7 +72,7 @@ def draw_mixed(seed: int) -> Scenario:
     )
     return Scenario(
         seed=seed,
-        mixed=True,
+        family=Family.MIXED,
         nodes=nodes,
         jobs=jobs,
         application=MIXED_APPLICATION,

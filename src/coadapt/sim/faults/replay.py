@@ -12,6 +12,7 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model.wire import dumps, loads
 from coadapt.runtime.history import JobHistory, Recorder
+from coadapt.runtime.runtime import Observer
 from coadapt.sim.faults.invariants import InvariantError
 
 SERVICE_SLACK = 1e-9  # relative; sums of many stretches of time round
@@ -21,10 +22,14 @@ Make = Callable[[SchedulerState | None], Scheduler]
 _EVENT_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
-def replayed(events: Sequence[Event], scheduler: Scheduler) -> Scheduler:
-    """Return `scheduler` after it handled `events`."""
+def replayed(
+    events: Sequence[Event], scheduler: Scheduler, observe: Observer | None = None
+) -> Scheduler:
+    """Return `scheduler` after it handled `events`; `observe` is called after each."""
     for event in events:
-        scheduler.handle(event)
+        commands = scheduler.handle(event)
+        if observe is not None:
+            observe(event, commands, scheduler.state)
     return scheduler
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from coadapt.core.config import SchedulerConfig
+from coadapt.core.events import PricesConfigured, TenantConfigured
 from coadapt.model import (
     BatchLimits,
     JobSpec,
@@ -18,6 +19,7 @@ from coadapt.model import (
     ThroughputParams,
 )
 from coadapt.sim.library.profiles import NoiseCurve, ParametricApplication
+from coadapt.sim.market.terms import MarketTerms
 from coadapt.sim.workload import TraceJob
 from coadapt.sim.world_config import WorldConfig
 
@@ -46,6 +48,9 @@ class FaultKind(StrEnum):
     SCHEDULER_DIES = "scheduler_dies"  # for `lasts_s`
     STRAY_ALARM = "stray_alarm"
     SUBMITTED_TWICE = "submitted_twice"
+    # of an offer: its owner takes one away, after a notice of `lasts_s`, 0: without one
+    NODE_TAKEN = "node_taken"
+    ORDERS_REFUSED = "orders_refused"  # no node of an offer comes, for `lasts_s`
 
 
 # What scenarios draw from. One more would turn every seed into another scenario: seeds
@@ -56,14 +61,18 @@ DRAWN_CONTRACTS = (
     RescaleContract.SELF,
     RescaleContract.FROZEN,
 )
-DRAWN_KINDS = tuple(
-    kind for kind in FaultKind if kind not in (FaultKind.HANG, FaultKind.GROWTH_BREAKS)
+DRAWN_APART = (
+    FaultKind.HANG,
+    FaultKind.GROWTH_BREAKS,
+    FaultKind.NODE_TAKEN,
+    FaultKind.ORDERS_REFUSED,
 )
+DRAWN_KINDS = tuple(kind for kind in FaultKind if kind not in DRAWN_APART)
 # Drawn apart, so that seeds stay the scenarios that they were: how many of them have
 # jobs that hang.
 HANGING_SHARE = 0.5
 HANG_TIMEOUTS_S = (300.0, 900.0)
-_ABOUT_NODES = (FaultKind.NODE_LOST, FaultKind.NODE_REPLACED, FaultKind.NODE_REPEATED)
+ABOUT_NODES = (FaultKind.NODE_LOST, FaultKind.NODE_REPLACED, FaultKind.NODE_REPEATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +100,32 @@ class Rates:
     power_cut: float
 
 
+class Family(StrEnum):
+    """What scenarios are about, besides lost messages and broken jobs and nodes."""
+
+    FIRST = "first"
+    MIXED = "mixed"  # GPU types, racks, shared GPUs: mixed.py
+    BOUGHT = "bought"  # nodes for sale, prices, limits of costs: bought.py
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Money:
+    """Nodes for sale, and what the operator says of prices and budgets, in order.
+
+    sizer: None: one that changes its mind at random.
+    """
+
+    market: MarketTerms
+    sizer: str | None
+    settings: tuple[PricesConfigured | TenantConfigured, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """All that a fault simulation is made of. Equal seeds give equal scenarios."""
 
     seed: int
-    mixed: bool = False  # of the second family, see mixed.py
+    family: Family = Family.FIRST
     nodes: tuple[Node, ...]
     jobs: tuple[TraceJob, ...]
     application: ParametricApplication
@@ -105,6 +134,7 @@ class Scenario:
     world: WorldConfig
     rates: Rates
     faults: tuple[Fault, ...]
+    money: Money | None = None
 
 
 # A model of no one: a step takes 0.3 s to 1.3 s, so that a job lives for 5 to 60
@@ -137,7 +167,7 @@ def draw_scenario(seed: int, *, hangs: bool = True) -> Scenario:
     """
     rng = random.Random(seed)
     nodes = _nodes(rng)
-    jobs = tuple(_job(rng, index, nodes) for index in range(rng.randint(2, 6)))
+    jobs = tuple(draw_job(rng, index, nodes) for index in range(rng.randint(2, 6)))
     severity = rng.choice((0.2, 1.0, 1.0, 2.0))
     in_place = rng.random() < 0.7
     policy = rng.choice((None, None, None, None, "fifo", "tiresias", "srtf", "optimus"))
@@ -255,7 +285,8 @@ def largest_pool(nodes: Iterable[Node]) -> int:
     return max(pools.values(), default=0)
 
 
-def _job(rng: random.Random, index: int, nodes: tuple[Node, ...]) -> TraceJob:
+def draw_job(rng: random.Random, index: int, nodes: tuple[Node, ...]) -> TraceJob:
+    """Return a job that fits `nodes`, or is a GPU too large for them."""
     largest = largest_pool(nodes)
     least = rng.choice(
         (
@@ -304,7 +335,7 @@ def draw_faults(
     faults = []
     for _ in range(round(rng.randint(3, 12) * severity)):
         kind = rng.choice(DRAWN_KINDS)
-        about_node = kind in _ABOUT_NODES
+        about_node = kind in ABOUT_NODES
         target = rng.choice(nodes).id if about_node else rng.choice(jobs).id
         at = rng.uniform(0.0, CALM_AT_S - 1.0)
         if rng.random() < 0.3:

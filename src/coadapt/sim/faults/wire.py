@@ -14,11 +14,13 @@ from coadapt.core.events import (
     JobSubmitted,
     NodeJoined,
     NodeLost,
+    OfferChanged,
+    OffersConfigured,
     Outcome,
     ReplicasExited,
     ReplicasStarted,
 )
-from coadapt.core.lifecycle import JobState
+from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.state import JobRecord
 from coadapt.model import JobId
 from coadapt.runtime.ports import Post
@@ -28,6 +30,9 @@ from coadapt.sim.faults.scenario import CALM_AT_S, Rates
 from coadapt.sim.world import World
 
 Tell = Callable[[float, str], None]
+
+# News of nodes and offers arrive in order, and are never lost.
+_ABOUT_NODES = (NodeJoined, NodeLost, OffersConfigured, OfferChanged)
 
 
 class PowerCut(Exception):  # noqa: N818 - it is what happens to the host, not what it did wrong
@@ -77,13 +82,17 @@ class FaultyNetwork:
         return self._world.rescales_in_place
 
     def execute(self, command: JobCommand, _post: Post) -> None:
-        """Send an order. Raises PowerCut instead, now and then."""
+        """Send an order to the world. Raises PowerCut instead, now and then."""
         world = self._world
         assert world is not None
+        self.order(command, lambda: world.execute(command, self.from_world))
+
+    def order(self, command: Command, arrive: Callable[[], None]) -> None:
+        """Send an order. Raises PowerCut instead, now and then."""
         if self.hostile() and self._random.random() < self._rates.power_cut:
             self.tell(f"POWER CUT before {told(command)}")
             raise PowerCut
-        self._send(command, lambda: world.execute(command, self.from_world))
+        self._send(command, arrive)
 
     # -- world and users to scheduler
     # -------------------------------------------------------------------
@@ -93,10 +102,8 @@ class FaultyNetwork:
         self._truth.note_hang(job_id, generation)
 
     def from_world(self, event: Event) -> None:
-        """Send what the world saw. News of nodes keep their order and are never
-        lost.
-        """
-        if isinstance(event, NodeJoined | NodeLost):
+        """Send what the world saw."""
+        if isinstance(event, _ABOUT_NODES):
             delay_s = self._delay_s()
             self._nodes_due_at = max(self._nodes_due_at, self.clock.now() + delay_s)
             self.clock.call_at(self._nodes_due_at, lambda: self._deliver(event))
@@ -186,7 +193,9 @@ class Truth:
     def _wrong(self, job: JobRecord) -> str:
         if (job.state is JobState.SUCCEEDED) is not (job.id in self._succeeded):
             return "which is not how its training ended"
-        if job.state is JobState.CANCELLED and job.id not in self._cancelled:
+        # Whether it did reach its max_cost is checked by the cost ledger.
+        ended_itself = job.id in self._cancelled or job.reason is Reason.MAX_COST
+        if job.state is JobState.CANCELLED and not ended_itself:
             return "but nobody cancelled it"
         if (
             job.state is JobState.FAILED

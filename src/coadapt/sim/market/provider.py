@@ -75,6 +75,7 @@ class Provider:
             each.offer.id: _Stock(terms=each) for each in terms.offers
         }
         self._ends: dict[NodeId, list[Cancel]] = {}
+        self._bought_by = 0
 
     def open(self, post: Post) -> None:
         """Post the offers, and set alarms for all changes of price and number."""
@@ -85,8 +86,11 @@ class Provider:
 
     def buy(self, command: BuyNodes, post: Post) -> None:
         """Have as many nodes of each offer as the command says, those
-        ordered included.
+        ordered included. An order that a later one has overtaken counts for nothing.
         """
+        if command.number < self._bought_by:
+            return
+        self._bought_by = command.number
         for offer_id, count in command.nodes.items():
             stock = self._stocks[offer_id]
             stock.target = count
@@ -112,9 +116,47 @@ class Provider:
             stock.live.clear()
         return tuple(self.lives)
 
+    def take(self, offer_id: OfferId, notice_s: float, post: Post) -> NodeId | None:
+        """Take the oldest live node of an offer away, after a notice of `notice_s` (s;
+        0: without one). Return its name, None if there is none.
+        """
+        stock = self._stocks[offer_id]
+        node = next(iter(stock.live), None)
+        if node is None:
+            return None
+        gone_at = self._clock.now() + notice_s
+        if notice_s:
+            self._notice(node, gone_at, post)
+        ends = self._ends.setdefault(node, [])
+        take = partial(self._take, stock, node, post)
+        ends.append(self._clock.call_at(gone_at, take))
+        return node
+
+    def cost_at(self, at: float) -> float:
+        """Return what nodes cost up to an instant: of live ones without the rest of
+        their billing time.
+        """
+        left = sum(life.cost for life in self.lives if life.left_at is not None)
+        live = sum(
+            stock.terms.used(life.joined_at, at)
+            for stock in self._stocks.values()
+            for life in stock.live.values()
+        )
+        return left + live
+
     def num_live(self, offer_id: OfferId) -> int:
         """Return how many nodes of an offer are live."""
         return len(self._stocks[offer_id].live)
+
+    def num_coming(self, offer_id: OfferId) -> int:
+        """Return how many nodes of an offer are live or ordered."""
+        return self.num_live(offer_id) + len(self._stocks[offer_id].pending)
+
+    def is_least(self, offer_id: OfferId) -> bool:
+        """Return whether no more nodes of an offer are had than always are."""
+        stock = self._stocks[offer_id]
+        least = stock.terms.offer_at(self._clock.now()).least
+        return not stock.pending and len(stock.live) == least
 
     def _order(self, stock: _Stock, post: Post) -> None:
         now = self._clock.now()

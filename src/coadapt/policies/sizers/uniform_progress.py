@@ -1,0 +1,131 @@
+"""Uniform Progress: spot nodes under a deadline (Wu et al., NSDI 2024)."""
+
+# The rules of the paper, for a job that computes for C0 on its nodes and has R0 up to
+# its deadline. ep(t) = t C0 / R0 is the progress of a uniform pace, cp(t) the one made,
+# d the time that a change of nodes costs.
+#
+#   Thrifty: nothing is had once the job has ended.
+#   Safety net: an idle job with R(t) < C(t) + 2 d left goes on demand up to its end.
+#   Exploitation: a job on spot nodes stays there until they are taken away.
+#   Uniform progress: an idle job that is behind ep(t) goes on demand.
+#   Taking risks: a job goes to spot nodes where they can be had, even if it is behind.
+#   Hysteresis: a job on demand stays there until cp(t) >= ep(t + 2 d).
+#
+# A job of several nodes has all of them of one market (the paper's polarization). Its
+# number of nodes is fixed: those that it requests. The paper knows C0; here it is the
+# progress that is left over the goodput on these GPUs, so a job that was never timed
+# goes to spot nodes if it can, and on demand otherwise.
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from coadapt.model import JobId, JobView
+from coadapt.model.offer import Market, Pool, Sizing, SizingView
+from coadapt.policies.sizers.base import SizerCard
+from coadapt.policies.sizers.curves import goodput_curve, is_timed, progress_left
+from coadapt.policies.sizers.growth import offer_for
+from coadapt.policies.sizers.offers import (
+    all_within,
+    in_words,
+    nodes_for,
+    types_allowed,
+)
+
+
+class UniformProgress:
+    """Spot nodes while they can be had, on-demand ones for jobs behind a uniform pace.
+
+    decision_s: how often the sizer is asked; a job may be late by as much, s.
+    """
+
+    card: ClassVar[SizerCard] = SizerCard(
+        source="Wu et al., Can't Be Late, NSDI 2024",
+        decides="Spot nodes; on-demand ones while a job is behind a uniform pace.",
+    )
+
+    def __init__(self, *, decision_s: float = 60.0) -> None:
+        if not decision_s >= 0.0:
+            raise ValueError(f"decision_s must be >= 0, got {decision_s}")
+        self._decision_s = decision_s
+        self._markets: dict[JobId, Market] = {}
+        self._to_the_end: set[JobId] = set()
+
+    def size(self, view: SizingView) -> Sizing:
+        gpus: dict[Market, dict[tuple[str, ...], float]] = {
+            market: {} for market in Market
+        }
+        chosen: dict[JobId, Market] = {}
+        for job in view.cluster.jobs:
+            market = self._market(job, view)
+            if market is None:
+                continue
+            chosen[job.id] = market
+            types = types_allowed(job)
+            wanted = gpus[market]
+            wanted[types] = wanted.get(types, 0.0) + job.spec.replicas.requested
+        self._markets = chosen
+        self._to_the_end &= chosen.keys()
+        return _sizing(view, gpus, chosen)
+
+    def _market(self, job: JobView, view: SizingView) -> Market | None:
+        """Return the market that the job is to be in now; None: it waits."""
+        has_spot = _fits(job, [pool for pool in view.pools if pool.offer.is_spot])
+        usual = Market.SPOT if has_spot else Market.ON_DEMAND
+        offer = offer_for(job, view.pools)
+        due_at = job.spec.deadline_at
+        left = progress_left(job)
+        if offer is None or due_at is None or left is None:
+            return usual
+        if not is_timed(job, offer.gpu_type):
+            return usual
+        requested = job.spec.replicas.requested
+        goodput = float(goodput_curve(job, offer, requested)[-1])
+        if goodput <= 0.0:
+            return usual
+        left_s = left / goodput
+        done_s = job.measured.progress / goodput
+        change_s = job.rescale_s + offer.provision_s
+        before = self._markets.get(job.id)
+        runs_on_spot = before is Market.SPOT and has_spot
+        time_s = due_at - view.at
+        unsafe = time_s < left_s + 2.0 * change_s + self._decision_s
+        if job.id in self._to_the_end or (unsafe and not runs_on_spot):
+            self._to_the_end.add(job.id)
+            return Market.ON_DEMAND
+        pace = (left_s + done_s) / (due_at - job.submitted_at)
+        age_s = view.at - job.submitted_at
+        stays = done_s < pace * (age_s + 2.0 * change_s)
+        if before is Market.ON_DEMAND and stays:
+            return Market.ON_DEMAND
+        if has_spot:
+            return Market.SPOT
+        return Market.ON_DEMAND if done_s < pace * age_s else None
+
+
+def _fits(job: JobView, spot: Sequence[Pool]) -> bool:
+    """Return whether there are spot nodes for all GPUs that the job requests."""
+    gpus = sum(
+        pool.offer.most * pool.offer.num_gpus
+        for pool in spot
+        if job.spec.replicas.allows_type(pool.offer.gpu_type)
+    )
+    return gpus >= job.spec.replicas.requested
+
+
+def _sizing(
+    view: SizingView,
+    gpus: Mapping[Market, Mapping[tuple[str, ...], float]],
+    chosen: Mapping[JobId, Market],
+) -> Sizing:
+    nodes: dict[str, int] = {}
+    for market, wanted in gpus.items():
+        pools = [pool for pool in view.pools if pool.offer.market is market]
+        nodes |= nodes_for(pools, wanted)
+    nodes = all_within(view.pools, nodes)
+    counts = {market: list(chosen.values()).count(market) for market in Market}
+    waiting = len(view.cluster.jobs) - len(chosen)
+    reason = (
+        f"{in_words(view.pools, nodes)}: jobs on spot nodes {counts[Market.SPOT]}, "
+        f"on demand {counts[Market.ON_DEMAND]}, waiting for spot nodes {waiting}"
+    )
+    return Sizing(nodes=nodes, reason=reason)
