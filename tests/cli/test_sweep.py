@@ -282,13 +282,6 @@ def test_a_deadline_and_a_budget_end_a_study(tmp_path: Path) -> None:
     try:
         cluster.up()
         client = Client(cluster.state)
-        file = search("late", tmp_path, epoch_s=60.0, n_trials=3, deadline="8s")
-        client.submit_sweep(file)
-        late = ended(cluster, "late")
-        assert late["why"] == "its deadline, 8s, has passed"
-        assert late["num_trials"] == {"fail": 1}
-        assert late["deadline_at"] == late["submitted_at"] + 8.0  # type: ignore[operator]
-        assert client.get(client.sweep("late").trials[0].job).state == "cancelled"
         file = search("dear", tmp_path, epoch_s=0.1, n_trials=500, n_jobs=2, budget=8.0)
         client.submit_sweep(file)
         until(lambda: client.sweep("dear").state == "done", "the budget is spent")
@@ -302,6 +295,14 @@ def test_a_deadline_and_a_budget_end_a_study(tmp_path: Path) -> None:
         shown = verb(cluster, "show", "dear")
         assert f"cost: {dear.cost:.2f} of 8.00\n" in shown
         assert f"done: {dear.why}\n" in shown
+        # The second study: for the first one the scheduler has to load Optuna.
+        file = search("late", tmp_path, epoch_s=60.0, n_trials=3, deadline="8s")
+        client.submit_sweep(file)
+        late = ended(cluster, "late")
+        assert late["why"] == "its deadline, 8s, has passed"
+        assert late["num_trials"] == {"fail": 1}
+        assert late["deadline_at"] == late["submitted_at"] + 8.0  # type: ignore[operator]
+        assert client.get(client.sweep("late").trials[0].job).state == "cancelled"
     finally:
         cluster.close()
 
