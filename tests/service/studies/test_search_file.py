@@ -187,3 +187,19 @@ def test_a_trial_that_is_behind_is_pruned(tmp_path: Path) -> None:
 
 def study_why(value: float) -> str:
     return f"pruned at step 1: accuracy {value:g}, by SuccessiveHalvingPruner"
+
+
+def test_a_trial_that_succeeded_reports_all_its_values(tmp_path: Path) -> None:
+    study = OptunaStudy(read(tmp_path, SEARCH), None)
+    best = study.ask()
+    study.asked(best)
+    assert study.report_all(best, [(1, 0.9), (3, 0.9)], succeeded=False) == ""
+    values = [(1, 0.1), (2, 0.2), (3, 0.3)]
+    reported = {}
+    for succeeded in (True, False):
+        number = study.ask()
+        study.asked(number)
+        why = study.report_all(number, values, succeeded=succeeded)
+        assert bool(why) is not succeeded
+        reported[succeeded] = study.trials()[number].intermediate_values
+    assert reported == {True: {1: 0.1, 2: 0.2, 3: 0.3}, False: {1: 0.1}}

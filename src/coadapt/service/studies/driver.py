@@ -311,7 +311,9 @@ class Studies:
             return None
         if not asked.job:
             study.note(number, "job", job.id)
-        why = asked.pruned or self._report(study, number, job)
+        why = asked.pruned
+        if job.state is JobState.SUCCEEDED or not why:
+            why = self._report(study, number, job)
         if job.state in ENDED:
             self._tell_end(study, number, job, why)
             return None
@@ -331,14 +333,14 @@ class Studies:
         newest = (job.samples, job.metrics)
         reports = [*logged, *self._figures.take(job.id), newest]
         search = study.file.search
+        values = []
         for samples, metrics in reports:
             value = metrics.get(search.metric)
             step = metrics.get(search.step) if search.step else samples
-            if value is None or step is None:
-                continue
-            if why := study.report(number, int(step), value):
-                return why
-        return ""
+            if value is not None and step is not None:
+                values.append((int(step), value))
+        succeeded = job.state is JobState.SUCCEEDED
+        return study.report_all(number, values, succeeded=succeeded)
 
     def _tell_end(
         self, study: "OptunaStudy", number: int, job: TrialJob, why: str

@@ -11,7 +11,7 @@
 # seed.
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -159,6 +159,21 @@ class OptunaStudy:
         pruner = type(self._study.pruner).__name__
         metric = self.file.search.metric
         return f"pruned at step {step}: {metric} {value:g}, by {pruner}"
+
+    def report_all(
+        self, number: int, values: Iterable[tuple[int, float]], *, succeeded: bool
+    ) -> str:
+        """Report (step, value) pairs up to the one at which the trial is pruned; return
+        why, "" if it goes on.
+
+        A trial that succeeded is not pruned: all its values are reported, since the
+        pruner compares other trials with them.
+        """
+        for step, value in values:
+            why = self.report(number, step, value)
+            if why and not succeeded:
+                return why
+        return ""
 
     def tell_complete(self, number: int, value: float) -> None:
         """Report the final value of a trial, also of one that ended before it was
