@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import JobState
 from coadapt.model import Node
+from coadapt.runtime import job_history
 from coadapt.runtime.index_writer import IndexWriter
-from coadapt.runtime.job_index import SPAN, JobIndex, Row
+from coadapt.runtime.job_index import SPAN, EndedJob, JobIndex, Row
 from coadapt.service.usage import Owner, usage_rows
 from coadapt.sim.experiment import compose, new_policy
 from coadapt.sim.library.builtin import builtin_workload
@@ -82,3 +83,39 @@ def test_usage_is_what_the_jobs_accounts_say() -> None:
         total = sum(float(str(row["gpu_hours"])) for row in rows) * 3600.0
         assert total == pytest.approx(booked, rel=1e-9)
     index.close()
+
+
+def test_ended_jobs_count_from_an_instant_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are read a page at a time, in order of their ends; many end at once."""
+    monkeypatch.setattr(job_history, "PAGE", 3)
+    index = JobIndex(":memory:")
+    for number in range(10):
+        job = f"j{number}"
+        row = Row(job=job, seq=number + 1, n=0, kind=SPAN, at=NOON, payload=[2.0, []])
+        ended = EndedJob(
+            id=job,
+            name=job,
+            tenant="t",
+            state=JobState.SUCCEEDED,
+            submitted_at=NOON,
+            ended_at=NOON + 3600.0 * (number // 4 + 1),
+            picture={},
+            spec={"application": "even" if number % 2 == 0 else "odd"},
+            measured=None,
+            usage=None,
+        )
+        index.add(number + 1, [row], [ended])
+    at = NOON + 86_400.0
+    hours = {
+        since: {
+            row["key"]: row["gpu_hours"]
+            for row in usage_rows(index, [], "application", NOON + since, at)
+        }
+        for since in (0.0, 3600.0, 3600.0 * 3)
+    }
+    index.close()
+    assert hours == {
+        0.0: {"even": 2.0 * (2 + 4 + 3), "odd": 2.0 * (2 + 4 + 3)},
+        3600.0: {"even": 2.0 * (2 + 2), "odd": 2.0 * (2 + 2)},
+        3600.0 * 3: {},
+    }

@@ -3,8 +3,9 @@ or of a whole run.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import cast
 
 from coadapt.core.accounting import num_gpus_held
@@ -31,6 +32,7 @@ from coadapt.runtime.job_index import (
     ROUND,
     SPAN,
     EndedJob,
+    EndedOwner,
     EndedQuery,
     JobIndex,
     Row,
@@ -38,6 +40,8 @@ from coadapt.runtime.job_index import (
 from coadapt.runtime.story import StoryLine
 
 PAGE = 500
+# Comes after every id.
+LAST_ID = "\U0010ffff"
 # As many as are read at a time: a job that changes each round for a month has some
 # thousand.
 CHANGES_MAX = 500
@@ -109,7 +113,25 @@ class HeldGpus:
 
 def held_gpus_of(index: JobIndex, job: JobId, until: float) -> list[HeldGpus]:
     """Return all stretches in which a job held GPUs, up to `until` (s)."""
-    rows = index.rows(job, SPAN)
+    return _held_gpus(index.rows(job, SPAN), until)
+
+
+def held_gpus_of_ended(
+    index: JobIndex, since: float
+) -> Iterator[tuple[EndedOwner, list[HeldGpus]]]:
+    """Yield the jobs that ended after `since` (s), each with all stretches in which it
+    held GPUs.
+    """
+    after = (since, LAST_ID)
+    while owners := index.ended_owners(after, PAGE):
+        rows = index.rows_of({owner.job for owner in owners}, SPAN)
+        spans = {job: list(found) for job, found in groupby(rows, lambda row: row.job)}
+        for owner in owners:
+            yield owner, _held_gpus(spans.get(owner.job, []), owner.ended_at)
+        after = (owners[-1].ended_at, owners[-1].job)
+
+
+def _held_gpus(rows: list[Row], until: float) -> list[HeldGpus]:
     ends = [*(row.at for row in rows[1:]), until][: len(rows)]
     found = []
     for row, end in zip(rows, ends, strict=True):

@@ -31,7 +31,7 @@ is rebuilt from it.
 import json
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +111,16 @@ class EndedJob:
     spec: Json
     measured: Json
     usage: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedOwner:
+    """The owner of a job that ended at `ended_at` (s)."""
+
+    job: JobId
+    ended_at: float
+    tenant: str
+    application: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,17 +268,22 @@ class JobIndex:
         with self._lock:
             found = self._database.execute(query, given).fetchall()
             wait = [row for row in self._buffer if row[0] == job and row[1] > after]
-        rows = {
-            (seq, n): Row(
-                job=job, seq=seq, n=n, kind=kind, at=at, payload=json.loads(payload)
-            )
-            for job, seq, n, kind, at, payload in (*found, *wait)
-            if not kinds or kind in kinds
-        }
-        in_order = [rows[place] for place in sorted(rows)]
+        chosen_rows = [row for row in (*found, *wait) if not kinds or row[3] in kinds]
+        in_order = _in_order(chosen_rows)
         return (
             in_order if latest is None else in_order[max(len(in_order) - latest, 0) :]
         )
+
+    def rows_of(self, jobs: Collection[JobId], kind: str) -> list[Row]:
+        """Return the rows of one kind of some jobs, in order of job, event and
+        place.
+        """
+        marks = ",".join("?" * len(jobs))
+        query = f"SELECT * FROM rows WHERE job IN ({marks}) AND kind = ?"
+        with self._lock:
+            found = self._database.execute(query, (*jobs, kind)).fetchall()
+            wait = [row for row in self._buffer if row[0] in jobs and row[3] == kind]
+        return _in_order([*found, *wait])
 
     def ended(self, job: JobId) -> EndedJob | None:
         """Return the ended job with this id, None if there is none."""
@@ -303,6 +318,24 @@ class JobIndex:
     def ended_before(self, at: float) -> list[EndedJob]:
         """Return the jobs that ended before `at` (s), the oldest first."""
         return self._ended_where("ended_at < ?", [at], "ended_at, id", -1)
+
+    def ended_owners(self, after: tuple[float, JobId], limit: int) -> list[EndedOwner]:
+        """Return whose the jobs were whose (ended_at, id) comes after `after`, in this
+        order.
+        """
+        query = (
+            "SELECT id, ended_at, tenant, json_extract(payload, '$.spec.application') "
+            "FROM ended WHERE (ended_at, id) > (?, ?) ORDER BY ended_at, id LIMIT ?"
+        )
+        with self._lock:
+            self._write_ended()
+            found = self._database.execute(query, (*after, limit)).fetchall()
+        return [
+            EndedOwner(
+                job=job, ended_at=ended_at, tenant=tenant, application=application or ""
+            )
+            for job, ended_at, tenant, application in found
+        ]
 
     def ended_use(self, since: float) -> list[tuple[str, int, float]]:
         """Return of each tenant how many jobs ended since `since` (s), and their
@@ -406,6 +439,19 @@ class JobIndex:
             )
             for row in found
         ]
+
+
+def _in_order(values: Iterable[_Values]) -> list[Row]:
+    """Return rows in order of job, event and place; one for those that are in the file
+    and still in memory.
+    """
+    rows = {
+        (job, seq, n): Row(
+            job=job, seq=seq, n=n, kind=kind, at=at, payload=json.loads(payload)
+        )
+        for job, seq, n, kind, at, payload in values
+    }
+    return [rows[place] for place in sorted(rows)]
 
 
 def _values(job: EndedJob) -> tuple[object, ...]:

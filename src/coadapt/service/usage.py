@@ -14,13 +14,12 @@ from coadapt.core.state import SchedulerState
 from coadapt.model import JobId
 from coadapt.model.wire import Json
 from coadapt.runtime.buying_picture import buying_picture
-from coadapt.runtime.job_history import held_gpus_of
-from coadapt.runtime.job_index import EndedQuery, JobIndex
+from coadapt.runtime.job_history import HeldGpus, held_gpus_of, held_gpus_of_ended
+from coadapt.runtime.job_index import JobIndex
 from coadapt.service.bodies import StrictRoute
 from coadapt.service.limits import SECONDS_MAX
 
 HOUR_S = 3_600.0
-PAGE = 500
 
 By = Literal["tenant", "job", "application", "day"]
 
@@ -115,23 +114,17 @@ def _all_held(
     index: JobIndex, live: list[Owner], since: float, at: float
 ) -> Iterator[Held]:
     for owner in live:
-        yield from _held_by(index, owner, at, since)
+        yield from _cut(owner, held_gpus_of(index, owner.job, at), since)
     seen = {owner.job for owner in live}
-    after = None
-    while page := index.ended_page(EndedQuery(limit=PAGE, after=after)):
-        for ended in page:
-            if ended.id not in seen and ended.ended_at > since:
-                spec = cast("dict[str, Json]", ended.spec)
-                application = str(spec.get("application", ""))
-                owner = Owner(ended.id, ended.tenant, application)
-                yield from _held_by(index, owner, ended.ended_at, since)
-        after = (page[-1].submitted_at, page[-1].id)
+    for ended, stretches in held_gpus_of_ended(index, since):
+        if ended.job not in seen:
+            owner = Owner(ended.job, ended.tenant, ended.application)
+            yield from _cut(owner, stretches, since)
 
 
-def _held_by(
-    index: JobIndex, owner: Owner, until: float, since: float
-) -> Iterator[Held]:
-    for held in held_gpus_of(index, owner.job, until):
+def _cut(owner: Owner, stretches: list[HeldGpus], since: float) -> Iterator[Held]:
+    """Yield what of the stretches lies after `since` (s)."""
+    for held in stretches:
         start = max(held.start, since)
         if held.end > start:
             yield Held(
