@@ -15,7 +15,7 @@ from coadapt.model.offer import Pool, Sizing, SizingError, check_sizing
 from coadapt.policies.sizers import create_sizer
 from coadapt.policies.sizers.castor import checkpoint_period_s, spot_price
 from coadapt.policies.sizers.curves import goodput_curve
-from coadapt.policies.sizers.offers import nodes_for
+from coadapt.policies.sizers.offers import nodes_for, on_one_type
 from tests.policies.sizers.views import job, offer, spot, view
 
 
@@ -200,6 +200,24 @@ def test_nodes_hold_what_is_wanted_or_all_that_there_is(
     most = sum(pool.offer.num_gpus * pool.offer.most for pool in pools)
     assert there >= min(gpus, most) - 1e-3
     check_sizing(view(pools=tuple(pools)), Sizing(nodes=found, reason="test"))
+
+
+def test_a_job_gets_all_its_gpus_of_one_type() -> None:
+    cheap = Pool(offer=offer("cheap", most=3, price_per_h=1.0, gpu_type="t4"))
+    dear = Pool(offer=offer("dear", most=8, gpu_type="a100"))
+    pools = (cheap, dear)
+    assert on_one_type(pools, [((), 18.0)]) == {("a100",): 18.0}
+    # The second finds no room on the cheap type any more.
+    assert on_one_type(pools, [((), 8.0), ((), 8.0)]) == {
+        ("t4",): 8.0,
+        ("a100",): 8.0,
+    }
+    # One that allows the cheap type only chooses before one that allows both.
+    wanted = [((), 8.0), (("t4",), 8.0)]
+    assert on_one_type(pools, wanted) == {("t4",): 8.0, ("a100",): 8.0}
+    assert on_one_type(pools, [(("h100",), 8.0)]) == {}
+    there = Pool(offer=offer("dear", least=2, most=8, gpu_type="a100"))
+    assert on_one_type((cheap, there), [((), 8.0)]) == {("a100",): 8.0}
 
 
 @pytest.mark.parametrize(

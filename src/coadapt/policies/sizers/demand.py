@@ -8,6 +8,7 @@ from coadapt.policies.sizers.offers import (
     all_within,
     in_words,
     nodes_for,
+    on_one_type,
     types_allowed,
 )
 
@@ -33,11 +34,11 @@ class Demand:
         self._unneeded_since: dict[OfferId, float] = {}
 
     def size(self, view: SizingView) -> Sizing:
-        gpus: dict[tuple[str, ...], float] = {}
-        for job in view.cluster.jobs:
-            types = types_allowed(job)
-            gpus[types] = gpus.get(types, 0.0) + job.spec.replicas.requested
-        needed = nodes_for(view.pools, gpus)
+        requests = [
+            (types_allowed(job), float(job.spec.replicas.requested))
+            for job in view.cluster.jobs
+        ]
+        needed = nodes_for(view.pools, on_one_type(view.pools, requests))
         nodes: dict[OfferId, int] = {}
         kept = 0
         for pool in view.pools:
@@ -51,7 +52,7 @@ class Demand:
                 nodes[offer_id] = pool.num_coming
                 kept += pool.num_coming - needed[offer_id]
         nodes = all_within(view.pools, nodes)
-        asked = sum(gpus.values())
+        asked = sum(gpus for _, gpus in requests)
         reason = f"{in_words(view.pools, nodes)}: jobs request {asked:.0f} GPUs"
         if kept:
             reason += f"; {kept} not needed, given back after {self._idle_s:.0f} s"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from coadapt.model import JobId, JobView, RescaleContract
 from coadapt.model.offer import Offer, Pool, SizingView
 from coadapt.policies.sizers.curves import FloatArray, is_timed, usable_gpus
-from coadapt.policies.sizers.offers import cheapest_first, types_allowed
+from coadapt.policies.sizers.offers import cheapest_first, on_one_type, types_allowed
 
 # Pollux lets a job grow to twice the GPUs that it was timed on (OSDI'21, §4.1).
 EXPLORE = 2.0
@@ -50,9 +50,8 @@ def most_for(job: JobView, offer: Offer) -> int:
 def wanted_by_types(
     view: SizingView, wanted: Mapping[JobId, float]
 ) -> dict[tuple[str, ...], float]:
-    """Return the GPUs wanted, summed over jobs that allow the same GPU types."""
-    gpus: dict[tuple[str, ...], float] = {}
-    for job in view.cluster.jobs:
-        types = types_allowed(job)
-        gpus[types] = gpus.get(types, 0.0) + wanted.get(job.id, 0.0)
-    return gpus
+    """Return the GPUs wanted of each GPU type, each job's on one type."""
+    return on_one_type(
+        view.pools,
+        [(types_allowed(job), wanted.get(job.id, 0.0)) for job in view.cluster.jobs],
+    )

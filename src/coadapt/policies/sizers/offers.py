@@ -61,6 +61,41 @@ def nodes_for(
     return nodes
 
 
+def on_one_type(
+    pools: Iterable[Pool], wanted: Iterable[tuple[tuple[str, ...], float]]
+) -> dict[tuple[str, ...], float]:
+    """Return the GPUs wanted of each GPU type, where a job has all its GPUs on one
+    type.
+
+    wanted: the types that each job allows, the empty tuple for any, and its GPUs. Jobs
+    that allow few types choose first. A job takes a type on which the offers' `least`
+    nodes have room for it, else the cheapest that has room, else the one with the most.
+    """
+    at_once: dict[str, float] = {}
+    room: dict[str, float] = {}
+    for pool in cheapest_first(pools):
+        offer = pool.offer
+        for gpus_of, count in ((at_once, offer.least), (room, offer.most)):
+            before = gpus_of.get(offer.gpu_type, 0.0)
+            gpus_of[offer.gpu_type] = before + count * offer.num_gpus
+    found: dict[tuple[str, ...], float] = {}
+    for types, gpus in sorted(wanted, key=lambda each: len(each[0]) or math.inf):
+        allowed = [name for name in room if not types or name in types]
+        if not allowed:
+            continue
+        most_room = max(allowed, key=room.__getitem__)
+        choices = [
+            *(name for name in allowed if at_once[name] >= gpus - GPU_SLACK),
+            *(name for name in allowed if room[name] >= gpus - GPU_SLACK),
+            most_room,
+        ]
+        chosen = choices[0]
+        at_once[chosen] -= gpus
+        room[chosen] -= gpus
+        found[(chosen,)] = found.get((chosen,), 0.0) + gpus
+    return found
+
+
 def _use_free(
     order: Sequence[Pool],
     types: tuple[str, ...],

@@ -28,6 +28,7 @@ from coadapt.policies.sizers.offers import (
     all_within,
     in_words,
     nodes_for,
+    on_one_type,
     types_allowed,
 )
 
@@ -51,8 +52,8 @@ class UniformProgress:
         self._to_the_end: set[JobId] = set()
 
     def size(self, view: SizingView) -> Sizing:
-        gpus: dict[Market, dict[tuple[str, ...], float]] = {
-            market: {} for market in Market
+        wanted: dict[Market, list[tuple[tuple[str, ...], float]]] = {
+            market: [] for market in Market
         }
         chosen: dict[JobId, Market] = {}
         for job in view.cluster.jobs:
@@ -60,12 +61,11 @@ class UniformProgress:
             if market is None:
                 continue
             chosen[job.id] = market
-            types = types_allowed(job)
-            wanted = gpus[market]
-            wanted[types] = wanted.get(types, 0.0) + job.spec.replicas.requested
+            requested = float(job.spec.replicas.requested)
+            wanted[market].append((types_allowed(job), requested))
         self._markets = chosen
         self._to_the_end &= chosen.keys()
-        return _sizing(view, gpus, chosen)
+        return _sizing(view, wanted, chosen)
 
     def _market(self, job: JobView, view: SizingView) -> Market | None:
         """Return the market that the job is to be in now; None: it waits."""
@@ -114,13 +114,13 @@ def _fits(job: JobView, spot: Sequence[Pool]) -> bool:
 
 def _sizing(
     view: SizingView,
-    gpus: Mapping[Market, Mapping[tuple[str, ...], float]],
+    wanted: Mapping[Market, Sequence[tuple[tuple[str, ...], float]]],
     chosen: Mapping[JobId, Market],
 ) -> Sizing:
     nodes: dict[str, int] = {}
-    for market, wanted in gpus.items():
+    for market, requests in wanted.items():
         pools = [pool for pool in view.pools if pool.offer.market is market]
-        nodes |= nodes_for(pools, wanted)
+        nodes |= nodes_for(pools, on_one_type(pools, requests))
     nodes = all_within(view.pools, nodes)
     counts = {market: list(chosen.values()).count(market) for market in Market}
     waiting = len(view.cluster.jobs) - len(chosen)
