@@ -19,8 +19,9 @@ from coadapt.runtime.background_snapshots import (
     picture_of,
 )
 from coadapt.runtime.memory_store import MemoryStore
+from coadapt.sim.faults.bought import draw_bought
 from coadapt.sim.faults.fault_run import FaultRun
-from coadapt.sim.faults.scenario import draw_scenario
+from coadapt.sim.faults.scenario import Scenario, draw_scenario
 from tests.core.stage import Stage, on
 
 FULL = "the journal cannot be written: the disk is full (database or disk is full)"
@@ -89,9 +90,11 @@ def test_a_snapshot_that_finds_no_room_is_left_out() -> None:
     assert [upto for upto, _ in slow.written] == [2]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_no_event_changes_a_picture(seed: int) -> None:
-    run = FaultRun(draw_scenario(seed), Scheduler, None)
+@pytest.mark.parametrize(
+    "scenario", [draw_scenario(0), draw_scenario(1), draw_bought(0), draw_bought(1)]
+)
+def test_no_event_changes_a_picture(scenario: Scenario) -> None:
+    run = FaultRun(scenario, Scheduler, None)
     run.run()
     scheduler = Scheduler()
     for number, event in enumerate(run.host.store.events()):

@@ -26,7 +26,7 @@ nodes are left empty before they go. The sizer decides numbers; this decides nod
 # charged to the end of its billing time.
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coadapt.core.instants import next_multiple
 from coadapt.model import Node, NodeId
@@ -97,6 +97,17 @@ class Buying:
     def spent(self) -> float:
         """What nodes cost so far, up to `booked_at`."""
         return sum(each.cost for each in self.use.values())
+
+    def copy(self) -> "Buying":
+        """Return a copy that stays as it is while this one changes."""
+        return replace(
+            self,
+            offers=dict(self.offers),
+            nodes=dict(self.nodes),
+            leaving=dict(self.leaving),
+            ordered=dict(self.ordered),
+            use=dict(self.use),
+        )
 
     def configure(self, offers: Collection[Offer], sizing_s: float, at: float) -> None:
         """Take in offers and the time between decisions; both count from `at` on."""

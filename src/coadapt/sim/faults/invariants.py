@@ -282,20 +282,8 @@ def _copied(state: SchedulerState) -> SchedulerState:
         tenants=dict(state.tenants),
         jobs=live,
         ended={**state.ended, **left},
-        buying=_copied_buying(state.buying),
+        buying=None if state.buying is None else state.buying.copy(),
         spent=dict(state.spent),
-    )
-
-
-def _copied_buying(buying: Buying | None) -> Buying | None:
-    if buying is None:
-        return None
-    return replace(
-        buying,
-        nodes=dict(buying.nodes),
-        leaving=dict(buying.leaving),
-        ordered=dict(buying.ordered),
-        use=dict(buying.use),
     )
 
 
