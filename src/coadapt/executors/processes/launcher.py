@@ -345,7 +345,7 @@ class _Launcher:
         """
         log = str(self._lead.job.log("setup"))
         order = self._order
-        if order.settings.sweep:  # it runs on another machine, and leaves files only
+        if order.settings.sweep:  # it runs on another machine: only files remain
             via = order.replicas[0].via
             process = spawn(order, (*via, *shell(order.setup)), log, {}, self.pump)
             self._note([process])
