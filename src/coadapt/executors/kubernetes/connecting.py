@@ -40,8 +40,8 @@ from coadapt.runtime.ports import Post
 SETTINGS = "kubernetes.json"
 NAME = "kubernetes-name"
 NAME_BYTES = 3
-# Added to the launcher's grace: replicas get their whole grace, and the launcher still
-# gets their ends before its own grace is over.
+# A pod's grace is shorter than the launcher's by this time, so that the launcher gets a
+# replica's end before its own grace is over.
 GRACE_MARGIN_S = 2.0
 GRACE_MIN_S = 1.0
 # The period of queries of Kueue, for admitted and evicted slots.

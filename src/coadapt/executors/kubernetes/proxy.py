@@ -1,5 +1,5 @@
-"""A process beside the launcher that stands for one pod: what that prints it prints, as
-that ends it ends.
+"""A process beside the launcher that represents one pod: it prints the pod's output,
+and ends in the same way as the pod.
 
 To the launcher it is the replica. Ordered to stop, it deletes the pod, which then gets
 SIGTERM and its grace. If the proxy is killed, the pod keeps running: another proxy

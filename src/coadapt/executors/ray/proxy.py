@@ -1,5 +1,5 @@
-"""A process here that stands for one of a Ray node: what that prints it prints, and as
-that ends it ends.
+"""A process here that represents a process on a Ray node: it prints that process's
+output, and ends in the same way.
 
 To the launcher it is the replica. It is a driver of Ray's own, so Ray ends what it
 started as soon as this process is gone, however it went. Started as `python -m …

@@ -1,5 +1,5 @@
-"""A process here that stands for one of a Slurm step: what that prints it prints, and
-as that ends it ends.
+"""A process here that represents a process of a Slurm step: it prints that process's
+output, and ends in the same way.
 
 To the launcher it is the replica. Started as `python -m … ADDRESS SUSPECT srun …`.
 Tokens travel in the environment only: command lines are for everybody to read.
