@@ -21,8 +21,8 @@ SYNC_EVERY_S = 0.4
 # The shortest time between two such pairs. Two measured steps in a row cost 0.15 to 0.4
 # ms of CPU on one replica, which doubles the cost of steps far below a millisecond.
 # With this limit they cost at most 2 %, and averages still get 50 estimates a second.
-# The time is this thread's CPU time. On a busy machine steps take several times longer
-# on the wall clock, so a fourth of all steps would be measured.
+# The time is this thread's CPU time. By the wall clock, steps take several times longer
+# on a busy machine, and a fourth of all steps would be measured.
 PAIR_EVERY_CPU_S = 0.02
 # If steps are shorter than ALL_TIMED_S, one in TIMED_PERIOD is timed, which costs 10 us
 # on a busy machine. The period is not eight, so that steps in which the noise is
