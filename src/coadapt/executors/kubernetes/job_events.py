@@ -232,9 +232,7 @@ class EventTeller:
             try:
                 self._api.ask("PATCH", f"{self._path}/{name}", body)
             except ApiError as error:
-                if (
-                    error.status != NOT_FOUND
-                ):  # events live an hour by default
+                if error.status != NOT_FOUND:  # events live an hour by default
                     raise
             else:
                 self._last[uid] = (name, each, count + 1)

@@ -211,9 +211,7 @@ class _Proxy:
         if self._settings.claim:
             envs[ENV_CHECKPOINT_DIR] = CHECKPOINTS
         if self._settings.resource != CPU and its:
-            envs["LOCAL_RANK"] = (
-                "0"  # the replica sees only its own GPU of the node
-            )
+            envs["LOCAL_RANK"] = "0"  # the replica sees only its own GPU of the node
         if not on_host_network(self._settings.template) and its:
             first = order.rescale.members[0]
             envs["MASTER_ADDR"] = replica_address(

@@ -152,9 +152,7 @@ class InPlaceRescale:
         """
         own = self.lead.own
         if not own.create(decided_file(self.directory.number)):
-            return (
-                False  # it exists, the disk is full, or the job removed the folder
-            )
+            return False  # it exists, the disk is full, or the job removed the folder
         own.remove(ORDER_FILE)
         failed = first_failed(self.joiners)
         self.joiner_failed = bool(why) and failed is not None and failed.failed_itself

@@ -157,9 +157,7 @@ class _Log:
                 written = os.write(self._file, rest[: self._segment_bytes - self._size])
                 self._size += written
                 rest = rest[written:]
-        except (
-            OSError
-        ):  # the disk is full after all: a replica does not wait for room
+        except OSError:  # the disk is full after all: a replica does not wait for room
             self.drop(len(rest))
 
     def drop(self, count: int) -> None:

@@ -399,9 +399,7 @@ class OrderBook:
         del self._running[job]
         self._ended[job] = (running.directory.number, record)
         self._unseen.pop(job, None)
-        if (
-            record.unfit
-        ):  # the node is unfit for this job only
+        if record.unfit:  # the node is unfit for this job only
             end_member = None
         else:
             end_member = running.rank_map.node_of(record.member)

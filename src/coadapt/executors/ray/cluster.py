@@ -36,9 +36,7 @@ KNOWN_AFTER_S = 15.0
 # A node that does not answer for this time is not offered: it is disconnected, or its
 # machine is gone.
 SILENT_S = 8.0
-ID_LENGTH = (
-    8  # from its end, because ids of Ray's own provider for tests begin alike
-)
+ID_LENGTH = 8  # from its end, because ids of Ray's own provider for tests begin alike
 ACCELERATOR = "accelerator_type:"
 GIVEN_BACK = "was given back"
 

@@ -253,9 +253,7 @@ class PoolSize:
 
     def _let_go(self, job: SlurmJob, what: str, kept: set[str] | None = None) -> None:
         logger.info("returned to Slurm: Slurm job %s, %s free", job.id, what)
-        with suppress(
-            SlurmError
-        ):  # it has just ended, or the next query tries again
+        with suppress(SlurmError):  # it has just ended, or the next query tries again
             self._tools.keep_hosts(job.id, kept) if kept else self._tools.cancel(job.id)
 
 

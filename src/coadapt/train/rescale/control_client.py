@@ -145,9 +145,7 @@ class ControlClient:
         answer = json.loads(self._request("GET", f"?after={after}", None))
         notes = cast("dict[str, str]", answer["notes"])
         version = int(answer["version"])
-        with (
-            self._lock
-        ):  # a delayed answer does not replace a later one
+        with self._lock:  # a delayed answer does not replace a later one
             if version >= self._version:
                 self._notes = notes
                 self._version = version
