@@ -94,7 +94,7 @@ def _foretold(words: Sequence[Foretold]) -> dict[str, Json]:
 
 
 def _labels(jobs: Sequence[JobHistory]) -> list[str]:
-    """Return a label for each job: its name, or its id if several jobs have that name."""
+    """Return a label for each job: its name, or its id if several jobs share it."""
     names = Counter(job.spec.name for job in jobs)
     return [job.spec.name if names[job.spec.name] == 1 else job.id for job in jobs]
 
