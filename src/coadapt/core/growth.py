@@ -6,31 +6,32 @@ Called by Scheduler.handle only; values here are frozen.
 
 # The rules, and why they hold.
 #
-# A job that trains well can fail because it gets more GPUs: its replicas cannot reach
-# each other over two nodes, the script breaks with more than one replica, memory runs
-# out. If it restarts at the larger size, it fails again, and ends after max_failures,
-# although it would have trained to its end at the old size. So the job's record has the
-# last size (numbers of replicas and of nodes) at which it trained.
+# A job that trains well can fail because it gets more GPUs. For example, its replicas
+# cannot reach each other over two nodes, the script breaks with more than one replica,
+# or memory runs out. If the job restarts at the larger size, it fails again, and ends
+# after max_failures, although it would have trained to its end at the old size. So the
+# job's record has the last size (numbers of replicas and of nodes) at which it trained.
 #
 # A larger size (more replicas, or more nodes) is on trial until the job has trained at
 # it for `trial_s`. An end of its replicas before that is a failed growth. It does not
-# count against max_failures: the size is to blame. The job goes back to the size that
-# trained last at once, on a part of the GPUs that the plan gave it, and gets no more
-# until it has taken a step there. A failure at that size counts against max_failures.
+# count against max_failures, because the size is the cause. The job goes back at once
+# to the last size at which it trained, on a part of the GPUs that the plan gave it. It
+# gets no more GPUs until it has taken a step there. A failure at that size counts
+# against max_failures.
 #
 # A size that failed ATTEMPTS_MAX times without a trial passed in between is set aside
-# for this job. Policies see it as a lower maximum in the job's view, so none has to
-# know. A maximum cannot say "not over two nodes": where a growth over more nodes
-# failed, the maximum becomes what the nodes of the old size can hold, and a plan that
-# spreads the job as before is cut to fewer nodes (`cut`). How often a job can fail for
-# free is therefore limited: each size twice, and each size that is set aside at least
-# halves the maximum, or takes nodes away.
+# for this job. Policies see this as a lower maximum in the job's view, so no policy
+# needs code for it. A maximum cannot express "not over two nodes". So if a growth over
+# more nodes failed, the maximum becomes what the nodes of the old size can hold, and a
+# plan that spreads the job over more nodes is cut to fewer nodes (`cut`). Therefore the
+# failures that do not count are limited: each size can fail twice, and each size that
+# is set aside at least halves the maximum, or reduces the nodes.
 #
 # A change that did not begin (ReplicasKept with a reason) counts as a failed attempt.
-# If a replica that was to join failed by itself, in its script or its dry step, a start
-# would fail as well. So the size is set aside as after attempts that began, and the job
-# trains on all the time. Any other such change sets nothing aside: converge.py tries a
-# stop and a start after some of them. If that start fails too, the attempts are
+# If a joining replica failed by itself, in its script or its dry step, a start would
+# fail as well. So the size is set aside as after attempts that began. The job trains on
+# all the time. Any other change that did not begin sets nothing aside: after some of
+# them, converge.py tries a stop and a start. If that start fails too, the attempts are
 # complete.
 
 from dataclasses import dataclass, replace
@@ -48,13 +49,15 @@ class Size:
     num_nodes: int
 
     def exceeds(self, other: "Size") -> bool:
-        """Return whether this one has more replicas or more nodes."""
+        """Return whether this size has more replicas or more nodes."""
         return (
             self.num_replicas > other.num_replicas or self.num_nodes > other.num_nodes
         )
 
     def reaches(self, other: "Size") -> bool:
-        """Return whether this one has as many replicas and as many nodes, or more."""
+        """Return whether this size has at least as many replicas and at least as many
+        nodes.
+        """
         return (
             self.num_replicas >= other.num_replicas
             and self.num_nodes >= other.num_nodes
@@ -68,7 +71,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSize:
-    """A size at which the job failed since it last trained there for long enough."""
+    """A size at which the job failed, and at which it has not passed a trial since."""
 
     size: Size
     num_attempts: int = 0
@@ -76,36 +79,38 @@ class FailedSize:
     set_aside: bool = False
     """The job does not get this size any more, nor a larger one."""
     detail: str = ""
-    """How the last attempt ended."""
+    """Why the last attempt failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What is known of the sizes of one job."""
+    """The sizes at which one job has trained or failed."""
 
     trained: Size | None = None
-    """The last size at which it trained, larger ones on trial left out; None before the
-    first step.
+    """The last size at which the job trained, without larger sizes on trial. None
+    before the first step.
     """
     trial: Size | None = None
-    """A larger size at which it has taken a step."""
+    """The larger size on trial, at which the job has taken a step."""
     trial_since: float = 0.0
-    """When that step was, s."""
+    """The time of that step, s."""
     known: int = 0
-    """The generation whose size has passed; its further reports change nothing here."""
+    """The generation whose size has passed its trial. Its further reports change
+    nothing.
+    """
     goes_back: bool = False
     """The last growth failed. The job gets nothing above `trained` until it has taken a
     step there.
     """
     max_replicas: int = 0
-    """The most replicas that the job gets after sizes were set aside; 0: no limit
-    besides the user's.
+    """The most replicas that the job may get after sizes were set aside; 0: only the
+    user's limit holds.
     """
     failed: tuple[FailedSize, ...] = ()
 
     @property
     def limit(self) -> int | None:
-        """Return the most replicas that a plan may give, None where the user's limit
+        """Return the most replicas that a plan may give, None if only the user's limit
         holds.
         """
         limits = [self.max_replicas] if self.max_replicas else []
@@ -114,13 +119,11 @@ class Growth:
         return min(limits, default=None)
 
     def is_attempt(self, size: Size) -> bool:
-        """Return whether replicas of `size` that end now are a growth that failed."""
+        """Return whether an end of replicas at `size` would be a failed growth."""
         return self.trained is not None and size.exceeds(self.trained)
 
     def refuses(self, size: Size) -> FailedSize | None:
-        """Return the size that was set aside because of which `size` is not tried, None
-        if it may be.
-        """
+        """Return the set-aside size that forbids `size`, None if `size` is allowed."""
         for failed in self.failed:
             if failed.set_aside and size.reaches(failed.size):
                 return failed
@@ -137,15 +140,15 @@ def size_of(allocation: Allocation) -> Size:
 def after_step(
     growth: Growth, size: Size, generation: int, at: float, trial_s: float
 ) -> Growth:
-    """Return the growth after replicas of `generation`, of this size, were heard to
-    train at `at` (s).
+    """Return the growth after replicas of `generation`, at `size`, reported at `at` (s)
+    that they train.
     """
     if growth.is_attempt(size):
         if growth.trial != size:
             return replace(growth, trial=size, trial_since=at)
         if at - growth.trial_since < trial_s:
             return growth
-    # The sizes up to one that works are no longer in doubt.
+    # A size that works clears the failures of all sizes up to it.
     failed = tuple(each for each in growth.failed if not size.reaches(each.size))
     return replace(
         growth,
@@ -178,7 +181,7 @@ def after_kept(growth: Growth, size: Size, detail: str) -> Growth:
 def after_failed_joiner(
     growth: Growth, size: Size, detail: str, node_gpus: int, min_replicas: int
 ) -> Growth:
-    """Return the growth after a replica that was to join for `size` failed.
+    """Return the growth after a joining replica failed in a change to `size`.
 
     The change had not begun. The arguments are those of `after_failure`.
     """
@@ -188,7 +191,7 @@ def after_failed_joiner(
 def _set_aside(growth: Growth, size: Size, node_gpus: int, min_replicas: int) -> Growth:
     """Set `size` aside if enough attempts at it have failed."""
     trained = growth.trained
-    assert trained is not None  # else it is no attempt
+    assert trained is not None  # otherwise this is no attempt
     (latest,) = (each for each in growth.failed if each.size == size)
     if latest.num_attempts < ATTEMPTS_MAX:
         return growth
@@ -205,8 +208,8 @@ def _set_aside(growth: Growth, size: Size, node_gpus: int, min_replicas: int) ->
 
 
 def cut(target: Grant, most: Size, least: int) -> Grant:
-    """Return a part of `target` that is no larger than `most`, nothing if it has fewer
-    than `least` replicas.
+    """Return a part of `target` that is no larger than `most`, or NO_GRANT if this part
+    has fewer than `least` replicas.
 
     The nodes with the most of its GPUs stay, in their order.
     """
@@ -244,7 +247,7 @@ def within(growth: Growth, target: Grant, least: int) -> Grant:
 
 
 def told_failure(growth: Growth, size: Size, detail: str) -> str:
-    """Return what follows from a growth that failed, for the job's user."""
+    """Return a sentence for the job's user about a failed growth."""
     assert growth.trained is not None
     how = f": {detail}" if detail else ""
     back = f"goes back to {growth.trained.in_words}"
@@ -255,7 +258,7 @@ def told_failure(growth: Growth, size: Size, detail: str) -> str:
 
 
 def told_aside(failed: FailedSize) -> str:
-    """Return which size is set aside, and why."""
+    """Return a text about the size that is set aside, and why it is."""
     how = f": {failed.detail}" if failed.detail else ""
     return (
         f"{failed.size.in_words} and more are set aside for this job, "
@@ -269,7 +272,7 @@ def plural(count: int, thing: str) -> str:
 
 
 def _counted(growth: Growth, size: Size, detail: str) -> Growth:
-    """Return the growth with one more attempt at `size` that failed."""
+    """Return the growth with one more failed attempt at `size`."""
     known = [each for each in growth.failed if each.size == size]
     latest = known[0] if known else FailedSize(size=size)
     latest = replace(latest, num_attempts=latest.num_attempts + 1, detail=detail)
@@ -280,7 +283,8 @@ def _counted(growth: Growth, size: Size, detail: str) -> Growth:
 def _most_below(size: Size, trained: Size, node_gpus: int) -> int:
     """Return how many replicas may still be tried after `size` was set aside."""
     if size.num_nodes > trained.num_nodes:
-        # The nodes are the first suspect: what fits on as many as before may still do.
+        # The number of nodes is the most likely cause. A size that fits on as many
+        # nodes as before may still work.
         most = min(size.num_replicas, trained.num_nodes * node_gpus)
     else:
         most = size.num_replicas // 2

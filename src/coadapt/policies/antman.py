@@ -1,5 +1,5 @@
-"""AntMan (Xiao et al., OSDI 2020): guaranteed jobs as if alone, opportunistic ones on
-what they leave.
+"""AntMan (Xiao et al., OSDI 2020): guaranteed jobs run as if they were alone,
+opportunistic jobs use what these leave.
 """
 
 import math
@@ -35,12 +35,13 @@ FULL = 840  # parts of a GPU that nobody else may join, as FreeGpus counts them
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept from round to round. Losing it loses trials, and who was promised
-    first.
+    """The state kept from round to round. If it is lost, so are the measured slowdowns,
+    and which jobs were guaranteed first.
 
-    alone_s: step time of a guaranteed job without company, and on what. disturb:
-    opportunistic jobs that slowed a guaranteed one; disturb_as: their applications,
-    where they have names. held: what each job held at the last view, and beside whom.
+    alone_s: the allocation and the step time of a guaranteed job that shared no GPU.
+    disturb: pairs of a guaranteed job and an opportunistic job that slowed it.
+    disturb_as: the applications of such pairs, where they have names. held: the
+    allocation of each job in the last view, and the jobs that shared its GPUs.
     """
 
     guaranteed: set[JobId] = field(default_factory=set)
@@ -52,8 +53,8 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Round:
-    """One round while it is decided. free: what is left, shares included. notes: per
-    job, for its reason.
+    """The state of one round's decision. free: free GPUs and shares. notes: a part of
+    each job's reason.
     """
 
     view: ClusterView
@@ -69,8 +70,8 @@ class _Round:
 
 
 class AntMan:
-    """Jobs within their tenant's part of the GPUs are guaranteed; the others run on
-    what these leave.
+    """Jobs within their tenant's part of the GPUs are guaranteed. The other jobs are
+    opportunistic, and run on the GPUs that guaranteed jobs leave.
 
     tolerance: the slowdown of a guaranteed job from which on its company has to go.
     opportunistic: the part of jobs that are opportunistic whatever their tenant has,
@@ -117,7 +118,9 @@ class AntMan:
     # ----------------------------------------------------------------------------------
 
     def _observe(self, view: ClusterView) -> None:
-        """Note step times of guaranteed jobs alone, and which company slowed them."""
+        """Record the step times of guaranteed jobs that share no GPU, and which jobs
+        slowed a guaranteed job beside them.
+        """
         kept = self._kept
         jobs = {job.id: job for job in view.jobs}
         kept.guaranteed &= set(jobs)
@@ -155,7 +158,7 @@ class AntMan:
         kept.held = held
 
     def _blame(self, job: JobView, company: list[JobView]) -> None:
-        """Note that `company` slowed `job`, and of which applications they were."""
+        """Record that the jobs `company` slowed `job`, and the applications of both."""
         for other in company:
             self._kept.disturb.add((job.id, other.id))
             if job.spec.application and other.spec.application:
@@ -167,8 +170,8 @@ class AntMan:
     # ----------------------------------------------------------------------------------
 
     def _guarantee(self, now: _Round, order: list[JobView]) -> None:
-        """Keep what guaranteed jobs have, then admit others, tenant by tenant first
-        come first served.
+        """Let guaranteed jobs keep their GPUs, then admit other jobs to the guarantee,
+        in order of arrival within each tenant.
         """
         left = _parts(now.view)
         for job in order:
@@ -199,14 +202,16 @@ class AntMan:
                 now.notes[job.id] = "it is guaranteed"
 
     def _marked(self, job: JobView) -> bool:
-        """Return whether `job` is opportunistic whatever its tenant has."""
+        """Return whether `job` is opportunistic even if its tenant has free guaranteed
+        GPUs.
+        """
         if job.spec.priority < 0:
             return True
         return crc32(f"{self._seed} {job.id}".encode()) < self._part * 2**32
 
     def _keep(self, now: _Round, job: JobView) -> bool:
-        """Let `job` keep what it holds, nobody guaranteed being on it; return whether
-        it could.
+        """Let `job` keep its allocation, if no job planned before uses these GPUs.
+        Return whether it keeps it.
         """
         held = job.allocation
         alone = not any(gpu in now.free.parts for gpu in held.shared_gpus())
@@ -222,8 +227,8 @@ class AntMan:
         return True
 
     def _place_guaranteed(self, now: _Round, job: JobView, count: int) -> bool:
-        """Give `job` GPUs that no guaranteed job is on: idle ones first, then those of
-        opportunistic jobs.
+        """Give `job` GPUs that no guaranteed job uses: idle GPUs if there are enough,
+        otherwise GPUs of opportunistic jobs too. Return whether there are enough.
         """
         if job.spec.contract is RescaleContract.FROZEN and job.allocation:
             return False
@@ -255,8 +260,8 @@ class AntMan:
     def _shared(
         self, now: _Round, job: JobView, slots: tuple[tuple[NodeId, int], ...]
     ) -> Allocation:
-        """Return `slots` with names for their GPUs that nobody has or had at the
-        view.
+        """Return an allocation of `slots` with labels that no other job has, neither in
+        the plan nor in the view.
         """
         labels: list[int] = []
         for name, count in slots:
@@ -275,8 +280,8 @@ class AntMan:
     # ---------------------------------------------------------------------------------
 
     def _fill(self, now: _Round, order: list[JobView]) -> None:
-        """Let the other jobs run where they slow no guaranteed one: where they are, on
-        idle GPUs, beside.
+        """Let the other jobs run where they slow no guaranteed job: where they are, on
+        idle GPUs, or beside guaranteed jobs.
         """
         note = (
             "it is opportunistic: it may have to go when guaranteed jobs need its GPUs"
@@ -297,8 +302,8 @@ class AntMan:
                 now.notes[job.id] = waits(job, count, now.capacity, ahead)
 
     def _stay_beside(self, now: _Round, job: JobView) -> bool:
-        """Let `job` stay beside the guaranteed jobs that it shares GPUs with, if it
-        slows none of them.
+        """Let `job` stay beside the guaranteed jobs with which it shares GPUs, if it
+        slows none of them. Return whether it stays.
         """
         held = job.allocation
         count = requested_gpus(job)
@@ -317,9 +322,7 @@ class AntMan:
         return True
 
     def _bears(self, other: JobId, job: JobId) -> bool:
-        """Return whether `other` is guaranteed, and was not seen to be slowed by
-        `job`.
-        """
+        """Return whether `other` is guaranteed and has not been slowed by `job`."""
         return other in self._kept.guaranteed and (other, job) not in self._kept.disturb
 
     def _on_idle(self, now: _Round, job: JobView, count: int) -> bool:
@@ -341,7 +344,7 @@ class AntMan:
 
     def _beside_guaranteed(self, now: _Round, job: JobView, count: int) -> bool:
         """Put `job` on GPUs of guaranteed jobs whose step time alone is known, and on
-        idle ones besides.
+        idle GPUs for the rest. Return whether there is room.
         """
         if not self._can_share(job) or not self._within_quota(now, job):
             return False
@@ -365,8 +368,8 @@ class AntMan:
         return True
 
     def _open(self, other: JobView, allocation: Allocation, job: JobView) -> bool:
-        """Return whether guaranteed job `other` may have `job` for company on
-        `allocation`.
+        """Return whether the guaranteed job `other` may share the GPUs of `allocation`
+        with `job`.
         """
         known = self._kept.alone_s.get(other.id)
         if (
@@ -385,8 +388,8 @@ class AntMan:
         )
 
     def _within_quota(self, now: _Round, job: JobView) -> bool:
-        """Return whether its tenant's quota allows `job`, what it borrows counted as
-        whole GPUs.
+        """Return whether the tenant's quota allows `job`. GPUs that the tenant's jobs
+        share with guaranteed jobs count as whole GPUs.
         """
         borrowed = now.borrowed.get(job.spec.tenant, 0)
         return borrowed + requested_gpus(job) <= now.capacity.quota_left(job)
@@ -398,8 +401,8 @@ class AntMan:
 
 
 def _parts(view: ClusterView) -> dict[TenantId, float]:
-    """Return the GPUs that each tenant with jobs is guaranteed: by weight, and no more
-    than its quota.
+    """Return the number of GPUs that is guaranteed to each tenant with jobs: its part
+    by weight, at most its quota.
     """
     weights = {
         job.spec.tenant: view.tenant(job.spec.tenant).weight for job in view.jobs
@@ -422,8 +425,9 @@ def _lawful(job: JobView, held: Allocation, nodes: tuple[Node, ...]) -> bool:
 def _fewest(
     job: JobView, count: int, nodes: tuple[Node, ...], rooms: dict[NodeId, int]
 ) -> tuple[tuple[NodeId, int], ...]:
-    """Return `count` GPUs of one type, by `rooms`: on one node, the fullest; else in
-    one rack if any can.
+    """Return `count` GPUs of one type. rooms: the free GPUs by node. They are on one
+    node if possible, the one with the least room, or else in one rack if possible.
+    Empty if there are too few.
     """
     allowed = [node for node in nodes if job.spec.replicas.allows_type(node.gpu_type)]
     for kind in sorted({node.gpu_type for node in allowed}):

@@ -1,19 +1,21 @@
-"""DeepPool (Park et al., MLSys 2022): jobs scale while it is efficient, small ones fill
-their idle time.
+"""DeepPool (Park et al., MLSys 2022): large jobs scale while it is efficient, and small
+jobs use the idle time of their GPUs.
 """
 
-# A foreground job is one that asks for several GPUs, a background job one that asks for
-# one. A foreground job is planned once, when it starts: it gets the largest count at
-# which a step takes no more than `amplification` times the GPU time of a step on one
-# GPU, at its batch. It then holds these GPUs to its end.
-# While it waits for its network they stand idle: for a part 1 - T_compute / T of its
-# step. If that is enough, it shares its GPUs by halves from the start, and background
-# jobs are put beside it, largest idle part first, once no GPU is free. Foreground jobs
-# displace background ones, never each other.
+# A foreground job requests several GPUs, a background job requests one. A foreground
+# job is planned once, when it starts. It gets the largest count at which a step takes
+# no more than `amplification` times the GPU time of a step on one GPU, at its batch. It
+# then holds these GPUs to its end.
 #
-# The paper plans each layer apart, and its background kernels run at a lower priority
-# of the GPU. Jobs here tell no layers, and two processes on one GPU are equals: see
-# docs/policies/deeppool.md.
+# While a foreground job waits for its network its GPUs are idle, for a part 1 -
+# T_compute / T of its step. If that part is large enough, the job shares its GPUs by
+# halves from the start. Once no GPU is free, background jobs are placed beside such
+# jobs, largest idle part first. Foreground jobs displace background jobs, never each
+# other.
+#
+# The paper plans each layer separately, and its background kernels run at a lower GPU
+# priority. Jobs here do not report layers, and two processes on one GPU have equal
+# priority: see docs/policies/deeppool.md.
 
 import math
 from collections.abc import Mapping, Sequence
@@ -48,7 +50,9 @@ QUOTA_SLACK_GPUS = 1e-9
 
 
 class Order(StrEnum):
-    """Which foreground job is started first; none is stopped for another."""
+    """The order in which foreground jobs start. No foreground job is stopped for
+    another.
+    """
 
     FIFO = "fifo"
     SHORTEST = "shortest"  # by GPUs × seconds left
@@ -56,8 +60,8 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A foreground job's plan on a GPU type. idle: part of a step in which its GPUs
-    wait; None: not known.
+    """A foreground job's plan on a GPU type. idle: the part of a step in which its GPUs
+    are idle; None: not known.
     """
 
     count: int
@@ -110,7 +114,7 @@ class DeepPool:
                 pool.keep(job)
         front = [job for job in view.jobs if requested_gpus(job) > 1]
         back = [job for job in view.jobs if requested_gpus(job) == 1]
-        # A background job in the way of a foreground job is taken out again below.
+        # `_start` removes a background job again if a foreground job needs its GPU.
         for job in (*front, *back):
             if job.id not in pool.given and _lasts(job, pool.nodes):
                 pool.keep(job)
@@ -143,8 +147,8 @@ class DeepPool:
     def _start(
         self, job: JobView, view: ClusterView, pool: "_Pool", back: Sequence[JobView]
     ) -> str:
-        """Start a foreground job if there is room, if need be that of background jobs;
-        return a note.
+        """Start a foreground job if there is room for it, by displacing background jobs
+        if necessary. Return a note for its reason, "" if it does not start.
         """
         for displacing in (False, True):
             taken = []
@@ -196,8 +200,8 @@ class DeepPool:
         )
 
     def _planned(self, job: JobView, gpu_type: str, view: ClusterView) -> _Planned:
-        """Return the largest count, a power of two or all that were requested, within
-        the amplification.
+        """Return the plan with the largest count within the amplification. A count is a
+        power of two, or the requested number.
         """
         low = useful_span(job)[0]
         count = requested_gpus(job)
@@ -211,7 +215,7 @@ class DeepPool:
             each: 1.0 / rate
             for each, rate in zip(curve.counts, curve.rates, strict=True)
         }
-        least = curve.counts[0]  # one GPU, or the fewest that it may have
+        least = curve.counts[0]  # one GPU, or the job's minimum
         best = least
         best_amp = 1.0
         for each in sorted(
@@ -246,7 +250,7 @@ class DeepPool:
 
 
 def _count_given(view: ClusterView, pool: "_Pool", capacity: Capacity) -> None:
-    """Book in `capacity` the whole GPUs that the round gives."""
+    """Count the whole GPUs of this round's plan in `capacity`."""
     for job in view.jobs:
         held = pool.given.get(job.id)
         if held is not None and not held.shared and job.id not in capacity.counts:
@@ -255,7 +259,7 @@ def _count_given(view: ClusterView, pool: "_Pool", capacity: Capacity) -> None:
 
 
 def _lasts(job: JobView, nodes: Mapping[NodeId, Node]) -> bool:
-    """Return whether `job` may hold on to what it holds, if there is room for it."""
+    """Return whether the job's limits allow it to keep its allocation."""
     held = gpu_type_held(job, nodes)
     limits = job.spec.replicas
     count = job.allocation.num_replicas
@@ -271,8 +275,8 @@ def _stranded(job: JobView) -> bool:
 
 
 class _Pool:
-    """GPUs left, device by device, quotas left, and what was given. bound: frozen jobs,
-    never moved.
+    """The free GPUs, device by device, the quotas left, and the allocations planned so
+    far. bound: frozen jobs, which never move.
     """
 
     def __init__(self, view: ClusterView) -> None:
@@ -283,7 +287,9 @@ class _Pool:
         self._quota_left: dict[str, float] = dict(view.quotas())
 
     def keep(self, job: JobView) -> bool:
-        """Let `job` have what it holds, if that is free and within its quota."""
+        """Plan the job's present allocation, if that is free and within its tenant's
+        quota. Return whether it is.
+        """
         if not self._give(job, job.allocation):
             return False
         if job.spec.contract is RescaleContract.FROZEN:
@@ -297,7 +303,7 @@ class _Pool:
             self._quota_left[job.spec.tenant] += held.num_gpus
 
     def num_free(self, gpu_type: str) -> int:
-        """Return how many GPUs of a type nobody holds any part of."""
+        """Return how many GPUs of a type are wholly free."""
         return sum(
             num
             for name, num in self._free.whole.items()
@@ -305,8 +311,9 @@ class _Pool:
         )
 
     def place(self, job: JobView, gpu_type: str, count: int, *, shares: bool) -> bool:
-        """Give `count` GPUs of a type that nobody is on, on few nodes of one rack if it
-        can be; or halves.
+        """Give the job `count` wholly free GPUs of a type, on few nodes, and in one
+        rack if possible. Return whether there are so many. shares: give halves of these
+        GPUs.
         """
         slots: list[tuple[NodeId, int]] = []
         left = count
@@ -348,8 +355,8 @@ class _Pool:
         )
 
     def fill(self, job: JobView, idle: Mapping[tuple[NodeId, int], float]) -> str:
-        """Start a background job on a free GPU, else beside the foreground job that is
-        idle most.
+        """Start a background job on a free GPU, or else beside the foreground job whose
+        GPUs are idle for the largest part. Return a note, "" if it does not start.
         """
         types = {
             node.gpu_type

@@ -2,13 +2,13 @@
 and then kept.
 """
 
-# A job's promise is its minimum satisfactory share: the smallest count n with which it
-# ends in time if it gets min(n, what earlier deadlines leave free) in every slot from
-# now on. Counts are doublings of a job's fewest replicas. A job is admitted if it and
-# all admitted ones, in the order of deadlines, have such a share (algorithm 1). What
-# the first slot leaves free goes, doubling by doubling, to the job that uses a further
-# GPU best in comparison with the GPUs of its own share (algorithm 2: least GPU time is
-# added).
+# A job's promise is its minimum satisfactory share. This is the smallest count n with
+# which the job ends in time if in every slot it gets n GPUs, or as many as jobs with
+# earlier deadlines leave free. Counts are doublings of a job's fewest replicas. A job
+# is admitted if this job and all admitted jobs, in the order of deadlines, have such a
+# share (algorithm 1). The GPUs that remain free in the first slot are given out
+# doubling by doubling. Each time the job gets them that uses a further GPU best,
+# compared with the GPUs of its own share (algorithm 2: the least GPU time is added).
 
 import heapq
 import math
@@ -41,8 +41,8 @@ NUM_SLOTS_MAX = (
 
 
 class ElasticFlow:
-    """Serves deadlines first; jobs without one, or that came too late for theirs, on
-    what is left.
+    """Serves jobs with deadlines first. Jobs without a deadline, and jobs whose
+    deadline cannot be promised, get the GPUs that are left.
 
     slot_s: seconds for which one count is planned. margin: a promise is given only
     where so much more work (1: twice) could be done in time, since forecasts err and
@@ -99,12 +99,12 @@ class ElasticFlow:
     def _promises(
         self, view: ClusterView, requests: "dict[JobId, _Request]"
     ) -> "dict[JobId, _Promise]":
-        """Return the jobs with a promise, by deadline: all that had one, and those that
-        can have one besides.
+        """Return the promises of jobs by deadline: of all jobs that had a promise, and
+        of the new jobs that can have one as well.
         """
         by_deadline = sorted(requests, key=lambda job_id: requests[job_id].left_s)
-        # A job that was refused is asked again when another has gone: before that
-        # nothing became free.
+        # A refused job is tried again only after another job has ended, because no GPU
+        # becomes free before that.
         known = self._known
         self._known = {job.id for job in view.jobs}
         asked = set() if known - self._known else known
@@ -128,10 +128,11 @@ class ElasticFlow:
     def _plan(
         self, view: ClusterView, requests: "dict[JobId, _Request]", wanted: list[JobId]
     ) -> "dict[JobId, _Promise]":
-        """Return the shares of `wanted`, which come by deadline (algorithm 1).
+        """Return the promises of the jobs `wanted`, which are in the order of deadlines
+        (algorithm 1).
 
-        One that cannot end in time is put off to twice its time, again and again; one
-        that cannot end in NUM_SLOTS_MAX slots is left out.
+        If a job cannot end in time, its time is doubled until it can. A job that cannot
+        end in NUM_SLOTS_MAX slots is left out.
         """
         free_T = np.full(NUM_SLOTS_MAX, view.num_gpus, dtype=np.int64)
         promises = {}
@@ -151,8 +152,8 @@ class ElasticFlow:
     def _share(
         self, request: "_Request", left_s: float, free_T: IntArray
     ) -> "_Promise | None":
-        """Return the smallest share with which `request` ends in left_s beside what was
-        taken of free_T.
+        """Return the smallest share with which `request` ends in left_s seconds on the
+        GPUs free_T of each slot, None if there is none.
         """
         num_slots = min(math.ceil(left_s / self._slot_s), len(free_T))
         seconds_T = np.full(num_slots, self._slot_s)
@@ -177,8 +178,8 @@ class ElasticFlow:
         promises: "dict[JobId, _Promise]",
         capacity: Capacity,
     ) -> None:
-        """Give what is left, doubling by doubling, to the best use of a further GPU
-        (algorithm 2).
+        """Give out the GPUs that are left, doubling by doubling, each time to the job
+        that uses a further GPU best (algorithm 2).
         """
         heap: list[tuple[float, int, int]] = []
 
@@ -213,7 +214,7 @@ class _Request:
     """A deadline to keep: `steps` in left_s seconds, at rates[i] steps per second on
     counts[i] GPUs.
 
-    late: it has come already.
+    late: the deadline has passed.
     """
 
     left_s: float
@@ -225,24 +226,28 @@ class _Request:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Promise:
-    """The minimum satisfactory share `count`, and what comes of it in each slot until
-    the job ends.
+    """The minimum satisfactory share `count`, and the GPUs that the job gets in each
+    slot until it ends.
     """
 
     count: int
     count_T: IntArray
     late: bool = False
-    """It is kept as soon as may be: its deadline cannot be any more."""
+    """The deadline cannot be met any more, so the job is to end as early as
+    possible.
+    """
 
     @property
     def now(self) -> int:
-        """Its GPUs in the first slot; 0 where earlier deadlines need them all."""
+        """The job's GPUs in the first slot, 0 if jobs with earlier deadlines need all
+        of them.
+        """
         return int(self.count_T[0])
 
 
 def _scaling(job: JobView) -> tuple[IntArray, FloatArray] | None:
-    """Return the doublings of the job's fewest replicas, as far as they help, and its
-    steps per second.
+    """Return the doublings of the job's fewest replicas, up to the last that is faster,
+    and the job's steps per second at each.
     """
     forecast = job.measured.forecast
     if forecast is None:
@@ -260,16 +265,16 @@ def _scaling(job: JobView) -> tuple[IntArray, FloatArray] | None:
 
 
 def _request(job: JobView, at: float, *, promised: bool) -> _Request | None:
-    """Return the deadline of `job`, if it has a forecast and a deadline that is not yet
-    too close.
+    """Return the deadline of `job` as a request, None if the job has no forecast or no
+    deadline, or if the deadline is too close.
 
-    One that was promised is a request until it has ended.
+    A promised deadline stays a request until the job has ended.
     """
     forecast = job.measured.forecast
     scaling = _scaling(job)
     if job.spec.deadline_at is None or forecast is None or scaling is None:
         return None
-    # Whatever it gets, it may have to start or to change once.
+    # Any promise may need one start or rescale of the job.
     left_s = job.spec.deadline_at - at - job.rescale_s
     if left_s <= 0.0 and not promised:
         return None
@@ -278,8 +283,8 @@ def _request(job: JobView, at: float, *, promised: bool) -> _Request | None:
 
 
 def _steps_by_progress(job: JobView) -> float:
-    """Return the steps left if the rest goes as what was done, which no forecast
-    rounds; 0 at the start.
+    """Return the steps left if the rest of the training is as efficient as before, 0 at
+    the start. Unlike a forecast, this is not rounded.
     """
     seen = job.measured
     if seen.progress_target is None or not seen.progress > 0.0:
@@ -295,8 +300,8 @@ def _num_late(promises: dict[JobId, _Promise]) -> int:
 
 
 def _give_at_most(job: JobView, count: int, capacity: Capacity) -> None:
-    """Give `count` GPUs, or the largest halving of it that fits and that the job may
-    hold.
+    """Give the job `count` GPUs, or the largest halving of that number that is free and
+    that the job may hold.
     """
     low = useful_span(job)[0]
     while count >= low and job.id not in capacity.counts:

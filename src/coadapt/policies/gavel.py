@@ -1,5 +1,5 @@
-"""Gavel (Narayanan et al., OSDI 2020): parts of the time on each GPU type, by one of
-several objectives.
+"""Gavel (Narayanan et al., OSDI 2020): each job gets parts of the time on each GPU
+type, by one of several objectives.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,9 +24,9 @@ from coadapt.policies.solvers.time_shares import (
 
 
 class Objective(StrEnum):
-    """What the parts of the time optimise."""
+    """The objective that the parts of the time optimise."""
 
-    # the least weighted GPU time that is well spent: least attained service
+    # the smallest weighted, useful GPU time of a job: least attained service
     MAX_MIN = "max-min"
     FTF = "ftf"  # the largest finish-time ratio
     MAKESPAN = "makespan"  # when the last job ends
@@ -91,8 +91,8 @@ class Gavel:
         object.__setattr__(self, "_ideal", IdealTimes(central=self.central))
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return the round's plan; parts of the time are decided first where jobs or
-        GPUs changed.
+        """Return the round's plan. If jobs or GPUs have changed, the parts of the time
+        are decided first.
         """
         weights = {job.id: view.tenant(job.spec.tenant).weight for job in view.jobs}
         return self._time.plan(view, lambda jobs: self._decide(jobs, weights))
@@ -129,10 +129,11 @@ def _positive(values: Iterable[object]) -> bool:
 
 
 def fair_rates(base: Base, weight_J: FloatArray) -> FloatArray:
-    """Return what one unit of max-min is worth to each job: its rate if all types were
-    divided alike.
+    """Return each job's unit for max-min: its weighted rate if every job had the same
+    part of each GPU type.
 
-    Divided by its GPUs, so that GPU time is shared, not turns (released code).
+    The rate is divided by the job's number of GPUs, so that jobs share GPU time and not
+    turns (as in the released code).
     """
     part_T = base.gpus_T / max(int(base.gpus_T.sum()), 1)
     unit_J: FloatArray = weight_J * np.where(base.can, base.rate_JT * part_T, 0.0).sum(
@@ -142,8 +143,8 @@ def fair_rates(base: Base, weight_J: FloatArray) -> FloatArray:
 
 
 def deadline_rates(jobs: PacedJobs) -> FloatArray:
-    """Return the least steps per second with which each job meets its deadline; 0
-    without one, or past it.
+    """Return the least steps per second with which each job meets its deadline, 0 for a
+    job without a deadline or past it.
     """
     left_s_J = [
         job.spec.deadline_at - jobs.at if job.spec.deadline_at is not None else 0.0

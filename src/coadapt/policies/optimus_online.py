@@ -19,20 +19,21 @@ from coadapt.policies.predictors.learning import (
     types_to_count_on,
 )
 
-# Of Optimus's released code: a loss within this of those of so many epochs before has
-# converged; the most epochs; the epochs that are left where nothing is known.
+# Constants of Optimus's released code. A loss has converged if it is within TOLERANCE
+# of the loss WINDOW_EPOCHS before. A job has at most EPOCHS_MAX epochs. A job of which
+# nothing is known has MORE_EPOCHS left.
 TOLERANCE = 0.05
 WINDOW_EPOCHS = 10
 EPOCHS_MAX = 100
 MORE_EPOCHS = 20
-# A job of which nothing is known has as much left as it did, and this many steps at
-# least; ours.
+# If not even the length of an epoch is known, a job has as many samples left as it has
+# done, and at least this many steps. Our own choice.
 LEAST_STEPS = 1000.0
 
 
 class OptimusOnline:
-    """Forecasts are this policy's own, made of what jobs log and of step times; it
-    gives as Optimus does.
+    """Optimus with forecasts of its own, which it makes from the losses that jobs log
+    and from step times.
 
     period_s: the least time between two decisions on all jobs; in between, new jobs get
     their minimum of what is free. metric: the name that losses are logged under; none:
@@ -73,8 +74,8 @@ class OptimusOnline:
         return replace(plan, reasons=reasons)
 
     def _forecast(self, job: JobView, gpu_type: str, most: int) -> tuple[Forecast, str]:
-        """Return steps left and step times up to `most` replicas, and in words where
-        the former come from.
+        """Return the forecast of steps left and of step times up to `most` replicas,
+        and in words how the steps left are known.
         """
         samples, how = left_samples(job, self._learning)
         high = max(min(useful_span(job)[1], most), 1)
@@ -85,8 +86,8 @@ class OptimusOnline:
 
 
 def left_samples(job: JobView, learning: Learning) -> tuple[float, str]:
-    """Return the samples that `job` has left, at least an epoch, and in words where
-    that comes from.
+    """Return the samples that `job` has left, at least an epoch, and in words how that
+    is known.
     """
     done = job.measured.samples
     epoch = learning.epoch_samples(job)

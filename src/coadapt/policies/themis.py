@@ -1,5 +1,5 @@
-"""Themis (Mahajan et al., NSDI 2020) by its objective: the least largest finish-time
-ratio.
+"""Themis (Mahajan et al., NSDI 2020) by its objective: the largest finish-time ratio is
+as small as possible.
 """
 
 from typing import ClassVar
@@ -17,8 +17,7 @@ class Themis:
     auction.
 
     round_s, resolve_s, hold_back: see RoundOptions. central: of equally good parts the
-    most central.
-    Jobs that do not tell their length count as half done.
+    most central. Jobs that do not tell their length count as half done.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(

@@ -19,7 +19,8 @@ from coadapt.policies.predictors.tensor_skew import tensor_skew
 POLLUX_THRESHOLD_GPU_S = 57_600.0
 
 FORMS = ("las", "gittins")
-# Fewer ended jobs say too little of how long jobs are; our own choice.
+# Fewer ended jobs are too few to estimate the distribution of job lengths. Our own
+# choice.
 MIN_SAMPLES = 10
 
 
@@ -32,8 +33,8 @@ class _Entry:
 
 
 class Tiresias:
-    """Jobs that used the fewest GPU-seconds first, in a few queues so that equal jobs
-    do not alternate.
+    """Jobs with the least attained service go first. Jobs are in a few queues by
+    attained service, so that equal jobs do not alternate.
 
     form: `las` knows nothing: within a queue, first in first out. `gittins` knows how
     long jobs were in the past: within a queue, the largest Gittins index for going on
@@ -47,10 +48,10 @@ class Tiresias:
     more skewed, or unknown, is put on as few nodes as possible, another on fragments of
     nodes; None: everybody on the emptiest nodes, as in the OSDI'21 artifact.
 
-    Attained service is what the scheduler measured (`ClusterView.service_gpu_s`), not a
-    sum of round lengths kept here: it survives a restart of the scheduler, and it is
-    right where a node was lost between two rounds. Without faults both are equal at
-    every round.
+    Attained service is measured by the scheduler (`ClusterView.service_gpu_s`). It is
+    not a sum of round lengths kept here, which would be lost with a restart of the
+    scheduler, and wrong if a node is lost between two rounds. Without faults both are
+    equal at every round.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -109,7 +110,7 @@ class Tiresias:
         return admit(view, order, rule, picks=picks)
 
     def _ordered(self, level: int) -> list[JobId]:
-        """Return the jobs of queue `level`, first served first."""
+        """Return the jobs of queue `level` in the order in which they get GPUs."""
         queue = list(self._queues[level])
         index = self._index
         if index is None or index.num_samples < MIN_SAMPLES:
@@ -131,8 +132,8 @@ class Tiresias:
             self._service_gpu_s = {job.id: view.service_gpu_s(job) for job in view.jobs}
 
     def _queue_up(self, job: JobView, at: float, attained_gpu_s: float) -> None:
-        """Put `job` at the tail of the queue that it belongs to, unless it stands there
-        already.
+        """Put `job` at the tail of the queue that it belongs to, unless it is in that
+        queue already.
         """
         level = next(
             (level for level, queue in enumerate(self._queues) if job.id in queue), None
@@ -157,8 +158,8 @@ class Tiresias:
     def _starves(
         self, job: JobView, since_entry_s: float, service_gpu_s: float
     ) -> bool:
-        """Return whether `job` waited PromoteKnob times as long as it ran since its
-        last entry.
+        """Return whether `job` waited at least promote_knob times as long as it ran,
+        both since it last entered the first queue.
         """
         ran_s = service_gpu_s / job.spec.replicas.requested
         return (

@@ -1,7 +1,7 @@
 """Figures of one run: completion times, fairness, utilisation, and where the time went.
 
-What happened comes from the run's History; what a job would have reached alone on its
-fair share comes from the same truth that the world ran on.
+The run's History has what happened. The completion time of a job alone on its fair
+share is computed from the same applications that the simulated cluster uses.
 """
 
 import math
@@ -41,7 +41,7 @@ GAINS_KEPT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a run was made of, as far as the figures need it. Durations in seconds."""
+    """The inputs of a run that the figures need. Durations are in seconds."""
 
     workload: Workload
     applications: Mapping[str, Application]
@@ -85,15 +85,16 @@ class Metrics:
     """Figures over the jobs that succeeded; times in seconds, shares in [0, 1].
 
     makespan_s: from the first arrival to the last end. rho_max, unfair_share: see
-    `finish_time_fairness`. utilisation: GPU-seconds held over GPU-seconds there were,
-    from the first arrival to the last end. num_rescales: changes of allocation after
-    the first start, of all jobs. time_*: shares of all jobs' time from submission to
-    end: spent in steps (time goodput), and lost to waiting, starting and rescaling.
+    `finish_time_fairness`. utilisation: GPU-seconds held over GPU-seconds of the
+    cluster, from the first arrival to the last end. num_rescales: changes of allocation
+    after the first start, of all jobs. time_*: shares of all jobs' time from submission
+    to end: spent in steps (time goodput), and lost to waiting, starting and rescaling.
     efficiency: progress per sample, mean over jobs. decision_ms_*: CPU time of the
-    policy. rho_isolated_max, unfair_isolated_share: of ρ by time alone, see
-    `static_fairness`. num_deadlines: jobs that have one, num_deadlines_met: those of
-    them that ended by then. cost, node_hours, idle_node_hours, num_nodes_lost: of nodes
-    that were bought, 0 where none were; see sim/market/costs.py.
+    policy. rho_isolated_max, unfair_isolated_share: the same as rho_max and
+    unfair_share, for the ρ of `static_fairness`. num_deadlines: jobs that have a
+    deadline. num_deadlines_met: jobs that ended by their deadline. cost, node_hours,
+    idle_node_hours, num_nodes_lost: of bought nodes, 0 if no node was bought; see
+    sim/market/costs.py.
     """
 
     num_jobs: int
@@ -125,13 +126,13 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What became of a job that succeeded. Times in seconds, instants by the workload's
-    clock.
+    """The result of a job that succeeded. Times are in seconds, instants by the
+    workload's clock.
 
     num_gpus: requested. first_wait_s: from arrival to the first start. wait_s: all time
     without GPUs. gpu_s: GPU-seconds held. num_rescales: changes of allocation after the
     first start. rho: `finish_time_fairness`; rho_isolated: `static_fairness`.
-    deadline_s: None for a job without one. cost: its part of nodes that were bought.
+    deadline_s: None for a job without one. cost: its part of the cost of bought nodes.
     """
 
     id: JobId
@@ -153,7 +154,7 @@ class JobOutcome:
 
 
 def job_outcomes(history: History, facts: RunFacts) -> tuple[JobOutcome, ...]:
-    """Return what became of each job that succeeded, in the order of the history."""
+    """Return the outcome of each job that succeeded, in the order of the history."""
     rho = finish_time_fairness(history, facts)
     isolated = static_fairness(history, _times_alone(history, facts), facts.num_gpus)
     applications = {job.id: job.application for job in facts.workload.jobs}
@@ -199,9 +200,9 @@ class RoundOutcome:
     """One decision of a policy, and the cluster after it. at_s: by the workload's
     clock.
 
-    num_running: jobs that hold GPUs; num_waiting: jobs that came, have not ended and
-    hold none. gpus_held: counts the share of a GPU where jobs share it. decision_ms:
-    CPU time. error: of a plan that failed.
+    num_running: jobs that hold GPUs; num_waiting: jobs that were submitted, have not
+    ended and hold no GPU. gpus_held: a shared GPU counts by the job's share.
+    decision_ms: CPU time. error: why the plan failed, if it did.
     """
 
     round: int
@@ -243,8 +244,8 @@ def round_outcomes(
 
 
 class _Level:
-    """How much there is at an instant, of stretches (from, up to, how much): those that
-    begin then count.
+    """The sum of amounts that hold at an instant. Each amount is given as (start, end,
+    amount), and holds from its start on, up to just before its end.
     """
 
     def __init__(self, stretches: Sequence[tuple[float, float, float]]) -> None:
@@ -266,8 +267,8 @@ def measure(
     decision_s: Sequence[float],
     facts: RunFacts,
 ) -> Metrics:
-    """Return the figures of a run; `outcomes` as of `job_outcomes`. Raises ValueError
-    if no job succeeded.
+    """Return the figures of a run. outcomes: the result of `job_outcomes`. Raises
+    ValueError if no job succeeded.
     """
     jobs = _succeeded(history)
     if not jobs:
@@ -352,13 +353,15 @@ def finish_time_fairness(history: History, facts: RunFacts) -> dict[JobId, float
     """Return ρ of each job that succeeded: its JCT over its JCT on an isolated fair
     share (Themis, NSDI'20).
 
-    The fair share is 1/N of the cluster, N being the mean number of active jobs over
-    the job's life, rounded up to whole GPUs and kept within the job's limits, and
-    within the GPUs of the type that the cluster has most of. On that type the job runs
-    alone on as few nodes as possible: it waits for the next round, pays one start, and
-    trains; an adaptive job with the best batch of each epoch among the doublings of its
-    initial one, as truth has it, one under `schedule` along its ramp, any other with
-    the requested batch.
+    The fair share is 1/N of the cluster, where N is the mean number of active jobs over
+    the job's life. It is rounded up to whole GPUs. It is at most the GPUs of the type
+    that the cluster has most of, and it is within the job's limits. On that type the
+    job runs alone on as few nodes as possible: it waits for the next round, pays one
+    start, and trains.
+
+    An adaptive job trains each epoch with the best batch among the doublings of its
+    initial batch, by the application's true gradient statistics. A job under `schedule`
+    follows its batch schedule. Any other job trains with the requested batch.
     """
     traces = {job.id: job for job in facts.workload.jobs}
     active = _ActiveJobs(list(history.jobs.values()))
@@ -386,7 +389,7 @@ def _times_alone(history: History, facts: RunFacts) -> dict[JobId, float]:
     """Return the seconds that each job that succeeded trains undisturbed on the GPUs
     that it requested.
 
-    Of a job whose trace tells it, that; no start is counted.
+    If the trace contains this time, it is used. The time of the start is not included.
     """
     traces = {job.id: job for job in facts.workload.jobs}
     known: dict[tuple[str, JobSpec, int], float] = {}
@@ -409,8 +412,8 @@ def _times_alone(history: History, facts: RunFacts) -> dict[JobId, float]:
 
 
 def _alike(spec: JobSpec) -> JobSpec:
-    """Return `spec` without what makes a job no faster: what it is called, and whose it
-    is.
+    """Return `spec` without the fields that do not affect a job's speed, such as its
+    name and its tenant. Jobs with equal results have the same time alone.
     """
     return replace(
         spec,
@@ -424,8 +427,8 @@ def _alike(spec: JobSpec) -> JobSpec:
 
 
 class _ActiveJobs:
-    """How many jobs were submitted and had not ended, over time: kept as its integral,
-    linear in between.
+    """The number of jobs that were submitted and have not ended, over time. Kept as its
+    integral, which is linear between two changes.
     """
 
     def __init__(self, jobs: Sequence[JobHistory]) -> None:
@@ -439,8 +442,8 @@ class _ActiveJobs:
         )
 
     def mean_during(self, job: JobHistory) -> float:
-        """Return the mean over the life of a job that has ended; it counts itself, so
-        it is >= 1.
+        """Return the mean number of active jobs over the life of `job`, which has
+        ended. The job itself counts, so the mean is >= 1.
         """
         start, end = np.interp(
             [job.submitted_at, job.ended_at or 0.0], self._at, self._integral
@@ -495,7 +498,9 @@ def _alone_s(
 
 @lru_cache(maxsize=GAINS_KEPT)
 def _gains(application: Hashable, total: int, initial: int) -> tuple[float, ...]:
-    """Return how many steps at `initial` samples one at `total` is worth, per epoch."""
+    """Return for each epoch how many steps of `initial` samples one step of `total`
+    samples is worth.
+    """
     truth = cast("Application", application)
     stats = [truth.grad_stats(total, epoch) for epoch in range(truth.num_epochs)]
     return tuple(gain(total / initial, each.sqr, each.var) for each in stats)

@@ -1,5 +1,5 @@
-"""`coadapt.train.init` and the Run that it returns: all that a training script talks
-to.
+"""`coadapt.train.init` and the Run that it returns: the whole interface of a training
+script.
 """
 
 import atexit
@@ -114,7 +114,7 @@ class Run:
         self._loader: ElasticLoader | None = None
         self._state: LoopState | None = None
         self._gather_start = 0
-        self._training: bool | None = None  # None: not begun, False: over
+        self._training: bool | None = None  # None: not begun; False: over
         atexit.register(self._at_exit)
 
     @property
@@ -386,7 +386,7 @@ class Run:
         fetcher = fetcher_for(dataset, session, options, resume=resume)
         begin_sampling(
             session, limits, order
-        )  # last: a call that was refused may be made again
+        )  # this is last, so that a refused call can be repeated
         if limits.rule is not None:
             self.register("batch_rule", self._step_loop.trained.follow(limits.rule))
         self._loader = loader = ElasticLoader(session, self._step_loop, fetcher, source)
@@ -666,7 +666,7 @@ class Run:
                 self._look_at(name, value)
 
     def _look_at(self, name: str, value: float | Tensor) -> None:
-        """Note the step where a figure of training is not finite; one that lies on a
+        """Record the step in which a figure of training is not finite. A figure on a
         GPU is not waited for.
         """
         session = self._session
@@ -677,7 +677,8 @@ class Run:
         figure = float(value.detach() if isinstance(value, Tensor) else value)
         if math.isfinite(figure):
             return
-        # In the loop's body the step is under way; after an epoch it is the last one.
+        # In the loop's body this is the running step. After an epoch it is the last
+        # step.
         step = session.progress.step + (session.current is not None)
         session.figures.note_trouble(step, f"{name} is {figure}", speaks=True)
 
@@ -700,13 +701,13 @@ class Run:
         finally:
             self._step_loop.trained.close()
             leave_group(self._session.group)
-        # The last references: gloo's threads end here. One that lets go of a tensor
-        # while the interpreter is taken down aborts the process ("terminate called
-        # without an active exception").
+        # These are the last references to the groups, so gloo's threads end here. A
+        # thread that releases a tensor while the interpreter shuts down aborts the
+        # process ("terminate called without an active exception").
         self._session.group = replace(self._session.group, control=None)
         if not self._training:
-            # A notebook may go on for long, and begin other runs: this one's model is
-            # to be forgotten.
+            # A notebook may continue for long, and begin other runs. So this run's
+            # model is released.
             atexit.unregister(self._at_exit)
             self._failures.uninstall()
             if self._failures.exit_code is None:
@@ -716,13 +717,13 @@ class Run:
         if self._failures.forked:
             return
         if self._stop.exit_code != EXIT_UNSAVED:
-            # Nobody waits for a last report: the next generation begins with one.
+            # No last report is needed, because the next generation begins with one.
             end_now(self._stop.exit_code)
         self._failures.leave(unfinished=self._training is True)
         try:
             self.close()
         except OSError:
-            # Python prints what an exit handler raises, and ends with code 0.
+            # Python prints an exception in an exit handler, but ends with code 0.
             logger.exception("the last checkpoint was not written")
             end_now(EXIT_FAILED)
         if self._failures.exit_code is None:
@@ -774,8 +775,8 @@ class Run:
     def _telemetry(
         self, num_epochs: int, cost: Callable[[], Pause | float]
     ) -> Telemetry | None:
-        """Return what reports from here on, None where this replica has nothing to
-        report or nobody to.
+        """Return the telemetry of this replica from here on, None if it has nothing to
+        report, or no scheduler to report to.
         """
         config = self._session.config
         if self.rank != 0 or not (config.job.url or self._session.adaptive):

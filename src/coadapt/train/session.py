@@ -1,5 +1,5 @@
-"""What the parts of one training process share: its group, its progress, and what is
-running.
+"""The state that the parts of one training process share: its group, its progress, and
+what is running.
 """
 
 import logging
@@ -34,13 +34,13 @@ from coadapt.train.step_times import StepTimes
 
 logger = logging.getLogger(__name__)
 
-# How a step compares with the initial batch where the batch never changes.
+# The scale of a step relative to the initial batch, if the batch never changes.
 SAME_BATCH = BatchScale(scale=1.0, gain=1.0)
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far training is.
+    """The position of the training.
 
     index: samples used in this epoch. step: optimiser steps. samples: samples in all.
     progress: samples x efficiency.
@@ -55,8 +55,8 @@ class Progress:
 
 @dataclass(slots=True)
 class Profiles:
-    """Measured step times and the parameters last fitted to them, per GPU type; they
-    survive generations.
+    """Measured step times and the parameters last fitted to them, by GPU type. They are
+    kept over generations.
     """
 
     times: dict[str, StepTimes] = field(default_factory=dict)
@@ -71,19 +71,18 @@ class Profiles:
 
 @dataclass(slots=True, kw_only=True)
 class Sampling:
-    """What follows from the training data and its loader: batches allowed and in use,
-    order, noise seen.
+    """The state of the training data and its loader: allowed batches, the present
+    batch, the order of samples, and the measured noise.
 
-    stream: where a stream stands, None at the start of its epochs and for other data.
-    further_noise: of pairs of model and optimiser that do not lead. trend: 1 or -1 if
-    the batch has last grown or shrunk, else 0. decide_at: samples trained on after
-    which the run chooses its batch next. batches: (samples trained on, total batch) of
-    each change, the first from 0 samples on.
-    ids: the present epoch's sample ids in order, where the script's sampler gives them;
-    ends: the positions at which the batches of a batch sampler end, each of which is a
-    step.
-    max_total: the largest batch that was asked for; `limits` have less where the data
-    set is smaller.
+    stream: the position in a stream, None at the start of an epoch and for other data.
+    further_noise: the noise scales of pairs of model and optimiser other than the
+    first. trend: 1 if the last change of the batch was a growth, -1 if it was a
+    reduction, else 0. decide_at: the samples trained on after which the run next
+    chooses its batch. batches: (samples trained on, total batch) of each change; the
+    first is at 0 samples. ids: the present epoch's sample ids in order, if the script's
+    sampler gives them. ends: the positions at which the batches of a batch sampler end;
+    each of these batches is a step. max_total: the largest requested batch; `limits`
+    has less if the data set is smaller.
     """
 
     limits: BatchLimits
@@ -102,19 +101,20 @@ class Sampling:
 
 @dataclass(slots=True)
 class Figures:
-    """What the script notes: the newest of each metric, and this replica's part of the
-    epoch's totals.
+    """The figures that the script records: the newest value of each metric, and this
+    replica's part of the epoch's totals.
 
-    validation: where figures add up, and how many samples the pass has, while a
-    validation loader is iterated over. computed_s: how long this replica computed in
-    the last step that was timed, 0 once it was told.
+    validation: during a loop over a validation loader, the totals of this loop and the
+    number of samples of the pass. computed_s: the seconds that this replica computed in
+    the last timed step, 0 once they were reported.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     logged: LoggedValues = field(default_factory=LoggedValues)
     totals: Totals = field(default_factory=Totals)
     validation: tuple[Totals, float] | None = None
-    # What `run.weight` said of a pass of validation, and of which one.
+    # The weight of a validation pass from `run.weight`, and the pass that it belongs
+    # to.
     validation_weight: tuple[object, float] | None = None
     computed_s: float = 0.0
     # The step in which a loss or the gradients were first infinite or not a number.
@@ -122,8 +122,8 @@ class Figures:
     stragglers: Stragglers = field(default_factory=Stragglers)
 
     def note_trouble(self, step: int, what: str, *, speaks: bool) -> None:
-        """In `step` something was not finite; `what` says what. Told once, by the
-        replica that `speaks`.
+        """Record that in `step` something was not finite. what: describes it. speaks:
+        whether this replica logs it. Only the first case is recorded.
         """
         if self.not_finite is not None:
             return
@@ -137,26 +137,25 @@ class Figures:
             )
 
     def trouble(self) -> dict[str, float]:
-        """Return the metrics by which a report tells of it."""
+        """Return the metrics with which a report shows the first such step."""
         return {} if self.not_finite is None else {NOT_FINITE: float(self.not_finite)}
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """The state of a run. Only the step boundary and the loader change it; everything
-    else reads.
+    """The state of a run. Only the step loop and the loader change it; all other code
+    reads it.
 
-    group: replaced when replicas come or go. sampling: None until a loader exists.
-    current: the pass that is running, None outside the loader's loop. memory_ceilings:
-    what fits into memory, per GPU type. trial: a pass runs by itself, to see whether it
-    fits. broken_off: the pass in which the loop was left.
-    random_seed: what all random numbers of the run follow from that are not the
-    script's own.
-    noise_asked: the script has asked for the noise scale on this replica. noise_wanted:
-    on any of them, as all have agreed.
-    model_is_sharded: each of several replicas has a shard of the model. weights: how
-    much passes weigh. needs_two: a model normalises over the batch, so it refuses a
-    pass of one sample.
+    group: replaced when replicas join or leave. sampling: None until a loader exists.
+    current: the running pass, None outside the loader's loop. memory_ceilings: the
+    samples that fit into memory, by GPU type. trial: whether a pass runs separately, to
+    test whether it fits. broken_off: the pass in which the script left the loop.
+    random_seed: the seed of all random numbers of the run, except the script's own.
+    noise_asked: whether the script has read the noise scale on this replica.
+    noise_wanted: whether it has on any replica, as all have agreed. model_is_sharded:
+    whether each of several replicas has a shard of the model. weights: the weights of
+    passes. needs_two: whether a model normalises over the batch, and so refuses a pass
+    of one sample.
     """
 
     config: TrainConfig
@@ -177,7 +176,7 @@ class Session:
     loss_scaled: bool = False  # by mixed precision's loss scaler
     # torch's own gather of a pass's rows, by its name, once the loop has called it.
     raw_gather: str = ""
-    # `run.gather` was called: a step's samples are to be seen in one pass.
+    # Whether `run.gather` was called, so that a step must have a single pass.
     gathers: bool = False
     needs_two: bool = False
 
@@ -187,14 +186,16 @@ class Session:
 
     @property
     def chooses_batch(self) -> bool:
-        """Return whether the run itself chooses its batch; else it is fixed, declared
-        or dictated.
+        """Return whether the run itself chooses its batch. Otherwise the batch is
+        fixed, declared or dictated.
         """
         return self.adaptive and self.config.job.batch is None
 
     @property
     def uses_noise(self) -> bool:
-        """Return whether anybody uses the noise scale. The same on all replicas."""
+        """Return whether the noise scale is used. The result is the same on all
+        replicas.
+        """
         rule = self.data.limits.rule
         ruled = rule is not None and rule.kind is RuleKind.NOISE_SCALE
         return self.adaptive or ruled or self.noise_wanted or bool(self.config.job.url)
@@ -205,22 +206,22 @@ class Session:
 
     @property
     def memory_ceiling(self) -> MemoryCeiling:
-        """Return what is known of the memory of this replica's GPU type."""
+        """Return the known memory ceiling of this replica's GPU type."""
         return self.memory_ceilings.get(self.gpu_type, MemoryCeiling())
 
     def __post_init__(self) -> None:
         self.figures.logged = LoggedValues(self.config.logged)
 
     def note_logged(self, names: Collection[str]) -> None:
-        """Note that the script logged the newest values of these metrics."""
+        """Record that the script logged the newest values of these metrics."""
         self.figures.logged.note(
             float(self.progress.samples), self.figures.metrics, names
         )
 
     @property
     def scope(self) -> tuple[Totals, float]:
-        """Return where figures of the present pass add up, and how many samples it
-        has.
+        """Return the totals to which figures of the present pass are added, and the
+        number of its samples.
         """
         if self.figures.validation is not None:
             return self.figures.validation
@@ -230,8 +231,8 @@ class Session:
 
     @property
     def mean_weight(self) -> tuple[float, bool]:
-        """Return how much a mean over the present pass weighs, and whether `run.weight`
-        said so.
+        """Return the weight of a mean over the present pass, and whether it comes from
+        `run.weight`.
         """
         validation = self.figures.validation
         said = self.figures.validation_weight
@@ -245,8 +246,8 @@ class Session:
         return weight, self.weights.said
 
     def weigh_pass(self, amount: float | Tensor) -> None:
-        """The present pass weighs `amount`. Raises InputError outside of a loop, and
-        for what is no weight.
+        """Set the weight of the present pass. Raises InputError outside of a loop, and
+        for an invalid weight.
         """
         validation = self.figures.validation
         if validation is not None:
@@ -260,8 +261,8 @@ class Session:
 
     @property
     def synchronising(self) -> bool:
-        """Return whether a backward now ends an optimiser step; outside the loader each
-        one does.
+        """Return whether a backward pass now ends an optimiser step. Outside the loader
+        each backward does.
         """
         return self.current is None or self.current.synchronising
 
@@ -296,8 +297,8 @@ class Session:
         return data.order.epoch(self.progress.epoch)
 
     def set_length(self, num_samples: int) -> None:
-        """Let the present epoch have so many samples: the length of the data set as it
-        begins.
+        """Set the length of the present epoch: the length of the data set when the
+        epoch begins.
         """
         data = self.data
         if num_samples != data.order.num_samples:
@@ -307,8 +308,8 @@ class Session:
     def fit_largest_batch(self) -> None:
         """Keep an adaptive batch within the data set.
 
-        A batch above the whole of it would be cut short, or with `drop_last` leave no
-        step at all.
+        A batch larger than the data set would be cut short. With `drop_last` there
+        would be no step at all.
         """
         data = self.data
         if not self.adaptive or data.order.stream or data.order.num_samples is None:
@@ -323,13 +324,13 @@ class Session:
 
     @property
     def halved(self) -> BatchConfig | None:
-        """Return the batch in two passes, as one replica takes it whose batch goes by
-        its noise.
+        """Return the present batch cut in two passes, which a single replica needs to
+        measure the noise scale.
 
-        What one pass leaves can only be compared with that of the next step, from other
-        parameters: where learning rates are such that steps overshoot, that finds any
-        noise scale, infinite ones too. None: the batch is measured as it is, or may not
-        be cut.
+        Otherwise the gradient of a single pass could be compared only with that of the
+        next step, which has other parameters. With learning rates at which steps
+        overshoot, such a comparison gives arbitrary, even infinite noise scales. None:
+        the batch needs no cut, or may not be cut.
         """
         data = self.data
         batch = data.batch
@@ -355,8 +356,8 @@ class Session:
         )
 
     def end_stream(self) -> None:
-        """The loader has found no further step in this epoch. RuntimeError if it never
-        found one.
+        """Record that the loader has found no further step in this epoch. Raises
+        RuntimeError if the epoch had no step at all.
         """
         data = self.data
         if not data.order.stream:
@@ -375,7 +376,7 @@ class Session:
         data.stream = StreamPosition(over=True)
 
     def begin_epoch(self) -> None:
-        """The epoch before has ended: nothing of it is to be done any more."""
+        """Begin the next epoch, after the previous one has ended."""
         data = self.data
         progress = self.progress
         if data.stream is not None and data.stream.over:
@@ -389,8 +390,8 @@ class Session:
         return self.data.noise.stats()
 
     def noise_of(self, name: str) -> NoiseScale:
-        """Return the noise scale by which a pair scales its rate. name: empty for the
-        pair that leads.
+        """Return the noise scale with which a pair scales its learning rate. name: the
+        pair's name, empty for the first pair.
         """
         if not name:
             return self.data.noise
@@ -399,12 +400,12 @@ class Session:
         )
 
     def scale(self, step_samples: int, name: str = "") -> BatchScale:
-        """Return how a step of that size compares with the initial batch, where the
-        batch changes.
+        """Return the scale and the gain of a step of `step_samples` relative to the
+        initial batch.
 
-        That is, of `adaptive` jobs, and of those with a batch rule, whose samples all
-        count alike: their gain is the scale itself. name: of the pair whose noise scale
-        counts.
+        Both are 1 for jobs whose batch never changes. In jobs with a batch rule all
+        samples count alike, so the gain is the scale. name: the pair whose noise scale
+        is used, empty for the first.
         """
         limits = self.data.limits
         if limits.rule is not None:

@@ -170,12 +170,12 @@ class StepLoop:
             self._last_step = (step, current)
 
     def leave_epoch(self, *, left: bool) -> None:
-        """The body of an epoch has ended without an exception: exchange the flags of
-        its last step.
+        """Exchange the flags of an epoch's last step, after the epoch's body has ended
+        without an exception.
 
-        left: the script left the loop over the loader before the epoch's end. Raises
-        RuntimeError where the job's own rule is about to decide on a batch, which is
-        collective, and only some replicas have left.
+        left: whether the script left the loop over the loader before the epoch's end.
+        Raises RuntimeError if the job's own rule is about to decide on a batch, which
+        is collective, and only some replicas have left.
         """
         last_step = self._last_step
         self._last_step = None
@@ -222,11 +222,11 @@ class StepLoop:
     def settle(
         self, *, save: bool = False, last: bool = False, left: bool = False
     ) -> None:
-        """Post and apply all flags now, because no step follows at once.
+        """Post and apply all flags now, because no step follows immediately.
 
-        save: whether to write a checkpoint; that of rank 0 counts. last: no step
-        follows at all, so no new group is formed. left: the script left the loop over
-        the loader before the epoch's end.
+        save: whether to write a checkpoint; rank 0's value counts. last: whether no
+        step follows at all, so that no new group is formed. left: whether the script
+        left the loop over the loader before the epoch's end.
         """
         if self.telemetry is not None:
             self.telemetry.break_off()

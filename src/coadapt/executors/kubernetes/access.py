@@ -1,5 +1,5 @@
-"""What an executor needs of a Kubernetes cluster, and what of it is missing: asked of
-the cluster itself.
+"""Checks, by asking the cluster itself, which of an executor's requirements a
+Kubernetes cluster lacks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ NODES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """Verbs on one resource. cluster: of the whole cluster, not of one namespace.
-    group: "": the core's.
+    """Verbs on one resource. cluster: whether the right is for the whole cluster and
+    not for one namespace. group: the API group, "" for the core's.
     """
 
     resource: str
@@ -32,8 +32,8 @@ class Right:
         )
 
 
-# The least that it works with; deploy/kubernetes/rbac.yaml grants these, and a test
-# holds both together.
+# The minimum for an executor. deploy/kubernetes/rbac.yaml grants these rights, and a
+# test compares both.
 RIGHTS = (
     Right(resource="nodes", verbs=("get", "list", "watch"), cluster=True),
     Right(resource="pods", verbs=("create", "get", "list", "watch", "delete")),
@@ -42,10 +42,10 @@ RIGHTS = (
     Right(resource="services", verbs=("create", "get")),
     Right(resource="configmaps", verbs=("create", "get")),
 )
-# What `coadapt elastic-jobs` needs besides, of the core's resources; without it jobs
-# run, and no Events tell.
+# The further rights that `coadapt elastic-jobs` needs on core resources. Without them
+# jobs run, but there are no Events about them.
 EVENT_RIGHTS = (Right(resource="events", verbs=("create", "patch")),)
-# What it needs besides where a queue of Kueue admits its slots.
+# The further rights that an executor needs if a queue of Kueue admits its slots.
 KUEUE_RIGHTS = (
     Right(resource="workloads", verbs=("create", "list", "delete"), group=GROUP),
     Right(
@@ -90,8 +90,8 @@ def findings(
     slots: int | None,
     template: Mapping[str, object],
 ) -> list[str]:
-    """Return what keeps an executor from working on this cluster, in words; nothing
-    where all is well.
+    """Return in words what keeps an executor from working on this cluster, empty if
+    nothing does.
     """
     try:
         beside_kueue = bool(without_queue(dict(template))[1])
@@ -126,8 +126,8 @@ def findings(
 
 
 def _try_namespace(api: KubeApi, namespace: str) -> None:
-    """Raise ApiError if there is no such namespace: of that, neither rights nor lists
-    tell.
+    """Raise ApiError if there is no such namespace. Neither rights nor lists show
+    that.
     """
     body = {
         "apiVersion": "v1",

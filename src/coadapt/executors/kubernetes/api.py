@@ -1,8 +1,8 @@
 """Requests to a Kubernetes API server, as plain JSON.
 
-Addresses, certificates and credentials are the official client's business (kubeconfig
-with its plugins, or a pod's service account). Objects are not: its classes grow with
-each release, and old servers are met too.
+The official client handles addresses, certificates and credentials (kubeconfig with its
+plugins, or a pod's service account). Its object classes are not used, because they
+change with each release, and old servers must work too.
 """
 
 import json
@@ -16,8 +16,8 @@ import urllib3
 from kubernetes import client, config
 
 TIMEOUT_S = 30.0
-# A server ends a watch after so long, and is asked again: so one that fell silent is
-# noticed.
+# A server ends a watch after this time, and gets a new request. So a server that stops
+# responding is noticed.
 WATCH_S = 240
 CONNECTIONS = 4
 STATUS_OK_MAX = 299
@@ -29,14 +29,14 @@ UNAUTHORIZED = 401
 
 JsonObject = dict[str, Any]
 
-# By which a process in a pod finds its cluster.
+# The variable by which a process in a pod finds its cluster.
 OWN_CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 SERVICE_ACCOUNT_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 class ApiError(OSError):
-    """The server refused, or could not be reached: then `status` is 0. The text is its
-    reason.
+    """The server refused a request, or could not be reached, in which case `status` is
+    0. The text is the reason.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -45,14 +45,15 @@ class ApiError(OSError):
 
 
 class NoClusterError(ValueError):
-    """Nothing tells where a cluster is, or the file that does is of no use."""
+    """No configuration says where a cluster is, or its file is not usable."""
 
 
 def kubeconfig_files(given: str) -> str:
-    """Return by full names the files that say where the cluster is, `given` or the
-    environment's.
+    """Return the full names of the kubeconfig files: `given`, or those in the
+    environment.
 
-    "" where none is named: then it is the pod's own cluster, or the usual file's.
+    "" if there are none: then the cluster is the pod's own, or that of the default
+    file.
     """
     named = given or (
         "" if OWN_CLUSTER[0] in os.environ else os.environ.get("KUBECONFIG", "")
@@ -65,13 +66,13 @@ def kubeconfig_files(given: str) -> str:
 
 
 class KubeApi:
-    """One connection pool to one server; for any thread. Every method raises
+    """A connection pool to one server, for use by any thread. Every method raises
     ApiError.
     """
 
     def __init__(self, settings: Any, namespace: str) -> None:
-        """`settings`: the client's Configuration. namespace: the one that they speak
-        of.
+        """settings: the client's Configuration. namespace: the namespace that belongs
+        to it.
         """
         self.namespace = namespace
         self.host = str(settings.host).rstrip("/")
@@ -90,8 +91,8 @@ class KubeApi:
 
     @classmethod
     def connect(cls, kubeconfig: str = "") -> "KubeApi":
-        """Return the cluster of `kubeconfig`, "" for the one that this process runs in,
-        or the usual file's.
+        """Return the cluster of `kubeconfig`. "": the cluster in which this process
+        runs, or that of the default file.
 
         Raises NoClusterError.
         """
@@ -160,7 +161,7 @@ class KubeApi:
             response.close()
 
     def watch(self, path: str, **query: object) -> Iterator[tuple[str, JsonObject]]:
-        """Yield what is there, as (ADDED, object), and then each change, until the
+        """Yield each present object as (ADDED, object), and then each change, until the
         server ends the watch.
         """
         found = self.get(path, **query)
@@ -219,7 +220,7 @@ class KubeApi:
 
     def _credentials(self) -> dict[str, str]:
         try:
-            # a plugin may be asked for a new token here, or a file that the cluster
+            # this may get a new token from a plugin, or from a file that the cluster
             # renews
             with self._lock:
                 found = self._settings.auth_settings()

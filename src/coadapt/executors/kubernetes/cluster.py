@@ -1,11 +1,11 @@
-"""The nodes of a Kubernetes cluster, as its API server tells of them, and how a replica
+"""The nodes of a Kubernetes cluster, as its API server reports them, and how a replica
 is started there.
 """
 
-# What a node can give falls while its device plugin is renewed (to nothing, for
-# seconds), and by one where a GPU is unhealthy; pods that have theirs run on. So a slot
-# with a pod of ours in it counts as there, until that has ended: else the plugin's
-# update, or one GPU of eight, would stop all jobs of the node.
+# A node's allocatable GPUs drop to 0 for seconds while its device plugin is updated,
+# and by one if a GPU is unhealthy. Pods that have GPUs keep running. So a slot with a
+# pod of ours counts as present until the pod has ended. Otherwise an update of the
+# plugin, or one unhealthy GPU of eight, would stop all jobs on the node.
 
 import logging
 import sys
@@ -26,20 +26,19 @@ from coadapt.model import Node, NodeId
 
 NODES = "/api/v1/nodes"
 RETRY_S = 2.0
-# How soon slots are given up that a node cannot give any more, once their pods have
-# ended.
+# How soon slots that a node has lost are given up, once their pods have ended.
 LOOK_S = 2.0
 ENDED = ("Succeeded", "Failed")
-# Of what is read at the beginning: without any nodes a scheduler would give up its
-# jobs.
+# The longest wait for the first list of nodes. Without any nodes a scheduler would give
+# up its jobs.
 FIRST_LOOK_S = 30.0
 
 logger = logging.getLogger(__name__)
 
 
 class KubernetesCluster:
-    """Watches the nodes from a thread of its own. While the server is away, they are as
-    they were last.
+    """Watches the nodes in its own thread. While the server is unreachable, the nodes
+    are as they were last.
     """
 
     def __init__(
@@ -51,8 +50,8 @@ class KubernetesCluster:
         slots: int | None,
         node_labels: Mapping[str, str],
     ) -> None:
-        """`settings_file`: of the same settings, for proxies. slots: CPU slots per
-        node.
+        """settings_file: the file with the same settings, for proxies. slots: CPU slots
+        per node.
         """
         self._api = api
         self._file = settings_file
@@ -84,27 +83,27 @@ class KubernetesCluster:
 
     @property
     def why_gone(self) -> Mapping[NodeId, str]:
-        """Nothing: a node that goes is deleted, cordoned or not ready, and its events
-        say why.
+        """Nothing: a node that disappears is deleted, cordoned or not ready, and its
+        own events say why.
         """
         return {}
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
-        """Nothing: the node's device plugin says which GPU a pod gets."""
+        """Nothing: the node's device plugin decides which GPU a pod gets."""
         return {}
 
     def address(self, node: NodeId) -> str:
-        """Return the node's address: that of its pods where they use its network;
-        others have their own.
+        """Return the node's address. Pods that use the node's network have the same
+        address, others have their own.
 
-        Of a node that just left it is the last one: an order for it is under way, and
-        comes to nothing.
+        A node that has just left keeps its last address, for an order to it that is
+        still being handled and will fail.
         """
         return self._addresses.get(node, node)
 
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
-        """Return the command that starts the command after it on `node`."""
+        """Return a command that starts the command appended to it on `node`."""
         return (
             sys.executable,
             "-m",
@@ -115,7 +114,7 @@ class KubernetesCluster:
         )
 
     def close(self) -> None:
-        """Look no more; what is known stays."""
+        """Stop the queries. The known nodes stay."""
         self._closed = True
 
     def _watch(self) -> None:
@@ -148,12 +147,12 @@ class KubernetesCluster:
                 self._look()
 
     def _look_again(self) -> None:
-        """Notice that pods have ended whose slots are gone; of nodes whose pods end
-        nothing is told.
+        """Notice the end of pods whose slots are lost. The watch of nodes does not
+        report it.
         """
         while not self._closed:
             time.sleep(LOOK_S)
-            with suppress(ApiError):  # the watch of the nodes says it
+            with suppress(ApiError):  # the watch of the nodes reports it
                 self._look()
 
     def _look(self) -> None:
@@ -171,8 +170,8 @@ class KubernetesCluster:
 
 
 def _taken(api: KubeApi, settings: PodSettings) -> Mapping[str, int]:
-    """Return how many pods of the scheduler each node has; a pod has one slot, or a
-    part of it.
+    """Return how many pods of the scheduler each node has. A pod has one slot or a part
+    of one.
     """
     found = api.get(
         f"/api/v1/namespaces/{settings.namespace}/pods",

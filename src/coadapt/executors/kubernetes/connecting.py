@@ -1,5 +1,5 @@
-"""From options and a state directory to an executor: its names, an owner, a service for
-addresses.
+"""Creates an executor from its options and a state directory: its names, an owner
+object, and a service for addresses.
 """
 
 import json
@@ -40,18 +40,18 @@ from coadapt.runtime.ports import Post
 SETTINGS = "kubernetes.json"
 NAME = "kubernetes-name"
 NAME_BYTES = 3
-# Replicas get their whole grace; what then happens, the launcher still hears before its
-# own ends.
+# A pod's grace is shorter than the launcher's by this time, so that the launcher gets a
+# replica's end before its own grace is over.
 GRACE_MARGIN_S = 2.0
 GRACE_MIN_S = 1.0
-# Of what Kueue admitted and took back.
+# The period of queries of Kueue, for admitted and evicted slots.
 LOOK_S = 1.0
 ENV_POD_IP = "COADAPT_POD_IP"
 
 
 class KubernetesExecutor(ProcessExecutor):
-    """One that looks at no nodes any more once it is closed. pool: of the slots, where
-    Kueue admits them.
+    """An executor that stops watching nodes when it is closed. pool: the slots that
+    Kueue admits, if it does.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class KubernetesExecutor(ProcessExecutor):
 def connect(
     options: OnKubernetes, api: KubeApi, host: Host, *, log_bytes: int
 ) -> ProcessExecutor:
-    """Return the executor of the scheduler at `host`. Raises OSError where the cluster
+    """Return the executor of the scheduler at `host`. Raises OSError if the cluster
     refuses.
     """
     namespace = options.namespace or api.namespace
@@ -152,8 +152,8 @@ def connect(
 
 
 def _own_name(state_dir: Path) -> str:
-    """Return what this scheduler's objects are called: for life, so that it finds its
-    own again.
+    """Return the name of this scheduler's objects. It never changes, so that the
+    scheduler finds them again.
     """
     path = state_dir / NAME
     if not path.exists():
@@ -162,8 +162,8 @@ def _own_name(state_dir: Path) -> str:
 
 
 def _way_to(api: KubeApi) -> str:
-    """Return this machine's address on the way to the API server: pods are most likely
-    to reach it there.
+    """Return this machine's address on the route to the API server. Pods are most
+    likely to reach it there.
     """
     server = urlsplit(api.host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -172,8 +172,8 @@ def _way_to(api: KubeApi) -> str:
 
 
 def _owner(api: KubeApi, namespace: str, name: str) -> JsonObject:
-    """Return a reference to a small object of this scheduler's: deleting it deletes all
-    its pods.
+    """Return a reference to a small object of this scheduler. Deleting the object
+    deletes all of the scheduler's pods.
     """
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     labels = {**MANAGED_BY, LABEL_SCHEDULER: name}
@@ -198,9 +198,7 @@ def _owner(api: KubeApi, namespace: str, name: str) -> JsonObject:
 
 
 def _make_service(api: KubeApi, namespace: str, name: str, owner: JsonObject) -> None:
-    """Make the service without an address of its own under which each pod has a
-    name.
-    """
+    """Create the headless service under which each pod has a name."""
     labels = {**MANAGED_BY, LABEL_SCHEDULER: name}
     spec = {
         "clusterIP": "None",

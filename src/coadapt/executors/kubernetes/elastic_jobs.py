@@ -1,5 +1,5 @@
-"""The custom resource ElasticJob: what job it asks for, and what its status says of it.
-Plain values.
+"""The custom resource ElasticJob: the job that it requests, and its status about this
+job. Plain values.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def resources_path(namespace: str) -> str:
 
 
 def job_body(found: JsonObject) -> JsonObject:
-    """Return the request that submits the job of an ElasticJob: a job file, by the
+    """Return the request that submits the job of an ElasticJob: a job file with the
     object's name.
     """
     return {"name": found["metadata"]["name"], **found["spec"]}
@@ -35,11 +35,11 @@ def job_body(found: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What is known of the job: its id and picture as the API gives it, or why it was
+    """The known state of the job: its id and its state from the API, or why it was
     refused.
 
-    told_upto: the number of the event up to which the object's Events tell of it; None:
-    nothing was told.
+    told_upto: the number of the last change that the object's Events report, None if
+    they report none.
     """
 
     job: str = ""
@@ -52,8 +52,8 @@ class Standing:
 
 
 def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
-    """Return the status that an ElasticJob should have. now: as RFC 3339, for
-    conditions that turn now.
+    """Return the status that an ElasticJob should have. now: RFC 3339, for conditions
+    that change now.
     """
     old = {
         each["type"]: each
@@ -66,7 +66,8 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
         picture.get("explanation") or picture.get("reason") or phase
     )
     generation = found["metadata"].get("generation", 1)
-    # Of which spec the job was made. Objects of an earlier version do not say it.
+    # The generation of the spec from which the job was created. Objects of an earlier
+    # version do not have it.
     submitted = (found.get("status") or {}).get("submittedGeneration", generation)
     if standing.job and submitted != generation and state not in ENDED:
         reason = f"{reason}; {EDITED}"
@@ -112,8 +113,8 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
 def merge_patch(
     before: Mapping[str, object], wanted: Mapping[str, object]
 ) -> JsonObject:
-    """Return the merge patch (RFC 7396) that makes `wanted` of `before`: what is gone
-    is named as null.
+    """Return the merge patch (RFC 7396) that changes `before` to `wanted`. Removed
+    fields are null.
     """
     patch: JsonObject = dict.fromkeys(before.keys() - wanted.keys())
     for key, value in wanted.items():

@@ -1,21 +1,21 @@
-"""What becomes of an ElasticJob's job, as Events of that object: so `kubectl describe`
-tells the story.
+"""Reports the changes of an ElasticJob's job as Events of that object, so that `kubectl
+describe` shows its history.
 """
 
 # Which changes become events, and how often.
 #
-# A change of a job is reported once, over restarts of the scheduler, too: the object's
-# status says up to which event of the journal everything was reported, and an event's
-# name follows from its content, so an event that was posted just before a crash is
-# found. Users wait for the end of a job, so its end is always reported.
+# A change of a job is reported once, also over restarts of the scheduler. The object's
+# status has the number of the last journal event up to which everything was reported.
+# An event's name follows from its content, so an event that was posted just before a
+# crash is found. Users wait for the end of a job, so the end is always reported.
 #
-# A sentence that says the same again is counted up on the event that has it, as
-# Kubernetes' own recorder does. A job that changes all the time gets BURST events at
-# once and then one each EVERY_S; changes beyond that are counted in one event, which
-# says where all of them are found.
+# If the same sentence is reported again, the count of its event is increased, as in
+# Kubernetes' own recorder. A job that changes all the time gets BURST events at once
+# and then one each EVERY_S. Further changes are counted in one event, which says where
+# all of them can be found.
 #
-# They are core/v1 events: these have counts and two times in every release from 1.20
-# on, and the newer API shows the same objects.
+# The events are core/v1 events. These have counts and two times in every release since
+# 1.20, and the newer API shows the same objects.
 
 import hashlib
 import time
@@ -36,7 +36,7 @@ from coadapt.runtime.job_history import Change, Standing
 
 NORMAL = "Normal"
 WARNING = "Warning"
-# The newer API takes no more, in bytes.
+# The newer API accepts no longer text, in bytes.
 MESSAGE_MAX = 1_000
 NAME_HEAD = 200
 DIGEST = 16
@@ -59,8 +59,8 @@ TROUBLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What an event says: its type, a word for programs, a sentence; when (s), and by
-    which change.
+    """The content of an event: its type, a word for programs, a sentence, its time (s),
+    and the number of the change.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Told:
 
 
 def told(change: Change) -> Told | None:
-    """Return the report of a change, None where the next one reports it better."""
+    """Return the report of a change, None if the next change reports it better."""
     found = _of_replicas(change) if change.rescale is not None else _of_standing(change)
     if found is None:
         return None
@@ -110,8 +110,8 @@ def _of_replicas(change: Change) -> tuple[str, str, str] | None:
 def _of_standing(change: Change) -> tuple[str, str, str] | None:
     was = change.was
     now = change.now
-    # Without a new sentence what the story says after the state: where it runs, for
-    # instance.
+    # Without a new sentence, the part of the history after the state is used, such as
+    # where the job runs.
     why = change.why or change.text.partition("; ")[2] or change.text
     assert now is not None
     if was is None:
@@ -166,7 +166,7 @@ class EventTeller:
     def __init__(
         self, api: KubeApi, namespace: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`clock`: seconds, for the limit of how many."""
+        """clock: returns seconds, for the limit of the number of events."""
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/events"
         self._clock = clock
@@ -174,11 +174,11 @@ class EventTeller:
         self._last: dict[str, tuple[str, Told, int]] = {}
 
     def tell(self, found: JsonObject, changes: Sequence[Change]) -> int:
-        """Post what `changes` brought to the object `found`; return up to which number
-        all is told.
+        """Post `changes` as events of the object `found`. Return the number of the
+        change up to which all are reported.
 
-        That is less than the last one's where the object has had too many events: ask
-        again later.
+        This number is below that of the last change if the object has had too many
+        events. Then call again later.
         """
         uid = str(found["metadata"]["uid"])
         wanted = [each for each in map(told, changes) if each is not None]
@@ -195,7 +195,7 @@ class EventTeller:
         return changes[-1].seq if changes else -1
 
     def refuse(self, found: JsonObject, why: str, at: float) -> None:
-        """Post that no job was made of the object `found`, at `at` (s)."""
+        """Post that no job was created from the object `found`, at `at` (s)."""
         metadata = found["metadata"]
         told = Told(
             kind=WARNING,
@@ -208,7 +208,7 @@ class EventTeller:
         self._post(found, str(metadata["uid"]), told)
 
     def forget(self, uids: set[str]) -> None:
-        """Keep nothing of objects but of `uids`: the others are gone."""
+        """Forget all objects except `uids`, because they are gone."""
         for kept in (self._left, self._last):
             for uid in kept.keys() - uids:
                 del kept[uid]
@@ -232,9 +232,7 @@ class EventTeller:
             try:
                 self._api.ask("PATCH", f"{self._path}/{name}", body)
             except ApiError as error:
-                if (
-                    error.status != NOT_FOUND
-                ):  # events live an hour, unless told otherwise
+                if error.status != NOT_FOUND:  # events live an hour by default
                     raise
             else:
                 self._last[uid] = (name, each, count + 1)
@@ -252,8 +250,8 @@ class EventTeller:
 
 
 def event(found: JsonObject, each: Told) -> JsonObject:
-    """Return the event of the object `found` that says `each`; its name is of that and
-    no other.
+    """Return the event of the object `found` with the content `each`. Its name follows
+    from its content.
     """
     metadata = found["metadata"]
     what = f"{metadata['uid']} {each.seq} {each.reason} {each.message}"
@@ -283,8 +281,8 @@ def event(found: JsonObject, each: Told) -> JsonObject:
 
 
 def _fitting(wanted: list[Told], room: int) -> list[Told]:
-    """Return the latest of `wanted`, after a count of those for which there is no
-    room.
+    """Return the latest of `wanted`, preceded by an event that counts those for which
+    there is no room.
     """
     if len(wanted) <= room:
         return wanted

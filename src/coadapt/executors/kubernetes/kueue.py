@@ -1,24 +1,25 @@
-"""The slots that a queue of Kueue admits: a Workload for each, asked for and given back
-one by one.
+"""The slots that a queue of Kueue admits. Each slot has a Workload, and slots are
+requested and given back one by one.
 """
 
 # Why a Workload per slot.
 #
-# Kueue evicts a Workload whole. One for the whole pool would stop every job when
-# somebody else needs one GPU. Of Workloads of one slot each, Kueue admits as many as
-# stand idle and takes back just as many as it needs, and which job has to make room is
-# decided here: the one that loses least. That holds for every release of Kueue, with no
-# feature gate.
+# Kueue evicts a Workload as a whole. With one Workload for the whole pool, every job
+# would stop when another user needs one GPU. If each Workload has one slot, Kueue
+# admits as many as are free, and takes back only as many as it needs. Coadapt decides
+# which job makes room: the one that loses least. This works with every release of
+# Kueue, and needs no feature gate.
 #
-# What is taken back is not gone at once. Kueue says so (condition Evicted) and waits
-# until the owner of the Workload lets go of its quota; that is the grace. So: the quota
-# of everybody is lowered, the next plan shrinks jobs in place, their pods end, and only
-# when neither the plan nor a pod holds more than what stays, the Workload is deleted,
-# which gives its quota back. Slots that we give back of ourselves go the same way.
+# An evicted slot is not gone at once. Kueue sets the condition Evicted and waits until
+# the owner of the Workload releases its quota; this wait is the grace. First the quota
+# of all tenants is lowered. Then the next plan shrinks jobs in place, and their pods
+# end. The Workload is deleted, which releases its quota, only when neither the plan nor
+# pods hold more than the remaining slots. Slots that Coadapt gives back by itself go
+# the same way.
 #
-# How many are asked for: those that jobs hold, and those that are worth having by their
-# goodput (SlotUse).
-# What was taken back is asked for again at once, and waits in the queue like anybody's.
+# How many slots are requested: those that jobs hold, and those whose goodput makes them
+# worth having (SlotUse). An evicted slot is requested again at once, and waits in the
+# queue like any other Workload.
 
 import logging
 import secrets
@@ -44,9 +45,10 @@ from coadapt.runtime.ports import Post
 GROUP = "kueue.x-k8s.io"
 QUEUE_LABEL = f"{GROUP}/queue-name"
 PRIORITY_LABEL = f"{GROUP}/priority-class"
-# A slot that nobody uses is kept for so long: the next job may come soon.
+# How long an unused slot is kept, because the next job may come soon.
 IDLE_S = 60.0
-# So many Workloads are made at one look: the others a look later.
+# The largest number of Workloads that are created in one call. Others follow in the
+# next call.
 MADE_MAX = 50
 NAME_BYTES = 4
 OVER = ("Succeeded", "Failed")
@@ -55,15 +57,15 @@ logger = logging.getLogger(__name__)
 
 
 class KueuePool:
-    """Asks for slots and gives them back. One thread calls `look`; `admitted` is that
-    of the last look.
+    """Requests slots and gives them back. One thread calls `look`. `admitted` is the
+    number of slots in the last call.
     """
 
     def __init__(
         self, api: KubeApi, settings: PodSettings, host: Host, labels: dict[str, str]
     ) -> None:
-        """`labels`: of the pod template, which name the queue. Raises InputError where
-        there is no Kueue.
+        """labels: the labels of the pod template that name the queue. Raises InputError
+        if the cluster has no Kueue.
         """
         self._api = api
         self._settings = settings
@@ -78,16 +80,16 @@ class KueuePool:
             self._priority(labels.get(PRIORITY_LABEL, "")),
         )
         self._given_up: set[str] = set()
-        self._void: list[str] = []  # that hold nothing, and never will
+        self._void: list[str] = []  # Workloads that hold nothing, and never will
         self._idle_since: float | None = None
         self.admitted = 0
         self._sort(self._workloads())
 
     def look(self, most: int, post: Post) -> None:
-        """See what is admitted, tell the scheduler, and ask for or give back slots.
-        Raises ApiError.
+        """Read which slots are admitted, report them to the scheduler, and request or
+        give back slots. Raises ApiError.
 
-        most: slots that the nodes have.
+        most: the slots of the nodes.
         """
         staying, waiting, going = self._sort(self._workloads())
         for name in self._void:
@@ -102,15 +104,15 @@ class KueuePool:
         self._resize(staying, waiting, min(max(use.useful, use.held), most))
 
     def tell(self, post: Post) -> None:
-        """Tell the scheduler how many slots there are."""
+        """Report the number of admitted slots to the scheduler."""
         tenant = Tenant(id=EVERYBODY, quota_gpus=self.admitted)
         post(TenantConfigured(at=self._host.now(), tenant=tenant))
 
     def _sort(
         self, found: Sequence[JsonObject]
     ) -> tuple[list[str], list[str], list[str]]:
-        """Return the names of those that are ours to use, that wait, and that are to
-        go; the oldest first.
+        """Return the names of the Workloads that are admitted, that wait, and that must
+        be given back, oldest first.
         """
         parts: tuple[list[str], list[str], list[str]] = ([], [], [])
         self._void = []
@@ -171,9 +173,7 @@ class KueuePool:
         return {**kind, "metadata": metadata, "spec": self._spec}
 
     def _priority(self, name: str) -> int:
-        """Return what Kueue's priority class `name` stands for; 0 where none is
-        named.
-        """
+        """Return the value of Kueue's priority class `name`, 0 for no name."""
         if not name:
             return 0
         try:
@@ -189,7 +189,7 @@ class KueuePool:
 
 
 def follow(pool: KueuePool, most: int, post: Post) -> None:
-    """Let the pool look; a server that is away, or refuses, changes nothing."""
+    """Let the pool look. If the server is unreachable or refuses, nothing changes."""
     try:
         pool.look(most, post)
     except ApiError as error:
@@ -199,8 +199,8 @@ def follow(pool: KueuePool, most: int, post: Post) -> None:
 
 
 def without_queue(template: JsonObject) -> tuple[JsonObject, dict[str, str]]:
-    """Return a pod template without what would put its pods into Kueue's hands, and the
-    labels that do.
+    """Return a pod template without the labels that would let Kueue manage its pods,
+    and these labels.
     """
     metadata = dict(template.get("metadata") or {})
     labels = dict(metadata.get("labels") or {})
@@ -229,8 +229,8 @@ def _version(api: KubeApi) -> str:
 
 
 def _spec(settings: PodSettings, queue: str, priority: int) -> JsonObject:
-    """Return what is alike for all Workloads: the queue, and what a pod of one slot
-    asks for.
+    """Return the spec that all Workloads have in common: the queue, and the request of
+    a pod with one slot.
     """
     container = {"name": CONTAINER, "resources": slot_request(settings.resource)}
     given = {
@@ -250,8 +250,8 @@ def _name(workload: JsonObject) -> str:
 
 
 def _ends(workload: JsonObject) -> bool:
-    """Return whether it is on its way out: taken back by Kueue, switched off, or at its
-    end.
+    """Return whether a Workload ends: it is evicted by Kueue, deactivated, deleted or
+    finished.
     """
     off = (workload.get("spec") or {}).get("active") is False
     deleted = bool(workload["metadata"].get("deletionTimestamp"))

@@ -1,4 +1,6 @@
-"""Which nodes of a Kubernetes cluster are there for replicas, and what they hold."""
+"""Which nodes of a Kubernetes cluster can run replicas, and how many slots they
+have.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -7,13 +9,13 @@ from coadapt.executors.kubernetes.api import JsonObject
 from coadapt.model import DEFAULT_GPU_TYPE, Node
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 
-# Set by the device plugin's feature discovery; what it says is the product's name.
+# A label set by the device plugin's feature discovery. Its value is the product's name.
 GPU_PRODUCT = "nvidia.com/gpu.product"
 NVIDIA_VENDOR = "nvidia.com"
 NVIDIA = f"{NVIDIA_VENDOR}/gpu"
 CPU = "cpu"
-# A taint of these effects keeps a pod away, or drives it off; PreferNoSchedule does
-# neither.
+# A taint with one of these effects keeps a pod away, or evicts it. PreferNoSchedule
+# does neither.
 KEEPING_OFF = ("NoSchedule", "NoExecute")
 CPU_SLOTS_MAX = 1024
 
@@ -27,12 +29,12 @@ def usable_nodes(
     tolerations: Sequence[JsonObject],
     busy: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[Node, str]]:
-    """Return per name the node, and its address, of those that are ready, not cordoned
-    and have a slot.
+    """Return, by name, the nodes that are ready, not cordoned and have a slot, each
+    with its address.
 
-    resource: what a slot is; slots: so many per node whatever they have. labels: that a
-    node must have. busy: slots of a node that pods of ours have; those it has at least,
-    whatever it could give now.
+    resource: the resource that a slot is. slots: the number of slots per node, instead
+    of the node's resources. labels: labels that a node must have. busy: the slots of
+    each node that our pods have. A node has at least these, even if it reports fewer.
     """
     usable = {}
     for each in found:
@@ -62,10 +64,11 @@ def usable_nodes(
 
 
 def slot_type(resource: str, labels: Mapping[str, str]) -> str:
-    """Return the type of slots of a resource that is no CPU: the product's name, with
-    the profile of its part.
+    """Return the type of slots of a resource other than CPUs: the product's name, and
+    the profile of a partition.
 
-    labels: of the node; vendors put the product's name there, in one of several ways.
+    labels: the node's labels. Vendors put the product's name there, in one of several
+    ways.
     """
     own = (
         f"{resource}.product",
@@ -88,7 +91,7 @@ def slot_type(resource: str, labels: Mapping[str, str]) -> str:
 
 
 def why_not(found: JsonObject, tolerations: Sequence[JsonObject]) -> str | None:
-    """Return why nothing can be started on a node, None where it can."""
+    """Return why no pod can start on a node, None if one can."""
     spec = found.get("spec") or {}
     if (found["metadata"] or {}).get("deletionTimestamp"):
         return "is being removed"
@@ -105,8 +108,8 @@ def why_not(found: JsonObject, tolerations: Sequence[JsonObject]) -> str | None:
 
 
 def is_ready(found: JsonObject) -> bool:
-    """Return whether the node is ready; the cluster says Unknown of one whose daemon
-    has fallen silent.
+    """Return whether the node is ready. For a node whose daemon does not report, the
+    cluster says Unknown.
     """
     conditions = (found.get("status") or {}).get("conditions") or ()
     return any(
@@ -115,8 +118,8 @@ def is_ready(found: JsonObject) -> bool:
 
 
 def _tolerates(toleration: JsonObject, taint: JsonObject) -> bool:
-    """Return whether one answers the other, by the rules of Kubernetes: no key or
-    effect stands for all.
+    """Return whether a toleration matches a taint, by the rules of Kubernetes: a
+    missing key or effect matches all.
     """
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
@@ -129,7 +132,7 @@ def _tolerates(toleration: JsonObject, taint: JsonObject) -> bool:
 
 
 def _whole(quantity: str) -> int:
-    """Return how many whole ones a quantity such as 8, 3920m or 1k is."""
+    """Return the whole number in a quantity such as 8, 3920m or 1k, rounded down."""
     text = str(quantity)
     if text.endswith("m"):
         return int(text[:-1]) // 1000

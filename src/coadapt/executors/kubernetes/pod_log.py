@@ -1,5 +1,5 @@
-"""What a pod prints, passed on to our own output; from where an earlier proxy ended, if
-there was one.
+"""Copies a pod's output to this process's output. It continues where an earlier proxy
+ended, if there was one.
 """
 
 import sys
@@ -10,17 +10,17 @@ from coadapt.executors.kubernetes.api import ApiError, KubeApi
 from coadapt.executors.kubernetes.pods import CONTAINER
 
 RETRY_S = 1.0
-# Further tries to get at the output of a container that has ended: its node may be
-# gone.
+# The number of further tries to read the output of a container that has ended. Its node
+# may be gone.
 TRIES_AFTER_END = 3
 
 
 class PodLog:
-    """Follows one container's output in a thread of its own, once it runs.
+    """Follows one container's output in its own thread, once the container runs.
 
-    printed: how many of its bytes are passed over. What `add` says of our own counts
-    for that as well, so that a few bytes of the pod's may be missing after a restart of
-    the launcher, and none come twice.
+    printed: how many of the output's bytes are skipped, because they are already in the
+    log. Lines from `add` are in the log too and count as well. So after a restart of
+    the launcher a few bytes of the pod's output may be missing, but none appear twice.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class PodLog:
             self._thread.start()
 
     def finish(self, wait_s: float) -> None:
-        """The container has ended: wait until all is passed on that can be had, at most
-        so long.
+        """Wait, at most `wait_s`, until all available output of the ended container is
+        copied.
         """
         self._ended.set()
         if self._thread is not None:
             self._thread.join(wait_s)
 
     def add(self, text: str) -> None:
-        """Print a line of our own, unless it was the last such."""
+        """Print a line of our own, unless it equals the previous one."""
         if text != self._said:
             self._said = text
             self._print(text.encode())
@@ -58,16 +58,16 @@ class PodLog:
         tries = 0
         while tries <= TRIES_AFTER_END:
             ended = self._ended.is_set()
-            # What ends well need not be the end: a proxy between closes a connection
-            # that was silent.
+            # A stream that ends without an error may not be complete: an HTTP proxy may
+            # close an idle connection.
             if self._read() and (ended or self._ended.wait(self._retry_s)):
                 return
-            # A connection that breaks off, or a node that does not answer now.
+            # The connection broke, or the node does not answer now.
             tries += ended
             time.sleep(0.0 if self._ended.is_set() and not ended else self._retry_s)
 
     def _read(self) -> bool:
-        """Pass on what is new; return whether nothing broke off."""
+        """Copy new output. Return whether the stream ended without an error."""
         skip = self._passed
         try:
             for data in self._api.stream(

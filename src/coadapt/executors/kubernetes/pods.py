@@ -1,6 +1,4 @@
-"""The objects that stand for a replica: a pod, and the secret that holds its
-environment.
-"""
+"""The objects of a replica: a pod, and the secret that holds its environment."""
 
 import copy
 import json
@@ -18,8 +16,8 @@ LABEL_JOB = f"{DOMAIN}/job"
 LABEL_GENERATION = f"{DOMAIN}/generation"
 LABEL_REPLICA = f"{DOMAIN}/replica"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "coadapt"}
-# Cluster Autoscaler and Karpenter move or remove no node on which such a pod runs, to
-# save nodes. A template may say otherwise.
+# To save nodes, Cluster Autoscaler and Karpenter do not remove a node on which a pod
+# with these annotations runs. A template may override them.
 KEEPS_ITS_NODE = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
@@ -27,8 +25,8 @@ KEEPS_ITS_NODE = {
 CONTAINER = "replica"
 CHECKPOINTS = "/coadapt/checkpoints"
 CHECKPOINT_VOLUME = "coadapt-checkpoints"
-# The job's token as a file: where trainers that know nothing of Coadapt look for one
-# (KEP-2779).
+# The job's token as a file, at the place where trainers that do not use Coadapt look
+# for it (KEP-2779).
 TOKEN_FOLDER = "/coadapt/trainer"
 TOKEN_NAME = "token"
 TOKEN_VOLUME = "coadapt-token"
@@ -38,20 +36,22 @@ CPU = "cpu"
 MILLI = 1000
 HOSTNAME_MAX = 63  # RFC 1123
 RUNNER = ("python3", "-m", "coadapt.executors.kubernetes.runner")
-# What is not known when a pod is made.
+# Variables that are not known when a pod is created.
 OWN_ADDRESS = {"fieldRef": {"fieldPath": "status.podIP"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSettings:
-    """What is alike for all pods of a scheduler; proxies read it from a file.
+    """The settings that all pods of a scheduler have in common. Proxies read them from
+    a file.
 
     scheduler: its name in labels. owner: an owner reference for the pods, as JSON.
-    resource: what a slot is, as requested of a node. template: of a pod, as JSON; ours
-    is put over it. claim: of the volume that holds the state directory, and the folder
-    of it on the volume, NAME or NAME/FOLDER; "" where checkpoints are the template's
-    business. api_url: where pods reach the scheduler's API. grace_s: from SIGTERM to
-    SIGKILL. pass_env: see the executor's option.
+    resource: the resource that a slot is, as requested from a node. template: a pod
+    template as JSON, to which our fields are added. claim: the claim of the volume with
+    the state directory, and the directory's folder on this volume: NAME or NAME/FOLDER;
+    "" if the template takes care of checkpoints. api_url: where pods reach the
+    scheduler's API. grace_s: from SIGTERM to SIGKILL. pass_env: see the executor's
+    option.
     """
 
     kubeconfig: str
@@ -73,7 +73,9 @@ class PodSettings:
 
     @property
     def state_volume(self) -> tuple[str, str]:
-        """Return the name of the claim, and what paths on its volume begin with."""
+        """Return the name of the claim, and the beginning of all paths on its
+        volume.
+        """
         name, _, folder = self.claim.partition("/")
         return name, f"{folder}/" if folder else ""
 
@@ -85,8 +87,8 @@ class PodSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOrder:
-    """One replica: of which job and generation, its name for life, its node and what it
-    takes there.
+    """The order for one replica's pod: its job, its generation, its name for life, its
+    node, and the part of a slot that it takes there.
     """
 
     job: str
@@ -99,8 +101,8 @@ class PodOrder:
 
 
 def pod_name(settings: PodSettings, job: str, member: str) -> str:
-    """Return the name of a pod and its secret: one for each replica that ever is, so
-    that it can be found.
+    """Return the name of a pod and its secret. It is unique for each replica that ever
+    runs, so the pod can be found.
     """
     return f"{settings.scheduler}-{job}-{member}"
 
@@ -125,7 +127,9 @@ def selector(
 
 
 def pod(settings: PodSettings, order: PodOrder) -> JsonObject:
-    """Return the pod of a replica; its environment is in the secret of its name."""
+    """Return the pod of a replica. The replica's environment is in the secret with the
+    same name.
+    """
     name = pod_name(settings, order.job, order.member)
     ours: JsonObject = {
         "apiVersion": "v1",
@@ -164,7 +168,7 @@ def pod(settings: PodSettings, order: PodOrder) -> JsonObject:
 def secret(
     settings: PodSettings, name: str, uid: str, envs: Mapping[str, str]
 ) -> JsonObject:
-    """Return the secret that holds a pod's environment, and goes when the pod goes."""
+    """Return the secret that holds a pod's environment. It is deleted with the pod."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
     return {
         "apiVersion": "v1",
@@ -181,7 +185,7 @@ def secret(
 
 
 def replica_address(settings: PodSettings, job: str, member: str) -> str:
-    """Return the name by which other pods reach a replica: of its own, under the
+    """Return the name by which other pods reach a replica: its own name under the
     scheduler's service.
     """
     host = _hostname(pod_name(settings, job, member))
@@ -189,7 +193,7 @@ def replica_address(settings: PodSettings, job: str, member: str) -> str:
 
 
 def merge(base: object, ours: object) -> object:
-    """Return `base` with `ours` put over it: mappings key by key, lists of named things
+    """Return `base` overridden by `ours`: mappings key by key, lists of named things
     name by name.
     """
     if isinstance(base, Mapping) and isinstance(ours, Mapping):
@@ -206,8 +210,8 @@ def merge(base: object, ours: object) -> object:
 
 
 def _hostname(name: str) -> str:
-    """Return the host name of the pod `name`: its end, which tells it from others, if
-    it is too long.
+    """Return the host name of the pod `name`. If the name is too long, this is its end,
+    which is unique.
     """
     return name[-HOSTNAME_MAX:].lstrip("-")
 
@@ -240,28 +244,28 @@ def _volumes(settings: PodSettings, order: PodOrder, name: str) -> list[JsonObje
     if settings.claim:
         claim = {"claimName": settings.state_volume[0]}
         volumes.append({"name": CHECKPOINT_VOLUME, "persistentVolumeClaim": claim})
-    if order.member != SETUP:  # which reports nothing, and has no token
+    if order.member != SETUP:  # setup reports nothing, and has no token
         token = {"secretName": name, "items": [{"key": ENV_TOKEN, "path": TOKEN_NAME}]}
         volumes.append({"name": TOKEN_VOLUME, "secret": token})
     return volumes
 
 
 def slot_request(resource: str, parts: int = PARTS) -> JsonObject:
-    """Return what a container asks for a slot, or a part of one."""
+    """Return a container's resource request for a slot, or for a part of one."""
     amount = {resource: _amount(resource, parts)}
     return {"requests": amount, **({} if resource == CPU else {"limits": amount})}
 
 
 def _amount(resource: str, parts: int) -> str:
-    """Return how much of a resource a slot, or a part of one, is; only CPUs can be
+    """Return the amount of a resource for a slot or a part of one. Only CPUs can be
     divided.
     """
     return f"{parts * MILLI // PARTS}m" if resource == CPU else "1"
 
 
 def _on_node(node: str) -> JsonObject:
-    """Return what ties a pod to a node by way of the cluster's scheduler, which knows
-    what others take.
+    """Return the fields that bind a pod to a node through the cluster's scheduler,
+    which knows what other pods use.
     """
     field_is = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {

@@ -1,11 +1,10 @@
-"""A process beside the launcher that stands for one pod: what that prints it prints, as
-that ends it ends.
+"""A process beside the launcher that represents one pod: it prints the pod's output,
+and ends in the same way as the pod.
 
-To the launcher it is the replica. Told to stop, it deletes the pod, which so gets
-SIGTERM and its grace. It may be killed: the pod lives on, and another proxy takes it
-over, or the sweep ends it (elsewhere.py).
-Started as `python -m … SETTINGS NODE PARTS COMMAND…`; the rest is in its environment
-and the job's order.
+To the launcher it is the replica. Ordered to stop, it deletes the pod, which then gets
+SIGTERM and its grace. If the proxy is killed, the pod keeps running: another proxy
+takes it over, or the sweep ends it (elsewhere.py). Started as `python -m … SETTINGS
+NODE PARTS COMMAND…`; the rest is in its environment and the job's order.
 """
 
 import json
@@ -62,26 +61,29 @@ from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json
 
 RETRY_S = 1.0
-# A pod whose image cannot be had may get it yet: a registry may be away for a while.
+# A pod may still get an image that could not be pulled: a registry may be unreachable
+# for a while.
 IMAGE_PATIENCE_S = 300.0
 IMAGE_TROUBLE = ("ErrImagePull", "ImagePullBackOff", "CreateContainerError")
 HOPELESS = ("InvalidImageName", "ErrImageNeverPull")
 LOG_END_S = 10.0
 CLIENT_ERRORS = range(400, 500)
-# A server that has just come up does not know anybody's rights yet, and refuses.
+# A server that has just started does not know any user's rights yet, and refuses
+# requests.
 RIGHTS_S = 30.0
 
 EXIT_FAILED = 1
 DISRUPTION = "DisruptionTarget"
-# Of a shell whose child was killed: to the launcher the replica is lost, not failed.
+# The exit code of a shell whose child was killed. To the launcher the replica is then
+# lost, not failed.
 EXIT_KILLED = 128 + signal.SIGKILL
 
 _told = threading.Event()
 
 
 def main(settings_file: str, node: str, parts: str, *command: str) -> NoReturn:
-    """Run `command` in a pod on `node`, or take over the one that does; never
-    returns.
+    """Run `command` in a pod on `node`, or take over the pod that already runs it.
+    Never returns.
     """
     signal.signal(signal.SIGTERM, _on_signal)
     settings = from_json(PodSettings, json.loads(Path(settings_file).read_text()))
@@ -136,8 +138,8 @@ class _Proxy:
         return code
 
     def _make(self) -> int | None:
-        """Make the pod, as soon as the server answers; return an exit code if it
-        refuses, or nobody waits.
+        """Create the pod, as soon as the server answers. Return an exit code if the
+        server refuses, or if a stop was ordered.
         """
         away_at = -math.inf
         while True:
@@ -157,8 +159,8 @@ class _Proxy:
                 return None
 
     def _create(self) -> None:
-        """Make the pod and its secret; what is there of an earlier start of this very
-        replica is ours.
+        """Create the pod and its secret. Objects from an earlier start of the same
+        replica are reused.
         """
         order = self._directory.order()
         assert order is not None, f"{self._directory.path} holds no order"
@@ -180,8 +182,8 @@ class _Proxy:
             self._api.ask("POST", self._secrets, body)
 
     def _envs(self, order: LaunchOrder) -> dict[str, str]:
-        """Return what the replica finds in its environment: nothing of this machine's
-        own.
+        """Return the replica's environment. It contains no variables of this
+        machine.
         """
         member = self._order.member
         its = next(
@@ -209,9 +211,7 @@ class _Proxy:
         if self._settings.claim:
             envs[ENV_CHECKPOINT_DIR] = CHECKPOINTS
         if self._settings.resource != CPU and its:
-            envs["LOCAL_RANK"] = (
-                "0"  # of a node's GPUs it sees the one that it was given
-            )
+            envs["LOCAL_RANK"] = "0"  # the replica sees only its own GPU of the node
         if not on_host_network(self._settings.template) and its:
             first = order.rescale.members[0]
             envs["MASTER_ADDR"] = replica_address(
@@ -223,8 +223,8 @@ class _Proxy:
         return envs
 
     def _follow(self) -> int:
-        """Watch the pod until it has ended; a server that is away for a while changes
-        nothing for it.
+        """Watch the pod until it has ended. The pod keeps running while the server is
+        unreachable.
         """
         last: JsonObject | None = None
         while True:
@@ -321,8 +321,8 @@ class _Proxy:
                 return
 
     def _remove(self) -> None:
-        """Take away what stands for it in the cluster; what fails here is swept up
-        later.
+        """Remove the replica's objects from the cluster. If that fails, the sweep
+        removes them later.
         """
         try:
             self._api.delete(f"{self._pods}/{self._name}", 0)
@@ -331,7 +331,7 @@ class _Proxy:
             self._say(f"its pod could not be deleted: {error}")
 
     def _printed(self, job: JobDir) -> int:
-        """Return how much of its output is written down already."""
+        """Return how many bytes of the replica's output are already in its log."""
         there = segments(job.log(self._order.member))
         return (
             there[-1][0] + there[-1][1].stat().st_size
@@ -348,8 +348,8 @@ class _Proxy:
 
 
 def _state(status: JsonObject) -> JsonObject:
-    """Return the state of our container: one of waiting, running, terminated with what
-    belongs to it.
+    """Return the state of our container: one of waiting, running and terminated, with
+    its details.
     """
     for each in status.get("containerStatuses") or ():
         if each.get("name") == CONTAINER:
@@ -358,8 +358,8 @@ def _state(status: JsonObject) -> JsonObject:
 
 
 def _why_deleted(status: JsonObject) -> str:
-    """Return that a pod was deleted, and by what, where the cluster says it (Kubernetes
-    1.26 and later).
+    """Return a text which says that a pod was deleted, and why, if the cluster reports
+    it (Kubernetes 1.26 and later).
     """
     for condition in status.get("conditions") or ():
         if condition.get("type") == DISRUPTION and condition.get("status") == "True":

@@ -1,9 +1,9 @@
 """In a pod: the first process, above a job's command. `python3 -m … COMMAND…`. Standard
 library only.
 
-A shell as the first process would pass no SIGTERM on, and nobody would reap orphans;
-this one tells whatever listens below it, ends when that ends, with its exit code, or
-128 and the signal's number.
+A shell as the first process would not pass on SIGTERM, and would not reap orphans. This
+process passes SIGTERM to the listening processes below it. It ends with the command's
+exit code, or 128 plus the signal's number.
 """
 
 import os

@@ -9,22 +9,25 @@ from coadapt.executors.kubernetes.api import ApiError
 from coadapt.executors.processes.elsewhere import note_unseen
 from coadapt.executors.processes.records.generation_dir import GenerationDir
 
-# A server that is restarted or upgraded is away for less, and nobody need hear of it.
+# A server that is restarted or upgraded is unreachable for less time, which is not
+# reported.
 SILENCE_S = 120.0
 
 
 class ServerSilence:
-    """Told of errors and answers, it says once that the silence is long, and once that
-    it is over.
+    """Gets errors and answers of the server. It reports once that the server has been
+    silent for long, and once that this is over.
 
-    To the replica's log, and by a note to the executor; one that was left by another
-    proxy counts.
+    It reports to the replica's log, and by a note to the executor. A note that another
+    proxy left counts too.
     """
 
     def __init__(
         self, generation: GenerationDir, member: str, say: Callable[[str], None]
     ) -> None:
-        """`generation`: that started `member`. say: adds a line to its log."""
+        """generation: the generation that started `member`. say: adds a line to its
+        log.
+        """
         order = generation.order()
         self._lead = (
             generation if order is None else generation.job.generation(order.lead)
@@ -35,8 +38,8 @@ class ServerSilence:
         self._noted = (self._lead.unseen / member).exists()
 
     def error(self, error: ApiError) -> None:
-        """The server did not answer, or refused: it may be credentials that nobody
-        renews.
+        """Note that the server did not answer, or refused, for example because of
+        expired credentials.
         """
         now = time.monotonic()
         self._since = now if self._since is None else self._since
@@ -48,7 +51,7 @@ class ServerSilence:
             self._note(f"its replicas cannot be seen, but may train on: {why}")
 
     def answer(self) -> None:
-        """The server reported something of the pod."""
+        """Note that the server reported something about the pod."""
         self._since = None
         if self._noted:
             self._note("")

@@ -15,13 +15,13 @@ from coadapt.model.wire import from_json
 
 GRACE_S = 1
 POLL_S = 0.2
-# A node that answers has killed it by then; one that does not will not, and its pods
-# are only crossed out.
+# A node that responds has killed the pod by then. A node that does not respond will not
+# kill it, so its pods are only deleted from the API.
 PATIENCE_S = 30.0
 
 
 def main(settings_file: str, job: str, generation: str = "") -> None:
-    """Raises ApiError where the server does not answer: then nothing is known."""
+    """Raises ApiError if the server does not answer, because then nothing is known."""
     settings = from_json(PodSettings, json.loads(Path(settings_file).read_text()))
     api = KubeApi.connect(settings.kubeconfig)
     pods = f"/api/v1/namespaces/{settings.namespace}/pods"

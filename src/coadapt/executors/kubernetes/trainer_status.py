@@ -1,5 +1,5 @@
-"""How far a job is, in the words of Kubeflow's trainer status protocol (KEP-2779): for
-an object's status.
+"""The progress of a job in the format of Kubeflow's trainer status protocol (KEP-2779),
+for an object's status.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from coadapt.executors.kubernetes.api import JsonObject
 from coadapt.model.measured import PERCENT_DONE, RANK, RATIO, REMAINING_S
 
 INSTANT = "%Y-%m-%dT%H:%M:%SZ"
-# A job reports every few seconds; an object that changed as often would keep the API
+# A job reports every few seconds. Changing the object as often would keep the API
 # server busy.
 EVERY_S = 10.0
 NOT_FIGURES = frozenset({PERCENT_DONE, REMAINING_S, RANK, RATIO})
@@ -21,10 +21,10 @@ INT32_MAX = 2**31 - 1
 def trainer_status(
     picture: Mapping[str, object], before: JsonObject | None, now: str
 ) -> JsonObject | None:
-    """Return what is known of a job's progress, None where that is nothing; `picture`:
-    as the API gives it.
+    """Return the known progress of a job, None if nothing is known. picture: the job's
+    state from the API.
 
-    before: what was said last, which stays for some seconds. now: RFC 3339, in whole
+    before: the last status, which stays for some seconds. now: RFC 3339, in whole
     seconds.
     """
     figures = cast("Mapping[str, float]", picture.get("metrics") or {})
@@ -67,9 +67,7 @@ def trainer_status(
 
 
 def _percent(picture: Mapping[str, object], figures: Mapping[str, float]) -> int | None:
-    """Return how much is done in whole percent; 100 of a job that is at its end
-    only.
-    """
+    """Return the progress in whole percent. Only a job at its end has 100."""
     if picture.get("state") == "succeeded":
         return PERCENT
     target = cast("float | None", picture.get("progress_target"))
@@ -83,8 +81,8 @@ def _percent(picture: Mapping[str, object], figures: Mapping[str, float]) -> int
 def _remaining_s(
     picture: Mapping[str, object], figures: Mapping[str, float]
 ) -> float | None:
-    """Return the seconds left at the goodput of now, else what the script says
-    itself.
+    """Return the seconds left at the present goodput, or else the script's own
+    estimate.
     """
     if picture.get("ended_at") is not None:
         return 0.0 if picture.get("state") == "succeeded" else None

@@ -14,10 +14,11 @@ LOOPBACK = "127.0.0.1"
 
 
 class Cluster(Protocol):
-    """Asked again and again, from one thread: nodes may come and go.
+    """The nodes of an executor. One thread reads these properties again and again,
+    because nodes may come and go.
 
-    An address is no part of a Node: no decision depends on it, and a machine that gets
-    another one after a boot is still the same node to the scheduler.
+    An address is not part of a Node, because no decision depends on it. A machine that
+    gets another address after a boot is still the same node for the scheduler.
     """
 
     @property
@@ -27,34 +28,37 @@ class Cluster(Protocol):
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
-        """The name of each slot of a node as CUDA_VISIBLE_DEVICES has it; no entry for
-        slots of CPUs.
+        """The name of each slot of a node in the form of CUDA_VISIBLE_DEVICES. Nodes
+        with CPU slots have no entry.
         """
         ...
 
     def address(self, node: NodeId) -> str:
-        """Return where the other nodes' replicas reach those on `node`."""
+        """Return the address at which replicas on other nodes reach the replicas on
+        `node`.
+        """
         ...
 
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
-        """Return the command that runs the one after it in `slot` of `node`, () where
-        that is this machine.
+        """Return a command that runs the command appended to it in `slot` of `node`, ()
+        if the node is this machine.
 
-        It passes on output, exit code and SIGTERM, and whatever it started ends with
-        it.
+        It passes on output, exit code and SIGTERM. When it ends, all that it started
+        ends too.
         """
         ...
 
 
 @runtime_checkable
 class TellsWhy(Protocol):
-    """A cluster of an engine that may be away, and that knows why nodes are no longer
-    offered.
+    """A cluster of an engine that may be unreachable, and that knows why nodes are no
+    longer offered.
     """
 
     @property
     def trouble(self) -> str:
-        """One sentence: since when and why the engine cannot be asked; "" if it can.
+        """A sentence that says since when and why the engine is unreachable, "" if it
+        is reachable.
 
         Any thread may read it.
         """
@@ -62,16 +66,16 @@ class TellsWhy(Protocol):
 
     @property
     def why_gone(self) -> Mapping[NodeId, str]:
-        """What became of each node, after its name: `is gone: its allocation has
-        ended`.
+        """The reason why each lost node is gone, as words after its name: `is gone: its
+        allocation has ended`.
         """
         ...
 
 
 @runtime_checkable
 class ForSale(Protocol):
-    """A cluster whose nodes are bought. Both orders may be repeated, and raise OSError
-    where they cannot be carried out now.
+    """A cluster whose nodes are bought. Both orders may be repeated. They raise OSError
+    if they cannot be carried out now.
     """
 
     @property
@@ -81,15 +85,17 @@ class ForSale(Protocol):
 
     @property
     def noticed(self) -> Mapping[NodeId, float]:
-        """When nodes are taken away of which that is known, s since 1970."""
+        """When nodes will be taken away, s since 1970, for the nodes of which that is
+        known.
+        """
         ...
 
     def buy(self, nodes: Mapping[OfferId, int]) -> None:
-        """Have this number of nodes of each offer in all."""
+        """Order the total number of nodes of each offer."""
         ...
 
     def give_back(self, node: NodeId) -> None:
-        """Let a node go on which nothing runs."""
+        """Give back a node on which nothing runs."""
         ...
 
 
@@ -100,10 +106,10 @@ def node_events(
     why: Mapping[NodeId, str] | None = None,
     gone_because: Mapping[NodeId, str] | None = None,
 ) -> list[NodeJoined | NodeLost]:
-    """Return what tells the core, which knows of `known`, that the nodes are `present`
-    now.
+    """Return the events that change the core's nodes from `known` to `present`.
 
-    why: of nodes that are there and were set aside. gone_because: see TellsWhy.
+    why: the reason for each present node that was set aside. gone_because: see
+    TellsWhy.
     """
     aside = {node: f"was set aside: {text}" for node, text in (why or {}).items()}
     told = {**(gone_because or {}), **aside}

@@ -1,7 +1,7 @@
 """The control directory of a job, served to its replicas over HTTP by their launcher.
 
-The token allows to read and write the notes of this one job, and nothing else; it is
-made here, given to the replicas in their environment, and is gone with the launcher.
+The token allows access to the notes of this one job only. It is created here, given to
+the replicas in their environment, and ends with the launcher.
 """
 
 import hmac
@@ -23,15 +23,16 @@ from coadapt.model.rescale import CONTROL_PATH
 
 NOTE = re.compile(r"[0-9a-z][0-9a-z.-]{0,63}")
 BODY_MAX = 64 * 1024
-# One is asked for by each replica at any time; below the client's limit, and that of
-# most proxies.
+# Each replica has one open request at any time. The server holds it for this time at
+# most, which is below the client's timeout and that of most proxies.
 HOLD_S = 20.0
-# How soon a note is passed on that the launcher itself wrote, or took away.
+# The delay after which replicas get a note that the launcher itself wrote or removed.
 LOOK_S = 0.02
 TOKEN_BYTES = 32
-# Connections whose request has not come yet, or has no token. Each is a thread and a
-# file, and a launcher may have 1,024 of these; a lawful one is known within
-# milliseconds. Beyond, the oldest is cut off.
+# The largest number of connections whose request has not arrived yet, or has no token.
+# Each takes a thread and an open file, and a launcher may have 1,024 open files. A
+# valid connection is recognised within milliseconds. If there are more, the oldest is
+# closed.
 STRANGERS_MAX = 256
 
 
@@ -39,17 +40,17 @@ _Connection = socket.socket | tuple[bytes, socket.socket]  # as socketserver has
 
 
 class ControlServer:
-    """Serves `folder` at `host` on a port that the kernel picks, from threads of its
-    own, until `close`.
+    """Serves `folder` at `host`, on a port that the kernel chooses, in its own threads
+    until `close`.
     """
 
     def __init__(
         self, folder: Path, host: str, *, name: str = "", port: int = 0, token: str = ""
     ) -> None:
-        """`name`: what replicas call `host`. port, token: of a server that this one
-        goes on for.
+        """name: the name of `host` for replicas. port, token: those of a previous
+        server that this one replaces.
 
-        Raises OSError where nobody can listen at `host` and `port`.
+        Raises OSError if this process cannot listen at `host` and `port`.
         """
         folder.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
         self._token = token or secrets.token_hex(TOKEN_BYTES)
@@ -64,7 +65,7 @@ class ControlServer:
 
     @property
     def envs(self) -> dict[str, str]:
-        """What a replica needs in its environment to speak with this server."""
+        """The variables that a replica needs in its environment to use this server."""
         return {
             ENV_CONTROL_URL: f"http://{self._name}:{self.port}",
             ENV_CONTROL_TOKEN: self._token,
@@ -85,20 +86,21 @@ class ControlServer:
 
 
 class _Notes:
-    """The files of the directory. A version is a number for what it holds; it grows
-    with every change.
+    """The files of the directory, with a version number that grows with every
+    change.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[int, int]] = {}
-        # Greater than any of a server before this one: its replicas know those.
+        # The first version is greater than those of previous servers, which replicas
+        # may already have.
         self._version = time.time_ns() // 1000
 
     def newer_than(self, version: int) -> dict[str, object]:
-        """Return what there is, once it has another version, or after HOLD_S as it
-        is.
+        """Return the notes once they have another version than `version`, or unchanged
+        after HOLD_S.
         """
         deadline = time.monotonic() + HOLD_S
         while (now := self._look()) == version and time.monotonic() < deadline:
@@ -118,7 +120,7 @@ class _Notes:
         beside.replace(self._folder / name)
 
     def create(self, name: str) -> bool:
-        """Return whether the note was not there; it is now."""
+        """Create a note. Return whether it is new."""
         try:
             (self._folder / name).touch(PRIVATE_FILE, exist_ok=False)
         except FileExistsError:
@@ -143,8 +145,8 @@ class _Notes:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # All replicas of a job may come at once; one that finds no room tries again a
-    # second later.
+    # All replicas of a job may connect at once. A replica that finds no room tries
+    # again a second later.
     request_queue_size = 1024
     notes: _Notes
     token: str
@@ -163,7 +165,7 @@ class _Server(ThreadingHTTPServer):
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
                 assert isinstance(oldest, socket.socket), "of TCP"
-                with suppress(OSError):  # it is just going
+                with suppress(OSError):  # it is just being closed
                     oldest.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
@@ -172,14 +174,14 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def know(self, request: _Connection) -> None:
-        """It had the token, or is over."""
+        """The connection has shown the token, or is closed."""
         with self._lock:
             self._strangers.pop(request, None)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = HOLD_S  # of one that connects and says nothing
+    timeout = HOLD_S  # for a client that connects and sends nothing
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -205,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(201 if self.server.notes.create(name) else 409)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name in http.server
-        """Say nothing: what happens to a job is in its own files."""
+        """Do not log requests: the events of a job are in its own files."""
 
     def _allowed(self) -> bool:
         given = self.headers.get("Authorization", "").encode()
@@ -216,8 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _note(self) -> str | None:
-        """Return the name of the note that is asked for; None, and an answer, where
-        that is not allowed.
+        """Return the name of the requested note. If the request is not allowed, answer
+        it and return None.
         """
         if not self._allowed():
             return None

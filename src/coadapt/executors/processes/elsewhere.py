@@ -1,9 +1,9 @@
-"""Replicas that live on other machines and outlive their launcher: another takes them
-over, or ends them.
+"""Replicas that live on other machines outlive their launcher. A new launcher takes
+them over, or they are ended.
 
-A launcher's children are proxies of them (cluster.py, `via`). Killed, these say nothing
-about what they stood for: so what is left is ended by the engine's own command, the
-*sweep*, and a new launcher starts new proxies.
+A launcher's children are proxies of these replicas (cluster.py, `via`). A killed proxy
+reports nothing about its replica. So the engine's own command, the *sweep*, ends what
+is left, or a new launcher starts new proxies.
 """
 
 import subprocess
@@ -31,15 +31,15 @@ from coadapt.executors.processes.records.generation_dir import (
 from coadapt.executors.processes.records.own_files import PRIVATE_DIR, names_in
 from coadapt.model.rescale import CAPABLE_FILE
 
-# A command that fails is tried again: the engine may be away for a while, and the slots
-# are not free before.
+# A failed command is tried again: the engine may be unreachable for a while, and the
+# slots are not free before the command succeeds.
 SWEEP_RETRY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedAt:
-    """Where a launcher serves the control channel: one after it goes on there, under
-    the same token.
+    """Where a launcher serves the control channel. The next launcher uses the same port
+    and token.
     """
 
     port: int
@@ -49,7 +49,7 @@ class ServedAt:
 def start_sweep(
     settings: LaunchSettings, job: str, generation: int | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Return the process that ends what is left of a job elsewhere, or of one
+    """Start the process that ends what is left elsewhere of a job, or of one
     generation. Raises OSError.
     """
     what = (job,) if generation is None else (job, str(generation))
@@ -65,11 +65,11 @@ def sweep(settings: LaunchSettings, job: str) -> None:
 
 
 def serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, str]:
-    """Serve the control directory where a launcher before this one did; return what
-    replicas need to know.
+    """Serve the control directory at the port of the previous launcher, if there was
+    one. Return the environment that replicas need for it.
 
-    Where that is impossible they cannot hear of rescales any more: they are noted as
-    incapable of them.
+    If that is impossible, the present replicas cannot get orders any more, so they are
+    recorded as unable to rescale in place.
     """
     path = lead.path / "served.json"
     host = settings.control_host
@@ -90,11 +90,11 @@ def serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """What lives elsewhere when a launcher takes over. newest: the last generation that
-    was ordered.
+    """The replicas that live elsewhere when a launcher takes over. newest: the last
+    generation that was ordered.
 
-    order: of the replicas that train. replicas: for each, in rank order, the order that
-    it was started by.
+    order: the order of the generation that trains. replicas: in rank order, the order
+    with which each replica was started.
     """
 
     newest: GenerationDir
@@ -103,8 +103,8 @@ class Present:
 
 
 def find_present(lead: GenerationDir) -> Present | ExitRecord:
-    """Return what trains in the generations that `lead` leads; a record if that cannot
-    be told.
+    """Return the replicas that train in the generations that `lead` leads, or an exit
+    record if these are not known.
     """
     newest = lead
     present = lead
@@ -117,7 +117,7 @@ def find_present(lead: GenerationDir) -> Present | ExitRecord:
             continue
         if kept is None and not directory.has_started:
             if (lead.successor() or 0) < directory.number:
-                # not reported yet: the next scheduler that adopts it takes it up
+                # not reported yet: the next scheduler that adopts the job reports it
                 continue
             return ExitRecord(
                 outcome=Outcome.LOST,
@@ -144,7 +144,9 @@ def _orders_of(
 
 
 def note_unseen(lead: GenerationDir, member: str, why: str) -> None:
-    """Note why a proxy cannot see its replica, for the executor to tell; "": it can."""
+    """Record why a proxy cannot see its replica, "" if it can. The executor reports
+    it.
+    """
     note = lead.unseen / member
     if why:
         note.parent.mkdir(mode=PRIVATE_DIR, exist_ok=True)
@@ -154,8 +156,8 @@ def note_unseen(lead: GenerationDir, member: str, why: str) -> None:
 
 
 def why_unseen(lead: GenerationDir) -> str:
-    """Return why replicas cannot be seen, as the first of them by name has it; "" if
-    all can.
+    """Return why a replica cannot be seen, by the note of the first such replica; "" if
+    all replicas can be seen.
     """
     for name in names_in(lead.unseen):
         why = read_note(lead.unseen / name, str)
@@ -165,15 +167,15 @@ def why_unseen(lead: GenerationDir) -> str:
 
 
 def kill_left(lead: GenerationDir) -> int:
-    """End what a dead launcher left on this machine; return how many processes there
-    were.
+    """End the processes that a dead launcher left on this machine. Return how many
+    there were.
     """
     return kill_marked(lead.job.checkpoints) + kill_identified(lead.leaders())
 
 
 class Remains:
-    """What a launcher that died left of its job, on this machine and elsewhere; ended
-    step by step.
+    """The processes that a dead launcher left, on this machine and elsewhere. They are
+    ended step by step.
     """
 
     def __init__(self, lead: GenerationDir) -> None:
@@ -184,8 +186,8 @@ class Remains:
         self._sweep: subprocess.Popen[bytes] | None = None
 
     def gone(self) -> bool:
-        """End what is left; return whether all of it is gone. Asked again and again,
-        from one thread.
+        """End what is left. Return whether all of it is gone. One thread calls this
+        again and again.
         """
         if self._sweep is None:
             self._count += kill_left(self._lead)

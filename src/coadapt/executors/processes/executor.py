@@ -1,9 +1,9 @@
 """The port LiveExecutor by processes: orders come in by a queue, one thread carries
 them out and watches.
 
-What runs is written on disk before it runs, and launchers outlive the scheduler: a new
-executor on the same directory adopts every generation that its predecessor left, alive,
-dead, or changing in place.
+An order is written to disk before it runs, and launchers outlive the scheduler. So a
+new executor on the same directory adopts every generation that its predecessor left,
+whether alive, dead or changing in place.
 """
 
 import logging
@@ -34,7 +34,7 @@ from coadapt.model.offer import Offer
 from coadapt.runtime.ports import LogPart, Post
 
 POLL_S = 0.05
-AWAY_S = 1.0  # between looks for a state directory that is not there
+AWAY_S = 1.0  # between two checks for a missing state directory
 
 _Order = JobCommand | BuyNodes | GiveBack
 
@@ -43,14 +43,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """pass_env: names of the scheduler's environment that jobs get beside those of
-    contract_env.py.
+    """pass_env: further variables of the scheduler's environment that jobs get, besides
+    those of contract_env.py.
 
-    log_bytes: the most that is kept of what one replica printed. disk_reserve_bytes:
-    what jobs leave free on the disk of the state directory: below, nothing is started
-    and no output is kept. control_host: the address at which launchers serve the
-    control channel, "" where replicas share this disk; control_name: by what name
-    replicas reach it. sweep: see LaunchSettings.
+    log_bytes: the largest size of one replica's log. disk_reserve_bytes: the space that
+    jobs leave free on the disk of the state directory. With less free space no job
+    starts, and no output is kept. control_host: the address at which launchers serve
+    the control channel, "" if replicas share this disk. control_name: the name by which
+    replicas reach that address. sweep: see LaunchSettings.
     """
 
     pass_env: frozenset[str] = frozenset()
@@ -69,7 +69,7 @@ class ProcessExecutor:
     def __init__(
         self, cluster: Cluster, host: Host, options: ProcessOptions | None = None
     ) -> None:
-        """Adopt what runs under `host.state_dir`."""
+        """Adopt the generations that run under `host.state_dir`."""
         options = options or ProcessOptions()
         settings = LaunchSettings(
             stop_grace_s=host.stop_grace_s,
@@ -98,12 +98,16 @@ class ProcessExecutor:
 
     @property
     def rescales_in_place(self) -> bool:
-        """Replicas that cannot (yet) are stopped and started for a Rescale."""
+        """Return True. For replicas that cannot change in place (yet), a Rescale is a
+        stop and a start.
+        """
         return True
 
     @property
     def to_come(self) -> tuple[Node, ...]:
-        """Nodes come as they are started by others."""
+        """Return no nodes: this executor starts none, and cannot know which ones will
+        appear.
+        """
         return ()
 
     @property
@@ -145,7 +149,7 @@ class ProcessExecutor:
 
     def run(self, post: Post) -> None:
         while not self._closed.is_set():
-            # A disk that is away for a while says nothing of any job.
+            # While the disk does not respond, nothing is known about any job.
             if not self._host.state_dir.is_dir():
                 self._closed.wait(AWAY_S)
                 continue
@@ -165,8 +169,8 @@ class ProcessExecutor:
         return read_job_log(self._host.state_dir, job, rank, offset)
 
     def _order_nodes(self, order: BuyNodes | GiveBack) -> None:
-        """Carry out an order about bought nodes. One that fails is repeated by the
-        scheduler.
+        """Carry out an order about bought nodes. If it fails, the scheduler repeats
+        it.
         """
         if self._sale is None:
             return
@@ -204,8 +208,8 @@ class ProcessExecutor:
             self._warn_of_silence(nodes)
 
     def _see_to_bought(self, post: Post) -> None:
-        """Post notices, and give nodes back that were set aside: they are paid for, and
-        no job may use them.
+        """Post notices of nodes that will be taken away. Give back nodes that were set
+        aside, because they cost money and no job may use them.
         """
         if self._sale is None:
             return
@@ -218,13 +222,13 @@ class ProcessExecutor:
             self._order_nodes(GiveBack(node=node))
 
     def _why_gone(self) -> Mapping[NodeId, str]:
-        """Return why nodes are no longer there, as far as the engine says so."""
+        """Return why nodes are gone, as far as the engine reports it."""
         cluster = self._cluster
         return cluster.why_gone if isinstance(cluster, TellsWhy) else {}
 
     def _warn_of_silence(self, nodes: Iterable[Node]) -> None:
-        """Say once that replicas on other machines will not be heard, as soon as there
-        is such a machine.
+        """Warn once, as soon as there is a node on another machine, that replicas there
+        cannot reach the scheduler.
         """
         addresses = {node.id: self._cluster.address(node.id) for node in nodes}
         far = [

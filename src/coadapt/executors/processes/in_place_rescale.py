@@ -1,17 +1,17 @@
-"""A change in place under way, as the launcher above the replicas sees it."""
+"""A running change in place, from the launcher's point of view."""
 
 # Why an order is taken back by a file
 #
-# Joining replicas prepare for seconds to minutes while the others train; meanwhile a
-# plan may want something else, or one of them fails. Then the staying and leaving ones
-# should train on as if nothing had been said, but they may just have agreed to rescale.
-# Neither party can ask the other and wait: replicas look at the notes between two steps
-# only, and a question in flight when one of them dies has no answer. So there is one
-# note, `N.decided`, which is created exclusively. The first replica creates it before
-# it offers the rescale to the others: then it will be carried out, and a retraction
-# comes too late. Or the launcher creates it:
-# then no replica will ever offer it, the order is removed, and the joining replicas are
-# ended.
+# Joining replicas prepare for seconds to minutes while the others train. Meanwhile a
+# new plan may need something else, or a joining replica may fail. Then the staying and
+# leaving replicas should train on as before, but they may just have agreed to rescale.
+#
+# Neither party can ask the other and wait. Replicas read the notes only between two
+# steps, and a question gets no answer if a replica dies meanwhile. So there is one
+# note, `N.decided`, which is created exclusively. If the first replica creates it,
+# before it offers the rescale to the others, the rescale will be carried out and a
+# retraction is too late. If the launcher creates it, no replica will ever offer the
+# rescale: the launcher removes the order and ends the joining replicas.
 #
 #   ordered ── all joining replicas are ready ──▶ decided by rank 0 ──▶ begun
 #      │                                             (too late)           │
@@ -20,13 +20,14 @@
 #      └─ retract, a joining one fails, 600 s ──▶ decided here
 #                                                    └──▶ they are gone: kept
 #
-# What the end of a process means depends on where in this line it falls, which is why
-# rank 0 marks `begun` before anybody acts: before it, old replicas that end with code 0
-# have finished training, and the joining ones are not needed; after it, they may have
-# left, and nothing is a success before the first step is done.
-# A joining replica that fails before `decided` costs nothing; after it, it is a peer
-# like any other. Before it is ready it takes a dry step (train/rescale/dry_step.py), so
-# most of what would end it does so then.
+# What the end of a process means depends on when it happens. So rank 0 marks `begun`
+# before any replica acts. If old replicas end with code 0 before `begun`, they have
+# finished training, and the joining replicas are not needed. After `begun` they may
+# have left, and no end is a success before the first step is done.
+#
+# A joining replica that fails before `decided` costs nothing. After `decided` it is a
+# peer like any other. Before it is ready it takes a dry step
+# (train/rescale/dry_step.py), so most of its errors happen then.
 
 import subprocess
 import time
@@ -45,26 +46,26 @@ from coadapt.executors.processes.records.generation_dir import (
 from coadapt.executors.processes.replica import Replica, first_failed
 from coadapt.model.rescale import ORDER_FILE, begun_file, decided_file, done_file
 
-# Training goes on while joining replicas prepare, so there is time; but they hold their
-# slots meanwhile.
+# Training continues while joining replicas prepare, so there is time. But they hold
+# their slots meanwhile.
 JOIN_LIMIT_S = 600.0
-# Replicas that wait to join end when the others' first process does, perhaps a while
-# before all of these have.
+# Replicas that wait to join end when the first of the other processes ends, which may
+# be some time before the last one does.
 GONE_LIMIT_S = 30.0
-# Replicas that are not to join any more have no state to save.
+# Replicas that will not join any more have no state to save.
 DISMISS_GRACE_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
 class InPlaceRescale:
-    """From the replicas `old` to those of `directory`'s generation; `joiners` were
-    started for it.
+    """A change from the replicas `old` to those of `directory`'s generation. `joiners`
+    were started for it.
 
-    before: the order that the old ones follow. trouble: why the joiners could not all
-    be started.
-    taken_back: why it will not come about, None while it may; joiner_failed: because
-    one of them failed by itself; kill_at: when to end the joiners then; sweeping: what
-    ends them elsewhere.
+    before: the order that the old replicas follow. trouble: why not all joiners could
+    be started. taken_back: why the change will not happen, None while it still may.
+    joiner_failed: whether the reason is that a joiner failed by itself. kill_at: when
+    to kill the joiners of a change that was taken back. sweeping: the process that ends
+    such joiners elsewhere.
     """
 
     lead: GenerationDir
@@ -83,13 +84,15 @@ class InPlaceRescale:
 
     @property
     def decided(self) -> bool:
-        """Return whether it will be carried out, or was taken back."""
+        """Return whether the change is decided: it will be carried out, or was taken
+        back.
+        """
         return self.lead.own.has(decided_file(self.directory.number))
 
     @property
     def begun(self) -> bool:
-        """Return whether the replicas act on it: one that ends from then on may have
-        left.
+        """Return whether the replicas carry out the change. A replica that ends from
+        then on may have left.
         """
         return self.lead.own.has(begun_file(self.directory.number))
 
@@ -100,7 +103,9 @@ class InPlaceRescale:
 
     @property
     def complete(self) -> bool:
-        """Return whether it trains, and the leaving replicas are gone."""
+        """Return whether the new generation trains and the leaving replicas are
+        gone.
+        """
         members = self.order.rescale.members
         left = [replica for replica in self.old if replica.name not in members]
         return self.done and all(replica.code == 0 for replica in left)
@@ -112,7 +117,8 @@ class InPlaceRescale:
     @property
     def unneeded(self) -> list[Replica]:
         """Return joining replicas whose group ended before the change could begin."""
-        # In this order: a replica that begins a change says so before it ends.
+        # The order of these checks matters: a replica that begins a change notes it
+        # before it ends.
         return self.joiners if self.old_are_gone and not self.begun else []
 
     @property
@@ -120,8 +126,8 @@ class InPlaceRescale:
         return time.monotonic() - self.began_at > JOIN_LIMIT_S
 
     def unwanted(self) -> str | None:
-        """Return why it is to be taken back while the old replicas train, "" if that
-        was asked for.
+        """Return why the change must be taken back while the old replicas train, "" if
+        that was ordered. None: it must not.
         """
         if self.begun or self.old_are_gone:
             return None
@@ -141,14 +147,12 @@ class InPlaceRescale:
         )
 
     def take_back(self, why: str) -> bool:
-        """Return whether that succeeds: not if the replicas have agreed on the change
-        already.
+        """Take the change back. Return whether that succeeds: it fails if the replicas
+        have already agreed on the change.
         """
         own = self.lead.own
         if not own.create(decided_file(self.directory.number)):
-            return (
-                False  # it is there, or the disk is full, or the job removed the folder
-            )
+            return False  # it exists, the disk is full, or the job removed the folder
         own.remove(ORDER_FILE)
         failed = first_failed(self.joiners)
         self.joiner_failed = bool(why) and failed is not None and failed.failed_itself
@@ -157,8 +161,8 @@ class InPlaceRescale:
         return True
 
     def see_off(self) -> bool:
-        """Have the joiners end; return whether they, and all that they started, are
-        gone.
+        """Order the joiners to end. Return whether they and all processes that they
+        started are gone.
         """
         checkpoints = self.lead.job.checkpoints
         number = self.directory.number
@@ -180,8 +184,8 @@ class InPlaceRescale:
         return gone and not marked_processes(checkpoints, number)
 
     def _sweep_joiners(self) -> None:
-        """Where the local stand-ins of joiners on other nodes were killed, begin to end
-        the joiners themselves.
+        """If proxies of joiners on other nodes were killed, begin to end the joiners
+        themselves.
         """
         killed = any(
             joiner.code is not None and joiner.code < 0 for joiner in self.joiners

@@ -1,10 +1,10 @@
 """Find the processes of a job, ask them to stop, and end what is left of them. Linux
 only (/proc).
 
-Every process that a launcher starts inherits the job's private checkpoint directory in
-its environment, which marks it whatever session or process group it moved to. What
-clears its environment, or writes over it (as `setproctitle` does), is below the
-launcher, which adopts orphans, or on record as the first of its replica.
+A launcher's processes inherit the job's private checkpoint directory in their
+environment. This marks them in any session or process group. A process without it
+(`setproctitle` overwrites it) is found below the launcher, which adopts orphans, or on
+record as the first process of its replica.
 """
 
 import ctypes
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION, ENV_NODE
 
-# SIGKILL cannot be refused; a process that outlives this is stuck in the kernel and
-# frees nothing anyway.
+# A process cannot refuse SIGKILL. One that outlives this time is stuck in the kernel,
+# and waiting longer frees nothing.
 KILL_WAIT_S = 5.0
 POLL_S = 0.01
 
@@ -37,7 +37,7 @@ def marked_processes(checkpoints: Path, generation: int | None = None) -> list[i
     """Return the ids of living processes, except this one, that carry the mark of
     `checkpoints`.
 
-    generation: only of those that were started for it.
+    generation: only processes that were started for this generation.
     """
     marks = {f"{ENV_CHECKPOINT_DIR}={checkpoints}".encode()}
     if generation is not None:
@@ -83,8 +83,8 @@ def kill_on_node(jobs: Path, node: str) -> int:
 
 
 def end_marked(checkpoints: Path) -> bool:
-    """Send SIGKILL to what carries the mark of a job; return whether nothing does. It
-    does not wait.
+    """Send SIGKILL to all processes with the mark of a job, without waiting. Return
+    whether there were none.
     """
     alive = marked_processes(checkpoints)
     for pid in alive:
@@ -109,8 +109,9 @@ def terminate(leader: int) -> set[int]:
     """Send SIGTERM to `leader` and, where it passes nothing on, to the commands below
     it; return all of them.
 
-    Not to a whole process group: a data loader's workers would die at once, and fail
-    the training process above them while it still has to save its state.
+    The signal does not go to a whole process group. A data loader's workers would die
+    at once, and the training process above them would fail while it still has to save
+    its state.
     """
     children = (
         _children(leader)
@@ -147,8 +148,8 @@ def kill_marked(checkpoints: Path, generation: int | None = None) -> int:
 
 
 def own_processes(checkpoints: Path) -> set[int]:
-    """Return the ids of all living processes of the job of which this process is the
-    launcher.
+    """Return the ids of all living processes of the job whose launcher this process
+    is.
     """
     return {*marked_processes(checkpoints), *_living_below(os.getpid())}
 
@@ -182,8 +183,8 @@ def kill_trees(leaders: Iterable[int]) -> int:
 
 
 def identity(pid: int) -> str:
-    """Return what tells a living process from all others there will ever be here; "" if
-    it has ended.
+    """Return a text that identifies a living process among all processes that ever run
+    on this machine, "" if the process has ended.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -194,7 +195,9 @@ def identity(pid: int) -> str:
 
 
 def kill_identified(identities: Iterable[str]) -> int:
-    """End those that live and what is below them; return how many there were."""
+    """End the processes with these identities that still live, and all processes below
+    them. Return how many there were.
+    """
     pids = {each: int(each.split()[0]) for each in identities}
     return kill_trees(pid for each, pid in pids.items() if identity(pid) == each)
 
@@ -211,17 +214,17 @@ def _kill_all(find: Callable[[], Collection[int]]) -> int:
 
 
 def adopt_orphans() -> None:
-    """From now on whatever loses its parent below this process becomes its child,
-    instead of init's.
+    """From now on a process below this one that loses its parent becomes this process's
+    child, instead of init's.
 
-    Where the kernel refuses (a sandbox), processes are found by their mark only.
+    If the kernel refuses this (in a sandbox), processes are found by their mark only.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_orphans(own: Collection[int]) -> None:
-    """Take note of adopted children that ended, all but those of `own`, whose ends
-    somebody waits for.
+    """Reap adopted children that have ended. Children in `own` are left out, because
+    other code waits for their ends.
     """
     for pid in _children(os.getpid()):
         if pid not in own:
@@ -229,10 +232,10 @@ def reap_orphans(own: Collection[int]) -> None:
 
 
 def kill_descendants() -> int:
-    """End whatever is below this process and wait until it is gone; return how many
+    """End all processes below this one and wait until they are gone. Return how many
     there were.
 
-    Nobody may wait for a child's end any more.
+    No other code may still wait for the end of a child.
     """
     deadline = time.monotonic() + KILL_WAIT_S
     found = set[int]()
@@ -256,7 +259,7 @@ def _living_below(pid: int) -> set[int]:
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether it is gone, or only waits to be waited for."""
+    """Return whether the process is gone or a zombie."""
     return _status(pid).get("State", "Z")[0] in "ZX"
 
 

@@ -1,19 +1,20 @@
 """One small process per job that runs: sets up, starts the replicas, waits, and writes
 how they ended.
 
-It outlives the scheduler, so that a restarted scheduler finds the replicas as it left
-them. Standard library only: it is up in a blink. Started as `python -m
+The launcher outlives the scheduler, so a restarted scheduler finds the replicas as they
+were. It uses the standard library only, so that it starts fast. Started as `python -m
 coadapt.executors.processes.launcher GENERATION_DIR`.
 """
 
 # Who may write which file, and when
 #
-# Three parties write: the executor (it may die and come back at any moment), the
-# launcher (one per job, or none), the replicas. Each file has one writer, is written
-# whole, and once; so a reader may act on a file at once, and no lock is needed but the
-# launcher's own. The executor and the launcher write below `<state>/runs/JOB`
-# (generation_dir.py), the replicas below `<state>/jobs/JOB` (own_files.py): nothing
-# that a job does to its own directory touches an order, an end or the lock.
+# Three parties write files: the executor (it may die and restart at any moment), the
+# launcher (one per job, or none) and the replicas. Each file has one writer, and is
+# written once and as a whole. So a reader may act on a file at once, and the launcher's
+# own lock is the only one needed. The executor and the launcher write below
+# `<state>/runs/JOB` (generation_dir.py), the replicas below `<state>/jobs/JOB`
+# (own_files.py). So nothing that a job does to its own directory affects an order, an
+# end or the lock.
 #
 #   order.json    executor   before there is a launcher, or before the lead's
 #                            `successor` names it
@@ -39,16 +40,16 @@ coadapt.executors.processes.launcher GENERATION_DIR`.
 #   rescale/      the notes of model/rescale.py: `order.json` by the launcher, the rest
 #                 by replicas; below `jobs/JOB`, as `listeners/`
 #
-# Why one launcher leads the generations that follow each other in place: while a
-# rescale is under way, replicas of both train together, and only the parent of a
-# process learns its exit code. Two launchers would have to tell each other; one that is
-# restarted has no children. So the launcher of the start, the *lead*, stays, and how
-# everything ended is written twice: for the newest generation that it took up, and last
-# for the lead, which also answers for one that was ordered too late to be taken up.
+# Why one launcher leads the generations that follow each other in place: during a
+# rescale, replicas of both generations train together, and only the parent of a process
+# learns its exit code. Two launchers would have to exchange exit codes, and a restarted
+# launcher has no children. So the launcher of the start, the *lead*, stays. It writes
+# the end twice: for the newest generation that it took up, and last for the lead. The
+# lead's record also counts for a generation that was ordered too late to be taken up.
 #
-# A launcher that dies leaves no exit.json, and a free lock: the executor ends what
-# carries the job's mark and writes that the job is lost. So two generations of a job
-# never run at once.
+# A launcher that dies leaves a free lock and no exit.json. The executor then ends all
+# processes with the job's mark, and records that the generation is lost. So two
+# generations of a job never run at once.
 
 import math
 import os
@@ -109,33 +110,32 @@ from coadapt.model.contract_env import ENV_RESUMED, EXIT_NO_WORKDIR
 from coadapt.model.rescale import ORDER_FILE
 from coadapt.runtime.disk_reserve import free_bytes
 
-# How often children and the stop file are looked at: half of it is added to each stop,
-# at 0.1 % of a core.
+# The period of checks of children and of the stop file. On average half of it is added
+# to each stop. A check each period takes 0.1 % of a core.
 POLL_S = 0.05
 # Peers of a failed replica cannot finish a collective, so they get less time than an
 # orderly stop.
 PEER_GRACE_S = 5.0
-# How long, and how often, an end that cannot be written is tried again: a disk that is
-# full or away.
+# How long, and how often, writing the end is tried again if the disk is full or does
+# not respond.
 WRITE_END_S = 60.0
 WRITE_AGAIN_S = 0.5
-# What a job that succeeded leaves behind may take so long to end by itself.
+# The time in which remaining processes of a job that succeeded may end by themselves.
 LEFT_S = 1.0
-# A script that no Python has run in after so long is a plain one, and so is one in
-# which nothing has called coadapt.train.init after JOIN_S: until then it may still
-# import. One that does so later is none any more.
+# A script counts as a plain one if it has run no Python after SHELL_S, or has not
+# called coadapt.train.init after JOIN_S: until then it may still import modules. If it
+# calls init later, it does not count as plain any more.
 SHELL_S = 3.0
 JOIN_S = 60.0
-# How often the job's own directory is looked at.
+# The period of checks of the job's own directory.
 LOOK_S = 1.0
-# The launcher of the generation before may still be on its last lines when its
-# successor starts.
+# The launcher of the previous generation may still be ending when the next one starts.
 LOCK_WAIT_S = 10.0
 
 
 def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
-    """Carry out the order in `generation_dir`, unless its record is written or another
-    launcher lives.
+    """Carry out the order in `generation_dir`, unless its exit record is written or
+    another launcher lives.
     """
     path = Path(generation_dir)
     directory = GenerationDir.at(path)
@@ -164,16 +164,16 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
             notes = (record.detail, _words_of(num_left), launcher.killed_meanwhile())
             record = replace(record, detail="; ".join(filter(None, notes)))
         launcher.pump.close()
-        # The lead's comes last: it also counts for a generation that was ordered too
-        # late to be taken up.
+        # The lead's record is written last: it also counts for a generation that was
+        # ordered too late to be taken up.
         if launcher.newest != directory:
             _write_end(launcher.newest, record)
         _write_end(directory, record)
 
 
 def _left_behind(checkpoints: Path) -> int:
-    """Return how many processes live on for a moment after a job has ended: `tee` may
-    have to write still.
+    """Return how many processes remain after a job has ended. They get LEFT_S to end by
+    themselves, because `tee`, for example, may still have to write.
     """
     deadline = time.monotonic() + LEFT_S
     while (left := own_processes(checkpoints)) and time.monotonic() < deadline:
@@ -183,7 +183,7 @@ def _left_behind(checkpoints: Path) -> int:
 
 
 def _words_of(num_left: int) -> str:
-    """Return what to say of that many processes that had to be ended."""
+    """Return a text about the processes that had to be ended, "" if there are none."""
     if not num_left:
         return ""
     what = "a process" if num_left == 1 else f"{num_left} processes"
@@ -191,7 +191,9 @@ def _words_of(num_left: int) -> str:
 
 
 def _write_end(directory: GenerationDir, record: ExitRecord) -> None:
-    """Write how a generation ended; where the disk is full or away, try for a while."""
+    """Write how a generation ended. If the disk is full or does not respond, try for
+    WRITE_END_S, then raise OSError.
+    """
     deadline = time.monotonic() + WRITE_END_S
     while True:
         try:
@@ -217,7 +219,7 @@ class _Launcher:
         self._lead = directory
         self._order = order
         self._spawned: list[Replica] = []
-        # Of replicas elsewhere: files that are not there before these live.
+        # One file per replica elsewhere, which exists once the replica lives.
         self._to_begin: list[Path] = []
         self._is_begun = directory.has_started
         self._unknown = False
@@ -237,22 +239,25 @@ class _Launcher:
             signal.signal(number, self._on_signal)
 
     def killed_meanwhile(self) -> str:
-        """Return what to say of processes that the kernel killed while the job ran."""
+        """Return a text about processes that the kernel killed while the job ran, "" if
+        there are none.
+        """
         return "" if self._is_elsewhere() else self._oom.meanwhile()
 
     @property
     def left_something(self) -> bool:
-        """Return whether something of this job may live elsewhere: what stood for it
-        was killed.
+        """Return whether replicas of this job may live elsewhere, because their proxies
+        were killed.
         """
         return self._unknown or any(
             replica.code is None or replica.code < 0 for replica in self._spawned
         )
 
     def run(self) -> ExitRecord:
-        """Set up, start the replicas, wait for all of them; return how they ended.
+        """Run `setup`, start the replicas and wait for all of them. Return how they
+        ended.
 
-        Those that a launcher before this one started elsewhere are taken over.
+        Replicas elsewhere that a previous launcher started are taken over.
         """
         if self._lead.has_started:
             return self._take_over()
@@ -272,8 +277,8 @@ class _Launcher:
         self._started_at = time.monotonic()
         self._note_begun(replicas)
         failed = self._wait(replicas)
-        # They may have begun and ended between two looks, or ended before they could
-        # say that they began.
+        # Replicas may have begun and ended between two checks, or ended before they
+        # reported that they began.
         self._note_begun(replicas)
         taken_back = any(replica.code == EXIT_NOT_BEGUN for replica in replicas)
         if not self._is_begun and not self._stopping() and not taken_back:
@@ -303,8 +308,8 @@ class _Launcher:
         return self._judge(self._note(replicas), self._wait(replicas))
 
     def _set_up(self) -> ExitRecord | None:
-        """Run `setup` unless an earlier generation did; return a record only if the job
-        ended by it.
+        """Run `setup`, unless an earlier generation has done so. Return a record only
+        if the job ended during `setup`.
         """
         if not self._order.setup:
             return None
@@ -335,10 +340,12 @@ class _Launcher:
         return None
 
     def _run_setup(self) -> tuple[Replica, SetupLeft]:
-        """Run `setup` to its end; return its process, and what it leaves for `run`."""
+        """Run `setup` to its end. Return its process, and the environment that it
+        leaves for `run`.
+        """
         log = str(self._lead.job.log("setup"))
         order = self._order
-        if order.settings.sweep:  # it runs on another machine, and leaves files only
+        if order.settings.sweep:  # it runs on another machine: only files remain
             via = order.replicas[0].via
             process = spawn(order, (*via, *shell(order.setup)), log, {}, self.pump)
             self._note([process])
@@ -371,14 +378,14 @@ class _Launcher:
         return self._note(replicas)
 
     def _begun_file(self, member: str) -> Path:
-        """Return what is made once a replica elsewhere lives."""
+        """Return the file that is created once a replica elsewhere lives."""
         folder = self._lead.path / "begun"
         folder.mkdir(exist_ok=True)
         return folder / member
 
     def _note_begun(self, replicas: list[Replica]) -> None:
-        """Say that the generation has started once each of its replicas lives, wherever
-        that is.
+        """Mark the generation as started once each of its replicas lives, here or
+        elsewhere.
         """
         is_setup = self._started_at is None
         if self._is_begun or is_setup or self._change is not None:
@@ -389,7 +396,7 @@ class _Launcher:
             self._lead.mark_started()
 
     def _note(self, started: list[Replica]) -> list[Replica]:
-        """Put the started replicas on record; return them."""
+        """Record the started replicas and return them."""
         self._spawned += started
         living = (
             identity(replica.process.pid)
@@ -400,16 +407,16 @@ class _Launcher:
         return started
 
     def _wait(self, replicas: list[Replica]) -> Replica | None:
-        """Wait until all are gone; end the rest once one failed or a stop was asked
-        for.
+        """Wait until all replicas are gone. Once one has failed or a stop was ordered,
+        end the rest.
 
-        Replicas that join in place are added to `replicas`. Return the one that failed
-        first, None if none did before a stop was asked for.
+        Replicas that join in place are added to `replicas`. Return the replica that
+        failed first, None if none failed before a stop was ordered.
         """
         failed: Replica | None = None
         kill_at: float | None = None
         asked: set[int] = set()
-        # A shell dies of SIGTERM at once while the script below it still saves.
+        # SIGTERM ends a shell at once, while the script below it still saves.
         while sum(replica.code is None for replica in replicas) or (
             asked and asked.intersection(own_processes(self._lead.job.checkpoints))
         ):
@@ -442,8 +449,8 @@ class _Launcher:
         return failed if kill_at is not None else first_failed(replicas)
 
     def _look_around(self) -> None:
-        """Now and then see which replicas train, note harm to the job's own directory,
-        and restore what is missing.
+        """Every LOOK_S: check which replicas train, note damage to the job's own
+        directory, and restore missing parts.
         """
         if time.monotonic() < self._look_at:
             return
@@ -451,7 +458,8 @@ class _Launcher:
         self._oom.note()
         self._trainers |= trainers(self._lead.own)
         damage = self._lead.own.damage()
-        # What was so a look ago, too, is no command of the job that is under way.
+        # Damage counts if it was there at the previous check too. Otherwise a command
+        # of the job may just be changing something.
         if damage and damage == self._last_damage:
             self._damage = self._damage or damage
             with suppress(OSError):  # the damage is reported with the job's end
@@ -460,7 +468,7 @@ class _Launcher:
         self._look_for_trainers()
 
     def _look_for_trainers(self) -> None:
-        """Note whether the script is a plain one, as far as that can be seen from
+        """Record whether the script is a plain one, as far as that can be seen from
         here.
         """
         settings = self._order.settings
@@ -476,8 +484,8 @@ class _Launcher:
                 self._lead.note_plain(plain=plain)
 
     def _first_failed(self, replicas: list[Replica]) -> Replica | None:
-        """Return one that failed, if any; a joining replica counts only once the others
-        depend on it.
+        """Return a replica that failed, None if there is none. A joining replica counts
+        only once the others depend on it.
         """
         change = self._change
         if change is not None and not change.decided:
@@ -491,15 +499,15 @@ class _Launcher:
         if change is not None and failed in change.joiners and not change.begun:
             return (
                 self._order.settings.stop_grace_s
-            )  # it was no peer yet: the others are sound, and can save
+            )  # it was not a peer yet: the others are intact, and can save
         return PEER_GRACE_S
 
     def _to_ask(self, replicas: list[Replica]) -> list[Replica]:
-        """Return the replicas to end next, now that all are to end: joining ones come
+        """Return the replicas to end next when all have to end. Joining replicas end
         after training ones.
 
-        They may be needed still, if the others have begun to change; and then they hear
-        it from them.
+        If the change has begun, the training replicas may still need the joining ones,
+        and stop them through the group.
         """
         change = self._change
         if change is None or change.old_are_gone:
@@ -509,13 +517,14 @@ class _Launcher:
     def _judge(self, replicas: list[Replica], failed: Replica | None) -> ExitRecord:
         unneeded = self._unneeded()
         replicas = [replica for replica in replicas if replica not in unneeded]
-        # After a change a step follows, so that nobody can have come to the end before
-        # it is done.
+        # A change is followed by a step, so no replica can finish training before the
+        # change is done.
         finished = self._change is None or self._change.done or not self._change.begun
-        # What stands above a training process may report 0 although that one only
+        # A wrapper above a training process may report 0 although that process was only
         # stopped.
         saved = state_was_saved(self._lead.own)
-        # Or although that one was killed, in the instant before it is killed itself.
+        # A wrapper may also report 0 although that process was killed, in the instant
+        # before the wrapper is killed itself.
         killed = self._stopping() and any(replica.overdue for replica in replicas)
         self._damage = self._damage or self._lead.own.damage()
         if (
@@ -555,12 +564,12 @@ class _Launcher:
         )
 
     def _is_elsewhere(self) -> bool:
-        """Return whether replicas run by way of an engine's tool."""
+        """Return whether replicas run on other machines, through an engine's tool."""
         return any(replica.via for replica in self._order.replicas)
 
     def _judge_success(self, replicas: list[Replica]) -> ExitRecord:
-        """Return how a job ended whose commands all report 0: its training must have
-        said that it ended.
+        """Return how a job ended whose commands all report 0. It succeeded if its
+        training processes recorded that they ended.
         """
         own = self._lead.own
         unsaid = self._trainers - trainers(own) | left_without_a_word(own)
@@ -577,9 +586,7 @@ class _Launcher:
         )
 
     def _with_damage(self, detail: str) -> str:
-        """Return `detail`, with what became of the job's directory in its first
-        line.
-        """
+        """Return `detail` with the damage to the job's directory in its first line."""
         if not self._damage:
             return detail
         first, line_end, rest = detail.partition("\n")
@@ -597,8 +604,8 @@ class _Launcher:
     # -------------------------------------------------------------------------------
 
     def _follow_orders(self, replicas: list[Replica]) -> None:
-        """Begin the change that was ordered last, or see how far the one under way
-        is.
+        """Begin the change that was ordered last, or check the progress of the present
+        change.
         """
         change = self._change
         if change is None:
@@ -642,8 +649,8 @@ class _Launcher:
     def _take_back(
         self, change: InPlaceRescale, why: str, replicas: list[Replica]
     ) -> None:
-        """Let the old replicas train on, unless they have agreed on the change by
-        now.
+        """Let the old replicas train on, unless they have already agreed on the
+        change.
         """
         if change.take_back(why):
             self._order = change.before
@@ -668,12 +675,12 @@ class _Launcher:
 
 
 def _serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, str]:
-    """Serve the control directory, if that is wanted; return what replicas need to know
-    of it.
+    """Serve the control directory, if `settings` has a host for it. Return the
+    environment that replicas need for it.
     """
     if not settings.control_host:
         return {}
-    # Imported here: without it a launcher is up sooner.
+    # Imported here: without it a launcher starts faster.
     from coadapt.executors.processes.elsewhere import serve_control
 
     return serve_control(lead, settings)

@@ -1,4 +1,4 @@
-"""Write what a generation's launcher has to do, and start the launcher."""
+"""Writes the order for a generation's launcher, and starts the launcher."""
 
 import os
 import subprocess
@@ -29,8 +29,8 @@ from coadapt.runtime.disk_reserve import free_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launching:
-    """pass_env: names of the scheduler's environment that jobs get beside the usual
-    ones.
+    """What starting a launcher needs. pass_env: further variables of the scheduler's
+    environment that jobs get.
     """
 
     cluster: Cluster
@@ -42,8 +42,8 @@ class Launching:
         return JobDir.of(self.host.state_dir, job)
 
     def write_order(self, command: Start | Rescale, rank_map: RankMap) -> GenerationDir:
-        """Return the directory of the order. Raises ValueError if there is nothing to
-        run, OSError.
+        """Write the order. Return its directory. Raises ValueError if the job has no
+        command, and OSError.
         """
         directory = self.job_dir(command.job).generation(command.generation)
         if directory.job.records.is_symlink():
@@ -59,22 +59,22 @@ class Launching:
         return directory
 
     def room(self) -> bool:
-        """Return whether the disk has room for more than its reserve, so that something
-        new may start.
+        """Return whether the disk has more free space than its reserve, so that a job
+        may start.
         """
         try:
             free = free_bytes(self.host.state_dir)
-        except OSError:  # the disk is away for a while
+        except OSError:  # the disk does not respond for a while
             return False
         return free > self.settings.disk_reserve_bytes
 
     def start(self, directory: GenerationDir) -> "subprocess.Popen[bytes]":
-        """Return the process that carries out the order in `directory`. Raises
+        """Start the launcher for the order in `directory`. Return its process. Raises
         OSError.
         """
         # The checkpoint directory is the mark by which job_processes.py finds the
-        # launcher's descendants.
-        # The token travels beside it because the order's file may end up in a backup.
+        # launcher's descendants. The token is in the environment and not in the order's
+        # file, which may end up in a backup.
         job = directory.job
         envs = {
             **passed_envs(os.environ, self.pass_env),

@@ -1,9 +1,9 @@
-"""The line between a proxy and the runner of its replica: how it is set up, and what
-may be said on it.
+"""The connection between a proxy and the runner of its replica: how it is set up, and
+its messages.
 
-The runner calls, with a token that came to it in its environment; then the proxy says
-STOP, at most once, and the runner how the replica ended, last. When the line goes dead,
-each side knows that the other is gone.
+The runner connects, with a token from its environment. The proxy may then send STOP,
+once. The runner's last message is how the replica ended. If the connection breaks, each
+side knows that the other is gone.
 """
 
 import hmac
@@ -16,25 +16,25 @@ ENV_DEVICES = (
     "COADAPT_SLURM_DEVICES"  # numbers of the GPUs to see, of those that the step has
 )
 
-# The directory in which the replica is to run: Slurm begins a step in /tmp where it is
-# missing.
+# The directory in which the replica runs. If it is missing, Slurm would begin the step
+# in /tmp.
 ENV_WORKDIR = "COADAPT_SLURM_WORKDIR"
 
 STOP = b"T"
 TOKEN_BYTES = 16
 CALL_S = 10.0
-# A machine that went away without a word is noticed after IDLE_S + PROBES * PROBE_S
-# seconds of silence.
+# A machine that disappears is noticed after IDLE_S + PROBES * PROBE_S seconds without
+# an answer.
 IDLE_S = 6
 PROBE_S = 2
 PROBES = 3
 
 
 class Exchange:
-    """Where the proxy waits for its runner's call, at `address`."""
+    """The socket at `address` on which the proxy waits for its runner's connection."""
 
     def __init__(self, address: str) -> None:
-        """Raises OSError where nobody can listen at `address`."""
+        """Raises OSError if this process cannot listen at `address`."""
         self._token = secrets.token_hex(TOKEN_BYTES)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.server = socket.create_server((address, 0), family=family)
@@ -45,7 +45,7 @@ class Exchange:
         return {ENV_LINE: f"{host}:{port} {self._token}"}
 
     def answer(self) -> socket.socket | None:
-        """Return the line once somebody called, None if it was somebody else."""
+        """Wait for a connection and return it, None if it is not from the runner."""
         line, _ = self.server.accept()
         line.settimeout(CALL_S)
         expected = self._token.encode()
@@ -61,8 +61,8 @@ class Exchange:
 
 
 def call(where: str | None = None) -> socket.socket:
-    """Call the proxy, whose address is taken out of the environment if it is not given.
-    Raises OSError, KeyError.
+    """Connect to the proxy. An address that is not given is taken from the environment,
+    and removed there. Raises OSError, KeyError.
     """
     address, _, token = (where or os.environ.pop(ENV_LINE)).partition(" ")
     host, _, port = address.rpartition(":")

@@ -1,21 +1,22 @@
-"""The directory in which a job's processes say that they save their state on SIGTERM,
-and that they did.
+"""The directory in which a job's processes note that they save their state on SIGTERM,
+and that they have saved it.
 
-Each is a file named by its process id. So a launcher asks the training process itself:
-a shell, `conda run` or torchrun in between may pass nothing on, or die first and leave
-it behind; and it hears how that one ended.
+Each process has a file named by its process id. So a launcher can send SIGTERM to the
+training process itself, and learn how it ended. A shell, `conda run` or torchrun in
+between may not pass on the signal, or may die first.
 """
 
-# Scripts write here, and anything may stand here: names that are no numbers, pipes that
-# never have an end.
+# Scripts can write here, so anything may be here: names that are not numbers, or pipes
+# that never end.
 #
-# A file says one of these. Nothing: its process listens. "training MEMBER": it listens,
-# and coadapt.train has begun in it; MEMBER is the replica by name. "ended MEMBER": its
-# training is over. "failed MEMBER": an exception ended it. "75": it saved its state to
-# end. So a process of coadapt.train that was killed, or whose error `;`, `|| true` or a
-# wrapper hides, is one whose file does not say that it ended. A script may start a
-# process that trains again in place of one that failed: of each replica the last word
-# counts.
+# The content of a file is one of these. Empty: the process listens. "training MEMBER":
+# the process listens, and coadapt.train has begun in it; MEMBER is the replica's name.
+# "ended MEMBER": the training is over. "failed MEMBER": an exception ended the
+# training. "75": the process saved its state in order to end.
+#
+# So if the file of a process of coadapt.train does not have "ended", the process was
+# killed, or `;`, `|| true` or a wrapper hides its error. A script may replace a failed
+# process by another one that trains again, so the last file of each replica counts.
 
 from coadapt.executors.processes.job_processes import own_processes
 from coadapt.executors.processes.records.own_files import OwnFiles, names_in
@@ -27,8 +28,8 @@ from coadapt.model.contract_env import (
 
 
 def listening_processes(own: OwnFiles) -> set[int]:
-    """Return the ids of live processes that listen, of the job that this process is the
-    launcher of.
+    """Return the ids of live processes that listen, of the job whose launcher this
+    process is.
     """
     names = names_in(own.listeners)
     announced = {int(name) for name in names if name.isascii() and name.isdecimal()}
@@ -38,15 +39,15 @@ def listening_processes(own: OwnFiles) -> set[int]:
 
 
 def state_was_saved(own: OwnFiles) -> bool:
-    """Return whether one of them saved its state to end, whatever those above it
-    report.
+    """Return whether a process saved its state in order to end, whatever the processes
+    above it report.
     """
     return any(text == str(EXIT_STOPPED) for _, text in own.said().values())
 
 
 def left_without_a_word(own: OwnFiles) -> set[str]:
-    """Return the replicas whose last process of coadapt.train did not say that it
-    ended, by name.
+    """Return the names of the replicas whose last process of coadapt.train has not
+    noted that it ended.
     """
     last: dict[str, tuple[int, str]] = {}
     for at, text in own.said().values():
@@ -57,6 +58,6 @@ def left_without_a_word(own: OwnFiles) -> set[str]:
 
 
 def trainers(own: OwnFiles) -> set[str]:
-    """Return the replicas in which coadapt.train has begun, by name."""
+    """Return the names of the replicas in which coadapt.train has begun."""
     said = (text.partition(" ") for _, text in own.said().values())
     return {member for word, _, member in said if word in LISTENER_WORDS}

@@ -25,11 +25,11 @@ from coadapt.executors.processes.slots import Slots, union
 from coadapt.model.rescale import CAPABLE_FILE
 from coadapt.runtime.ports import Post
 
-# Launchers that follow each other in one generation under one scheduler; then something
-# is wrong with it.
+# The largest number of times that a launcher of one generation is replaced under one
+# scheduler. A generation that needs more has another fault.
 TAKEN_OVER_MAX = 5
-# What a launcher may take, beyond the grace, to end what it was told to end. One that
-# hangs never does.
+# How long a launcher may take to end its processes, beyond the grace. A launcher that
+# hangs never ends them.
 STUCK_S = 60.0
 
 logger = logging.getLogger(__name__)
@@ -39,18 +39,19 @@ Launch = Callable[[GenerationDir], "subprocess.Popen[bytes]"]
 
 @dataclass(slots=True, kw_only=True)
 class LiveGeneration:
-    """A generation whose launcher lives, or died unnoticed. `process` is None if a
-    predecessor started it.
+    """A generation whose launcher lives, or has died unnoticed. process: the launcher,
+    None if an earlier executor started it.
 
-    former: of the generation that it follows in place. held: the slots that it takes,
-    and until it is started those of `former` as well. kept: why the replicas of
-    `former` train on under its number, None if not; joiner_failed: because one that was
-    to join failed by itself.
-    remains: what a dead launcher left, while that is ended; taken_over: how often one
-    took another's place. since: when it was first seen to have started, by the clock of
-    the observer; None before. stop_asked_at: when this scheduler asked it to stop, s
-    since 1970. told_setup: whether it was told that `setup` runs; told_plain: whether
-    it was reported that the script is a plain one.
+    former: the rank map of the generation that this one follows in place. held: the
+    slots of this generation, and until it has started also those of `former`. kept: why
+    the replicas of `former` train on under this generation's number, None if they do
+    not. joiner_failed: whether the reason is that a joining replica failed by itself.
+    remains: the processes that a dead launcher left, while they are being ended.
+    taken_over: how often the launcher was replaced. since: when this generation was
+    first seen to have started, by the clock of the OrderBook; None before.
+    stop_asked_at: when this scheduler ordered the stop, s since 1970. told_setup:
+    whether it was reported that `setup` runs. told_plain: whether it was reported that
+    the script is a plain one.
     """
 
     directory: GenerationDir
@@ -76,12 +77,12 @@ class LiveGeneration:
 
     @property
     def is_to_stop(self) -> bool:
-        """Return whether it was told to stop."""
+        """Return whether the generation was ordered to stop."""
         return self.stop_asked_at is not None or self.directory.is_to_stop
 
     def request_stop(self) -> None:
-        """Have it save and end: by a note, and where none can be written by a signal to
-        its launcher.
+        """Order the generation to save and end: by a note, or by a signal to its
+        launcher if no note can be written.
         """
         if self.stop_asked_at is None:
             self.stop_asked_at = time.time()
@@ -94,17 +95,17 @@ class LiveGeneration:
                 ask(pid)
 
     def changes_in_place(self) -> bool:
-        """Return whether the replicas follow a Rescale, now or once they have followed
-        the one before.
+        """Return whether the replicas can follow a Rescale, now or after the previous
+        one.
         """
         if self.directory.job.records.is_symlink():
-            # its launcher is of an earlier version, which reads its own orders only
+            # this launcher is of an earlier version, which reads only its own orders
             return False
         return self.lead.own.has(CAPABLE_FILE) and not self.is_to_stop
 
     def look(self) -> None:
-        """Note that it has started, or that the replicas of before train on under its
-        number.
+        """Check whether the generation has started, or the previous replicas train on
+        under its number.
         """
         if self.started:
             return
@@ -118,27 +119,27 @@ class LiveGeneration:
         self.held = self.rank_map.slots
 
     def exit_record(self, launch: Launch) -> ExitRecord | None:
-        """Return how it ended, None while it lives; its launcher is gone then.
+        """Return how the generation ended, None while it lives. Its launcher is gone
+        then.
 
-        launch: starts a launcher in place of one that died, where the replicas live on
-        without it.
+        launch: starts a new launcher if the old one died and the replicas outlive it.
         """
-        # Only what is written when the launcher is gone counts: the job could have
-        # written it.
+        # The record counts only once the launcher is gone, because the job could have
+        # written one.
         if self.process is not None and self.process.poll() is None:
             self._end_if_stuck()
             return None
         return self._settle(launch)
 
     def _end_if_stuck(self) -> None:
-        """End a launcher that does not end what it is told to: it was stopped, or waits
-        for a disk.
+        """End a launcher that does not carry out a stop, because it was suspended
+        (SIGSTOP) or waits for a disk.
         """
         asked_at = self.stop_asked_at
         if asked_at is None:
             try:
                 asked_at = self.directory.stop_file.stat().st_mtime
-            except OSError:  # nobody told it to
+            except OSError:  # no stop was ordered
                 return
         waited_s = time.time() - asked_at
         if waited_s <= STUCK_S:
@@ -150,14 +151,16 @@ class LiveGeneration:
                 "the launcher of job %s does not respond and is killed",
                 self.directory.job.path.name,
             )
-            kill_left(self.lead)  # it has its job's mark, too
+            kill_left(self.lead)  # the launcher has its job's mark, too
 
     def _settle(self, launch: Launch) -> ExitRecord | None:
-        """If the launcher died without a word, end what it left behind and write that
-        it is lost.
+        """Return how the generation of a launcher that is gone ended. If the launcher
+        left no record, end its remaining processes and record that the generation is
+        lost.
 
-        If it had ended before it could take this generation up, what it wrote for the
-        lead counts. Where the replicas live on without it, a new one takes them over.
+        If the launcher ended before it took up this generation, its record for the lead
+        counts. If the replicas outlive their launcher, start a new one, which takes
+        them over.
         """
         job = self.directory.job
         with job.lock() as held:
@@ -173,20 +176,20 @@ class LiveGeneration:
                     return None
                 record = self.remains.record
             if record is not None:
-                # Only what is gone has ended: its slots are free, and "cancelled" is
-                # true.
+                # A job has ended only when all of its processes are gone. Then its
+                # slots are free, and "cancelled" is true.
                 if not end_marked(job.checkpoints):
                     return None
                 self._write(record)
                 return record
         self.taken_over += 1
-        with suppress(OSError):  # no memory, too many processes: it is tried again
+        with suppress(OSError):  # no memory, or too many processes: this is tried again
             self.process = launch(self.lead)
         return None
 
     def _launcher_lives(self) -> bool:
-        """Return whether a launcher lives although its lock can be had: somebody
-        removed the lock's file.
+        """Return whether a launcher lives although its lock is free, because the lock's
+        file was removed.
         """
         return bool(launchers_of(self.directory.job.checkpoints))
 
@@ -194,7 +197,7 @@ class LiveGeneration:
         try:
             self.directory.make_records()
             self.directory.write_exit_record(record)
-        except OSError as error:  # the scheduler's own journal holds it, too
+        except OSError as error:  # the scheduler's journal has it, too
             job = self.directory.job.path.name
             logger.warning("the end of job %s cannot be recorded: %s", job, error)
 
@@ -209,7 +212,7 @@ class LiveGeneration:
 
 def adopt(job: JobDir) -> LiveGeneration | None:
     """Return the generation of a job that an earlier executor left alive or unsettled,
-    if there is one.
+    None if there is none.
     """
     newest: GenerationDir | None = None
     ordered: list[tuple[GenerationDir, RankMap]] = []
@@ -237,6 +240,7 @@ def adopt(job: JobDir) -> LiveGeneration | None:
         held=union(rank_map.slots, former.slots),
     )
     if newest.number != rank_map.lead:
-        # The executor may have died just before it could tell the launcher.
+        # The earlier executor may have died just before it announced the generation to
+        # the launcher.
         running.lead.write_successor(newest.number)
     return running

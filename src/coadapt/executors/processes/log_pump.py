@@ -1,21 +1,23 @@
-"""Between what replicas print and the disk: a thread of the launcher that keeps each
+"""A thread of the launcher that writes the output of replicas to disk, and keeps each
 log within a limit.
 """
 
 # Why output goes through a pipe
 #
-# A replica that wrote to its file by itself could fill the disk within seconds (`yes`),
-# and with it stop the journal and so the scheduler. Nobody can bound a file from
-# outside that somebody else appends to: to look at its size now and then bounds nothing
-# (a fast writer makes gigabytes between two looks), a file size limit of the process
-# (RLIMIT_FSIZE) hits its checkpoints too, and to truncate a file below its writer loses
-# lines. So the launcher reads what is printed and writes it down. A launcher that is
-# killed takes its replicas with it anyway; the scheduler may come and go as before.
+# A replica that writes to a file by itself can fill the disk within seconds (`yes`),
+# and so stop the journal and the scheduler. A file to which another process appends
+# cannot be limited from outside. Checks of its size limit nothing, because a fast
+# writer writes gigabytes between two checks. A file size limit of the process
+# (RLIMIT_FSIZE) also affects its checkpoints. Truncating a file while a process writes
+# it loses lines. So the launcher reads the output and writes it to disk. If the
+# launcher is killed, its replicas end with it anyway. The scheduler may stop and start
+# at any time.
 #
-# A log is a run of bytes, kept in segments of half the limit, of which the last two
-# exist: NAME.log from byte 0, then NAME.log.START, each named by the byte at which it
-# begins. So nothing is ever renamed, and a reader who knows a byte's number finds it,
-# or sees that it is gone, whatever happens meanwhile (replica_log.py).
+# A log is a sequence of bytes, stored in segments of half the limit. Only the last two
+# segments exist. The first is NAME.log from byte 0, later ones are NAME.log.START,
+# named by the number of their first byte. So no file is ever renamed. A reader with the
+# number of a byte finds it, or sees that it is gone, whatever happens meanwhile
+# (replica_log.py).
 
 import contextlib
 import errno
@@ -36,18 +38,17 @@ from coadapt.executors.processes.records.own_files import (
 from coadapt.executors.processes.records.replica_log import segment, segments
 
 READ_BYTES = 256 * 1024
-# A replica that prints while the launcher is busy must not wait; more than this no
-# user's pipe may hold.
+# The size of the pipes. A replica that prints while the launcher is busy must not wait.
+# An unprivileged user's pipe cannot be larger.
 PIPE_BYTES = 1024 * 1024
 SEGMENTS_KEPT = 2
 
 
 class LogPump:
-    """Writes down what is printed into the pipes that it opened, from a thread of its
-    own.
+    """Writes the output that arrives in its pipes to logs, in its own thread.
 
-    limit_bytes: the most that is kept of each log. room: whether the disk has room for
-    output now; what is printed meanwhile is dropped, and counted.
+    limit_bytes: the largest size of each log. room: returns whether the disk has room
+    for output now. Output without room is dropped and counted.
     """
 
     def __init__(self, limit_bytes: int, room: Callable[[], bool]) -> None:
@@ -69,7 +70,7 @@ class LogPump:
         os.set_blocking(reader, False)
         with contextlib.suppress(
             OSError
-        ):  # a limit of the user's pipes: the usual size does as well
+        ):  # the user's pipes are limited: the default size works as well
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         with self._lock:
             self._selector.register(
@@ -79,18 +80,19 @@ class LogPump:
         return writer
 
     def drain(self) -> None:
-        """Write down all that was printed until now."""
+        """Write all output until now to the logs."""
         with self._lock:
             for key in [
                 key for key in self._selector.get_map().values() if key.data is not None
             ]:
-                # As much as is there now: one that prints on and on has no end.
+                # Only what is in the pipe now: a replica that keeps printing has no
+                # end.
                 left = _waiting_bytes(key.fd)
                 while left > 0 and (count := self._pass_on(key)):
                     left -= count
 
     def close(self) -> None:
-        """Write down what is left, once nobody prints any more."""
+        """Write the remaining output, after all replicas have ended."""
         self.drain()
         self._closed.set()
         os.write(self._wake[1], b"x")
@@ -108,7 +110,7 @@ class LogPump:
                         self._pass_on(key)
 
     def _pass_on(self, key: selectors.SelectorKey) -> int:
-        """Write down what waits in one pipe; return how many bytes that were."""
+        """Write the content of one pipe to its log. Return the number of bytes."""
         try:
             data = os.read(key.fd, READ_BYTES)
         except BlockingIOError:
@@ -155,9 +157,7 @@ class _Log:
                 written = os.write(self._file, rest[: self._segment_bytes - self._size])
                 self._size += written
                 rest = rest[written:]
-        except (
-            OSError
-        ):  # the disk is full all the same: a replica does not wait for room
+        except OSError:  # the disk is full after all: a replica does not wait for room
             self.drop(len(rest))
 
     def drop(self, count: int) -> None:
@@ -167,7 +167,7 @@ class _Log:
         os.close(self._file)
 
     def _begin_again(self) -> None:
-        """Write on in a new file at the same path, in a folder that may be new."""
+        """Continue in a new file at the same path. Its folder may be new too."""
         path = segment(self._log, self._start)
         make_folder(path.parent)
         following = _append(path)
@@ -176,7 +176,7 @@ class _Log:
         self._size = os.fstat(following).st_size
 
     def _turn_over(self) -> None:
-        """Begin a new segment, and forget all but the one before it."""
+        """Begin a new segment, and delete all but the previous one."""
         self._start = self._start + self._size
         self._size = 0
         following = _append(segment(self._log, self._start))
@@ -192,8 +192,8 @@ def _waiting_bytes(pipe: int) -> int:
 
 
 def _append(path: Path) -> int:
-    """Return a descriptor that appends to the plain file `path`. Raises OSError that
-    names it.
+    """Return a descriptor that appends to the plain file `path`. Raises OSError with
+    the path.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     handle = open_plain(path, flags)

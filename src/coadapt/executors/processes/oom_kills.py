@@ -16,10 +16,10 @@ WINDOW_S = 30.0
 class OomKills:
     """Processes killed so far because memory ran out.
 
-    group: those of this process's control group, by its own limit or for another
-    reason; None where it has none. machine: all of the machine; None where the kernel
-    does not count them. Sources: `memory.events` of cgroup-v2, `memory.oom_control` of
-    cgroup-v1, `/proc/vmstat`.
+    group: kills in this process's control group, by its own limit or for another
+    reason; None if it has no group. machine: kills on the whole machine; None if the
+    kernel does not count them. Sources: `memory.events` of cgroup-v2,
+    `memory.oom_control` of cgroup-v1, `/proc/vmstat`.
     """
 
     group: int | None
@@ -33,7 +33,7 @@ def read_kills() -> OomKills:
 
 @dataclass(slots=True)
 class OomWatch:
-    """Keeps the counters of the last half to one minute, and those of its begin."""
+    """Keeps the counters of the last half to one minute, and those at the start."""
 
     _before: OomKills = field(default_factory=read_kills)
     _last: OomKills = field(default_factory=read_kills)
@@ -41,7 +41,7 @@ class OomWatch:
     _first: OomKills = field(default_factory=read_kills)
 
     def note(self) -> None:
-        """Take in the counters; to be called every few seconds."""
+        """Read the counters. Call this every few seconds."""
         now = time.monotonic()
         if now - self._noted_at >= WINDOW_S:
             self._noted_at = now
@@ -49,10 +49,10 @@ class OomWatch:
             self._last = read_kills()
 
     def meanwhile(self) -> str:
-        """Return what to say of a job that succeeded while the kernel killed processes,
-        "" if it killed none.
+        """Return a text for a job that succeeded although the kernel killed processes
+        meanwhile, "" if it killed none.
 
-        A process that a replica starts beside itself is noticed here only.
+        This is the only way to notice the kill of a process that a replica has started.
         """
         now = read_kills()
         first = self._first
@@ -73,8 +73,8 @@ class OomWatch:
         )
 
     def cause(self) -> str:
-        """Return why a process that was killed just now was killed, "" if not by the
-        kernel.
+        """Return in words the cause of a kill that has just happened, "" if the kernel
+        did not do it.
         """
         now = read_kills()
         if _rose(now.group, self._before.group):

@@ -1,8 +1,8 @@
-"""The orders of all jobs and what runs of them: what is carried out when, and how each
-is answered.
+"""The orders of all jobs and their running generations: when each order is carried out,
+and how it is answered.
 
-Touched by one thread only. Whatever an answer rests on is on disk: a new OrderBook goes
-on where one ended.
+Only one thread uses it. All answers are based on files, so a new OrderBook continues
+where the previous one ended.
 """
 
 import logging
@@ -40,8 +40,8 @@ from coadapt.executors.processes.slots import FreeSlots, union
 from coadapt.model import JobId, NodeId
 from coadapt.runtime.ports import Post
 
-# How often each job's notes on what cannot be seen are looked for: 10 us for one that
-# has none.
+# How often each job's notes on invisible replicas are read: 10 us for a job without
+# any.
 LOOK_S = 2.0
 NEVER_STARTED = "stopped before it was started"
 
@@ -49,8 +49,8 @@ logger = logging.getLogger(__name__)
 
 
 class OrderBook:
-    """At most one generation of a job runs; at most one order waits, for slots or for
-    what runs to end.
+    """At most one generation of each job runs. At most one order of each job waits, for
+    slots or for the running generation to end.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class OrderBook:
         now: Callable[[], float],
         health: NodeHealth,
     ) -> None:
-        """Adopt what runs. `now` stamps the events that are posted; `health` is told
-        how generations end.
+        """Adopt running generations. now: the clock for the times of events. health:
+        gets the end of each generation.
         """
         self._cluster = cluster
         self._health = health
@@ -82,8 +82,8 @@ class OrderBook:
         end_unbooked(state_dir, self._running)
 
     def _adopt(self, job: JobDir) -> None:
-        """Go on with what an earlier executor left of a job; what cannot be read is
-        passed over.
+        """Adopt the generation of a job that an earlier executor left. A job whose
+        records cannot be read is skipped.
         """
         name = job.path.name
         try:
@@ -97,7 +97,9 @@ class OrderBook:
             self._running[name] = running
 
     def running(self) -> list[tuple[JobId, int]]:
-        """Return (job, generation) of what is alive or unsettled."""
+        """Return (job, generation) of each generation that is alive or whose end is not
+        settled.
+        """
         return [
             (job, running.directory.number)
             for job, running in sorted(self._running.items())
@@ -108,8 +110,8 @@ class OrderBook:
         return any(running.held.get(node) for running in self._running.values())
 
     def take(self, order: JobCommand, post: Post) -> None:
-        """Take an order in: answer a repeat with the present state, put a new one among
-        those that wait.
+        """Accept an order. A repeated order is answered with the present state. A new
+        one is added to the waiting orders.
         """
         if order.generation < self._newest.get(order.job, 0):
             return
@@ -129,7 +131,7 @@ class OrderBook:
             self._waiting[order.job] = (waiting if stands else order, post)
 
     def attempt(self) -> None:
-        """Carry out what waits, as far as that is possible now."""
+        """Carry out the waiting orders, as far as that is possible now."""
         for job, (order, post) in sorted(self._waiting.items()):
             try:
                 done = self._carried_out(order, self._running.get(job), post)
@@ -141,7 +143,9 @@ class OrderBook:
                 del self._waiting[job]
 
     def watch(self) -> None:
-        """Tell of what has started, was kept, has ended, or cannot be seen since."""
+        """Report the generations that have started, were kept, have ended or became
+        invisible since the last call.
+        """
         looks = time.monotonic() >= self._looks_at
         if looks:
             self._looks_at = time.monotonic() + LOOK_S
@@ -152,8 +156,8 @@ class OrderBook:
                 self._note_trouble(job, error)
 
     def _watch_one(self, job: JobId, running: LiveGeneration, *, looks: bool) -> None:
-        # First: a replica that ended between two looks had started before, and that is
-        # reported, too.
+        # The end is read first: a replica that ended between two calls had started
+        # before, which is reported too.
         record = running.exit_record(self._launching.start)
         running.look()
         if running.started:
@@ -170,7 +174,7 @@ class OrderBook:
             self._settle(job, running, record)
 
     def _note_trouble(self, job: JobId, error: OSError) -> None:
-        """Say, once, what keeps a job's records from being read or written; it is tried
+        """Log once why a job's records cannot be read or written. This is tried
         again.
         """
         if job not in self._troubled:
@@ -197,8 +201,8 @@ class OrderBook:
     def _placed(
         self, order: Start | Rescale, running: LiveGeneration | None, post: Post
     ) -> bool:
-        """Start, or rescale in place, once slots are free and what ran before is gone,
-        or can follow.
+        """Start the generation once slots are free and the previous one is gone, or
+        rescale in place if the running replicas can. Return whether that was done.
         """
         follows = isinstance(order, Rescale) and running is not None and running.started
         if running is not None and not (follows and running.changes_in_place()):
@@ -212,16 +216,16 @@ class OrderBook:
         if running is None:
             self._start(order, rank_map, post)
         else:
-            # Handed over to the launcher that runs: it goes on even if nobody is here
-            # any more.
+            # The running launcher takes over the order, and carries it out even if this
+            # executor ends.
             self._follow(
                 running, self._launching.write_order(order, rank_map), rank_map, post
             )
         return True
 
     def _has_room(self) -> bool:
-        """Return whether the disk has room for one more; say so, once, when it has
-        not.
+        """Return whether the disk has room for one more job. Each change is logged
+        once.
         """
         room = self._launching.room()
         if room != self._room:
@@ -241,8 +245,8 @@ class OrderBook:
     def _kept(
         self, order: RetractRescale, running: LiveGeneration | None, post: Post
     ) -> bool:
-        """The rescale was not begun: have what runs go on under its number, or tell how
-        that ended.
+        """Take back a rescale that has not begun. The running replicas continue under
+        the new generation's number; if there are none, report how they ended.
         """
         directory = self._directory(order)
         if running is None:
@@ -267,7 +271,7 @@ class OrderBook:
         except ValueError as error:
             record = ExitRecord(outcome=Outcome.FAILED, detail=str(error))
         except OSError as error:
-            # Too many processes, no memory: this machine's trouble, not the script's.
+            # Too many processes, or no memory: this is not the script's fault.
             record = ExitRecord(
                 outcome=Outcome.LOST, detail=f"could not be started: {error}"
             )
@@ -290,8 +294,8 @@ class OrderBook:
         rank_map: RankMap,
         post: Post,
     ) -> None:
-        """Have a generation follow `running`; until it has started, the slots of both
-        are held.
+        """Let a generation follow `running` in place. Until it has started, the job
+        holds the slots of both.
         """
         running.lead.write_successor(directory.number)
         self._running[directory.job.path.name] = LiveGeneration(
@@ -310,7 +314,7 @@ class OrderBook:
         try:
             directory.make_records()
             directory.write_exit_record(record)
-        except OSError as error:  # the scheduler's own journal holds it, too
+        except OSError as error:  # the scheduler's journal has it, too
             logger.warning("the end of job %s cannot be recorded: %s", order.job, error)
         self._post_exit(order.job, order.generation, record, post)
 
@@ -322,7 +326,7 @@ class OrderBook:
         return self._directory(order).exit_record()
 
     def _free_slots(self, job: JobId) -> FreeSlots:
-        """Return what `job` may take beside what it holds."""
+        """Return the slots that `job` may take besides those that it holds."""
         others = [
             running.held for other, running in self._running.items() if other != job
         ]
@@ -350,8 +354,8 @@ class OrderBook:
         )
 
     def _tell_unseen(self, job: JobId, running: LiveGeneration, post: Post) -> None:
-        """Tell when replicas elsewhere can be seen no more, or again; they count as
-        living meanwhile.
+        """Report when replicas elsewhere become invisible, or visible again. Meanwhile
+        they count as living.
         """
         if (why := why_unseen(running.lead)) != self._unseen.get(job, ""):
             self._unseen[job] = why
@@ -361,7 +365,7 @@ class OrderBook:
             )
 
     def _tell_setup(self, job: JobId, running: LiveGeneration, post: Post) -> None:
-        """Tell, once per start, that `setup` runs, and since when."""
+        """Report once per start that `setup` runs, and since when."""
         if running.started or running.told_setup:
             return
         since = running.directory.setup_since()
@@ -371,8 +375,8 @@ class OrderBook:
             post(SetupStarted(at=self._now(), job=job, generation=number, since=since))
 
     def _tell_trainer(self, job: JobId, running: LiveGeneration, post: Post) -> None:
-        """Tell when it shows that the script is a plain one, or that it is none after
-        all.
+        """Report that the script seems to be a plain one, or that it uses coadapt.train
+        after all.
         """
         plain = running.lead.is_plain
         if plain != running.told_plain:
@@ -382,8 +386,8 @@ class OrderBook:
             post(TrainerSeen(at=self._now(), job=job, generation=number, seen=seen))
 
     def _note_life(self, job: JobId, running: LiveGeneration) -> float:
-        """Tell for how long the job's replicas have lived where they are; return that,
-        in seconds.
+        """Report to the node health how long the job's replicas have lived where they
+        are. Return that in seconds.
         """
         if running.since is None:
             running.since = self._now()
@@ -395,9 +399,7 @@ class OrderBook:
         del self._running[job]
         self._ended[job] = (running.directory.number, record)
         self._unseen.pop(job, None)
-        if (
-            record.unfit
-        ):  # it says something of this job on that node, and nothing of others
+        if record.unfit:  # the node is unfit for this job only
             end_member = None
         else:
             end_member = running.rank_map.node_of(record.member)
@@ -418,7 +420,7 @@ class OrderBook:
             and isinstance(waiting[0], Rescale)
             and record.outcome is not Outcome.STOPPED
         ):
-            # What was to be rescaled had ended by itself.
+            # The replicas of this rescale had already ended by themselves.
             del self._waiting[job]
             self._end_unstarted(waiting[0], record, waiting[1])
 
@@ -451,15 +453,15 @@ class OrderBook:
 
 
 def _unfit_node(directory: GenerationDir, record: ExitRecord) -> NodeId:
-    """Return the node that lacks something of the job, "" where none does."""
+    """Return the node that lacks something that the job needs, "" if there is none."""
     order = directory.order() if record.unfit else None
     node = None if order is None else ordered_rank_map(order).node_of(record.member)
     return node or ""
 
 
 def _repeat(order: JobCommand, running: LiveGeneration, post: Post) -> None:
-    """An order of the generation that runs: a Stop is carried out, the others are
-    answered once more.
+    """Handle an order for the running generation. A Stop is carried out, other orders
+    are answered again.
     """
     running.post = post
     if isinstance(order, Stop):
@@ -467,13 +469,13 @@ def _repeat(order: JobCommand, running: LiveGeneration, post: Post) -> None:
     else:
         running.announced = False
     if isinstance(order, RetractRescale):
-        with suppress(OSError):  # it is repeated until there is an answer
+        with suppress(OSError):  # the scheduler repeats it until there is an answer
             running.directory.request_retraction()
 
 
 def _spares(order: JobCommand, running: LiveGeneration) -> bool:
-    """Return whether what runs may go on although an order of a later generation
-    came.
+    """Return whether the running generation may continue although an order of a later
+    generation has arrived.
     """
     return isinstance(order, RetractRescale) or (
         isinstance(order, Rescale) and running.changes_in_place()
@@ -483,8 +485,8 @@ def _spares(order: JobCommand, running: LiveGeneration) -> bool:
 def _stands(
     waiting: JobCommand, order: JobCommand, running: LiveGeneration | None
 ) -> bool:
-    """Return whether `waiting` is carried out although `order`, of the same generation,
-    came after it.
+    """Return whether `waiting` keeps its place although `order`, of the same
+    generation, came later.
     """
     match order:
         case Stop():

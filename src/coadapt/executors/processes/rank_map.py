@@ -1,4 +1,4 @@
-"""Which replicas of a job take which slots, at a start and at a rescale in place.
+"""Assigns slots to the replicas of a job, at a start and at a rescale in place.
 Pure.
 """
 
@@ -15,8 +15,8 @@ Member = tuple[str, Slot]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMap:
-    """members: names in rank order. slots: theirs, node by node in that order. lead:
-    see LaunchOrder.
+    """Which replica has which slot. members: the replicas' names in rank order. slots:
+    their slots, node by node in the same order. lead: see LaunchOrder.
     """
 
     members: tuple[str, ...]
@@ -24,7 +24,7 @@ class RankMap:
     lead: int
 
     def node_of(self, member: str) -> NodeId | None:
-        """Return the node of a replica, None if it is none of these."""
+        """Return the node of a replica, None for a name that is not in the map."""
         nodes = (node for node, slots in self.slots.items() for _ in slots)
         return next(
             (
@@ -42,12 +42,12 @@ def map_ranks(
     free: FreeSlots,
     present: RankMap | None = None,
 ) -> RankMap | None:
-    """Return which replica takes which slots in `generation`, None while too few are
-    free.
+    """Return which replica takes which slots in `generation`, None while too few slots
+    are free.
 
-    `present`: replicas that go on in place; as many of them as the allocation allows
-    stay where they are, of those that share a GPU the ones whose label it has. The
-    others join.
+    present: the running replicas that change in place. As many of them stay where they
+    are as the allocation allows. A replica on a shared GPU stays only if the allocation
+    has its label. All other replicas are joining ones.
     """
     before = {} if present is None else _by_node(present)
     members: list[str] = []
@@ -73,9 +73,7 @@ def ordered_rank_map(order: LaunchOrder) -> RankMap:
 def _staying(
     present: list[Member], allocation: Allocation, node: NodeId
 ) -> list[Member]:
-    """Return the replicas that stay on a node, with the share of its slot that each has
-    from now on.
-    """
+    """Return the replicas that stay on a node, each with its new share of its slot."""
     if not allocation.shared:
         return [(name, slot) for name, slot in present if slot.label is None][
             : allocation.on(node)

@@ -1,5 +1,5 @@
-"""One process of a job, as its launcher sees it: how it is started, and what its end
-means.
+"""One process of a job, from its launcher's point of view: how it is started, and what
+its end means.
 """
 
 import os
@@ -23,14 +23,14 @@ from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_PEER_LOST, EXIT_STO
 
 TAIL_LINES = 8
 TAIL_BYTES = 4096
-# How Python ends a traceback, after torch's prefix perhaps, and how coadapt.train says
-# why a replica ends.
+# The last line of a Python traceback, perhaps with torch's prefix, and the line with
+# which coadapt.train says why a replica ends.
 TELLING_LINE = re.compile(
     r"(?:\[rank\d+\]: )?((?:[\w.]*(?:Error|Exception)(?:: |$)|error: |out of memory: "
     r"|replica \d+ ends ).*)"
 )
-# A wrapper needs a moment to pass on how its command ended; a script may go on to its
-# next command instead.
+# A wrapper needs a moment to pass on its command's exit code. A script may continue
+# with its next command instead.
 WRAPPER_GRACE_S = 1.0
 
 # Signals that an operator, the kernel's memory killer or a shutdown sends: not the
@@ -39,7 +39,7 @@ OUTSIDE_SIGNALS = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 )
 TOLD_TO_STOP = OUTSIDE_SIGNALS - {signal.SIGKILL}
-# How a process that stands for a pod begins the line which says that it was deleted.
+# The beginning of a pod proxy's line which says that the pod was deleted.
 STAND_IN_SAYS = "[coadapt: its "
 # A shell reports a child that was killed by signal N as exit code 128 + N.
 SHELL_SIGNAL_BASE = 128
@@ -49,12 +49,12 @@ UNKNOWN_KILLER = "from outside (by a person, or by the kernel when memory ran ou
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """A process under its name (model/rescale.py), and its log. asked: those of its
-    processes told to end.
+    """A replica's process with its name (model/rescale.py) and its log. asked: the
+    replica's processes that were ordered to end.
 
-    drain: has the log written down as far as it was printed. spared_until: on the
-    monotonic clock; `process` itself is not told before. overdue: whether its grace
-    passed while something of the job was left.
+    drain: writes all output until now to the log. spared_until: `process` itself gets
+    no SIGTERM before this time, on the monotonic clock. overdue: whether the grace has
+    passed while processes of the job were left.
     """
 
     name: str
@@ -67,14 +67,15 @@ class Replica:
 
     @property
     def code(self) -> int | None:
-        """Return how it ended, None while it lives."""
+        """Return the exit code, None while the process lives."""
         return self.process.poll()
 
     @property
     def lost(self) -> bool:
-        """Return whether it ended through no fault of the script.
+        """Return whether the replica's end is not the script's fault.
 
-        One that stopped although nobody here asked it to obeyed a signal from outside.
+        A replica that stopped without an order from here has followed a signal from
+        outside.
         """
         return (
             self.code == EXIT_STOPPED
@@ -83,21 +84,24 @@ class Replica:
 
     @property
     def failed_itself(self) -> bool:
-        """Return whether its own error ended it: it would end a start as well."""
+        """Return whether an error of its own ended the replica. The same error would
+        end a start as well.
+        """
         elsewhere = self.lost or self.lost_peers or self.code == EXIT_NO_WORKDIR
         return bool(self.code) and not elsewhere
 
     @property
     def lost_peers(self) -> bool:
-        """Return whether it ended only because another one had."""
+        """Return whether the replica ended only because another one had ended."""
         return self.code == EXIT_PEER_LOST
 
     def ask(self, listening: AbstractSet[int]) -> set[int]:
-        """Tell it to save and end, nobody twice; return the ids of the processes that
-        are told now.
+        """Order the replica to save and end. No process gets the signal twice. Return
+        the ids of the processes that get it now.
 
-        listening: processes (listeners.py); those below it are told. Itself it is told
-        where there are none, and where it lives on after they ended.
+        listening: processes that listen (listeners.py); those below this replica's
+        process get the signal. The process itself gets it if there are none, or if it
+        outlives them.
         """
         if self.code is not None:
             return set()
@@ -115,8 +119,8 @@ class Replica:
         return told
 
     def report_hidden(self, who: str) -> str:
-        """Return in words that its training did not end although its command reports
-        0.
+        """Return a text which says that the training did not end although its command
+        reports 0.
         """
         how = (
             "exited with code 0, but its training did not say that it ended: it "
@@ -126,17 +130,19 @@ class Replica:
         return self._with_log(f"{who} {how}")
 
     def report_overdue(self, said: str) -> str:
-        """Return `said` with the last line of its log: what it was at."""
+        """Return `said` with the last line of the log, which shows what the replica was
+        doing.
+        """
         return self._with_log(said)
 
     def last_line(self) -> str:
-        """Return the line of its log that says why it ended."""
+        """Return the line of the log that says why the replica ended."""
         self.drain()
         lines = _last_lines(self.log)
         return _telling_line(lines).removeprefix("error: ") if lines else ""
 
     def report(self, who: str, killer: str = "") -> str:
-        """Return how it failed, in words, with the end of its log.
+        """Return in words how the replica failed, with the end of its log.
 
         killer: the sender of SIGKILL, if it is known.
         """
@@ -160,20 +166,20 @@ class Replica:
         return self._with_log(f"{who} {how}")
 
     def _with_log(self, said: str) -> str:
-        """Return `said` with the line of its log that says why, and the end of the log
+        """Return `said` with the line of the log that says why, and the end of the log
         below it.
         """
         self.drain()
         lines = _last_lines(self.log)
-        # One line often says it all, and it is what a table has room for.
+        # One line often says enough, and a table has room for one line.
         last = f": {_telling_line(lines)}" if lines else ""
         more = "\n".join(["\nthe end of its log:", *lines]) if len(lines) > 1 else ""
         return f"{said}{last}{more}"
 
 
 def _stopped_from_outside(who: str, code: int, how: str, lines: list[str]) -> str:
-    """Return how a replica ended that was told to stop: what it printed last is no
-    cause of that.
+    """Return how a replica ended that was ordered to stop. Its last output is not the
+    cause, so it is left out.
     """
     pod = [line for line in lines if line.startswith(STAND_IN_SAYS)]
     if pod:
@@ -184,8 +190,8 @@ def _stopped_from_outside(who: str, code: int, how: str, lines: list[str]) -> st
 
 
 def free_port(replicas: Sequence[ReplicaOrder]) -> int:
-    """Return a port for the rendezvous at the first one, free where that runs if it is
-    on this machine.
+    """Return a port for the rendezvous at the first replica. If that replica is on this
+    machine, the port is free.
     """
     address = replicas[0].envs["MASTER_ADDR"] if replicas else ""
     with socket.socket() as probe:
@@ -198,10 +204,10 @@ def free_port(replicas: Sequence[ReplicaOrder]) -> int:
 
 
 def shell(command: str) -> tuple[str, ...]:
-    """Return how a line of a job file is run."""
+    """Return the command that runs a line of a job file."""
     if not os.path.exists(BASH):
         return ("/bin/sh", "-c", command)
-    # Without it `python train.py | tee log` succeeds whatever becomes of the training.
+    # Without pipefail, `python train.py | tee log` succeeds even if the training fails.
     return (BASH, "-o", "pipefail", "-c", command)
 
 
@@ -215,10 +221,10 @@ def spawn(
     left: SetupLeft | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Replica:
-    """Start `command` as `order` says; its name is that of its log. Raises OSError if
-    that is impossible.
+    """Start `command` with the settings of `order`. The replica's name is that of its
+    log. Raises OSError if the process cannot be started.
 
-    left: what `setup` left for it. pass_fds: open files that it gets.
+    left: the changes that `setup` left. pass_fds: open files that the process gets.
     """
     left = left or SetupLeft()
     output = pump.open(Path(log))
@@ -239,13 +245,13 @@ def spawn(
 
 
 def base_envs(order: LaunchOrder) -> dict[str, str]:
-    """Return what each process of a job finds in its environment."""
+    """Return the environment of each process of a job."""
     return {**os.environ, **order.envs}
 
 
 def first_failed(replicas: Iterable[Replica]) -> Replica | None:
-    """Return one that failed, if any: one ended by a signal first, since its peers fail
-    in its wake.
+    """Return a replica that failed, None if there is none. A replica that a signal
+    ended comes before its peers, which fail because of it.
     """
     failed = [replica for replica in replicas if replica.code]
     return min(
@@ -260,8 +266,8 @@ def first_failed(replicas: Iterable[Replica]) -> Replica | None:
 
 
 def cause_of(failed: Replica, replicas: Iterable[Replica]) -> Replica:
-    """Return `failed`, or if it only lost its peers, one that failed by itself although
-    it ended later.
+    """Return the replica that is the cause: `failed`, or if that only lost its peers, a
+    replica that failed by itself, even if it ended later.
     """
     if not failed.lost_peers:
         return failed
@@ -281,8 +287,8 @@ def _signal_number(code: int) -> int:
 
 
 def _telling_line(lines: list[str]) -> str:
-    """Return the line that says why, even if libraries had more to say after it; else
-    the last one.
+    """Return the line that says why, even if libraries printed more after it, or else
+    the last line.
     """
     found = (TELLING_LINE.match(line) for line in reversed(lines))
     return next((match[1] for match in found if match), lines[-1]).strip()

@@ -1,4 +1,4 @@
-"""What each replica finds in its environment: torchrun's names and the contract's
+"""The environment of each replica: torchrun's variables and the contract's
 (model/contract_env.py).
 """
 
@@ -48,7 +48,8 @@ def launch_order(
     rank_map: RankMap,
     settings: LaunchSettings,
 ) -> LaunchOrder:
-    """Return what the launcher has to do; ranks go node by node as in the allocation.
+    """Return the launcher's order. Ranks are assigned node by node, in the order of the
+    allocation.
 
     Raises ValueError if the job has no command to run.
     """
@@ -67,7 +68,7 @@ def launch_order(
     }
     if gpu_type == CPU_SLOT_TYPE:
         envs["CUDA_VISIBLE_DEVICES"] = (
-            ""  # where slots stand for GPUs, the real ones are not in the plan
+            ""  # if slots represent GPUs, the real GPUs are not in the plan
         )
     if not settings.control_host:
         lead = directory.job.generation(rank_map.lead)
@@ -99,18 +100,18 @@ def launch_order(
 
 
 def _defaults(gpu_type: str, *, elsewhere: bool, here: bool) -> dict[str, str]:
-    """What a replica gets unless the job's own `envs`, or the scheduler's environment,
-    say otherwise.
+    """Defaults for a replica's environment. The scheduler's environment and the job's
+    own `envs` override them.
 
-    elsewhere: it has another file system, in which the scheduler's paths mean nothing.
-    here: all replicas are on this machine.
+    elsewhere: the replica has another file system, in which the scheduler's paths have
+    no meaning. here: all replicas are on this machine.
     """
     defaults = {"PYTHONUNBUFFERED": "1"}
     if gpu_type == CPU_SLOT_TYPE:
-        # A slot stands for one core; torch would take all of them in every replica.
+        # A slot is one core. Without this, torch would use all cores in every replica.
         defaults["OMP_NUM_THREADS"] = "1"
     if here:
-        # Else gloo listens at whatever address the machine's name has.
+        # Without this, gloo listens at the address of the machine's name.
         defaults["GLOO_SOCKET_IFNAME"] = LOOPBACK_INTERFACE
     if elsewhere:
         return defaults
@@ -142,7 +143,7 @@ def _replicas(
     cluster: Cluster,
     rank_map: RankMap,
 ) -> tuple[ReplicaOrder, ...]:
-    """Return those that are to be started, in rank order."""
+    """Return the replicas to start, in rank order."""
     replicas: list[ReplicaOrder] = []
     joining = {ENV_JOINING: "1"} if rank_map.lead != directory.number else {}
     first = cluster.address(command.allocation.slots[0][0])

@@ -1,14 +1,14 @@
-"""What `setup` leaves for `run`: the environment and the directory in which its shell
-ended.
+"""The environment and the directory that `setup` leaves for `run`: those in which its
+shell ended.
 
 So `source venv/bin/activate`, `export X=1` and `cd src` in `setup` count for `run`.
 Standard library only.
 """
 
-# The shell writes down its own end, by a trap on EXIT, into a file without a name that
-# the launcher made: a setup that exits by itself, or goes on to other shells, needs
-# nothing else. A setup that replaces its shell (`exec`), or sets a trap on EXIT of its
-# own, leaves nothing.
+# A trap on EXIT makes the shell write its final state into an unnamed file that the
+# launcher created. This also works for a setup that calls `exit` or starts other
+# shells. A setup that replaces its shell (`exec`), or sets its own trap on EXIT, leaves
+# nothing.
 
 import os
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ from pathlib import Path
 from coadapt.executors.processes.records.own_files import path_is_dir
 from coadapt.model.contract_env import is_reserved_env
 
-# Of a shell's own making.
+# Variables that the shell itself sets.
 OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "BASHOPTS", "SHELLOPTS"})
 LEFT_BYTES_MAX = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupLeft:
-    """envs: variables that are new or have other values. unset: those that are gone.
-    workdir: "": as it was.
+    """The changes made by `setup`. envs: variables that are new or have other values.
+    unset: variables that are gone. workdir: the new directory, "" if it is the same.
     """
 
     envs: Mapping[str, str] = field(default_factory=dict)
@@ -34,14 +34,14 @@ class SetupLeft:
     workdir: str = ""
 
     def applied(self, envs: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment `envs` as `setup` changed it."""
+        """Return the environment `envs` with the changes made by `setup`."""
         kept = {name: value for name, value in envs.items() if name not in self.unset}
         return {**kept, **self.envs}
 
 
 def noting_its_end(setup: str, file: int) -> str:
-    """Return `setup` as a shell runs it that writes into the open file how it ended, if
-    it ended well.
+    """Return a script that runs `setup`, and writes the shell's final state into the
+    open file if `setup` succeeds.
     """
     note = f"{{ printf '%s\\0' \"$PWD\"; env -0; }} >/proc/self/fd/{file}"
     trap = f'code=$?; if [ "$code" = 0 ]; then {note}; fi; exit "$code"'
@@ -50,14 +50,14 @@ def noting_its_end(setup: str, file: int) -> str:
 
 
 def read_left(file: int, before: Mapping[str, str], workdir: str) -> SetupLeft:
-    """Return what a shell that began with `before` in `workdir` wrote into the open
-    file.
+    """Return the changes that a shell wrote into the open file. It began with the
+    environment `before` in `workdir`.
     """
     os.lseek(file, 0, os.SEEK_SET)
     with open(os.dup(file), "rb") as noted:
         parts = noted.read(LEFT_BYTES_MAX + 1).split(b"\0")
     if len(parts) < 2 or parts[-1]:
-        return SetupLeft()  # nothing, or more than is kept
+        return SetupLeft()  # nothing, or more than is allowed
     after = {}
     for part in parts[1:-1]:
         name, sign, value = part.decode(errors="surrogateescape").partition("=")

@@ -1,12 +1,12 @@
-"""Physical slots of nodes: which of them are free, and which one a label of a shared
-GPU stands for.
+"""Physical slots of nodes: which of them are free, and which slot belongs to the label
+of a shared GPU.
 """
 
-# A plan names a shared GPU by a label, which says only which jobs share it
-# (model/devices.py). Here it is tied to a slot: to the first free one when the first
-# job comes with it, and for as long as any job holds it. The tie is kept nowhere but in
-# the orders of the jobs that run: a new executor knows it again once it has adopted
-# them.
+# A plan names a shared GPU by a label, which says only which jobs share the GPU
+# (model/devices.py). Here a label gets a slot: the first free one when the first job
+# with this label starts. The label keeps this slot as long as any job holds it. Only
+# the orders of running jobs record which label has which slot, so a new executor knows
+# it once it has adopted these jobs.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from coadapt.model.devices import PARTS
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """One slot of a node, by its number there. label: by which jobs share it, None: it
-    is this job's alone.
+    """One slot of a node, by its number on the node. label: the label of a shared GPU,
+    None if one job has the slot alone.
 
-    parts: how much of it, out of PARTS.
+    parts: the job's share of the slot, out of PARTS.
     """
 
     number: int
@@ -29,11 +29,11 @@ class Slot:
 
 
 Slots = Mapping[NodeId, tuple[Slot, ...]]
-"""Per node, in rank order; where order means nothing, by number."""
+"""By node, in rank order, or by number where the order has no meaning."""
 
 
 def union(one: Slots, other: Slots) -> Slots:
-    """Return all slots that are taken in one of both; of a slot in both, the larger
+    """Return all slots that are in either argument. A slot in both has the larger
     share.
     """
     both: dict[NodeId, tuple[Slot, ...]] = {}
@@ -48,8 +48,8 @@ def union(one: Slots, other: Slots) -> Slots:
 
 
 class FreeSlots:
-    """What a job may take beside what `others` hold, and beside its `own` slots, whose
-    replicas may stay.
+    """The slots that a job may take besides the slots that `others` hold, and besides
+    its `own` slots, whose replicas may stay.
     """
 
     def __init__(
@@ -68,14 +68,12 @@ class FreeSlots:
         self._take_out(own or {})
 
     def whole(self, node: NodeId, count: int) -> list[Slot]:
-        """Return `count` slots that nobody holds any part of, fewer if there are not as
-        many.
-        """
+        """Return `count` wholly free slots, or fewer if there are not enough."""
         return [Slot(number) for number in self._whole.get(node, ())[:count]]
 
     def shared(self, node: NodeId, labels: Iterable[int], parts: int) -> list[Slot]:
-        """Return `parts` of the slot of each label, leaving out those for which there
-        is no room now.
+        """Return `parts` of the slot of each label. Labels whose slot has no room now
+        are left out.
         """
         free = iter(self._whole.get(node, ()))
         found: list[Slot] = []

@@ -1,5 +1,5 @@
-"""What a process does that stands here for another one: it says that one has begun, and
-ends as that one did.
+"""The duties of a process that represents another one here: it reports that the other
+one has begun, and ends in the same way.
 """
 
 import os
@@ -7,18 +7,18 @@ import signal
 from pathlib import Path
 from typing import NoReturn
 
-# Set by the launcher: the file that a process which stands for a replica makes once
-# that replica lives.
+# Set by the launcher: the file that a proxy creates once its replica lives.
 ENV_BEGUN = "COADAPT_BEGUN_FILE"
-# To the launcher: the replica never began, because what it needs was not to be had.
+# Exit code for the launcher: the replica never began, because its resources were not
+# available.
 EXIT_NOT_BEGUN = 80
-# How a line of its output begins that says why nothing is known of the replica any
-# more.
+# The beginning of a line of a proxy's output that says why nothing is known about the
+# replica any more.
 NODE_LOST = "this replica's node is lost: "
 
 
 class Begun:
-    """Says once that the replica lives. Takes the name of the file out of the
+    """Reports once that the replica lives. Removes the name of the file from the
     environment.
     """
 
@@ -33,8 +33,8 @@ class Begun:
 
 
 def end_as(code: int) -> NoReturn:
-    """End at once, by the same exit code, or by the same signal where `code` is one
-    below 0.
+    """End at once with the same exit code, or by the same signal if `code` is
+    negative.
     """
     if code < 0:
         if -code != signal.SIGKILL:

@@ -79,8 +79,8 @@ def on_ray(
 def _one_offer(
     offers: tuple[Offer, ...], slots: int | None, autoscale: int
 ) -> Offer | None:
-    """Return what Ray's autoscaler brings, None if nothing is bought. Raises
-    InputError.
+    """Return the offer of the nodes of Ray's autoscaler, None if nothing is bought.
+    Raises InputError.
     """
     if not offers:
         return None

@@ -1,15 +1,19 @@
-"""What the scheduler would use of a Ray cluster that autoscales, and the executor that
-tells Ray of it.
+"""The resources that the scheduler would use in a Ray cluster that autoscales, and the
+executor that requests them.
 """
 
-# Ray's autoscaler starts nodes until the whole cluster, with what is in use, has room
-# for the request, and ends nodes that stand idle and are not needed for it. A request
-# stays until any other request replaces it: it is one of the cluster, not of a job. So
-# while jobs wait it is all slots that there are, and those that they lack; that sum
-# stays what it is while nodes come one by one. Once no job waits it is empty: nodes in
-# use are not idle, and idle ones may go. But Ray learns of what is in use some seconds
-# late, and ended nodes under jobs that had just started there, as idle ones without a
-# request. So all present slots stay requested until Ray knows what is in use.
+# Ray's autoscaler starts nodes until the whole cluster, including used resources, has
+# room for the request. It ends nodes that are idle and not needed for the request. A
+# request belongs to the cluster, not to a job, and stays until another request replaces
+# it.
+#
+# So while jobs wait, the request is all present slots and those that the jobs lack.
+# This sum stays the same while nodes are added one by one. Once no job waits, the
+# request is empty: used nodes are not idle, and idle nodes may end.
+#
+# But Ray notices used resources some seconds late. It ended nodes on which jobs had
+# just started, because they seemed idle and were not requested. So all present slots
+# stay requested until Ray knows which are used.
 
 import logging
 import math
@@ -26,11 +30,10 @@ from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.runtime.ports import Post
 
 LOOK_S = 2.0
-# Ray's control store forgets the request where it starts anew without a store of its
-# own.
+# Ray's control store loses the request if it restarts without external storage.
 REPEAT_S = 60.0
-# After the last job that waited: three updates of Ray's autoscaler, as it is set where
-# nobody sets it.
+# How long the request stays after the last job that waited: three updates of Ray's
+# autoscaler, with its default settings.
 LINGER_S = 15.0
 
 Bundle = dict[str, float]
@@ -38,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 
 def bundles(num_slots: int, per_node: int | None) -> list[Bundle]:
-    """Return what to ask of Ray for so many slots: GPUs one by one, CPU slots by whole
-    nodes of them.
+    """Return the request to Ray for `num_slots` slots: GPUs one by one, CPU slots by
+    whole nodes.
     """
     if per_node is None:
         return [{"GPU": 1.0}] * num_slots
@@ -47,7 +50,9 @@ def bundles(num_slots: int, per_node: int | None) -> list[Bundle]:
 
 
 class RayDemand:
-    """Tells Ray what is wanted, when that changes. One thread calls `look`."""
+    """Requests the wanted slots from Ray when they change, and again every REPEAT_S.
+    One thread calls `look`.
+    """
 
     def __init__(
         self,
@@ -58,8 +63,8 @@ class RayDemand:
         most: int,
         per_node: int | None,
     ) -> None:
-        """`num_slots`: that there are. `wanted_slots`: that jobs lack. most: never ask
-        for more in all.
+        """num_slots: returns the number of present slots. wanted_slots: returns the
+        number of slots that jobs lack. most: the largest request.
         """
         self._num_slots = num_slots
         self._wanted_slots = wanted_slots
@@ -72,8 +77,8 @@ class RayDemand:
         self._wanted_at = -math.inf
 
     def look(self, now: float) -> None:
-        """Ask for what is wanted at the instant `now`, s on a clock that does not go
-        back.
+        """Request the slots that are wanted at the instant `now`, in s on a monotonic
+        clock.
         """
         wanted = max(self._wanted_slots(), 0)
         if wanted:
@@ -91,8 +96,8 @@ class RayDemand:
 
 
 class RayOrders:
-    """Asks Ray for the nodes that were bought, when that changes and again every
-    REPEAT_S. One thread calls `look`.
+    """Requests the bought nodes from Ray when they change, and again every REPEAT_S.
+    One thread calls `look`.
     """
 
     def __init__(
@@ -104,8 +109,8 @@ class RayOrders:
         self._asked_at = 0.0
 
     def look(self, now: float) -> None:
-        """Ask for what was ordered; nothing before the first order, so that the request
-        of an earlier scheduler stays. now: see RayDemand.
+        """Request the ordered nodes. Before the first order nothing is requested, so
+        that the request of an earlier scheduler stays. now: see RayDemand.
         """
         count = self._cluster.num_wanted
         if count is None:
@@ -122,14 +127,16 @@ class RayOrders:
 
 
 class RayExecutor(ProcessExecutor):
-    """Processes on the nodes of a Ray cluster, for which nodes are asked for while jobs
-    wait, or as they are bought.
+    """Processes on the nodes of a Ray cluster. Nodes are requested while jobs wait, or
+    when they are bought.
     """
 
     def __init__(
         self, cluster: RayCluster, host: Host, options: ProcessOptions, most: int
     ) -> None:
-        """`most`: slots that are asked for in all; 0: never, but for bought nodes."""
+        """most: the largest number of slots to request; 0: request none, except bought
+        nodes.
+        """
         super().__init__(cluster, host, options)
         self._ray = cluster
         self._most = most
@@ -145,7 +152,7 @@ class RayExecutor(ProcessExecutor):
 
     @property
     def to_come(self) -> tuple[Node, ...]:
-        """One that stands for all that may be asked for yet."""
+        """One node that represents all slots that may still be requested."""
         most = self._most + sum(each.most * each.num_gpus for each in self._ray.offers)
         lacking = most - _sum(self._ray.nodes)
         gpu_type = DEFAULT_GPU_TYPE if self._ray.slots is None else CPU_SLOT_TYPE
@@ -176,7 +183,7 @@ class RayExecutor(ProcessExecutor):
             try:
                 asking = self._bought if self._ray.offers else self._demand
                 asking.look(time.monotonic())
-            except RayAwayError as error:  # the next look tells
+            except RayAwayError as error:  # the next query reports it
                 logger.warning("the request for slots did not reach Ray: %s", error)
 
 

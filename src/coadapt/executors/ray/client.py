@@ -13,22 +13,23 @@ from contextlib import suppress
 from typing import Any
 
 CLIENT = "coadapt.executors.ray.client_process"
-# Ray itself tries for a minute to connect, and then ends the process.
+# Ray's library itself tries to connect for a minute, and then ends the process.
 CONNECT_S = 5.0
 START_S = 180.0
 ANSWER_S = 20.0
-# Between two tries to connect, doubled with each failure: a try takes 2 s of CPU time.
+# The pause between two tries to connect. It doubles with each failure, because a try
+# takes 2 s of CPU time.
 RETRY_S = 2.0
 RETRY_MAX_S = 15.0
 LAST_BYTES = 4096
 ENDING_S = 2.0
 
-# Answers of client_process.py. A field `error` says why there is no other field.
+# An answer of client_process.py. If it has a field `error`, it has no other field.
 Answer = Mapping[str, Any]
 
 
 class RayAwayError(Exception):
-    """Ray cannot be asked now. str(error): why, in one line."""
+    """Ray cannot be asked now. str(error) is the reason, in one line."""
 
 
 class RayClient:
@@ -49,13 +50,13 @@ class RayClient:
         self._why_away = ""
         self._retry_at = 0.0
         self._retry_s = RETRY_S
-        # What the process prints: Ray's library says there why it ends it.
+        # The output of the process. Ray's library prints there why it ends the process.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as this object
         self.address = ""
         self.own_address = ""
 
     def connect(self) -> None:
-        """Connect unless that was done. Raises RayAwayError."""
+        """Connect, unless already connected. Raises RayAwayError."""
         with self._lock:
             self._connect()
 

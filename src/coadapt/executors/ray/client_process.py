@@ -1,7 +1,8 @@
 """Ray's client in a process of its own, which answers questions about the cluster.
 
-Ray's library ends its own process a minute after the cluster's head is gone, so the
-scheduler asks this one: `python -m … FD ADDRESS`, a line of JSON on FD per question.
+Ray's library ends its own process a minute after the cluster's head is gone. So the
+scheduler does not load it, but asks this process: `python -m … FD ADDRESS`, with one
+line of JSON on FD per question.
 """
 
 import json
@@ -19,10 +20,11 @@ import ray
 from coadapt.executors.ray.client import Answer
 from coadapt.executors.ray.proxy import CONNECTING
 
-# An address: that of the cluster of this machine, which is started where there is none.
+# The address that means this machine's cluster, which is started if there is none.
 START = "start"
 START_S = 120.0
-# An actor holds its resources before Ray counts it alive. Ray keeps dead actors, too.
+# The states of actors that hold resources. An actor holds them before Ray counts it as
+# alive. Ray also lists dead actors.
 LIVING = ("ALIVE", "PENDING_CREATION")
 # The fields of Ray's answers that the executor uses: plain values.
 NODE_FIELDS = (
@@ -37,8 +39,8 @@ ACTOR_FIELDS = ("Name", "ActorClassName", "Address")
 
 
 def main(fd: str, address: str) -> None:
-    """Connect to the cluster at `address`, then answer until the other end closes the
-    socket.
+    """Connect to the cluster at `address`, then answer questions until the other end
+    closes the socket.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with socket.socket(fileno=int(fd)) as line, line.makefile("rw") as stream:
@@ -55,7 +57,7 @@ def _say(stream: Any, answer: Answer) -> None:
 
 
 def _answer(question: Callable[[], Answer]) -> Answer:
-    """Return what `question` does, or its error in the field `error`."""
+    """Return the answer to `question`, or its error in the field `error`."""
     try:
         return question()
     except Exception as error:  # noqa: BLE001  # Ray's errors are of many types
@@ -85,7 +87,7 @@ def _join_or_start() -> Any:
             "--head",
             "--port=0",
         ]
-        # No pipe: the daemons that it starts keep its output open.
+        # A pipe would never end, because the daemons that Ray starts keep it open.
         with tempfile.TemporaryFile() as said:
             try:
                 subprocess.run(
@@ -100,8 +102,8 @@ def _join_or_start() -> Any:
 
 
 def _look() -> Answer:
-    """Return the nodes that Ray counts alive, the draining ones, and what actors
-    hold.
+    """Return the nodes that Ray counts as alive, the draining nodes, and the resources
+    that actors hold.
     """
     return {
         "nodes": [
@@ -119,7 +121,7 @@ def _plain(found: Answer, fields: Sequence[str]) -> Answer:
 def _held() -> Answer:
     """Return each node's free resources and the living actors, or why that is unknown.
 
-    These calls are Ray's own, of ray._private: the public ones sum over nodes.
+    These calls are in ray._private, because the public ones sum over nodes.
     """
     try:
         actors: list[Answer] = []

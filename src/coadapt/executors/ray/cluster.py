@@ -1,12 +1,10 @@
-"""The nodes of a Ray cluster, as Ray knows them now, and how a command is started on
-one of them.
-"""
+"""The present nodes of a Ray cluster, and how a command is started on one of them."""
 
-# While Ray cannot be asked, because its head is gone, nothing new can be placed: of
-# each node only what our replicas hold is offered, so that they train on. Ray's daemons
-# end a minute after the head, unless the cluster keeps its books elsewhere (Redis), and
-# a node whose daemon refuses connections is gone. When the head is back, its answers
-# decide again.
+# While Ray's head is gone, Ray does not answer and nothing new can be placed. Then only
+# the slots that our replicas hold are offered, so that they train on. Ray's daemons end
+# a minute after the head, unless the cluster stores its state elsewhere (Redis). A node
+# whose daemon refuses connections is gone. When the head is back, its answers count
+# again.
 
 import logging
 import math
@@ -29,18 +27,16 @@ from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.devices import PARTS
 from coadapt.model.offer import Offer, OfferId
 
-# How old what is known of the nodes may be. Ray itself takes 10-15 s to notice that a
-# node's daemon is dead.
+# The largest age of the known nodes. Ray itself takes 10-15 s to notice that a node's
+# daemon is dead.
 LOOK_S = 2.0
 PROBE_S = 0.5
-# Ray tells of a replica's actor so long after it was started, at the latest.
+# The longest time from a replica's start until Ray reports its actor.
 KNOWN_AFTER_S = 15.0
-# A node that answers no call for so long is not offered: its cable is cut, or its
+# A node that does not answer for this time is not offered: it is disconnected, or its
 # machine is gone.
 SILENT_S = 8.0
-ID_LENGTH = (
-    8  # from its end: the ids that Ray's own provider for tests gives begin alike
-)
+ID_LENGTH = 8  # from its end, because ids of Ray's own provider for tests begin alike
 ACCELERATOR = "accelerator_type:"
 GIVEN_BACK = "was given back"
 
@@ -49,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Answer(StrEnum):
-    """What a node's machine says to a call of its daemon."""
+    """How a node's machine answers a connection to its daemon."""
 
     ANSWERS = "answers"
     REFUSES = "refuses"  # the machine is there, its daemon is gone
@@ -57,14 +53,14 @@ class _Answer(StrEnum):
 
 
 class RayCluster:
-    """Asks Ray every LOOK_S, in a thread of its own. A node has the name that it was
-    given there, else one from its id.
+    """Queries Ray every LOOK_S, in its own thread. A node has its name in Ray, or else
+    a name from its id.
     """
 
     def __init__(
         self, client: RayClient, slots: int | None, *, ships: bool = False
     ) -> None:
-        """`slots`: CPU slots per node instead of GPUs. ships: Ray brings jobs'
+        """slots: CPU slots per node, instead of GPUs. ships: whether Ray brings jobs'
         directories to the nodes.
         """
         self._client = client
@@ -78,17 +74,16 @@ class RayCluster:
         self.others = Others(self._resource)
         self.why_gone: dict[NodeId, str] = {}
         self._silent_since: dict[str, float] = {}
-        # Replicas started lately: when, on which of Ray's nodes, how many parts of a
-        # slot.
+        # Recently started replicas: the time, the Ray node, and the parts of a slot.
         self._started: deque[tuple[float, str, int]] = deque()
         self._away_since: float | None = None
         self._away_why = ""
         self._closed = threading.Event()
         self.offers: tuple[Offer, ...] = ()
         self.noticed: dict[NodeId, float] = {}
-        # Nodes of the offer that are to be there; None until that was ordered.
+        # The ordered number of the offer's nodes, None before the first order.
         self.num_wanted: int | None = None
-        # Nodes that Ray still has, though they were given back.
+        # Nodes that were given back, but which Ray still has.
         self._given_back: frozenset[NodeId] = frozenset()
 
     @classmethod
@@ -100,11 +95,11 @@ class RayCluster:
         may_be_empty: bool = False,
         ships: bool = False,
     ) -> "RayCluster":
-        """Return the cluster at `address`. Raises InputError where none answers, or it
-        has nothing for us.
+        """Return the cluster at `address`. Raises InputError if none answers, or if it
+        has no slot for us.
 
-        address: client_process.START begins one where none runs on this machine.
-        may_be_empty: it may have no node for us yet.
+        address: client_process.START starts a cluster on this machine if none runs
+        here. may_be_empty: the cluster may have no slot for us yet.
         """
         client = RayClient(address)
         try:
@@ -141,7 +136,7 @@ class RayCluster:
 
     @property
     def trouble(self) -> str:
-        """Return since when and why Ray cannot be asked, "" if it can."""
+        """Return in words since when and why Ray does not answer, "" if it does."""
         since = self._away_since
         if since is None:
             return ""
@@ -152,20 +147,20 @@ class RayCluster:
         )
 
     def belong_to(self, state_dir: Path) -> None:
-        """Know from now on which replicas are those of the scheduler in `state_dir`,
-        and look at nodes.
+        """Treat the replicas of the scheduler in `state_dir` as ours from now on, and
+        begin the queries of nodes.
         """
         self.others = Others(self._resource, tag_of(state_dir))
         self._look_or_note()
         threading.Thread(target=self._look_on, name="ray nodes", daemon=True).start()
 
     def sell(self, offer: Offer) -> None:
-        """Have the nodes of Ray's autoscaler bought by this offer from now on."""
+        """From now on offer the nodes of Ray's autoscaler for sale, by this offer."""
         self.offers = (offer,)
 
     def buy(self, nodes: Mapping[OfferId, int]) -> None:
-        """Have this number of nodes in all. Those that were given back and that Ray has
-        not ended come first.
+        """Order this total number of nodes. Nodes that were given back, and that Ray
+        has not ended, are used first.
         """
         (offer,) = self.offers
         self.num_wanted = min(nodes.get(offer.id, 0), offer.most)
@@ -174,18 +169,18 @@ class RayCluster:
         self._given_back -= set(back)
 
     def give_back(self, node: NodeId) -> None:
-        """Offer a node no longer; Ray ends it once it has been idle for a while."""
+        """Stop offering a node. Ray ends it once it has been idle for a while."""
         if node in self._known and node not in self._given_back:
             self._given_back |= {node}
             self.why_gone = {**self.why_gone, node: GIVEN_BACK}
             self.num_wanted = max((self.num_wanted or 0) - 1, 0)
 
     def want(self, bundles: list[dict[str, float]]) -> None:
-        """Tell Ray's autoscaler what is wanted. Raises RayAwayError."""
+        """Request resources from Ray's autoscaler. Raises RayAwayError."""
         self._client.ask("want", bundles=bundles)
 
     def close(self) -> None:
-        """Look no more; what is known stays."""
+        """Stop the queries. The known nodes stay."""
         self._closed.set()
         self._client.close()
 
@@ -199,14 +194,16 @@ class RayCluster:
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
-        """Nothing: Ray says which GPU a process gets, when it places it (runner.py)."""
+        """Nothing: Ray decides which GPU a process gets when it places the process
+        (runner.py).
+        """
         return {}
 
     def address(self, node: NodeId) -> str:
         return str(self._addressed[node]["NodeManagerAddress"])
 
     def via(self, node: NodeId, slot: Slot) -> tuple[str, ...]:
-        """Return the command that starts the command after it on `node`."""
+        """Return a command that starts the command appended to it on `node`."""
         ray_id = str(self._addressed[node]["NodeID"])
         self._started.append((time.monotonic(), ray_id, slot.parts))
         cpus, gpus = (
@@ -219,7 +216,7 @@ class RayCluster:
         return (sys.executable, "-m", proxy.__name__, *where, *held)
 
     def look(self) -> None:
-        """Ask Ray once. Raises RayAwayError."""
+        """Query Ray once. Raises RayAwayError."""
         answer = self._client.ask("look")
         now = time.monotonic()
         if self._away_since is not None:
@@ -247,8 +244,9 @@ class RayCluster:
     def _drain_in_place(
         self, alive: Iterable[Found], draining: Mapping[str, int]
     ) -> set[str]:
-        """Note when bought nodes that drain are taken away; return these by Ray's ids:
-        they are offered until then, so that jobs leave them in place.
+        """Record when draining bought nodes will be taken away. Return Ray's ids of
+        these nodes. They are offered until then, so that jobs leave them by a change in
+        place.
         """
         bought = {
             str(found["NodeID"]): _name(found)
@@ -273,8 +271,8 @@ class RayCluster:
                 self._look_without_ray(str(error))
 
     def _look_without_ray(self, why: str) -> None:
-        """Offer of the nodes that were known only what our replicas hold, as far as
-        their daemons live.
+        """Offer only the slots that our replicas hold on the known nodes whose daemons
+        live.
         """
         self._away_why = why
         if self._away_since is None:
@@ -290,7 +288,7 @@ class RayCluster:
         self._take(found, {**gone, **self._silent_for_long(said)})
 
     def _take(self, alive: Iterable[Found], going: Mapping[str, str]) -> None:
-        """Know the nodes `alive` from now on. going: by Ray's ids, why a node is not
+        """Replace the known nodes by `alive`. going: by Ray's ids, why a node is not
         offered.
         """
         named = {_name(found): found for found in alive}
@@ -320,12 +318,12 @@ class RayCluster:
         lost = self._known.keys() - known.keys() - self._given_back
         self._known = known
         if self.num_wanted is not None and lost:
-            # Whether another one replaces it is the sizer's decision.
+            # The sizer decides whether to replace the lost nodes.
             self.num_wanted = max(self.num_wanted - len(lost), 0)
 
     def _silent_for_long(self, said: list[tuple[Found, _Answer]]) -> dict[str, str]:
-        """Return by Ray's ids the nodes that have not answered for SILENT_S: Ray itself
-        takes a minute.
+        """Return, by Ray's ids, the nodes that have not answered for SILENT_S, with the
+        reason. Ray itself takes a minute to notice.
         """
         now = time.monotonic()
         silent = {
@@ -341,8 +339,8 @@ class RayCluster:
         }
 
     def _num_slots(self, found: Found) -> int:
-        """Return how many slots of a node are free or ours: what others hold of it is
-        not offered.
+        """Return how many slots of a node are free or ours. Slots that other programs
+        hold are not offered.
         """
         total = self._total(found)
         node = str(found["NodeID"])
@@ -351,12 +349,12 @@ class RayCluster:
         else:
             lately = sum(parts for _, where, parts in self._started if where == node)
             left = min(self.others.left(node, 0) + math.ceil(lately / PARTS), total)
-        # Ray would never place a replica where no CPU is left for it, as on a head that
-        # was given none.
+        # If no CPU is left for a replica, Ray would never place it, as on a head that
+        # was started without CPUs.
         return left if self.slots is None else min(self.slots, left)
 
     def _total(self, found: Found) -> int:
-        """Return how many of what a slot is a node has."""
+        """Return a node's total of the resource that a slot is."""
         return int(found["Resources"].get(self._resource, 0))
 
     def _node(self, name: NodeId, found: Found) -> Node:
@@ -378,9 +376,7 @@ class RayCluster:
         )
 
     def _offer_of(self, found: Found) -> OfferId:
-        """Return the offer of a node: it has as many slots as the offer says; "" for
-        others.
-        """
+        """Return the offer with the node's number of slots, "" if there is none."""
         total = self._total(found)
         slots = total if self.slots is None else min(self.slots, total)
         return next((offer.id for offer in self.offers if offer.num_gpus == slots), "")
@@ -402,8 +398,8 @@ def _probe(found: Found) -> _Answer:
 
 
 def _name(found: Found) -> NodeId:
-    """Return the name that `ray start --node-name` gave; several nodes may have none,
-    and one address.
+    """Return the name from `ray start --node-name`, or else a name from the node's id,
+    because several nodes may have no name and share one address.
     """
     given = str(found.get("NodeName", ""))
     host = str(found["NodeManagerHostname"])

@@ -1,16 +1,17 @@
-"""What of a Ray cluster is not for us: what others hold of its nodes, and nodes that
-are about to go.
+"""The parts of a Ray cluster that Coadapt cannot use: resources that other programs
+hold, and nodes that will be taken away.
 """
 
-# How it is found out. Ray tells what a node has and what is free there; the difference
-# is held, by us or by others. Our replicas are actors with a name that begins with the
-# tag of this scheduler and tells how much they hold of which node, and Ray says which
-# of them live. These three answers are of different instants: a node whose daemon has
-# not yet reported looks as if others held what we have just been given. So others are
-# believed to hold no more than the least that they seemed to hold in the last WINDOW_S,
-# and a node is never made smaller than what we hold.
+# How this is computed. Ray reports what a node has and what is free there. The
+# difference is held by our replicas or by other programs. Our replicas are actors whose
+# name begins with the tag of this scheduler and contains how much they hold of which
+# node. Ray reports which actors live. These three answers are of different instants: if
+# a node's daemon has not reported yet, other programs seem to hold what our replicas
+# have just got. So we assume that other programs hold only the least that they seemed
+# to hold in the last WINDOW_S. A node is never smaller than what our replicas hold.
 #
-# Where a version of Ray does not tell (client_process.py), nothing is known of others.
+# If a version of Ray does not report this (client_process.py), nothing is known about
+# other programs.
 
 import hashlib
 import logging
@@ -29,15 +30,15 @@ RUNNER_CLASS = "Runner"
 MILLISECONDS = 1000.0
 NEVER_S = 10 * 365 * 86400.0
 ROUNDING = 1e-6  # of Ray's sums of fractions
-# What Ray's own calls give: mappings of names to plain values.
+# The results of Ray's own calls: mappings of names to plain values.
 JsonLike = Mapping[str, Any]
 
 logger = logging.getLogger(__name__)
 
 
 class _Look(NamedTuple):
-    """At an instant (s): what others seem to hold of each node, and what our replicas
-    do.
+    """The slots of each node that other programs seem to hold at an instant (s), and
+    those that our replicas hold.
     """
 
     at: float
@@ -46,23 +47,25 @@ class _Look(NamedTuple):
 
 
 def tag_of(state_dir: Path) -> str:
-    """Return what the names of actors of the scheduler in `state_dir` begin with."""
+    """Return the first part of the names of all actors of the scheduler in
+    `state_dir`.
+    """
     digest = hashlib.sha256(str(state_dir).encode()).hexdigest()
     return f"{PREFIX}-{digest[:TAG_DIGITS]}"
 
 
 def actor_name(tag: str, parts: int, node: str, member: str) -> str:
-    """Return the name of a replica's actor: how many parts of a slot of which of Ray's
-    nodes it holds.
+    """Return the name of a replica's actor. It contains how many parts of a slot the
+    replica holds, and on which Ray node.
     """
     return f"{tag}:{parts}:{node}:{member}"
 
 
 class Others:
-    """Asks Ray; keyed by Ray's node ids.
+    """What other programs hold, by Ray's node ids.
 
-    resource: what a slot is, `GPU` or `CPU`. tag: of our replicas; without one none is
-    known to be ours.
+    resource: the resource that a slot is, `GPU` or `CPU`. tag: the tag of our replicas.
+    Without it no replica is known as ours.
     """
 
     def __init__(self, resource: str, tag: str = "") -> None:
@@ -72,7 +75,7 @@ class Others:
         self._told = False
 
     def look(self, nodes: Sequence[JsonLike], answer: JsonLike, now: float) -> None:
-        """Take in what Ray says now. nodes: as `ray.nodes()` has them. answer: see
+        """Record Ray's present answers. nodes: the form of `ray.nodes()`. answer: see
         client_process.py.
         """
         if why := answer["why_unknown"]:
@@ -90,8 +93,8 @@ class Others:
         actors: Iterable[JsonLike],
         now: float,
     ) -> None:
-        """Take in three answers of Ray's: its nodes, what is free of each, and the
-        actors that live.
+        """Record three answers of Ray: its nodes, the free resources of each, and the
+        living actors.
         """
         ours: dict[str, float] = {}
         for actor in actors:
@@ -110,28 +113,30 @@ class Others:
             self._looks.popleft()
 
     def _held_by(self, actor: JsonLike) -> tuple[str, float]:
-        """Return how many slots of which node a replica of ours holds, or is to; none
-        for an actor of others.
+        """Return the node of an actor, and how many of its slots the actor holds or
+        will hold. ("", 0) for an actor that is not ours.
         """
         tag, *rest = str(actor.get("Name", "")).split(":")
         if self.tag and tag == self.tag and len(rest) > 1 and rest[0].isdecimal():
             return rest[1], int(rest[0]) / PARTS
-        # Replicas of before there were names: they live on over an upgrade.
+        # Replicas of an older version have no names. They keep running during an
+        # upgrade.
         if not tag and actor.get("ActorClassName") == RUNNER_CLASS:
             return str(actor["Address"]["NodeID"]), 1.0
         return "", 0.0
 
     def left(self, node: str, total: int) -> int:
-        """Return how many of a node's slots are there for us: held by ours, or free."""
+        """Return how many of a node's slots are free or held by our replicas."""
         seen = min((look.others.get(node, 0.0) for look in self._looks), default=0.0)
         ours = self._looks[-1].ours.get(node, 0.0) if self._looks else 0.0
-        # Parts of a slot that others hold take the whole of it; so do ours.
+        # A slot that other programs hold in part counts as whole. So does a slot that
+        # we hold in part.
         return max(total - math.ceil(seen - ROUNDING), math.ceil(ours - ROUNDING), 0)
 
 
 def told_notice(deadline_ms: int, now_s: float) -> str:
-    """Return what a drain notice means. deadline_ms: since 1970, 0 or the largest
-    number: none.
+    """Return a text about a drain notice. deadline_ms: since 1970; 0 or the largest
+    number means none.
     """
     left_s = deadline_ms / MILLISECONDS - now_s
     if not _is_deadline(deadline_ms, now_s):
@@ -140,8 +145,8 @@ def told_notice(deadline_ms: int, now_s: float) -> str:
 
 
 def drained_at(deadline_ms: int, now_s: float) -> float:
-    """Return when a node that drains is taken away, s since 1970; now where Ray names
-    no deadline.
+    """Return when a draining node is taken away, s since 1970. If Ray names no
+    deadline, this is now.
     """
     if not _is_deadline(deadline_ms, now_s):
         return now_s

@@ -1,5 +1,5 @@
-"""A process here that stands for one of a Ray node: what that prints it prints, and as
-that ends it ends.
+"""A process here that represents a process on a Ray node: it prints that process's
+output, and ends in the same way.
 
 To the launcher it is the replica. It is a driver of Ray's own, so Ray ends what it
 started as soon as this process is gone, however it went. Started as `python -m …
@@ -36,24 +36,28 @@ CONNECTING = {
     "log_to_driver": False,
     "configure_logging": False,
 }
-# Of Ray's own making, for processes on this machine: there they would be wrong.
+# Variables that Ray sets for processes on this machine. On another machine they would
+# be wrong.
 LOCAL_ENVS = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "VIRTUAL_ENV_PROMPT")
-# Ray would end this process a minute after the cluster's head is gone, and the replica
-# with it. It ends with the replica: where that has to go, too, Ray says so.
+# Ray would end this process, and the replica with it, a minute after the cluster's head
+# is gone. But the process is to end with the replica. If the replica has to end too,
+# Ray reports that.
 ENV_WITHOUT_HEAD = "RAY_gcs_rpc_server_reconnect_timeout_s"
 WITHOUT_HEAD_S = 1_000_000
 
 SHIPS = "1"
-# What a run has no use for, and what would make each of them another directory to Ray.
+# Files that a run does not need, or that would make Ray see a new directory for each
+# run.
 NOT_SHIPPED = (".git", "__pycache__", ".venv")
 EXIT_FAILED = 1
 
-# Between two looks at whether it has begun, or was told to stop.
+# The time between two checks whether the actor has begun, or a stop was ordered.
 LOOK_S = 0.2
-# An actor that waits for longer is reported; and taken back, for another plan.
+# An actor that waits for longer is reported, and then taken back, so that another plan
+# can be made.
 SAY_S = 10.0
 BEGIN_S = 120.0
-# One waits for output while another tells the process to stop.
+# One thread waits for output while another one orders the process to stop.
 CALLS = 2
 
 _told = threading.Event()
@@ -62,11 +66,11 @@ _told = threading.Event()
 def main(
     cluster: str, node: str, cpus: str, gpus: str, ships: str, *command: str
 ) -> None:
-    """Run `command` on the Ray node with id `node`, holding so much of it; never
-    returns.
+    """Run `command` on the Ray node with id `node`, with this many of its CPUs and
+    GPUs. Never returns.
 
-    ships: "1" where Ray is to bring the job's directory to the node; else it is there
-    already.
+    ships: "1" if Ray has to bring the job's directory to the node. Otherwise it is
+    there already.
     """
     signal.signal(signal.SIGTERM, _on_signal)
     begun = Begun()
@@ -90,13 +94,14 @@ def main(
     except (ValueError, RuntimeError) as error:
         _print(f"error: its driver cannot connect to Ray: {error}\n".encode())
         end_as(EXIT_FAILED)
-    signal.signal(signal.SIGTERM, _on_signal)  # Ray has put one of its own in its place
+    signal.signal(signal.SIGTERM, _on_signal)  # Ray has replaced it by its own
     try:
         remote = ray.remote(
             num_cpus=float(cpus), num_gpus=float(gpus), max_concurrency=CALLS
         )(Runner)
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        # Ray takes a minute to notice that a node's cable is cut; this line does not.
+        # Ray takes a minute to notice that a node is disconnected. This connection
+        # shows it sooner.
         exchange = lines.Exchange(ray.util.get_node_ip_address())
         envs |= exchange.envs
         what = _set_up_first(command) if ships == SHIPS else list(command)
@@ -134,8 +139,8 @@ def _set_up_first(command: tuple[str, ...]) -> list[str]:
 
 
 def _name(node: str, slots: float) -> str:
-    """Return a name of the actor that no other one has: a start that is repeated has
-    another process id.
+    """Return a unique name for the actor. A repeated start has another process id, so
+    it has another name.
     """
     job = JobDir(Path(os.environ[ENV_CHECKPOINT_DIR]).parent)
     tag = tag_of(job.path.parent.parent)
@@ -146,8 +151,8 @@ def _name(node: str, slots: float) -> str:
 
 
 def _begin(runner: Any, begun: Begun, needs: str) -> int | None:
-    """Wait until Ray has placed the actor; return an exit code if nobody waits any
-    more, or it takes too long.
+    """Wait until Ray has placed the actor. Return an exit code if a stop was ordered,
+    or if it takes too long.
     """
     import ray
 
@@ -179,7 +184,7 @@ def _begin(runner: Any, begun: Begun, needs: str) -> int | None:
 
 
 def _follow(runner: Any, exchange: lines.Exchange) -> int:
-    """Pass on what it prints, and that it is told to stop; return its exit code."""
+    """Pass on the actor's output, and an order to stop. Return its exit code."""
     line: socket.socket | None = None
     import ray
 
@@ -201,15 +206,15 @@ def _follow(runner: Any, exchange: lines.Exchange) -> int:
 
 
 def _called(exchange: lines.Exchange) -> socket.socket | None:
-    """Return the line to the actor once it has called; a node that cannot reach us goes
-    without.
+    """Return the connection to the actor once it has connected. A node that cannot
+    reach this machine has none.
     """
     ready, _, _ = select.select([exchange.server], [], [], 0.0)
     return exchange.answer() if ready else None
 
 
 def _is_dead(line: socket.socket) -> bool:
-    """Return whether the line went dead: its keep-alives were not answered, or the
+    """Return whether the connection broke: its keep-alives were not answered, or the
     actor is gone.
     """
     ready, _, _ = select.select([line], [], [], 0.0)

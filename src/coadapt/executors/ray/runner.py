@@ -16,20 +16,20 @@ from coadapt.executors.processes.job_processes import (
 )
 
 READ_BYTES = 256 * 1024
-# How long one call waits for output: the longest that a stop may be late, too.
+# How long one call waits for output. It is also the longest delay of a stop.
 WAIT_S = 0.2
-# What a dead process left in its pipe is there at once; what keeps it open is not
-# waited for.
+# The output that a dead process left in its pipe is there at once. Other processes may
+# keep the pipe open, but these are not waited for.
 DRAIN_S = 0.5
 
 
 class Runner:
-    """Runs a command in a session of its own. Ray ends this process when the proxy is
-    gone.
+    """Runs a command in its own session. Ray ends this process when the proxy is gone.
 
-    envs: whole. workdir: None for the directory that Ray has brought, in which this
-    process is. Where Ray gave a GPU it sees that one only, and LOCAL_RANK, which
-    libraries take for the number of their device, is 0.
+    envs: the whole environment of the command. workdir: None for the directory that Ray
+    has brought, which is the present one. If Ray assigned a GPU, the command sees only
+    this GPU. LOCAL_RANK is then 0, because libraries use it as the number of their
+    device.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Runner:
         self._selector.register(self._output, selectors.EVENT_READ)
 
     def read(self) -> tuple[bytes, int | None]:
-        """Return what was printed since, perhaps after a while; how it ended, once all
-        of that was read.
+        """Return the output since the last call, perhaps after a wait, and the exit
+        code once all output was read.
         """
         data = self._read(WAIT_S)
         code = self._process.poll()
@@ -74,7 +74,7 @@ class Runner:
         return data, code
 
     def terminate(self) -> None:
-        """Tell it to save its state and end."""
+        """Order the process to save its state and end."""
         if self._process.poll() is None:
             terminate(self._process.pid)
 
@@ -91,8 +91,8 @@ class Runner:
 
 
 def _call(where: str) -> socket.socket | None:
-    """Return the line to the proxy, which is held open and never used; None where it
-    cannot be reached.
+    """Return the connection to the proxy, which stays open and is never used, None if
+    the proxy cannot be reached.
     """
     if not where:
         return None

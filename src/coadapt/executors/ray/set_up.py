@@ -1,8 +1,8 @@
-"""On a Ray node, in a directory that Ray has brought there: `setup` once, then the
-command in its place.
+"""On a Ray node, in a directory that Ray has brought there: runs `setup` once, then
+replaces itself by the command.
 
-Started as `python -m … SETUP COMMAND…`. Replicas that start together wait for the first
-one's.
+Started as `python -m … SETUP COMMAND…`. If replicas start together, the first one runs
+`setup` and the others wait for it.
 """
 
 import fcntl
@@ -19,13 +19,13 @@ DIGITS = 16
 
 
 def main(setup: str, *command: str) -> NoReturn:
-    """Run `setup` unless it was, here, and become `command`; end with its exit code
-    where it fails.
+    """Run `setup`, unless it has run here, and become `command`. If `setup` fails, end
+    with its exit code.
     """
     done = Path(f".coadapt-setup-{hashlib.sha256(setup.encode()).hexdigest()[:DIGITS]}")
     with open(
         f"{done}.lock", "a"
-    ) as lock:  # goes with this process, or as it becomes another
+    ) as lock:  # closed when this process ends or becomes the command
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
             code = subprocess.run(

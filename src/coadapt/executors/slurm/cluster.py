@@ -14,9 +14,9 @@ from coadapt.model import DEFAULT_GPU_TYPE, Node, NodeId
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.offer import Offer, OfferId
 
-# Which job holds which slot is the plan's business, and within an allocation Slurm
-# gives all to every step: else it makes a new one wait until it has cleaned up after
-# the one before.
+# The plan decides which job holds which slot, so Slurm gives all resources of an
+# allocation to every step. Otherwise Slurm would let a new step wait until it has
+# cleaned up after the previous one.
 STEP = (
     "srun",
     "--overlap",
@@ -53,8 +53,8 @@ class SlurmCluster:
 
     @property
     def to_come(self) -> tuple[Node, ...]:
-        """Nodes that may yet be asked for, or are; of the type that is known, if any
-        is.
+        """Nodes that are or may still be requested. Their type is that of the known
+        nodes, if there are any.
         """
         present = self.nodes
         kind = CPU_SLOT_TYPE if self._slots is not None else DEFAULT_GPU_TYPE
@@ -68,7 +68,7 @@ class SlurmCluster:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """The pool's nodes, where they are bought."""
+        """The pool's nodes, if they are bought."""
         return () if self._terms.offer is None else (self._terms.offer,)
 
     @property
@@ -84,7 +84,9 @@ class SlurmCluster:
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
-        """Numbers among those of the step: runner.py finds out which these are."""
+        """Numbers among the GPUs of the step. runner.py finds out which GPUs these
+        are.
+        """
         if self._slots is not None:
             return {}
         self._look()
@@ -107,7 +109,7 @@ class SlurmCluster:
         return self._known[node].address
 
     def via(self, node: NodeId, _slot: Slot) -> tuple[str, ...]:
-        """Return the command that runs the one after it as a step on `node`."""
+        """Return a command that runs the command appended to it as a step on `node`."""
         self._look()
         host = self._known[node]
         gres = "none" if self._slots is not None else f"gpu:{host.gpus.count}"

@@ -22,8 +22,8 @@ PRIVATE_DIR = 0o700
 
 
 class SlurmExecutor(ProcessExecutor):
-    """Closing it leaves the allocations as they are, with what runs in them, for the
-    next one.
+    """The executor over a pool. Closing it leaves the allocations, and the replicas in
+    them, for the next executor.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class SlurmExecutor(ProcessExecutor):
     def over_pool(
         cls, terms: PoolTerms, host: Host, options: ProcessOptions
     ) -> "SlurmExecutor":
-        """Return the executor over what is held already, or was asked for now. Raises
-        InputError.
+        """Return the executor over the allocations that are already held, or are
+        requested now. Raises InputError.
         """
         terms = dataclasses.replace(terms, leave_s=host.stop_grace_s + LEAVE_MARGIN_S)
         check_time_limit(terms)
@@ -64,7 +64,7 @@ class SlurmExecutor(ProcessExecutor):
 
     @property
     def to_come(self) -> tuple[Node, ...]:
-        """Nodes of the pool at its largest that are not there now."""
+        """The nodes that the largest pool has beyond the present ones."""
         return self._slurm.to_come
 
     def run(self, post: Post) -> None:

@@ -1,16 +1,15 @@
-"""The allocations that Coadapt holds of Slurm: machines offered, more asked for, some
-given back.
+"""The allocations that Coadapt holds in Slurm: it offers their machines to jobs,
+requests more, and gives some back.
 """
 
-# A running allocation with GPUs cannot grow. So the first is asked for whole, and what
-# comes later are allocations of one node each, which start as soon as there is one, and
-# can be given back one by one.
-# Nothing of this is kept on disk but the pool's name: whatever carries it in Slurm's
-# queue is the pool.
+# A running allocation with GPUs cannot grow. So the first allocation is requested as a
+# whole. Later ones have one node each: they start as soon as one node is free, and can
+# be given back one by one. Only the pool's name is kept on disk: all allocations in
+# Slurm's queue with this name are the pool.
 #
-# A machine leaves the pool (its replicas save, and go on elsewhere) before its
-# allocation ends. Preemption needs no rule of its own: Slurm brings the end of the
-# allocation forward to the end of the grace time.
+# A machine leaves the pool before its allocation ends: its replicas save, and continue
+# elsewhere. Preemption needs no separate rule, because Slurm moves the end of the
+# allocation to the end of the grace time.
 
 import logging
 import socket
@@ -30,10 +29,10 @@ from coadapt.executors.slurm.tools import (
 )
 from coadapt.model import NodeId
 
-# States, and flags behind them, with which a machine should get no work, or no more.
+# States and flags of machines that should get no work, or no further work.
 UNFIT = ("down", "drain", "drng", "fail", "error", "power", "reboot")
 DRAINS = ("drain", "drng")
-# A controller that has just come back has not heard of its nodes yet.
+# A controller that has just restarted has no reports from its nodes yet.
 SILENT = ("*", "unknown")
 SILENT_S = 15.0
 PROBE_S = 1.0
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def _drains(state: str) -> bool:
-    """Return whether a machine still works but is to get nothing new."""
+    """Return whether a machine still works but should get no new work."""
     drains = any(flag in state for flag in DRAINS)
     return drains and not any(
         flag in state for flag in (*UNFIT, *SILENT) if flag not in DRAINS
@@ -50,21 +49,22 @@ def _drains(state: str) -> bool:
 
 
 class Pool:
-    """One thread asks Slurm (`run`); anybody may read `hosts`, which are those of the
-    last look.
+    """The machines of the pool. One thread queries Slurm (`run`). Any thread may read
+    `hosts`, the result of the last query.
     """
 
     def __init__(
         self, terms: PoolTerms, folder: Path, name: str, wanted_slots: Callable[[], int]
     ) -> None:
-        """Look for the first time, and ask for a first allocation. Raises SlurmError.
+        """Query Slurm for the first time, and request a first allocation. Raises
+        SlurmError.
 
-        folder: where proxies leave word of nodes that may be dead. name: of the
-        allocations.
+        folder: the folder in which proxies note nodes that may be dead. name: the name
+        of the allocations.
         """
         self._hosts: Mapping[NodeId, PoolHost] = {}
-        # Of bought nodes: when they are taken away, as far as it is known (s since
-        # 1970), and those that were given back.
+        # When bought nodes will be taken away, as far as it is known (s since 1970),
+        # and the bought nodes that were given back.
         self.noticed: Mapping[NodeId, float] = {}
         self._returned: frozenset[Place] = frozenset()
         self._terms = terms
@@ -79,8 +79,8 @@ class Pool:
         folder.mkdir(parents=True, exist_ok=True)
         # Why machines are no longer here, as far as it is known.
         self.why_gone: dict[NodeId, str] = {}
-        # Since when and why Slurm cannot be asked, or has nothing for us any more; ""
-        # if all is well.
+        # Since when and why Slurm does not respond, or has no allocation for us any
+        # more; "" if all is well.
         self.trouble = ""
         self._look()
 
@@ -99,11 +99,11 @@ class Pool:
         }
 
     def buy(self, count: int) -> None:
-        """Have this number of nodes in all."""
+        """Order this total number of nodes."""
         self._size.num_wanted = count
 
     def give_back(self, node: NodeId) -> None:
-        """Let a node go: it takes no work any more, and goes back to Slurm soon."""
+        """Give a node back: it gets no work any more, and returns to Slurm soon."""
         host = self.hosts.get(node)
         if host is None:
             return
@@ -112,12 +112,14 @@ class Pool:
         self._size.num_wanted = max((self._size.num_wanted or 0) - 1, 0)
 
     def suspect(self, host: NodeId) -> Path:
-        """Return the file that says: look whether this machine is alive."""
+        """Return the file whose presence means that this machine may be dead and must
+        be checked.
+        """
         return self._folder / host
 
     def run(self) -> None:
-        """Look again and again until `close`. While Slurm does not answer, what is
-        known stays.
+        """Query Slurm again and again until `close`. While Slurm does not answer, the
+        last state stays.
         """
         while not self._closed.wait(self._terms.look_s):
             try:
@@ -162,15 +164,15 @@ class Pool:
                 if machine is not None and host not in taken:
                     gone_at = self._noticed_at(job, host, machine, ends=ends)
                     if gone_at is not None:
-                        # It is offered until it is gone, so that jobs leave it in
-                        # place; empty, it goes back to Slurm.
+                        # The machine is offered until it is gone, so that jobs leave it
+                        # by a change in place. Once it is empty it goes back to Slurm.
                         noticed[host] = gone_at
                         leaving.add(place)
                         taken.add(host)
                         hosts[host] = self._pool_host(job, host, gpus, machine)
                         continue
-                # Of two allocations on one machine the older one counts, until it is
-                # gone.
+                # If two allocations are on one machine, the older one counts until it
+                # is gone.
                 if ends or host in taken or place in self._size.given_up:
                     leaving.add(place)
                 elif machine is not None and self._fit(host, machine):
@@ -198,8 +200,9 @@ class Pool:
     def _noticed_at(
         self, job: SlurmJob, host: NodeId, machine: SlurmNode, *, ends: bool
     ) -> float | None:
-        """Return when a bought node is taken away: its allocation ends, or Slurm drains
-        it (from now on, as Slurm names no time). None while it stays.
+        """Return when a bought node is taken away, because its allocation ends or Slurm
+        drains it. Slurm names no time for a drain, so it counts from now on. None while
+        the node stays.
         """
         is_given_up = (job.id, host) in self._size.given_up
         if self._terms.offer is None or is_given_up:
@@ -220,7 +223,7 @@ class Pool:
         return self._tools.jobs("--me", f"--name={self._name}")
 
     def _tell_end_of(self, allocation: str) -> None:
-        """Say how the one allocation that is used ended."""
+        """Report how the one allocation that is used ended."""
         state = self._tools.ended(allocation)
         how = f" ({state})" if state else ", and Slurm knows no more of it"
         why = f"allocation {allocation} has ended{how}"
@@ -242,7 +245,9 @@ class Pool:
         return self._gpus[key]
 
     def _fit(self, host: NodeId, machine: SlurmNode) -> bool:
-        """Return whether a machine can take work; one under suspicion has to answer."""
+        """Return whether a machine can take work. A machine that may be dead must
+        answer a connection.
+        """
         state = machine.state.lower()
         if not any(flag in state for flag in SILENT):
             self._silent_since.pop(host, None)
@@ -268,7 +273,7 @@ class Pool:
         return True
 
     def _tell(self, what: str) -> None:
-        """Say it once, until it is over."""
+        """Log a message once, until its cause is over."""
         if what not in self._told:
             self._told.add(what)
             logger.warning("%s", what)

@@ -1,13 +1,13 @@
-"""A process here that stands for one of a Slurm step: what that prints it prints, and
-as that ends it ends.
+"""A process here that represents a process of a Slurm step: it prints that process's
+output, and ends in the same way.
 
 To the launcher it is the replica. Started as `python -m … ADDRESS SUSPECT srun …`.
 Tokens travel in the environment only: command lines are for everybody to read.
 """
 
-# Why srun alone will not do: it answers SIGTERM by killing its step at once, without a
-# moment to save; and a step whose srun was killed is found out only when it next
-# prints. So its runner holds a line to here.
+# Why srun alone is not enough: on SIGTERM it kills its step at once, without time to
+# save. And if srun itself is killed, its step notices that only when it next prints. So
+# the runner keeps a connection to this process.
 
 import os
 import select
@@ -25,12 +25,12 @@ from coadapt.executors.processes import line as lines
 from coadapt.executors.processes.standing_in import Begun, end_as
 
 LOOK_S = 0.1
-# For a step to begin: Python starts on a node that may be busy, from a disk that may be
-# far.
+# The time for a step to begin. Python starts on a node that may be busy, from a disk
+# that may be slow.
 BEGIN_S = 120.0
-# For the last of its output, once its end is known.
+# The time for the last output, once the end is known.
 DRAIN_S = 10.0
-# For srun to say why, once the line is dead.
+# The time for srun to print the reason, once the connection is broken.
 WHY_S = 2.0
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SAID_BYTES = 4096
@@ -39,8 +39,8 @@ SAID_BYTES = 4096
 def main(address: str, suspect: str, *command: str) -> None:
     """Run `command`, an srun of a runner, and end as its replica does; never returns.
 
-    address: where the runner calls. suspect: a file that is made where the node may be
-    the cause.
+    address: the address to which the runner connects. suspect: a file that is created
+    if the node may be the cause.
     """
     signal.signal(signal.SIGTERM, _on_signal)
     begun = Begun()
@@ -74,7 +74,7 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
 def _answered(
     exchange: lines.Exchange, srun: "subprocess.Popen[bytes]"
 ) -> socket.socket | None:
-    """Return the line to the runner, None if it did not call."""
+    """Return the connection to the runner, None if the runner did not connect."""
     deadline = time.monotonic() + BEGIN_S
     while srun.poll() is None and time.monotonic() < deadline:
         ready, _, _ = select.select([exchange.server], [], [], LOOK_S)
@@ -85,7 +85,9 @@ def _answered(
 
 
 def _follow(line: socket.socket) -> int | None:
-    """Pass on that it is to stop; return how it ended, None if the line went dead."""
+    """Pass on an order to stop. Return how the replica ended, None if the connection
+    broke.
+    """
     said = b""
     passed_on = False
     try:
@@ -116,7 +118,7 @@ def _see_off(srun: "subprocess.Popen[bytes]", patience_s: float) -> None:
 
 
 def _print_why(said: IO[bytes]) -> None:
-    """Print what srun said of itself; what the replica printed has come another way."""
+    """Print srun's own messages. The replica's output arrives separately."""
     said.seek(0)
     text = said.read(SAID_BYTES).decode(errors="replace")
     known = [

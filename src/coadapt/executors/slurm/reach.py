@@ -1,5 +1,5 @@
-"""Whether Slurm can be reached from here, what is missing if not, and by which address
-nodes reach us.
+"""Checks whether Slurm can be reached from here and what is missing if not, and finds
+the address at which nodes reach this machine.
 """
 
 import os
@@ -15,7 +15,7 @@ from coadapt.executors.slurm.tools import (
 )
 from coadapt.model import InputError
 
-# What a tool says, and what it means to its reader.
+# Messages of Slurm's tools, and what each means for the user.
 MUNGE = (
     "Slurm's authentication: munged does not run here, or has another key (systemctl "
     "start munge)"
@@ -27,7 +27,7 @@ CONTROLLER = (
     "a controller that answers: slurmctld is down, or not to be reached from here "
     "(scontrol ping)"
 )
-# Without munged its tools try again and again, and say nothing.
+# Without munged, Slurm's tools try again and again without a message.
 SILENCE = (
     "an answer: munged does not run here (systemctl start munge), or slurmctld is "
     "far (scontrol ping)"
@@ -40,7 +40,7 @@ SIGNS = (
 )
 # The start of a scheduler waits for it.
 FIRST_CALL_S = 8.0
-ANY_PORT = 9  # nothing is sent: the kernel is asked for a route
+ANY_PORT = 9  # nothing is sent: the kernel only looks up a route
 
 
 def check_slurm() -> None:
@@ -62,8 +62,8 @@ def check_slurm() -> None:
 
 
 def check_time_limit(terms: PoolTerms) -> None:
-    """Raise InputError where allocations would be over as they begin, as far as the
-    limit is known.
+    """Raise InputError if the time limit is so short that allocations would be over as
+    they begin, as far as the limit is known.
     """
     if terms.allocation:
         return
@@ -83,7 +83,7 @@ def check_time_limit(terms: PoolTerms) -> None:
 
 def _time_limit(terms: PoolTerms) -> tuple[str, str]:
     """Return the time limit of an allocation in Slurm's words, "" if unknown, and where
-    it is from.
+    the limit is set.
     """
     partition = terms.request.partition
     given = {"time": terms.request.time_limit, "partition": partition}
@@ -106,8 +106,8 @@ def _time_limit(terms: PoolTerms) -> tuple[str, str]:
 
 
 def check_terms(terms: PoolTerms) -> None:
-    """Raise InputError where Slurm could never grant what is asked for, in its own
-    words.
+    """Raise InputError, with Slurm's own message, if Slurm could never grant the
+    request.
     """
     tools = SlurmTools()
     if terms.allocation:
@@ -132,7 +132,7 @@ def check_terms(terms: PoolTerms) -> None:
 
 
 def meaning(said: str) -> str:
-    """Return what is needed where a tool of Slurm's says this."""
+    """Return what the user needs to do if one of Slurm's tools prints this message."""
     for signs, what in SIGNS:
         if any(sign in said.lower() for sign in signs):
             return what
@@ -140,8 +140,8 @@ def meaning(said: str) -> str:
 
 
 def own_address() -> str:
-    """Return the address of this machine that lies towards the nodes; what its name
-    stands for, if unsure.
+    """Return the address of this machine on the route to the nodes. If that is not
+    clear, the address of its name.
     """
     try:
         addresses = (

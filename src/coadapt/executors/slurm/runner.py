@@ -1,7 +1,7 @@
-"""On a node, as the task of a Slurm step: above one process of a job, on the line to
-its proxy.
+"""The task of a Slurm step on a node: it runs one process of a job, and has a
+connection to its proxy.
 
-Started as `python -m … COMMAND…`. What the command prints goes the way of the step.
+Started as `python -m … COMMAND…`. The command's output is the output of the step.
 """
 
 import os
@@ -21,11 +21,11 @@ from coadapt.executors.processes.job_processes import (
 )
 from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_STOPPED
 
-# How late an end, or a signal of Slurm's, may be seen.
+# The longest delay with which an end, or a signal from Slurm, is noticed.
 LOOK_S = 0.1
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Libraries that find more of Slurm's names take this step for the whole job, of one
-# process.
+# Libraries that find other variables of Slurm assume that this step is the whole job,
+# with one process.
 KEPT_ENVS = frozenset(
     {
         "SLURM_CONF",
@@ -47,7 +47,7 @@ DROPPED_PREFIXES = (
 
 
 def main(*command: str) -> None:
-    """Run `command` until it ends, is told to stop, or the line goes dead; never
+    """Run `command` until it ends, is ordered to stop, or the connection breaks. Never
     returns.
     """
     signal.signal(signal.SIGTERM, _on_signal)
@@ -85,8 +85,8 @@ def main(*command: str) -> None:
 
 
 def missing_workdir(wanted: str) -> str | None:
-    """Go to the directory in which the replica is to run; return why that is
-    impossible, None if it is not.
+    """Change to the replica's work directory. Return why that is impossible, None if it
+    succeeds.
     """
     if not wanted:
         return None
@@ -103,9 +103,10 @@ def missing_workdir(wanted: str) -> str | None:
 
 
 def replica_envs(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what a replica finds in its environment, of what its step has.
+    """Return the environment of a replica, from the environment of its step.
 
-    Slurm numbers the GPUs of a step in its own way; the plan's are numbers among those.
+    Slurm numbers the GPUs of a step in its own way. The plan's numbers are positions
+    among these.
     """
     kept = {
         name: value
@@ -134,7 +135,7 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
 
 
 def _follow(process: "subprocess.Popen[bytes]", line: socket.socket) -> int | None:
-    """Return how it ended, None if the proxy is gone."""
+    """Return how the process ended, None if the proxy is gone."""
     passed_on = False
     while (code := process.poll()) is None:
         readable, _, _ = select.select([line], [], [], LOOK_S)
@@ -144,8 +145,8 @@ def _follow(process: "subprocess.Popen[bytes]", line: socket.socket) -> int | No
         if (asked or _told) and not passed_on:
             passed_on = True
             terminate(process.pid)
-    # Slurm's signal goes to every process of the step: what the script makes of that is
-    # not its fault.
+    # Slurm's signal goes to every process of the step, so an error that it causes is
+    # not the script's fault.
     return -signal.SIGTERM if _told and code not in (0, EXIT_STOPPED) else code
 
 
@@ -157,7 +158,9 @@ def _heard(line: socket.socket) -> bytes | None:
 
 
 def _say(line: socket.socket, code: int) -> int:
-    """Tell the proxy how it ended; return this process' own exit code."""
+    """Report to the proxy how the process ended. Return the exit code of this
+    process.
+    """
     try:
         line.sendall(f"{code}\n".encode())
     except OSError:

@@ -1,5 +1,5 @@
-"""How large the pool is to be: more is asked of Slurm while jobs wait, and what stands
-idle is given back.
+"""The size of the pool: more nodes are requested while jobs wait, and idle nodes are
+given back.
 """
 
 import logging
@@ -13,11 +13,11 @@ from coadapt.executors.slurm.terms import LEAVE_MARGIN_S, PoolTerms
 from coadapt.executors.slurm.tools import Gpus, SlurmError, SlurmJob, SlurmTools
 from coadapt.model import NodeId
 
-# A successor is asked for this part of the whole time before an allocation ends, to
-# have time in the queue.
+# The time before an allocation's end at which its successor is requested, as a part of
+# the allocation's whole time. The request may have to wait in the queue.
 AHEAD_PART = 0.1
 AHEAD_MAX_S = 1800.0
-# Between one request that Slurm refused and the next, doubled each time.
+# The pause after a request that Slurm refused. It doubles each time.
 RETRY_S = 5.0
 RETRY_MAX_S = 600.0
 
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolHost:
-    """A machine of the pool, by one allocation. renew_at: from when on it is not
-    counted on any more.
+    """A machine of the pool, in one allocation. renew_at: when the machine needs a
+    successor.
     """
 
     job: str
@@ -43,8 +43,8 @@ class PoolHost:
 
 
 class _Pause:
-    """Between requests: what ends as soon as it begins, too, is not to be asked for
-    again and again.
+    """The pause between requests. It also keeps allocations that end as soon as they
+    begin from being requested again and again.
     """
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class _Pause:
         self._seconds = min(2 * self._seconds, RETRY_MAX_S)
 
     def granted(self) -> None:
-        # How long the next pause is stays: only an allocation that takes work ends the
-        # growing of pauses.
+        # The length of the next pause stays the same. It is reset only when an
+        # allocation takes work.
         self._until = max(self._until, time.monotonic() + RETRY_S)
 
     def served(self) -> None:
@@ -69,7 +69,7 @@ class _Pause:
 
 
 class PoolSize:
-    """Keeps the pool at the size that is wanted. Told of each look, by one thread."""
+    """Keeps the pool at the wanted size. One thread calls `adjust` after each query."""
 
     def __init__(
         self,
@@ -78,9 +78,11 @@ class PoolSize:
         wanted_slots: Callable[[], int],
         tell: Callable[[str], None],
     ) -> None:
-        """`name`: of its allocations. `tell`: says something to the operator, once."""
+        """name: the name of the pool's allocations. tell: shows a message to the
+        operator, once.
+        """
         self.given_up: set[Place] = set()
-        # Nodes that are to be there, where they are bought; None until it was ordered.
+        # The ordered number of bought nodes, None before the first order.
         self.num_wanted: int | None = None
         self._had: set[Place] = set()
         self._terms = terms
@@ -92,7 +94,7 @@ class PoolSize:
         self._left: set[Place] = set()
         self._pause = _Pause()
         self._first = True
-        # Allocations that have taken work at one look, at least.
+        # Allocations that could take work in at least one query.
         self._served: set[str] = set()
 
     def adjust(
@@ -103,9 +105,9 @@ class PoolSize:
     ) -> None:
         """Give back what is not needed, and ask for what is missing.
 
-        jobs: the pool's. hosts: those that take work. leaving: those that take none any
-        more. Raises SlurmError where Slurm does not answer, or refuses the very first
-        request.
+        jobs: the pool's allocations. hosts: the machines that take work. leaving: the
+        machines that take no work any more. Raises SlurmError if Slurm does not answer,
+        or refuses the very first request.
         """
         serving = {held.job for held in hosts.values()}
         if serving:
@@ -114,15 +116,15 @@ class PoolSize:
         self._note_losses(hosts)
         self._give_back([job for job in jobs if job.runs], hosts, leaving)
         held = {(job.id, host) for job in jobs if job.runs for host in job.hosts}
-        # Slurm may not know yet that one of these is dead, and give the same machine
-        # once more.
+        # Slurm may not know yet that one of these machines is dead, and might give the
+        # same machine again.
         unfit = {host for job, host in held - leaving if host not in hosts}
         self._ask_for_more(jobs, hosts, unfit)
         self._first = False
 
     def _note_losses(self, hosts: Mapping[NodeId, PoolHost]) -> None:
-        """Of bought nodes, order one less for each that was lost: whether another one
-        replaces it is the sizer's decision.
+        """Reduce the order of bought nodes by those that were lost. The sizer decides
+        whether to replace them.
         """
         there = {(held.job, host) for host, held in hosts.items()}
         if self.num_wanted is not None:
@@ -131,7 +133,7 @@ class PoolSize:
         self._had = there
 
     def _goal(self, staying: list[NodeId]) -> int:
-        """Return how many nodes there are to be."""
+        """Return the wanted number of nodes."""
         if self._terms.offer is not None:
             return min(self._terms.max_nodes, self.num_wanted or 0)
         growth = math.ceil(max(self._wanted_slots(), 0) / self._terms.slots_per_node)
@@ -142,8 +144,8 @@ class PoolSize:
     ) -> None:
         is_bought = self._terms.offer is not None
         if is_bought and self.num_wanted is None:
-            return  # what an earlier scheduler asked for stays
-        # Bought nodes are not renewed: the sizer orders others once they are noticed.
+            return  # the request of an earlier scheduler stays
+        # Bought nodes are not renewed. After a notice the sizer orders others.
         staying = sorted(hosts) if is_bought else _staying(hosts)
         waiting = [job for job in jobs if job.waits]
         coming = sum(job.num_nodes for job in waiting)
@@ -161,14 +163,15 @@ class PoolSize:
                 )
         lacking = goal - len(staying) - coming
         if lacking > 0 and self._pause.over:
-            # Bought nodes are given back one by one, so they are asked for so, too.
+            # Bought nodes are given back one by one, so they are requested one by one,
+            # too.
             whole = not (is_bought or staying or coming)
             self._submit(
                 [lacking] if whole else [1] * lacking, sorted({*staying, *unfit})
             )
 
     def _submit(self, sizes: list[int], others: list[NodeId]) -> None:
-        """`others`: machines that are held already."""
+        """others: the machines that are already held."""
         elsewhere = [f"--exclude={','.join(others)}"] if others else []
         for num_nodes in sizes:
             options = [
@@ -194,8 +197,8 @@ class PoolSize:
         hosts: Mapping[NodeId, PoolHost],
         leaving: set[Place],
     ) -> None:
-        """Let go of what left and stands empty; of what is idle for long, above what is
-        always held, too.
+        """Give back machines that have left the pool and are empty. Also give up
+        machines that are idle for long, above the number that is always held.
         """
         now = time.monotonic()
         busy = self._tools.busy_hosts(job.id for job in running)
@@ -225,13 +228,13 @@ class PoolSize:
             if now - self._idle_since.get((held.job, host), now) >= self._terms.idle_s
         ]
         old.sort(key=lambda place: (-int(place[0]), place[1]))
-        # They leave the pool with the next look, and go back with the one after it, if
-        # nothing began there.
+        # These machines leave the pool with the next query. The query after that gives
+        # them back, if nothing has begun on them.
         self.given_up |= set(old[: max(len(hosts) - self._terms.nodes, 0)])
 
     def _over_at_once(self, job: SlurmJob) -> str:
-        """Return why an allocation never took work, in words that are the same each
-        time.
+        """Return why an allocation never took work. The text is the same each time, so
+        it is logged once.
         """
         span = end_of(job) - (job.starts_at or 0.0)
         if job.starts_at is not None and span > self._terms.leave_s:
@@ -250,9 +253,7 @@ class PoolSize:
 
     def _let_go(self, job: SlurmJob, what: str, kept: set[str] | None = None) -> None:
         logger.info("returned to Slurm: Slurm job %s, %s free", job.id, what)
-        with suppress(
-            SlurmError
-        ):  # it has just ended by itself, or is tried again at the next look
+        with suppress(SlurmError):  # it has just ended, or the next query tries again
             self._tools.keep_hosts(job.id, kept) if kept else self._tools.cancel(job.id)
 
 
@@ -262,13 +263,15 @@ def _staying(hosts: Mapping[NodeId, PoolHost]) -> list[NodeId]:
 
 
 def renew_at(job: SlurmJob, leave_s: float) -> float:
-    """Return from when on an allocation that nodes leave `leave_s` before its end needs
-    a successor.
+    """Return when an allocation needs a successor. Its nodes leave it `leave_s` seconds
+    before its end.
     """
     span = end_of(job) - (job.starts_at or 0.0)
     return end_of(job) - max(leave_s, min(AHEAD_PART * span, AHEAD_MAX_S))
 
 
 def end_of(job: SlurmJob) -> float:
-    """Return when it ends, in seconds since 1970; infinity for never."""
+    """Return the end of an allocation in seconds since 1970, infinity if it has
+    none.
+    """
     return math.inf if job.ends_at is None else job.ends_at

@@ -1,5 +1,5 @@
-"""On which terms allocations are asked for: the options of the executor, and what
-sbatch makes of them.
+"""The settings with which allocations are requested: the executor's options, and the
+options of sbatch that follow from them.
 """
 
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from coadapt.model import InputError
 from coadapt.model.offer import Offer
 
-# Beside what replicas may take to save: until the end is seen, and until their
+# Added to the time in which replicas save: until their end is noticed, and their
 # processes are gone.
 LEAVE_MARGIN_S = 30.0
 NODES_MAX = 100_000
@@ -16,7 +16,7 @@ PER_NODE_MAX = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmRequest:
-    """What is asked of Slurm, in its own words; "" or None: as the site has it. See
+    """A request in Slurm's own words; "" or None: the site's default. See
     docs/engines/slurm.md.
     """
 
@@ -55,8 +55,8 @@ class SlurmRequest:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Those of sbatch. Nothing of this environment goes along: Slurm keeps it where
-        others may look.
+        """The options of sbatch. The environment is not passed on, because Slurm keeps
+        it where others may read it.
         """
         named = {
             "partition": self.partition,
@@ -89,10 +89,10 @@ class PoolTerms:
     """nodes: how many are always held. max_nodes: how many at most while jobs wait.
     allocation: see on_slurm.
 
-    offer: the nodes of the pool, where they are bought: the size is ordered then.
-    idle_s: how long a node above `nodes` stands idle before it is given back. look_s:
-    how often Slurm is asked. leave_s: how long before the end of its allocation a node
-    leaves.
+    offer: the nodes of the pool, if they are bought; then the sizer orders its size.
+    idle_s: how long a node above `nodes` is idle before it is given back. look_s:
+    seconds between two queries of Slurm. leave_s: how long before the end of its
+    allocation a node leaves.
     """
 
     request: SlurmRequest

@@ -1,8 +1,8 @@
-"""Slurm through its command-line tools: what is asked, and how the answers are read.
+"""Slurm through its command-line tools: the queries, and how their answers are read.
 Slurm 21.08 and later.
 
-Columns are asked for by name and separated by a bar, instants as seconds: that is the
-same in all versions, which `--json` is not, and needs no further plugin.
+Columns are requested by name and separated by a bar, and instants are in seconds.
+Unlike `--json`, this is the same in all versions and needs no plugin.
 """
 
 import math
@@ -17,11 +17,10 @@ from functools import cache
 
 from coadapt.model import DEFAULT_GPU_TYPE
 
-# A controller that is away makes its tools wait and try again.
+# While the controller is unreachable, Slurm's tools wait and try again.
 CALL_S = 20.0
 TOOLS = ("sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
-# Of a call's environment these would speak for another allocation than the one that is
-# meant.
+# These variables of the environment would refer a call to another allocation.
 KEPT_ENVS = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
 
 # %A: a number of its own for each task of an array and each part of a heterogeneous
@@ -34,15 +33,15 @@ GPUS = re.compile(r"\bgpu(?::(?P<kind>[^:(,=]+))?:(?P<count>\d+)")
 
 
 class SlurmError(Exception):
-    """A tool failed; the text is its own, in one line."""
+    """A tool failed. The text is the tool's message, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
     """An allocation that is held or waited for.
 
-    starts_at, ends_at: in seconds since 1970, None: not known, never. why: it waits, in
-    Slurm's word.
+    starts_at, ends_at: in seconds since 1970; None: not known, or never. why: the
+    reason for waiting, in Slurm's word.
     """
 
     id: str
@@ -83,10 +82,10 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class SlurmTools:
-    """Each call asks Slurm, and raises SlurmError where that gives no answer.
+    """Queries to Slurm. Each raises SlurmError if Slurm does not answer.
 
-    cwd: where a submitted script runs; `scontrol update` leaves scripts behind where it
-    runs.
+    cwd: the directory in which a submitted script runs. `scontrol update` leaves
+    scripts in the directory where it runs.
     """
 
     envs: Mapping[str, str] = field(default_factory=lambda: _envs(os.environ))
@@ -101,8 +100,8 @@ class SlurmTools:
         return sorted(found, key=lambda job: int(job.id))
 
     def ended(self, job: str) -> str:
-        """Return the state in which an allocation ended, in Slurm's word; "" where it
-        is not known (any more).
+        """Return the state in which an allocation ended, in Slurm's word; "" if it is
+        not known (any more).
         """
         try:
             text = self.call("scontrol", "show", "job", "-o", job)
@@ -114,8 +113,8 @@ class SlurmTools:
         return found[1] if found else ""
 
     def would_grant(self, options: Sequence[str], script: str) -> None:
-        """Raise SlurmError where Slurm could never grant what these options of sbatch
-        ask for.
+        """Raise SlurmError if Slurm could never grant a request with these options of
+        sbatch.
         """
         self.call("sbatch", "--test-only", *options, stdin=script)
 
@@ -133,7 +132,7 @@ class SlurmTools:
         ]
 
     def nodes(self, hosts: Collection[str]) -> dict[str, SlurmNode]:
-        """Return what is known of machines."""
+        """Return the state of machines by name."""
         if not hosts:
             return {}
         lines = self.call(
@@ -190,7 +189,7 @@ class SlurmTools:
         )
 
     def call(self, *command: str, stdin: str = "", limit_s: float = CALL_S) -> str:
-        """Return what a tool prints."""
+        """Run a tool. Return its output."""
         try:
             done = subprocess.run(
                 command,
@@ -225,8 +224,8 @@ def missing_tools() -> list[str]:
 
 @cache
 def hostnames(hosts: str) -> tuple[str, ...]:
-    """Return the names that a list of Slurm's stands for: `a[1-2],b` is a1, a2, b.
-    Raises SlurmError.
+    """Return the names in one of Slurm's host lists: `a[1-2],b` is a1, a2, b. Raises
+    SlurmError.
     """
     if not hosts or hosts.startswith("("):
         return ()
@@ -254,8 +253,8 @@ def _envs(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _number(told: str) -> int:
-    """Return a number as Slurm tells it: of multiples of 1,024 it says how many, as in
-    port 21K.
+    """Return a number from Slurm's notation: a multiple of 1,024 may be written with K,
+    as in port 21K.
     """
     for power, letter in enumerate("KMGT", 1):
         if told.endswith(letter):
@@ -268,8 +267,8 @@ def _of_slurm(name: str) -> bool:
 
 
 def _is_plain_job(line: str) -> bool:
-    """Return whether a line of squeue is about one job: arrays and heterogeneous jobs
-    are none of ours.
+    """Return whether a line of squeue is about a plain job. Arrays and heterogeneous
+    jobs are never ours.
     """
     return line.partition("|")[0].strip().isdecimal()
 
@@ -291,7 +290,7 @@ def _job(line: str) -> SlurmJob:
 
 @contextmanager
 def _readable(tool: str, line: str) -> Iterator[None]:
-    """Raise SlurmError with the line where what is inside cannot read it."""
+    """Raise SlurmError with the line if the code inside cannot read it."""
     try:
         yield
     except ValueError as error:
@@ -301,8 +300,8 @@ def _readable(tool: str, line: str) -> Iterator[None]:
 
 
 def seconds_of(limit: str) -> float | None:
-    """Return a time limit of Slurm's in seconds: `90`, `1:30:00`, `2-12`; infinity for
-    none, None if it is no such.
+    """Return a time limit of Slurm's in seconds: `90`, `1:30:00`, `2-12`. Infinity: no
+    limit. None: not a time limit.
 
     Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds,
     days-hours[:minutes[:seconds]].

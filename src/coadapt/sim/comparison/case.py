@@ -1,5 +1,5 @@
-"""One cell of a comparison: a run, the name of its cluster, and a digest by which it is
-known again.
+"""One run of a comparison, with the name of its cluster and a digest that identifies
+its result in later comparisons.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ class Case:
 
     @property
     def cell(self) -> tuple[str, str, int]:
-        """What policies are compared within: trace, cluster and seed."""
+        """The trace, cluster and seed. Policies are compared only within a cell."""
         return self.run.trace, self.cluster, self.run.seed
 
     @property
     def draw(self) -> str:
-        """What this run is an independent draw of; runs with the same are none of each
-        other.
+        """The random draw of this run's workload. Two runs with the same draw are not
+        independent of each other.
 
-        A built-in workload is drawn by the seed, and whatever mix or number of jobs it
-        is of: the same seed draws the same arrivals and sizes. A file is one draw; so
-        are all files with the same jobs, however they are called, and whenever their
-        jobs come.
+        The seed draws a built-in workload. The same seed draws the same arrivals and
+        sizes for every mix and number of jobs, so these are one draw. A file is one
+        draw. Files with the same jobs are one draw too, whatever the jobs' names and
+        arrival times.
         """
         if self.run.source.drawn:
             return f"seed {self.run.seed}"
@@ -43,8 +43,8 @@ class Case:
 
     @property
     def published(self) -> Mapping[str, float]:
-        """What was published of this run, by figure; nothing where it is not played as
-        published.
+        """The published value of each figure of this run. Empty unless the run is
+        played as in a publication.
         """
         source = self.run.source
         name = self.run.published
@@ -56,15 +56,13 @@ class Case:
 
     @property
     def published_cluster(self) -> str:
-        """The cluster of the paper under whose terms this run is played; "": of
-        none.
-        """
+        """The cluster of the paper whose settings this run uses, "" if it uses none."""
         return terms_of(self.run.published).cluster if self.run.published else ""
 
     @property
     def in_own_loop(self) -> bool:
-        """Whether this run is played in a paper's own loop, where makespans count from
-        instant 0.
+        """Whether this run uses a paper's own simulation loop, in which makespans count
+        from instant 0.
         """
         return bool(self.run.published) and terms_of(self.run.published).own_loop
 
@@ -103,9 +101,7 @@ def _digest(source: Source) -> str:
 
 @cache
 def _jobs_digest(source: Source) -> str:
-    """Return a digest of the jobs of a file, whatever they are called and whenever they
-    come.
-    """
+    """Return a digest of the jobs of a file, without their names and arrival times."""
     jobs = source.load(seed=0, num_gpus=0)[0].jobs
     lines = sorted(map(_what, jobs))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,11 +1,11 @@
-"""A digest of the code that a run is made by: with an edited policy, or another
-simulator, a result is another.
+"""A digest of the code that produces a run's result. If the policy or the simulator is
+edited, stored results are not used.
 """
 
-# Of ours: every file of the floors that a run goes through. Of a policy that is not
-# ours: the file of its class, and what that imports, directly or not, from files of its
-# own: from the same package, or from anywhere outside of Python's library and of what
-# is installed.
+# The digest of Coadapt covers every file of the layers that a run uses. The digest of a
+# policy from elsewhere covers the file of its class and the files that it imports,
+# directly or not, if they are the user's own. These are files of the same package, and
+# files that belong neither to Python's library nor to an installed package.
 
 import ast
 import hashlib
@@ -20,7 +20,8 @@ from pathlib import Path
 import coadapt
 from coadapt.policies import policy_module
 
-# What lies in coadapt and decides what a run gives; below `sim` not all of it.
+# The folders of coadapt that a run's result depends on, and the parts of `sim` on which
+# it does not.
 _FOLDERS = ("model", "goodput", "core", "policies", "runtime", "sim")
 _NO_PART_OF_A_RUN = ("sim/comparison", "sim/report", "sim/faults")
 

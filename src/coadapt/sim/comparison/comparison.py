@@ -1,5 +1,5 @@
-"""What a comparison says: a row per run, means over seeds, ratios to the baseline, jobs
-won and lost.
+"""The figures of a comparison: a row per run, means over seeds, ratios to the baseline,
+and the jobs that gain and lose most.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from coadapt.sim.comparison.figures import (
 from coadapt.sim.comparison.result_store import KeptResult
 from coadapt.sim.comparison.tables import Row, job_row
 
-# Figures that a ratio says something about: positive, and less is better.
+# Figures for which a ratio is meaningful: they are positive, and less is better.
 RATIOS = ("jct_mean_s", "jct_p50_s", "jct_p99_s", "makespan_s", "rho_max")
 
 
@@ -74,10 +74,11 @@ class Comparison:
                 yield {**_named(case), **asdict(each)}
 
     def published_rows(self) -> list[Row]:
-        """Return a row per trace, policy and figure that a paper published, with the
-        mean here beside it.
+        """Return a row per trace, policy and figure that a paper published. Each row
+        has the published value and the mean of these runs.
 
-        A published makespan counts from instant 0, so here it does in these rows, too.
+        A published makespan counts from instant 0, so in these rows our makespan does
+        too.
         """
         rows: list[Row] = []
         for trace, cluster in self.parts:
@@ -107,10 +108,10 @@ class Comparison:
         return rows
 
     def means(self, trace: str, cluster: str, policy: str) -> dict[str, Estimate]:
-        """Return each figure's mean over the seeds; empty where no run has ended.
+        """Return each figure's mean over the seeds, empty if no run has ended.
 
-        Its interval is over the seeds, where these are several and did not all give the
-        same run.
+        The interval is over the seeds. There is none for a single seed, or if all seeds
+        gave the same run.
         """
         found = [
             (case, result)
@@ -128,8 +129,8 @@ class Comparison:
         """Return the geometric means of RATIOS to the baseline, with intervals over
         independent runs.
 
-        They are taken within the same trace, cluster and seed, where both have ended; a
-        run that no seed changes stands for all seeds.
+        Both runs of a ratio have the same trace, cluster and seed, and both have ended.
+        A run that does not depend on the seed is used for all seeds.
         """
         cells = list(self._cells(policy))
         found = {
@@ -157,7 +158,7 @@ class Comparison:
         """Return each job under `policy` beside itself under the baseline, those that
         gain most first.
 
-        A job of a file is there once, however many seeds were played.
+        A job of a file is returned once, for any number of seeds.
         """
         by_place: dict[tuple[str, str], list[list[JobPick]]] = defaultdict(list)
         drawn: set[tuple[str, str]] = set()
@@ -184,8 +185,8 @@ class Comparison:
         )
 
     def reactions_differ(self) -> bool:
-        """Return whether some policies were asked sooner after an arrival or an exit
-        than others.
+        """Return whether some policies decide sooner than others after an arrival or an
+        exit.
         """
         return len({result.reaction_s for _, result in self.ended()}) > 1
 
@@ -195,7 +196,8 @@ class Comparison:
         """Yield a case of `policy` or of the baseline, its seed, both results, and
         whether all seeds are copies.
 
-        The case is one that depends on the seed, if one of both does.
+        If the run of `policy` or of the baseline depends on the seed, the case is that
+        run.
         """
         for place in self.parts:
             ours = self._by_seed(place, policy)
@@ -225,7 +227,7 @@ class Comparison:
 def _of_seed(
     runs: dict[int, tuple[Case, KeptResult]], seed: int
 ) -> tuple[Case, KeptResult] | None:
-    """Return the run of `seed`; of what does not depend on the seed, the only run."""
+    """Return the run of `seed`, or the only run if it does not depend on the seed."""
     if seed in runs:
         return runs[seed]
     only = next(iter(runs.values()), None)

@@ -1,14 +1,18 @@
 """Means, intervals and ratios over the runs of a comparison."""
 
-# A ratio is taken within a cell (same trace, cluster and seed), so that what differs
-# between cells cancels out; ratios are averaged as logarithms, since half and twice
-# must balance. Intervals are Student's t at 95 % over independent runs. Cells are not
-# independent because they are several: the same trace on two clusters, two mixes drawn
-# by the same seed, and one trace with several seeds of a policy have most in common. So
-# cells of one draw are averaged first, and the interval is over the draws: over traces,
-# or over the seeds of built-in workloads. Only where all is of one trace, and a policy
-# draws, it is over that policy's seeds: then it says how much they matter on this
-# trace, and nothing about another. One draw has no interval.
+# A ratio compares two runs of the same cell (trace, cluster and seed), so that
+# differences between cells cancel out. Ratios are averaged as logarithms, because half
+# and twice must balance.
+#
+# Intervals are Student's t at 95 % over independent runs. Different cells are not
+# always independent: the same trace on two clusters, two mixes drawn by the same seed,
+# and one trace with several seeds of a policy have most in common. So the cells of one
+# draw are averaged first, and the interval is over the draws: over traces, or over the
+# seeds of built-in workloads.
+#
+# There is one exception. If all cells are of one trace and a policy draws random
+# numbers, the interval is over that policy's seeds. It then shows how much the seeds
+# matter on this trace, and nothing about other traces. One draw has no interval.
 
 import math
 from collections import defaultdict
@@ -24,11 +28,11 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean with its 95 % confidence interval over independent runs; None where there
-    is one alone.
+    """A mean with its 95 % confidence interval over independent runs. The bounds are
+    None if there is only one run.
 
-    num_values: how many there are. of: what they are, such as "traces"; "": it was not
-    said.
+    num_values: the number of independent values. of: what these are, such as "traces",
+    or "" if that is not known.
     """
 
     mean: float
@@ -53,11 +57,9 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A value beside the baseline's, of one cell. draw: what the cell is an independent
-    draw of.
+    """A value and the baseline's value in the same cell. draw: see `Case.draw`.
 
-    place: trace and cluster. copies: True where all seeds of this place gave the same
-    run.
+    place: trace and cluster. copies: True if all seeds of this place gave the same run.
     """
 
     draw: str
@@ -69,8 +71,8 @@ class Pair:
 
 
 def ratio_of(pairs: Sequence[Pair]) -> Estimate | None:
-    """Return the geometric mean of value / baseline over draws; None where no pair is
-    positive.
+    """Return the geometric mean of value / baseline over draws. Pairs that are not
+    positive are left out; if no pair is left, the result is None.
     """
     logs = [
         (pair, math.log(pair.value / pair.base))
@@ -99,7 +101,7 @@ def ratio_of(pairs: Sequence[Pair]) -> Estimate | None:
     )
 
 
-# What the name of a draw begins with that a seed made.
+# First characters of the name of a draw that is given by a seed.
 SEED = "seed "
 
 _Logs = Sequence[tuple[Pair, float]]
@@ -114,8 +116,8 @@ def _means_by(logs: _Logs, key: Callable[[Pair], object]) -> list[float]:
 
 
 def _mean_of_places(logs: _Logs) -> float:
-    """Return the mean over places of the means over seeds: no place counts more for
-    having more seeds.
+    """Return the mean over places of the means over seeds. So a place with more seeds
+    does not count more.
     """
     places: dict[tuple[str, str], list[float]] = defaultdict(list)
     for pair, log in logs:
@@ -124,7 +126,7 @@ def _mean_of_places(logs: _Logs) -> float:
 
 
 def _kind(draws: Iterable[str]) -> str:
-    """Return what independent runs are called that are these draws."""
+    """Return the name for these draws: "seeds", "traces" or "traces and seeds"."""
     by_seed = {draw.startswith(SEED) for draw in draws}
     if by_seed == {True}:
         return "seeds"
@@ -143,8 +145,8 @@ class JobPick:
     """A job under a policy and under the baseline, same trace and cluster. Times in
     seconds.
 
-    seed: None where the job is the same in all seeds, and times are geometric means
-    over them.
+    seed: None if the job is the same in all seeds. Then the times are geometric means
+    over the seeds.
     """
 
     trace: str
@@ -185,8 +187,8 @@ def picks(
 
 
 def merged(of_seeds: Sequence[Sequence[JobPick]]) -> list[JobPick]:
-    """Return the jobs of a file once each, of the picks of its seeds: in all of them
-    they are the same jobs.
+    """Return each job of a file once. of_seeds: the picks of each seed, which all have
+    the same jobs.
     """
     by_job: dict[str, list[JobPick]] = defaultdict(list)
     for found in of_seeds:

@@ -106,8 +106,8 @@ def _estimates(found: dict[str, Estimate], names: tuple[str, ...]) -> dict[str, 
 
 
 def _reactions(comparison: Comparison) -> dict[str, Json]:
-    """Return how long after an arrival or an exit each policy was asked, s, where that
-    differs; else nothing.
+    """Return the seconds from an arrival or an exit to the policy's decision, by
+    policy. Empty if they are the same for all policies.
     """
     if not comparison.reactions_differ():
         return {}

@@ -1,5 +1,5 @@
-"""Results of runs on disk, a line of JSON each, added as they end: an interruption
-loses none of them.
+"""Results of runs on disk, one line of JSON for each. Each line is written when its run
+ends, so an interruption loses no finished run.
 """
 
 import fcntl
@@ -15,19 +15,20 @@ from coadapt.model import InputError
 from coadapt.sim.experiment import RunResult, SimulationError
 from coadapt.sim.metrics import JobOutcome, RoundOutcome
 
-# Of what a line holds. Lines of the first form tell less of a job; their keys did not
-# count the code, so none of them is asked for: they are passed over, and stay in the
-# file.
+# The version of a line's format. Lines of the first format contain less about each job,
+# and their keys do not depend on the code. So no run matches them: they are skipped,
+# and stay in the file.
 FORM = 2
 FIRST_FORM = {"key", "figures", "jobs", "error"}
-# What is many records of the same fields: the names stand there once.
+# Fields that are lists of equal records. A line has the names of the records' fields
+# only once.
 TABLES = ("jobs", "rounds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResult:
-    """What is kept of a run: its figures by name, its jobs and rounds; of a run that
-    cannot end, its error.
+    """The stored result of a run: its figures by name, its jobs and its rounds. The
+    result of a run that cannot end is its error.
 
     reaction_s: see RunResult.
     """
@@ -58,20 +59,22 @@ def of_run(result: RunResult | SimulationError) -> KeptResult:
 
 
 class ResultFile:
-    """The file of a comparison, by key. One process at a time has it."""
+    """The file with the results of a comparison, by key. Only one process at a time can
+    open it.
+    """
 
     def __init__(self, path: Path, results: dict[str, KeptResult]) -> None:
         self._path = path
         self.results = results
 
     def lacks(self, key: str) -> bool:
-        """Return whether the run is to be played: an error is a result, but worth
-        another try.
+        """Return whether the run must be played: it has no result yet, or the result is
+        an error, in which case it is tried again.
         """
         return key not in self.results or bool(self.results[key].error)
 
     def add(self, key: str, result: KeptResult) -> None:
-        """Keep `result`; it is on the disk when this returns."""
+        """Store `result`. It is on the disk when this method returns."""
         self.results[key] = result
         values = {"form": FORM, "key": key, **asdict(result)}
         for name in TABLES:
@@ -85,7 +88,8 @@ class ResultFile:
 
 @contextmanager
 def open_results(path: Path, *, fresh: bool = False) -> Iterator[ResultFile]:
-    """Yield the results of `path`, made where it is missing, emptied where `fresh`.
+    """Yield the results in `path`. A missing file is created; if `fresh`, an existing
+    one is emptied.
 
     A last line that was cut off while it was written is dropped. Raises InputError
     where another comparison writes to it, and for a file that holds something else.

@@ -17,14 +17,15 @@ from coadapt.sim.metrics import JobOutcome
 Row = dict[str, str | int | float | None]
 
 FORMATS = ("csv", "json", "parquet")
-# What a text begins with that spreadsheets compute when they open a CSV file.
+# First characters of texts that spreadsheets compute as formulas when they open a CSV
+# file.
 FORMULA = ("=", "+", "-", "@")
 
 
 def check_writable(format_name: str) -> None:
     """Raise InputError unless tables of this format and the page can be written here.
 
-    To be asked beforehand: the runs may take hours.
+    Call this before the runs start, because they may take hours.
     """
     check_format(format_name)
     if find_spec("plotly") is None:
@@ -46,7 +47,7 @@ def check_format(format_name: str) -> None:
 
 
 def job_row(job: JobOutcome) -> Row:
-    """Return what became of a job as a row; its id comes first, as `job`."""
+    """Return the outcome of a job as a row. Its id comes first, in the column `job`."""
     row = asdict(job)
     return {"job": row.pop("id"), **row}
 
@@ -55,7 +56,7 @@ def write_table(folder: Path, name: str, rows: Sequence[Row], format_name: str) 
     """Write `rows`, which have the same columns, to folder/name.format; return its
     path.
 
-    The format is one that `check_writable` let pass.
+    The format must be one that `check_writable` accepts.
     """
     path = folder / f"{name}.{format_name}"
     writers: dict[str, Callable[[Sequence[Row]], str | bytes]] = {
@@ -78,8 +79,8 @@ def _csv(rows: Sequence[Row]) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula: names come from traces
-    that others wrote.
+    """Return a cell that no spreadsheet reads as a formula. Names need this, because
+    they come from traces that others wrote.
     """
     return (
         f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

@@ -1,7 +1,8 @@
-"""A third family of scenarios: nodes that are bought, refused, late and taken away,
-GPUs with prices, budgets of tenants, jobs with a max_cost.
+"""A third family of scenarios: nodes are bought, refused, late and taken away; GPUs
+have prices, tenants have budgets, and jobs have a max_cost.
 
-Its draws are its own, so that the seeds of the other families stay what they are.
+The family draws its own random numbers, so a seed of another family still gives the
+same scenario.
 """
 
 import random
@@ -52,7 +53,7 @@ from coadapt.sim.market.terms import MarketTerms, OfferTerms, nodes_of
 from coadapt.sim.workload import TraceJob
 
 KEEP_CHANCE = 0.4
-# A policy that gives jobs what they request needs a sizer that buys so much.
+# A policy that gives each job the GPUs that it requests needs a sizer that buys these.
 RIGID = ("fifo", "srtf")
 RIGID_SIZERS = (None, "demand(idle_s=120)")
 SIZERS = (*RIGID_SIZERS, "castor(value_of_time=2)")
@@ -79,7 +80,7 @@ def draw_bought(seed: int) -> Scenario:
     scheduler, world, rates = draw_conditions(
         rng, severity, in_place=in_place, interference=(0.0, 0.0, 0.3), solver=0.12
     )
-    # Faults of nodes strike the scenario's own ones; there may be none.
+    # Node faults affect only the scenario's own nodes, of which there may be none.
     faults = draw_faults(rng, own or all_nodes[:1], jobs, severity)
     if not own:
         faults = tuple(fault for fault in faults if fault.kind not in ABOUT_NODES)
@@ -149,7 +150,7 @@ def _market_fault(rng: random.Random, offers: tuple[OfferTerms, ...]) -> Fault:
 
 
 def _settings(rng: random.Random) -> tuple[PricesConfigured | TenantConfigured, ...]:
-    """Return what the operator says of prices and budgets, until all budgets are
+    """Return the operator's settings of prices and budgets. At the end all budgets are
     lifted.
     """
     settings: list[PricesConfigured | TenantConfigured] = []
@@ -174,8 +175,8 @@ def _settings(rng: random.Random) -> tuple[PricesConfigured | TenantConfigured, 
 
 
 class ChaosSizer:
-    """Lawful numbers of nodes without sense. From `calm_at` on all that can be had
-    while jobs are active, then the least.
+    """Chooses valid numbers of nodes at random. From `calm_at` on it chooses each
+    offer's largest number while jobs are active, and the least number afterwards.
     """
 
     def __init__(self, seed: int, calm_at: float) -> None:
@@ -196,15 +197,15 @@ class ChaosSizer:
 
 
 def new_sizer(scenario: Scenario) -> Sizer:
-    """Return the sizer of a scenario with nodes for sale, without a memory."""
+    """Return a new sizer, without any state, for a scenario with nodes for sale."""
     assert scenario.money is not None
     name = scenario.money.sizer
     return ChaosSizer(scenario.seed, CALM_AT_S) if name is None else create_sizer(name)
 
 
 class FaultySizer:
-    """Runs a sizer, and now and then fails, answers late, twice or never, or spoils the
-    answer. Raises SizingError if the sizer itself answers what is not lawful.
+    """Runs a sizer. Now and then it fails, answers late, twice or never, or makes the
+    answer invalid. Raises SizingError if the sizer's own answer is invalid.
 
     The parameters are those of FaultySolver.
     """
@@ -265,9 +266,7 @@ def _spoiled(sizing: Sizing, view: SizingView, rng: random.Random) -> Sizing:
 
 
 class FaultyMarket:
-    """The provider of nodes behind the faulty network, which refuses orders for a
-    while.
-    """
+    """The provider of nodes behind the faulty network. At times it refuses orders."""
 
     def __init__(
         self, provider: Provider, wire: FaultyNetwork, terms: MarketTerms
@@ -286,8 +285,8 @@ class FaultyMarket:
         )
 
     def strike(self, fault: Fault) -> None:
-        """Take a node away, or bring no further one for a while and say nothing of
-        it.
+        """Take a node away, or provide no further node for a while without any
+        message.
         """
         if fault.kind is FaultKind.NODE_TAKEN:
             self.provider.take(fault.target, fault.lasts_s, self._wire.from_world)
@@ -304,7 +303,9 @@ class FaultyMarket:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no node is there or ordered beyond what is always had."""
+        """Whether no node is present or ordered beyond the least number of each
+        offer.
+        """
         return all(self.provider.is_least(offer) for offer in self._offers)
 
 

@@ -1,5 +1,5 @@
-"""A policy that changes its mind at random, and a solver that fails in every way that a
-policy's host can.
+"""A policy that plans at random, and a solver that fails in every way that a policy's
+host can fail.
 """
 
 import random
@@ -35,11 +35,10 @@ LATE_MAX_S = 200.0
 
 
 class ChaosPolicy:
-    """Lawful plans without sense: jobs grow, shrink, move, wait and change batches at
-    random.
+    """Makes valid plans at random: jobs grow, shrink, move, wait and change batches.
 
-    From `calm_at` on it keeps what jobs hold and starts those that wait, so that all
-    end.
+    From `calm_at` on jobs keep their allocations, and waiting jobs start, so that all
+    jobs end.
     """
 
     def __init__(self, seed: int = 0, calm_at: float = 0.0) -> None:
@@ -66,13 +65,13 @@ class ChaosPolicy:
         return Plan(allocations=allocations, batches=batches)
 
     def _first(self, view: ClusterView, free: FreeGpus) -> dict[JobId, Allocation]:  # noqa: ARG002  # for others
-        """Return what some jobs get before all others are drawn, taken out of
-        `free`.
+        """Return the allocations of some jobs that are planned before all others, and
+        remove these GPUs from `free`.
         """
         return {}
 
     def _sharers(self) -> int:
-        """Return how many jobs the next GPUs are cut for."""
+        """Return how many jobs share the GPUs of the next allocation."""
         return 2 if self._random.random() < SHARED_GPU_CHANCE else 1
 
     def _order(self, view: ClusterView, calm: bool) -> list[JobView]:
@@ -86,7 +85,7 @@ class ChaosPolicy:
         held = job.allocation
         type_of = {node.id: node.gpu_type for node in nodes}
         allowed = job.spec.replicas.allows_type
-        # A node that is gone does not fit, so its type is never asked for.
+        # A lost node never fits, so its type is not looked up.
         fits = free.fits(holding(held)) and all(
             allowed(type_of[node]) for node, _ in held.slots
         )
@@ -146,13 +145,13 @@ Spoil = Callable[[Plan, ClusterView, random.Random], Plan]
 
 
 class FaultySolver:
-    """Runs a policy, and now and then raises, answers late, twice or never, or spoils
-    the plan.
+    """Runs a policy. Now and then it raises, answers late, twice or never, or makes the
+    plan invalid.
 
-    Raises PlanError if the policy itself plans what is not lawful.
+    Raises PlanError if the policy's own plan is invalid.
 
-    `send(event, delay_s)` brings the answer to the scheduler; `hostile()` tells whether
-    faults may happen; `spoil` makes a plan unlawful.
+    send: called as `send(event, delay_s)`, delivers the answer to the scheduler.
+    hostile: returns whether faults may happen now. spoil: makes a plan invalid.
     """
 
     def __init__(
@@ -199,7 +198,7 @@ class FaultySolver:
 
 
 def spoiled(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
-    """Return `plan` with one thing in it that the cluster or a job does not allow."""
+    """Return `plan` with one change that the cluster or a job does not allow."""
     job = rng.choice(view.jobs) if view.jobs else None
     node = rng.choice(view.nodes) if view.nodes else None
     if job is None or node is None:

@@ -1,13 +1,14 @@
-"""What jobs and nodes cost, added up a second time from the events, and the limits that
-must hold: `max_cost` of a job and the budget of a tenant.
+"""The cost of jobs and nodes, computed a second time from the events, and checks of the
+limits: a job's `max_cost` and a tenant's budget.
 """
 
-# Nothing here calls core/costs.py or core/node_buying.py, which it checks. Those renew
-# a bill where something changed; this adds up price times GPUs between any two events.
+# Nothing here calls core/costs.py or core/node_buying.py, which this module checks. The
+# core updates a bill when something changes. This module adds price times GPUs between
+# any two events.
 #
-# The limits are looked at in rounds, and where tenants or prices change. So a job may
-# cost more than its max_cost up to the next round, and may start up to the round that
-# finds its tenant's budget spent.
+# The core checks the limits in rounds, and when tenants or prices change. So a job may
+# exceed its max_cost until the next round. It may start until the round that finds its
+# tenant's budget spent.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,10 +44,10 @@ class _Holding:
 
 @dataclass(slots=True)
 class CostLedger:
-    """An observer of the runtime that raises InvariantError where the core's bills, or
-    its limits of costs, are wrong.
+    """An observer of the runtime that raises InvariantError if the core's bills or cost
+    limits are wrong.
 
-    A copy of it goes on from the event after which it was made.
+    A copy continues from the event after which it was made.
     """
 
     at: float = 0.0
@@ -58,11 +59,11 @@ class CostLedger:
     """What the jobs of each tenant cost so far."""
     offers: dict[OfferId, Offer] = field(default_factory=dict)
     nodes: dict[NodeId, tuple[OfferId, float]] = field(default_factory=dict)
-    """The live nodes that were bought: offer, and since when."""
+    """The live nodes that were bought: the offer of each, and since when it is live."""
     nodes_cost: float = 0.0
     slack: float = 0.0
-    """By how much the core may be off the provider's bill: it heard of nodes and prices
-    too late.
+    """The largest allowed difference between the core's and the provider's bill. The
+    core gets news of nodes and prices late.
     """
     waited: set[JobId] = field(default_factory=set)
     """The jobs that waited for a budget."""
@@ -70,7 +71,7 @@ class CostLedger:
     _held: dict[JobId, _Holding] = field(default_factory=dict)
     _round_due_at: float | None = None
     _spent_up: set[TenantId] = field(default_factory=set)
-    """Whose budget was spent when the core looked last."""
+    """The tenants whose budget was spent at the core's last check."""
 
     def __call__(
         self, event: Event, commands: Sequence[Command], state: SchedulerState
@@ -92,7 +93,7 @@ class CostLedger:
     # -- the second ledger
 
     def _go_on(self, at: float) -> None:
-        """Book what was held since the last event."""
+        """Add the cost of the time since the last event."""
         hours = (at - self.at) / HOUR_S
         for job_id, holding in self._held.items():
             cost = self._per_h(holding.by_node) * hours
@@ -113,7 +114,9 @@ class CostLedger:
         )
 
     def _note(self, event: Event, state: SchedulerState) -> bool:
-        """Take in what the event changed; return whether the core looked at limits."""
+        """Apply the event's changes. Return whether the core checks limits at this
+        event.
+        """
         looked = False
         late_h = max(state.at - event.at, 0.0) / HOUR_S
         match event:
@@ -215,7 +218,9 @@ class CostLedger:
                 yield from self._wrong_wait(job)
 
     def _wrong_wait(self, job: JobRecord) -> Iterator[str]:
-        """A job waits for a budget only if that is spent, and if it never started."""
+        """Yield an error if a job waits for a budget that is not spent, or if it has
+        already started.
+        """
         self.waited.add(job.id)
         spent = self._over_budget(1.0 - ROUNDING)
         if not spent & {job.spec.tenant, EVERYBODY}:

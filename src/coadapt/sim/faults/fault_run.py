@@ -64,15 +64,16 @@ DRAW: dict[Family, Callable[[int], Scenario]] = {
 }
 
 POISON_S = 10.0  # from the start of a poisoned job to the failure of its script
-# likewise to the loss of replicas; shorter than a rescale, so that they get nowhere
+# from the start of replicas to their loss; shorter than a rescale, so that they make no
+# progress
 VANISH_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """What a run came to: starts beside another job on one GPU, types and racks trained
-    on, own batches; nodes bought, taken away and given back, jobs stopped for their
-    cost, jobs that waited for a budget.
+    """Counts of rare situations that a run contained: starts beside another job on one
+    GPU, GPU types and racks trained on, batches chosen by scripts; nodes bought, taken
+    away and given back; jobs stopped for their cost, and jobs that waited for a budget.
     """
 
     num_pairs: int = 0
@@ -88,7 +89,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultReport:
-    """What a seed that kept all invariants went through."""
+    """The events of a run that broke no invariant."""
 
     num_events: int
     num_deaths: int
@@ -103,11 +104,11 @@ def run_seed(
     *,
     family: Family = Family.FIRST,
 ) -> FaultReport:
-    """Run the scenario of `seed` to its end. Raises InvariantError, with the way to
-    rerun it.
+    """Run the scenario of `seed` to its end. Raises InvariantError, with the command
+    that runs it again.
 
-    `make` builds the scheduler under test; `tell(at, text)` hears everything that
-    happens; `family`: of the scenario.
+    make: returns the scheduler under test. tell: called as `tell(at, text)` for
+    everything that happens. family: the scenario's family.
     """
     scenario = DRAW[family](seed)
     try:
@@ -121,7 +122,7 @@ def run_seed(
 
 
 class FaultRun:
-    """One scenario under way: the world, and the scheduler that dies and comes back."""
+    """A running scenario: the world, and the scheduler that dies and starts again."""
 
     def __init__(
         self, scenario: Scenario, make: MakeScheduler, tell: Tell | None
@@ -193,9 +194,7 @@ class FaultRun:
         return self._verdict()
 
     def _at_rest(self) -> bool:
-        """Return whether all jobs have ended, and all nodes that were bought are given
-        back.
-        """
+        """Return whether all jobs have ended and all bought nodes are given back."""
         ended = self.host.all_ended(len(self.scenario.jobs))
         return ended and (self.market is None or self.market.at_rest)
 
@@ -245,8 +244,8 @@ class FaultRun:
                 self.wire.from_user(JobSubmitted(at=now, job=target, spec=spec))
 
     def _hang(self, job_id: JobId) -> None:
-        """Let the replicas stand still as soon as the books have a report of them:
-        before, none is missed.
+        """Let the replicas hang as soon as the scheduler has a report of theirs. Before
+        the first report it does not expect any.
         """
         job = self.host.state.jobs.get(job_id)
         generation = self.world.alive().get(job_id)
@@ -259,8 +258,8 @@ class FaultRun:
             self.wire.note_hang(job_id, generation)
 
     def _limit_growth(self, job_id: JobId) -> None:
-        """Let the script fail on more replicas than it trains with, once the books know
-        that it does.
+        """Let the script fail on more replicas than it trains with, once the scheduler
+        has recorded that it trains.
         """
         job = self.host.state.jobs.get(job_id)
         trained = None if job is None else job.growth.trained
@@ -326,8 +325,8 @@ class FaultRun:
         self.world.crash(job_id, outcome)
 
     def _cancel_impossible(self) -> None:
-        """Cancel the jobs that are too wide for the cluster, or for their batch: their
-        users got tired.
+        """Cancel the jobs that need more replicas than the cluster or their batch
+        allows, as their users would in the end.
         """
         nodes = tuple(self.world.ledger.nodes.values())
         largest = largest_to_come(self.scenario, nodes)
@@ -387,7 +386,7 @@ class FaultRun:
 
     def _check_bill(self, market: FaultyMarket) -> None:
         """Raise InvariantError unless the provider and the core agree on the nodes and
-        on what they cost.
+        on their cost.
         """
         state = self.host.state
         buying = state.buying

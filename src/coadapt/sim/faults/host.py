@@ -1,5 +1,5 @@
-"""The scheduler's process in a fault simulation: it dies, loses what it did not
-journal, and comes back.
+"""The scheduler's process in a fault simulation. The process dies, loses all that it
+did not journal, and starts again.
 """
 
 import copy
@@ -36,15 +36,16 @@ from coadapt.sim.faults.wire import FaultyNetwork, PowerCut, told
 from coadapt.sim.world import World
 
 MakeScheduler = Callable[[SchedulerState | None], Scheduler]
-# Returns a fresh sizer of one life of the process, and where its orders go.
+# Returns a new sizer for one life of the process, and the provider that gets its
+# orders.
 NodeBuyer = Callable[[], tuple[SizeSolver, NodeProvider]]
 
-SNAPSHOT_CHANCE = 0.5  # that a dying scheduler had a snapshot
+SNAPSHOT_CHANCE = 0.5  # that a dying scheduler had saved a snapshot
 DARK_MAX_S = 120.0  # how long a power cut lasts at most
-ROUNDS_S = (60.0, 45.0, 90.0)  # of the lives of a scheduler, in turn
+ROUNDS_S = (60.0, 45.0, 90.0)  # of the scheduler's successive lives, in turn
 
-# Hosts and users hold these back until the scheduler hears them; any other message to a
-# dead one is lost.
+# While the scheduler is dead, nodes and users hold these messages back until it runs
+# again. Any other message is lost.
 _HELD_BACK = (
     NodeJoined,
     NodeLost,
@@ -58,8 +59,8 @@ _HELD_BACK = (
 
 
 class _Process:
-    """The clock as one life of the process sees it: when the process is dead, nothing
-    rings in it.
+    """The clock of one life of the process. After the process has died, its timers do
+    nothing.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Host:
 
     @property
     def state(self) -> SchedulerState:
-        """The books of the present life, or of the last one."""
+        """The scheduler's state in the present life, or in the last one."""
         return self._runtime.scheduler.state
 
     def all_ended(self, num_jobs: int) -> bool:
@@ -130,7 +131,7 @@ class Host:
         if self._process.dead:
             return
         self._process.dead = True
-        # Only the real scheduler: recovery from a snapshot knows no other class.
+        # Only for the real scheduler: recovery from a snapshot creates no other class.
         if (
             type(self._runtime.scheduler) is Scheduler
             and self._random.random() < SNAPSHOT_CHANCE
@@ -139,7 +140,7 @@ class Host:
         self._wire.clock.call_at(self._wire.clock.now() + lasts_s, self._begin_again)
 
     def _begin(self) -> Runtime:
-        """Return a runtime over a fresh process, before it recovers."""
+        """Return a runtime over a new process, before it recovers."""
         self._process = _Process(self._wire.clock, self._run)
         scheduler = self._make(None)
         state, upto = self.store.latest_snapshot() or (None, 0)
@@ -161,8 +162,8 @@ class Host:
     def _note_ends(
         self, event: Event, _: Sequence[Command], state: SchedulerState
     ) -> None:
-        """Keep the last records of jobs: each life, and each replay, must tell the same
-        of their ends.
+        """Keep the last record of each job that ended. Each later life and each replay
+        must give the same record.
         """
         for job in (job for job in state.jobs.values() if job.state in ENDED):
             known = self._wire.ended.setdefault(job.id, copy.copy(job))
@@ -175,7 +176,7 @@ class Host:
         self, event: Event, commands: Sequence[Command], state: SchedulerState
     ) -> None:
         if self._num_to_replay:
-            self._num_to_replay -= 1  # the world has moved on since
+            self._num_to_replay -= 1  # a replayed event: the world has changed since
             return
         check_world(self._world, state)
         if commands or not isinstance(event, TrainingReported):
@@ -198,8 +199,8 @@ class Host:
             self.deliver(event)
 
     def _configure(self) -> None:
-        """Give each life of the process other settings: a replay must decide as each of
-        them did.
+        """Give each life of the process other settings. A replay must make the same
+        decisions as each life did.
         """
         num_lives = sum(
             isinstance(event, SchedulerRestarted) for event in self.store.events()

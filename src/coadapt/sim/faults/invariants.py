@@ -1,6 +1,6 @@
-"""What must hold after every event, whatever went wrong: in the core's books, in the
-world's own ledger, and between the two. Written apart from the code that it checks;
-nothing here is called by it.
+"""The rules that must hold after every event, whatever went wrong: in the scheduler's
+state, in the ledger of the simulated world, and between the two. These checks share no
+code with the code that they check.
 """
 
 import copy
@@ -61,21 +61,19 @@ from coadapt.core.state import JobRecord, OrderKind, SchedulerState
 from coadapt.model import Allocation, JobId, Node, NodeId, RescaleContract
 from coadapt.sim.world import World
 
-SLACK_GPUS = 1e-6  # sums of fractional GPU shares round
+SLACK_GPUS = 1e-6  # sums of fractional GPU shares have rounding errors
 MOVES_PER_EVENT_MAX = (
     2  # an event frees a job's GPUs, and the same event starts it again
 )
 
 
 class InvariantError(AssertionError):
-    """Something happened that must never happen. The text says what, and about which
-    job.
-    """
+    """Something happened that must never happen. The text names it, and the job."""
 
 
-# Orders about nodes may follow from any event: time has passed.
+# Commands about nodes that any event may cause, because time has passed.
 _ABOUT_NODES = (Size, GiveBack, SetAlarm)
-# What of a job must never fall.
+# Fields of a job's record that must never decrease.
 GROWING = (
     "order.generation",
     "running.generation",
@@ -93,11 +91,11 @@ GROWING = (
 
 
 class BookChecker:
-    """An observer of the runtime that raises InvariantError as soon as the core's books
-    go wrong.
+    """An observer of the runtime that raises InvariantError as soon as the scheduler's
+    state breaks a rule.
 
-    `solve_timeout_s`: the scheduler's own. `state`: the books at the beginning, if they
-    are not empty.
+    solve_timeout_s: the scheduler's setting. state: the state at the beginning, if it
+    is not empty.
     """
 
     def __init__(
@@ -129,8 +127,8 @@ class BookChecker:
         self._before = _copied(state)
 
     def _means_nothing(self, event: Event) -> bool:
-        """Return whether the event is a repeat, late, or about something that is gone
-        or never was.
+        """Return whether the event must have no effect: it is a repeat, it is late, or
+        it is about something that does not exist (any more).
         """
         before = self._before
         job = before.jobs.get(getattr(event, "job", ""))
@@ -182,8 +180,8 @@ class BookChecker:
                 return False
 
     def _wrong_failures(self, event: Event, state: SchedulerState) -> Iterator[str]:
-        """A job is not to blame for a lost node, nor for replicas that were lost after
-        they got somewhere.
+        """Yield an error if a failure is counted that is not the job's fault: a lost
+        node, or replicas that were lost after they made progress.
         """
         if isinstance(event, NodeLost):
             for job in self._before.jobs.values():
@@ -247,7 +245,9 @@ class BookChecker:
 def _buys_nothing(
     event: SizingReady | SizingFailed | OfferChanged | NodeNoticed, buying: Buying
 ) -> bool:
-    """Return whether an event about nodes for sale is late, or a repeat."""
+    """Return whether an event about nodes for sale must have no effect: it is late, or
+    a repeat.
+    """
     if isinstance(event, OfferChanged):
         return False
     if isinstance(event, NodeNoticed):
@@ -257,22 +257,23 @@ def _buys_nothing(
 
 
 def _is_so(event: CancelRequested | PriorityChanged, job: JobRecord) -> bool:
-    """Return whether the job is as its user wants it already."""
+    """Return whether the user's request changes nothing about the job."""
     if isinstance(event, CancelRequested):
         return job.status.cancel_requested
     return job.spec.priority == event.priority
 
 
 def _copied(state: SchedulerState) -> SchedulerState:
-    """Return the books as they stand. Records change by assignment only, so that
-    shallow copies do.
+    """Return a copy of the state. Records change by assignment only, so shallow copies
+    are enough.
     """
     live = {
         job_id: copy.copy(job)
         for job_id, job in state.jobs.items()
         if job.state not in ENDED
     }
-    # Those that ended with this event are forgotten with the next, whatever that is.
+    # The core forgets the jobs that ended with this event when it handles the next
+    # event.
     left = {
         job_id: job.state for job_id, job in state.jobs.items() if job.state in ENDED
     }
@@ -288,14 +289,17 @@ def _copied(state: SchedulerState) -> SchedulerState:
 
 
 def _equal(before: SchedulerState, state: SchedulerState) -> bool:
-    """Return whether the books are the same. With every event the core may ask the
-    sizer, or repeat that a node is given back: what is booked of these is left out.
+    """Return whether both states are equal, apart from the time and from the state of
+    node buying. The latter may change with every event: the core may ask the sizer, or
+    repeat that a node is given back.
     """
     return replace(before, at=state.at, buying=None) == replace(state, buying=None)
 
 
 def _in_use(state: SchedulerState) -> list[Node]:
-    """Return the live nodes that policies may use, by id: those that do not leave."""
+    """Return the live nodes that policies may use, sorted by id. Nodes that leave are
+    not among them.
+    """
     leaving = {} if state.buying is None else state.buying.leaving
     return [state.nodes[node] for node in sorted(state.nodes) if node not in leaving]
 
@@ -325,8 +329,8 @@ def _wrong_steps(
 
 
 def _wrong_change(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]:
-    """What replicas train on changes, and counts as a rescale, when they say so or are
-    started.
+    """Yield an error if the allocation on which a job trains, or its count of rescales,
+    changes without a start of replicas, or if the allocation is not the ordered one.
     """
     started = isinstance(event, ReplicasStarted) and (event.job, event.generation) == (
         job.id,
@@ -396,7 +400,7 @@ def _wrong_order(
 
 
 def wrong_books(state: SchedulerState) -> Iterator[str]:
-    """Yield what is wrong with the books as they stand."""
+    """Yield each rule that the present state breaks."""
     for job in state.jobs.values():
         yield from _wrong_record(job, state)
     holders = [job for job in state.jobs.values() if job.state in HOLDING]
@@ -411,7 +415,7 @@ def wrong_books(state: SchedulerState) -> Iterator[str]:
 
 
 def _wrong_nodes(state: SchedulerState, buying: Buying) -> Iterator[str]:
-    """Yield what contradicts itself in the books of bought nodes."""
+    """Yield contradictions in the records of bought nodes."""
     live = {node.id for node in state.nodes.values() if node.offer in buying.offers}
     if buying.nodes.keys() != live:
         yield f"nodes {sorted(live)} are live, bought are {sorted(buying.nodes)}"
@@ -424,9 +428,7 @@ def _wrong_nodes(state: SchedulerState, buying: Buying) -> Iterator[str]:
 def _wrong_devices(
     what: str, state: SchedulerState, by_job: Sequence[tuple[Allocation, ...]]
 ) -> Iterator[str]:
-    """Yield each node, and each GPU that jobs share, of which more is in use than there
-    is.
-    """
+    """Yield each node and each shared GPU of which jobs use more than exists."""
     whole: Counter[NodeId] = Counter()
     shares: defaultdict[tuple[NodeId, int], Fraction] = defaultdict(Fraction)
     for allocations in by_job:
@@ -489,7 +491,9 @@ def _wrong_state(job: JobRecord) -> Iterator[str]:
 
 
 def _wrong_allocations(job: JobRecord, state: SchedulerState) -> Iterator[str]:
-    """Yield what the ordered or planned allocation breaks: nodes, limits, GPU types."""
+    """Yield each rule about nodes, limits or GPU types that the ordered or planned
+    allocation breaks.
+    """
     if any(node not in state.nodes for node, _ in job.target.allocation.slots):
         yield (
             f"job {job.id}: its target {job.target.allocation.slots} names a node "
@@ -515,7 +519,7 @@ def _wrong_allocations(job: JobRecord, state: SchedulerState) -> Iterator[str]:
 
 
 def _wrong_counts(job: JobRecord) -> Iterator[str]:
-    """Yield what is counted more often than it can have happened."""
+    """Yield counters that are higher than is possible."""
     if job.running.generation > job.generation:
         yield (
             f"job {job.id} trains as {job.running.generation}, the last order is "
@@ -575,13 +579,15 @@ def _wrong_view(command: Solve, state: SchedulerState) -> Iterator[str]:
 
 
 def _waits_for_budget(job: JobRecord) -> bool:
-    """Whether it may is checked by the cost ledger."""
+    """Return whether the job waits for a budget. The cost ledger checks whether it has
+    to.
+    """
     return job.reason is Reason.BUDGET and job.state is JobState.PENDING
 
 
 def check_world(world: World, state: SchedulerState) -> None:
-    """Raise InvariantError unless the ledger is sound and the books know of all that is
-    alive.
+    """Raise InvariantError unless the world's ledger is consistent, and the scheduler's
+    state has all replicas that are alive.
     """
     wrongs = [*_wrong_ledger(world), *_unknown_to_books(world, state)]
     if wrongs:

@@ -1,7 +1,8 @@
 """A second family of scenarios: two GPU types in two racks, shared GPUs, scripts that
 set their own batch.
 
-Its draws are its own, so that the seeds of the first family stay what they are.
+The family draws its own random numbers, so a seed of the first family still gives the
+same scenario.
 """
 
 import random
@@ -55,8 +56,8 @@ MIXED_APPLICATION = replace(
 def draw_mixed(seed: int) -> Scenario:
     """Return the scenario of `seed` in this family.
 
-    Both types, both racks, three jobs that fit one GPU, and a job under `self` are in
-    each.
+    Each scenario has both GPU types, both racks, three jobs that fit on one GPU, and a
+    job under `self`.
     """
     rng = random.Random(f"mixed {seed}")
     nodes = _nodes(rng)
@@ -127,8 +128,8 @@ def _job(
 
 
 class MixedChaosPolicy(ChaosPolicy):
-    """Chaos that shares half of its GPUs, by two and by three, and every other round
-    puts two jobs on one.
+    """A ChaosPolicy that shares half of its GPUs between two or three jobs, and in
+    every other round puts two jobs on one GPU.
     """
 
     def _sharers(self) -> int:
@@ -160,8 +161,8 @@ def _bound(job: JobView) -> bool:
 
 
 def spoiled_mixed(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
-    """Return `plan` spoiled as in the first family, or by shares, types, or a batch for
-    a `self` job.
+    """Return `plan` made invalid as in the first family, or by shares, types, or a
+    batch for a `self` job.
     """
     small = [
         job.id for job in view.jobs if job.spec.replicas.min == 1 and not _bound(job)

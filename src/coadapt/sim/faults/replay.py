@@ -1,5 +1,5 @@
-"""Whether a journal tells the truth: replayed, whole or from a snapshot, it gives the
-state it came from.
+"""Checks a journal: a replay of all its events, or of a snapshot and the events after
+it, must give the state of the scheduler that wrote it.
 """
 
 import random
@@ -15,7 +15,7 @@ from coadapt.runtime.history import JobHistory, Recorder
 from coadapt.runtime.runtime import Observer
 from coadapt.sim.faults.invariants import InvariantError
 
-SERVICE_SLACK = 1e-9  # relative; sums of many stretches of time round
+SERVICE_SLACK = 1e-9  # relative; sums over many periods of time have rounding errors
 
 Make = Callable[[SchedulerState | None], Scheduler]
 
@@ -36,9 +36,11 @@ def replayed(
 def check_replay(
     events: Sequence[Event], make: Make, state: SchedulerState, seed: int
 ) -> None:
-    """Raise InvariantError unless `events` lead to `state` again: all of them as the
-    wire gives them back, and a snapshot of a random event with the events after it. The
-    history must agree with the books.
+    """Raise InvariantError unless a replay of `events` gives `state`.
+
+    Two replays are tried: all events after a round trip through the wire format, and a
+    snapshot after a random event with the events that follow it. The history must agree
+    with the scheduler's state.
     """
     recorder = Recorder()
     scheduler = make(None)

@@ -1,5 +1,5 @@
-"""A seed -> what goes wrong: a small cluster, its jobs, and the faults that befall
-them. Values only.
+"""Draws a scenario from a seed: a small cluster, its jobs, and the faults that happen
+to them. Values only.
 """
 
 import random
@@ -34,14 +34,14 @@ class FaultKind(StrEnum):
     SCRIPT_FAILS = "script_fails"
     POISON = "poison"  # from here on the script fails soon after every start
     VANISH = "vanish"  # from here on the replicas vanish before their first step
-    # once it has reported, the replicas stand still: of jobs with a hang_timeout only
+    # after a report the replicas hang; only for jobs with a hang_timeout
     HANG = "hang"
     # once it trains, the script fails on more replicas than it trains with
     GROWTH_BREAKS = "growth_breaks"
     JOINERS_FAIL = "joiners_fail"  # from here on replicas that join in place fail
     NODE_LOST = "node_lost"  # for `lasts_s`
     NODE_REPLACED = (
-        "node_replaced"  # by one of another size, and nobody tells of the loss
+        "node_replaced"  # by a node of another size, and the loss is not reported
     )
     NODE_REPEATED = "node_repeated"  # a node that is there says once more that it is
     CANCEL = "cancel"
@@ -53,8 +53,8 @@ class FaultKind(StrEnum):
     ORDERS_REFUSED = "orders_refused"  # no node of an offer comes, for `lasts_s`
 
 
-# What scenarios draw from. One more would turn every seed into another scenario: seeds
-# are quoted in reports.
+# The contracts and fault kinds that scenarios draw from. A further value here would
+# change the scenario of every seed, and reports quote seeds.
 DRAWN_CONTRACTS = (
     RescaleContract.FIXED,
     RescaleContract.ADAPTIVE,
@@ -68,8 +68,8 @@ DRAWN_APART = (
     FaultKind.ORDERS_REFUSED,
 )
 DRAWN_KINDS = tuple(kind for kind in FaultKind if kind not in DRAWN_APART)
-# Drawn apart, so that seeds stay the scenarios that they were: how many of them have
-# jobs that hang.
+# The share of scenarios with jobs that hang. It is drawn separately, so that older
+# seeds keep their scenarios.
 HANGING_SHARE = 0.5
 HANG_TIMEOUTS_S = (300.0, 900.0)
 ABOUT_NODES = (FaultKind.NODE_LOST, FaultKind.NODE_REPLACED, FaultKind.NODE_REPEATED)
@@ -77,7 +77,7 @@ ABOUT_NODES = (FaultKind.NODE_LOST, FaultKind.NODE_REPLACED, FaultKind.NODE_REPE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """`target` is a job or a node, by what the kind needs."""
+    """One fault. target: a job, a node or an offer, depending on the kind."""
 
     at: float
     kind: FaultKind
@@ -87,9 +87,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Chances in [0, 1]: of a message to be lost, doubled or late; of a bad answer of
-    the solver; of the scheduler's host to lose power at any one order. delay_max_s: how
-    late a message may be.
+    """Chances, each in [0, 1]. lose, double, delay: that a message is lost, sent twice
+    or late. solver: that the solver's answer is bad. power_cut: that the scheduler's
+    machine loses power at an order. delay_max_s: the largest delay of a message.
     """
 
     lose: float
@@ -101,7 +101,7 @@ class Rates:
 
 
 class Family(StrEnum):
-    """What scenarios are about, besides lost messages and broken jobs and nodes."""
+    """The subject of a scenario, besides lost messages and failing jobs and nodes."""
 
     FIRST = "first"
     MIXED = "mixed"  # GPU types, racks, shared GPUs: mixed.py
@@ -110,9 +110,9 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Money:
-    """Nodes for sale, and what the operator says of prices and budgets, in order.
+    """Nodes for sale, and the operator's settings of prices and budgets, in order.
 
-    sizer: None: one that changes its mind at random.
+    sizer: its name; None: one that chooses at random.
     """
 
     market: MarketTerms
@@ -129,7 +129,7 @@ class Scenario:
     nodes: tuple[Node, ...]
     jobs: tuple[TraceJob, ...]
     application: ParametricApplication
-    policy: str | None  # None: one that changes its mind at random
+    policy: str | None  # None: one that plans at random
     scheduler: SchedulerConfig
     world: WorldConfig
     rates: Rates
@@ -137,8 +137,7 @@ class Scenario:
     money: Money | None = None
 
 
-# A model of no one: a step takes 0.3 s to 1.3 s, so that a job lives for 5 to 60
-# minutes of a GPU.
+# An invented model: a step takes 0.3 s to 1.3 s, so a job takes 5 to 60 GPU-minutes.
 APPLICATION = ParametricApplication(
     name="toy",
     limits=BatchLimits(initial=32, max_total=256, min_atomic=4, max_atomic=64),
@@ -160,10 +159,10 @@ APPLICATION = ParametricApplication(
 
 
 def draw_scenario(seed: int, *, hangs: bool = True) -> Scenario:
-    """Return the scenario of `seed`. Some seeds are gentle: rare faults meet calm water
-    too.
+    """Return the scenario of `seed`. Some seeds have few faults, so that rare faults
+    also happen to an otherwise undisturbed cluster.
 
-    hangs: in half of them replicas hang besides.
+    hangs: in half of the scenarios, replicas also hang.
     """
     rng = random.Random(seed)
     nodes = _nodes(rng)
@@ -189,8 +188,8 @@ def draw_scenario(seed: int, *, hangs: bool = True) -> Scenario:
 
 
 def with_broken_growth(scenario: Scenario) -> Scenario:
-    """Return the scenario with no faults but this: each job breaks on more replicas
-    than it trains with.
+    """Return the scenario with one kind of fault only: each job fails when it gets more
+    replicas than it trains with.
 
     Its jobs may not fail even once.
     """
@@ -204,8 +203,8 @@ def with_broken_growth(scenario: Scenario) -> Scenario:
 
 
 def with_hangs(scenario: Scenario) -> Scenario:
-    """Return the scenario, or one in which the first job or two have a hang_timeout,
-    and hang.
+    """Return the scenario unchanged, or with a hang_timeout for its first job or two,
+    which then hang.
     """
     rng = random.Random(f"hangs of {scenario.seed}")
     if rng.random() >= HANGING_SHARE:
@@ -237,7 +236,7 @@ def draw_conditions(
     interference: Sequence[float],
     solver: float,
 ) -> tuple[SchedulerConfig, WorldConfig, Rates]:
-    """Return settings, and how often what goes wrong.
+    """Return the scheduler's settings, and the chance of each kind of fault.
 
     interference: what to choose from. solver: how often it fails at severity 1.
     """
@@ -329,8 +328,8 @@ def draw_faults(
     jobs: tuple[TraceJob, ...],
     severity: float,
 ) -> tuple[Fault, ...]:
-    """Return what goes wrong with `nodes` and `jobs` before things calm down, in order
-    of time.
+    """Return the faults of `nodes` and `jobs`, in order of time. All happen before
+    CALM_AT_S.
     """
     faults = []
     for _ in range(round(rng.randint(3, 12) * severity)):

@@ -1,6 +1,6 @@
-"""What lies between the scheduler and the world in a fault simulation: it loses,
-doubles and delays messages, cuts the scheduler's power between two orders, and
-remembers what really happened.
+"""The network between the scheduler and the world in a fault simulation. It loses,
+doubles and delays messages, cuts the scheduler's power between two orders, and records
+what really happened.
 """
 
 import random
@@ -31,16 +31,16 @@ from coadapt.sim.world import World
 
 Tell = Callable[[float, str], None]
 
-# News of nodes and offers arrive in order, and are never lost.
+# Events about nodes and offers arrive in order and are never lost.
 _ABOUT_NODES = (NodeJoined, NodeLost, OffersConfigured, OfferChanged)
 
 
 class PowerCut(Exception):  # noqa: N818 - it is what happens to the host, not what it did wrong
-    """The scheduler's host goes dark between one order and the next."""
+    """The scheduler's machine loses power between one order and the next."""
 
 
 class FaultyNetwork:
-    """The port Executor of the scheduler, and the Post of the world."""
+    """The scheduler's Executor port, and the world's Post."""
 
     def __init__(
         self, clock: VirtualClock, rng: random.Random, rates: Rates, tell: Tell | None
@@ -58,7 +58,7 @@ class FaultyNetwork:
     def connect(
         self, world: World, deliver: Post, on_start: Callable[[JobId], None]
     ) -> None:
-        """Join both ends; `on_start` hears at once of each job that starts in the
+        """Connect both ends. on_start: called at once for each job that starts in the
         world.
         """
         self._world = world
@@ -66,7 +66,7 @@ class FaultyNetwork:
         self._on_start = on_start
 
     def hostile(self) -> bool:
-        """Return whether things may go wrong now."""
+        """Return whether faults may happen now."""
         return self.clock.now() < CALM_AT_S
 
     def tell(self, text: str) -> None:
@@ -98,11 +98,11 @@ class FaultyNetwork:
     # -------------------------------------------------------------------
 
     def note_hang(self, job_id: JobId, generation: int) -> None:
-        """The world's replicas of that generation stand still, and nothing says so."""
+        """Record that the replicas of that generation hang, which no event reports."""
         self._truth.note_hang(job_id, generation)
 
     def from_world(self, event: Event) -> None:
-        """Send what the world saw."""
+        """Send an event of the world."""
         if isinstance(event, _ABOUT_NODES):
             delay_s = self._delay_s()
             self._nodes_due_at = max(self._nodes_due_at, self.clock.now() + delay_s)
@@ -116,23 +116,25 @@ class FaultyNetwork:
         self._send(event, lambda: self._deliver(event))
 
     def from_user(self, event: JobSubmitted | CancelRequested) -> None:
-        """Send what a user wants: users repeat themselves until they are heard."""
+        """Send a user's request. It is never lost, because users repeat it until it
+        arrives.
+        """
         self._truth.note(event)
         self.answer(event, 0.0)
         if self._happens(self._rates.double):
             self.answer(event, self._delay_s())
 
     def answer(self, event: Event, delay_s: float) -> None:
-        """Bring `event` to the scheduler after `delay_s`, whatever else goes wrong."""
+        """Deliver `event` to the scheduler after `delay_s`. It is never lost."""
         self.clock.call_at(self.clock.now() + delay_s, lambda: self._deliver(event))
 
     @property
     def ended(self) -> dict[JobId, JobRecord]:
-        """The last records of the jobs that ended, as the books had them."""
+        """The last record of each job that ended, from the scheduler's state."""
         return self._truth.ended
 
     def check_exits(self) -> None:
-        """Raise InvariantError unless the books told of each job's end what really
+        """Raise InvariantError unless the recorded end of each job is what really
         happened.
         """
         self._truth.check()
@@ -163,7 +165,7 @@ class FaultyNetwork:
 
 
 class Truth:
-    """What really happened to jobs, noted before any message went astray."""
+    """What really happened to jobs, recorded before any message was lost."""
 
     def __init__(self) -> None:
         self._failed: dict[JobId, set[int]] = defaultdict(set)
@@ -193,7 +195,7 @@ class Truth:
     def _wrong(self, job: JobRecord) -> str:
         if (job.state is JobState.SUCCEEDED) is not (job.id in self._succeeded):
             return "which is not how its training ended"
-        # Whether it did reach its max_cost is checked by the cost ledger.
+        # The cost ledger checks whether the job reached its max_cost.
         ended_itself = job.id in self._cancelled or job.reason is Reason.MAX_COST
         if job.state is JobState.CANCELLED and not ended_itself:
             return "but nobody cancelled it"

@@ -23,10 +23,10 @@ from coadapt.sim.workload import TraceJob, Workload
 
 S_PER_HOUR = 3600.0
 
-# Replica counts that a user would type, and what makes a request sensible: it scales
-# neither so well that more GPUs would be better, nor so badly that they are wasted, and
-# it ends within half a day. The rule and its bounds are those of the workloads of
-# Pollux (OSDI'21, §5.1).
+# Replica counts that a user would type, and the bounds of a sensible request. A
+# sensible request does not scale so well that more GPUs would be better, and not so
+# badly that GPUs are wasted. It ends within half a day. The rule and its bounds are
+# those of the workloads of Pollux (OSDI'21, §5.1).
 REPLICA_COUNTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 SCALING_EFFICIENCY_MIN = 0.5
 SCALING_EFFICIENCY_MAX = 0.8
@@ -44,9 +44,9 @@ class Mix:
     shares: Mapping[str, float]
 
 
-# Shares by size: OSDI'21, table 1 (small 72 %, medium 20 %, large 6 %, extra large 2
-# %), halved where two models stand for one size. 160 jobs in 8 hours is that paper's
-# load; `busy` doubles it.
+# Shares by size are those of OSDI'21, table 1: small 72 %, medium 20 %, large 6 %,
+# extra large 2 %. A share is halved if two models represent one size. That paper's load
+# is 160 jobs in 8 hours; `busy` doubles it.
 _POLLUX_SHARES = {
     "resnet18-cifar10": 0.36,
     "neumf-movielens": 0.36,
@@ -100,8 +100,9 @@ def arrivals(num_jobs: int, duration_s: float, rng: np.random.Generator) -> list
     """Return whole seconds in [0, duration_s), ascending, with density 1 + 2 sin²(π t /
     duration).
 
-    A working day in one formula: the rate trebles from its edges to its middle, as the
-    peak of the hourly rate in the trace that Pollux sampled (OSDI'21, §5.1).
+    The formula models a working day: the rate in its middle is three times the rate at
+    its edges, like the peak of the hourly rate in the trace that Pollux sampled
+    (OSDI'21, §5.1).
     """
     share = np.linspace(0.0, 1.0, 2049)
     cumulative = 2.0 * share - np.sin(2.0 * np.pi * share) / (2.0 * np.pi)
@@ -113,8 +114,8 @@ def arrivals(num_jobs: int, duration_s: float, rng: np.random.Generator) -> list
 def sensible_requests(
     application: Application, num_gpus: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the (replicas, total batch) that an experienced user might ask for, at
-    least one.
+    """Return the pairs (replicas, total batch) that an experienced user might request.
+    There is at least one.
     """
     limits = application.limits
     counts = [
@@ -127,13 +128,14 @@ def sensible_requests(
     useful = [n for n in counts if scaling[n] > SCALING_EFFICIENCY_MIN]
     fair = [n for n in useful if scaling[n] < SCALING_EFFICIENCY_MAX]
     quick = [n for n in fair if best[n][0] < IDEAL_JCT_MAX_S]
-    # On a cluster too small for its job a user asks for what it has, and waits longer.
+    # If the cluster is too small for a job, its user requests all that the cluster has,
+    # and the job takes longer.
     return tuple((n, best[n][1]) for n in quick or fair or useful[-1:])
 
 
 def _best_request(application: Application, num_replicas: int) -> tuple[float, int]:
-    """Return the shortest time alone (s) and its total batch, among doublings of the
-    initial batch.
+    """Return the job's shortest time alone (s), and the total batch that gives it. The
+    batches are doublings of the initial batch.
     """
     limits = application.limits
     setting = packed(num_replicas, GPUS_PER_NODE)

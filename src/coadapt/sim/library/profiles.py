@@ -26,9 +26,9 @@ from coadapt.sim.colocation import kept_speed
 class NoiseCurve:
     """Gradient noise scale over training, synthetic, in samples.
 
-    It grows from `first` by the factor `growth` over the whole training, evenly on a
-    log scale, and besides by the factor `jump` at each share of the training named in
-    `drops`, where the learning rate falls.
+    The noise scale grows from `first` by the factor `growth` over the whole training,
+    evenly on a log scale. In addition it grows by the factor `jump` each time the
+    learning rate drops; `drops` has the shares of the training at which that happens.
     """
 
     first: float
@@ -50,11 +50,11 @@ class NoiseCurve:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpeed:
-    """A GPU type, against the one that an application's parameters are of, for this
-    application.
+    """The speed of one application on a GPU type, relative to the GPU type for which
+    its parameters are given.
 
-    compute: how many times as fast a pass is; link: likewise synchronisation; memory:
-    how many times as many samples of a pass fit.
+    compute: the factor by which a pass is faster. link: the factor by which
+    synchronisation is faster. memory: the factor by which more samples of a pass fit.
     """
 
     name: str
@@ -69,12 +69,12 @@ class GpuSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParametricApplication:
-    """An Application (see applications.py) given by equations: any placement and any
-    batch is known.
+    """An Application (see applications.py) given by equations, so every placement and
+    every batch has known values.
 
-    params: step times on the first of `speeds`, or on any GPU if there are none. load:
-    see Application. own_batches: (first epoch, total batch) at which the script changes
-    its batch by itself.
+    params: step times on the first of `speeds`, or on any GPU type if `speeds` is
+    empty. load: see Application. own_batches: for each change that the script makes by
+    itself, the pair (first epoch, total batch).
     """
 
     name: str
@@ -103,8 +103,8 @@ class ParametricApplication:
         return tuple(speed.name for speed in self.speeds)
 
     def step_time(self, setting: Setting, atomic: int) -> tuple[float, float]:
-        """Return seconds of one step without accumulation, and the part of it that is
-        synchronising.
+        """Return the seconds of one step without accumulation, and how many of them
+        synchronisation takes.
         """
         if not setting.placement.replicas_per_node or atomic < 1:
             raise ValueError(
@@ -120,8 +120,8 @@ class ParametricApplication:
         return _step_time(params, setting.placement, atomic)
 
     def max_atomic(self, setting: Setting) -> int | None:
-        """Return the samples of a pass that fit: memory of the type, times the share;
-        None: no bound.
+        """Return the largest pass in samples that fits into the memory of the GPU type,
+        multiplied by the job's share of the GPU. None: no bound.
         """
         if self.limits.max_atomic is None:
             return None
@@ -129,8 +129,8 @@ class ParametricApplication:
         return max(int(fits), self.limits.min_atomic)
 
     def own_batch(self, epoch: int) -> int | None:
-        """Return the batch of the last change at or before `epoch`; None before the
-        first.
+        """Return the total batch of the last change at or before `epoch`, None before
+        the first change.
         """
         return next(
             (total for first, total in reversed(self.own_batches) if first <= epoch),
@@ -150,7 +150,7 @@ class ParametricApplication:
         )
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:
-        """Return the statistics in the middle of `epoch`: squared norm 1, whatever the
+        """Return the statistics in the middle of `epoch`. The squared norm is 1 at any
         batch.
         """
         if total < 1 or not 0 <= epoch < self.num_epochs:
@@ -193,7 +193,7 @@ ALIKE = GpuSpeed("any", 1.0)
 def _params_in(
     params: ThroughputParams, speed: GpuSpeed, kept: float
 ) -> ThroughputParams:
-    """Return `params` on a GPU type, while a replica keeps the part `kept` of its
+    """Return `params` for a GPU type on which a replica has the part `kept` of its full
     speed.
     """
     compute = speed.compute * kept
@@ -235,8 +235,8 @@ def _cumulative_steps(
     return np.concatenate([[0.0], np.cumsum(application.progress_at(1) / gains)])
 
 
-# Synthetic, of ours: compute on V100, A100 and H100 against T4, and load of a T4
-# (docs/builtin-profiles.md).
+# Our own synthetic values: compute on V100, A100 and H100 relative to a T4, and the
+# load of a T4 (docs/builtin-profiles.md).
 _OTHER_TYPES = {
     "resnet18-cifar10": (2.6, 4.2, 7.0, 0.7),
     "neumf-movielens": (1.6, 2.1, 2.8, 0.3),

@@ -6,9 +6,9 @@ from statistics import median
 from coadapt.core.lifecycle import JobState
 from coadapt.runtime.history import History, JobHistory, MeasuredRescale, Span
 
-# States in which GPUs are held but nothing is learnt. Not RESCALING: while joining
-# replicas prepare, the others train. What a start or a change cost is measured by the
-# job itself.
+# States in which a job holds GPUs but does not train. RESCALING is not among them:
+# while joining replicas prepare, the others train. The job itself measures what a start
+# or a change costs.
 _UNPRODUCTIVE = frozenset({JobState.STARTING, JobState.STOPPING})
 
 
@@ -18,9 +18,7 @@ def in_place(job: JobHistory) -> list[MeasuredRescale]:
 
 
 def idle_times(job: JobHistory) -> list[tuple[float, float]]:
-    """Return the stretches of time in which the job did not train although it held
-    GPUs, in order.
-    """
+    """Return the periods, in order, in which the job held GPUs but did not train."""
     stretches = [
         (span.start, span.end) for span in job.spans if span.state in _UNPRODUCTIVE
     ]
@@ -37,8 +35,8 @@ def idle_times(job: JobHistory) -> list[tuple[float, float]]:
 def overlap_s(
     stretches: Iterable[tuple[float, float]], start: float, end: float
 ) -> float:
-    """Return how much of `start`..`end` lies in `stretches`, which do not overlap each
-    other.
+    """Return how many seconds between `start` and `end` are in `stretches`, which do
+    not overlap each other.
     """
     return sum(
         max(min(last, end) - max(first, start), 0.0) for first, last in stretches

@@ -1,8 +1,8 @@
-"""From a History to the plain values that the report page draws. No HTML lives here.
+"""Turns a History into the plain values that the report page draws. No HTML is here.
 
-Instants in the page are seconds after the first job was submitted, so that runs of
-different days lie on one axis, and the hours in which a scheduler waited for jobs take
-no room; of a live run the page tells the clock.
+Instants on the page are seconds after the first submission. So runs of different days
+share one axis, and hours before the first job take no room. The page of a live run
+shows the time of day.
 """
 
 from bisect import bisect_right
@@ -39,7 +39,7 @@ class ReportRun:
     by name.
 
     wall_clock: instants are seconds since 1970, and the page says when the run began.
-    foretold: what the policy said of the ends of jobs.
+    foretold: the policy's predictions of when jobs end.
     """
 
     label: str
@@ -82,8 +82,8 @@ def run_values(run: ReportRun) -> dict[str, Json]:
 
 
 def _foretold(words: Sequence[Foretold]) -> dict[str, Json]:
-    """Return how many words came true within their interval, and of so many as are
-    drawn, rounded, what was said, between what, and what it took.
+    """Return how many predictions there are, how many came true within their interval,
+    and an evenly chosen part of them to draw: the values of each, rounded.
     """
     drawn = words[:: -(-len(words) // NUM_FORETOLD_MAX) or 1]
     return {
@@ -94,16 +94,14 @@ def _foretold(words: Sequence[Foretold]) -> dict[str, Json]:
 
 
 def _labels(jobs: Sequence[JobHistory]) -> list[str]:
-    """Return what tells each job from the others: its name, or its id where several
-    have that name.
-    """
+    """Return a label for each job: its name, or its id if several jobs share it."""
     names = Counter(job.spec.name for job in jobs)
     return [job.spec.name if names[job.spec.name] == 1 else job.id for job in jobs]
 
 
 def _planless(history: History) -> list[tuple[float, float]]:
-    """Return the stretches of time from a round without a plan to the next one that had
-    one, or the end.
+    """Return the periods (start, end) without a valid plan. Each begins with a round
+    whose plan failed, and ends with the next round that had a plan, or with the run.
     """
     stretches: list[tuple[float, float]] = []
     since: float | None = None
@@ -117,7 +115,7 @@ def _planless(history: History) -> list[tuple[float, float]]:
 
 
 class _Texts:
-    """Sentences, each once: jobs refer to them by index."""
+    """All sentences of the page, each once. Jobs refer to them by index."""
 
     def __init__(self) -> None:
         self.index_of: dict[str, int] = {}
@@ -201,8 +199,9 @@ def _job_values(
 
 
 def _change_values(job: JobHistory, origin: float, limit: int) -> dict[str, Json]:
-    """Return what is told of changes in place, and the latest starts and changes, each
-    as [instant, replicas before, replicas now, seconds, {part: seconds}].
+    """Return the number and pauses of the job's changes in place, and its latest starts
+    and changes, each as [instant, replicas before, replicas now, seconds, {part:
+    seconds}].
     """
     pauses_s = [rescale.cost_s for rescale in in_place(job)]
     return {
@@ -257,14 +256,14 @@ def _all_span_values(job: JobHistory, origin: float, texts: _Texts) -> list[Json
 def _span_values(
     stay: _Stay, job: JobHistory, origin: float, texts: _Texts, idle_s: float
 ) -> Json:
-    """Return [start, end, GPUs, shape, idle seconds (0 while it waits), index of the
-    reason or -1].
+    """Return [start, end, GPUs, shape, idle seconds, index of the reason or -1]. The
+    idle seconds of a job without GPUs are 0.
     """
     span = stay.span
     reason = -1
     if len(texts.index_of) < NUM_REASONS_PER_RUN_MAX:
-        # The sentence is written at the instant at which the span begins, or (waiting)
-        # soon after it.
+        # The reason is written when the span begins. The reason of a waiting job is
+        # written soon after that.
         index = bisect_right(job.reasons, span.start, key=lambda row: row[0]) - 1
         if index < 0 and job.reasons and job.reasons[0][0] <= stay.end:
             index = 0
@@ -280,9 +279,9 @@ def _span_values(
 
 
 def _reasons(job: JobHistory, num_jobs: int) -> list[tuple[float, str]]:
-    """Return the sentences that tell of changes: the first of each stretch of time with
-    the same GPUs, the latest of each stretch of waiting, and the very last. Of too
-    many, the first and the latest.
+    """Return the reasons that explain changes: the first one of each period with the
+    same GPUs, the last one of each period of waiting, and the last of all. If these are
+    too many, return the first and the latest ones.
     """
     stays = _stays(job.spans)
     starts = [stay.span.start for stay in stays]
@@ -299,7 +298,7 @@ def _reasons(job: JobHistory, num_jobs: int) -> list[tuple[float, str]]:
 
 
 def _thin(job: JobHistory, limit: int) -> list[Point]:
-    """Return the points where the batch changed or which are spread evenly over the
+    """Return the points at which the batch changed, and points spread evenly over the
     job's life.
     """
     points = job.points
@@ -320,8 +319,8 @@ def _thin(job: JobHistory, limit: int) -> list[Point]:
 def _curves(
     history: History, jobs: Sequence[JobHistory], origin: float
 ) -> dict[str, Json]:
-    """Return means over equal stretches of time: share of GPUs in use, jobs waiting,
-    efficiency.
+    """Return means over periods of equal length: the share of GPUs in use, the number
+    of waiting jobs, and the efficiency.
     """
     end = history.at
     if end <= origin or not jobs:

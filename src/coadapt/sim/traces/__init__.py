@@ -27,7 +27,7 @@ _NUM_HEAD_LINES = 2
 
 
 class Importer(Protocol):
-    """What a module of a trace format offers."""
+    """The functions of a trace format's module."""
 
     def recognises(self, lines: Sequence[str], profiles: Path | None) -> bool:
         """Return whether a workload file with these first lines, beside these profiles,
@@ -41,8 +41,8 @@ class Importer(Protocol):
         """Return the workload and its applications, by name. Raises InputError for bad
         input.
 
-        profiles: None where the user named none; a format that needs some says so.
-        options: how bad rows and parts of GPUs are taken.
+        profiles: None if the user gave none; a format that needs profiles then raises
+        InputError. options: how bad rows and parts of GPUs are handled.
         """
         ...
 
@@ -61,8 +61,8 @@ def load_trace(
 
 
 def format_of(path: Path, profiles: Path | None = None, name: str | None = None) -> str:
-    """Return which row of FORMATS the file is of: `name`, or the one that is
-    recognised. Raises InputError.
+    """Return the row of FORMATS for the file: `name`, or the format that is recognised.
+    Raises InputError.
     """
     module = _importer(path, profiles, name)
     return next(each for each in FORMATS if _module(each) is module)

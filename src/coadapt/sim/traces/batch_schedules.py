@@ -14,8 +14,8 @@ scheduler/utils.py and scheduler.py.
 #
 # The artifact has two versions of Accordion, and they differ. Its profiles, from which
 # the scheduler's predictor and the fairness metric come, keep a job's small batch for
-# the first 30 % of its epochs; its simulated jobs do not. Both are here: a comparison
-# with its figures needs the difference.
+# the first 30 % of its epochs; its simulated jobs do not. Both are here, because a
+# comparison with the artifact's figures needs both.
 
 from collections.abc import Iterator
 
@@ -88,7 +88,7 @@ def batches(
 ) -> tuple[int, ...]:
     """Return the batch per GPU of each epoch under `mode` (static, accordion or gns).
 
-    profile: as the artifact's profiles have it; else as its simulated jobs train.
+    profile: True for the artifact's profiles, False for its simulated jobs.
     """
     if mode == "accordion" and initial != LARGEST[model] and model != "Transformer":
         small = set(_critical(model, initial, num_epochs, profile=profile))

@@ -1,8 +1,8 @@
-"""What all logs of real clusters have in common: when each job came, with how many
-GPUs, and for how long it ran.
+"""What all logs of real clusters have in common: each job's arrival, its number of
+GPUs, and how long it ran.
 
-A log says nothing of batches or other numbers of GPUs: its jobs are rigid, and run as
-long as they ran there.
+A log has no batches and no speeds on other numbers of GPUs. So its jobs are rigid, and
+run as long as in the log.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ class LoggedJob:
     """One job that got GPUs. at: submission, s since 1970 by the log's own clock.
     run_s: how long it ran.
 
-    load: the part of each of its GPUs that it asked for, in (0, 1].
+    load: the part of each of its GPUs that the job requested, in (0, 1].
     """
 
     name: str
@@ -42,8 +42,8 @@ class LoggedJob:
 
 
 def seconds(text: str) -> float:
-    """Return an instant such as 2017-10-07 01:11:39, with or without a time zone, by
-    the clock of its place.
+    """Return the seconds of an instant such as 2017-10-07 01:11:39, with or without a
+    time zone, by its local clock.
 
     Raises ValueError for anything else.
     """
@@ -51,10 +51,10 @@ def seconds(text: str) -> float:
 
 
 def elapsed(start: str, end: str) -> float:
-    """Return the seconds from `start` to `end`, across a change of clocks where both
-    have a time zone.
+    """Return the seconds from `start` to `end`. If both have a time zone, a change to
+    or from summer time between them is taken into account.
 
-    Raises ValueError for what are no instants.
+    Raises ValueError for a text that is not an instant.
     """
     first = datetime.fromisoformat(start)
     last = datetime.fromisoformat(end)
@@ -76,16 +76,16 @@ def instant(row: Row, column: str) -> float:
 
 
 def log_tally(options: ReadOptions) -> Tally:
-    """Return what counts the rows of a log: a few of them may be bad."""
+    """Return the tally for the rows of a log, of which a few may be bad."""
     return Tally(options=options, bad_share_max=BAD_SHARE_MAX)
 
 
 def jobs_of_rows(
     rows: Iterable[T], job_of: Callable[[T], LoggedJob | str], tally: Tally
 ) -> Iterator[LoggedJob]:
-    """Yield the jobs of rows, one each. job_of: returns why, of a row that is no job
-    here, and raises InputError for one that cannot be read. Raises InputError as
-    `Tally.close` does.
+    """Yield one job for each row that is a job. job_of: returns the job, or the reason
+    to leave the row out; raises InputError for a row that cannot be read. Raises
+    InputError as `Tally.close` does.
     """
     for row in rows:
         try:
@@ -102,7 +102,7 @@ def jobs_of_rows(
 
 
 def what_of(error: InputError) -> str:
-    """Return which column or field the error of a row blames."""
+    """Return the column or field that a row's error names."""
     _, comma, column = error.field.rpartition(", ")
     return column if comma else "the whole of it"
 
@@ -110,11 +110,11 @@ def what_of(error: InputError) -> str:
 def rigid_workload(
     path: Path, jobs: Iterable[LoggedJob], tally: Tally
 ) -> tuple[Workload, dict[str, CurveApplication]]:
-    """Return the jobs of a log in order of arrival, the first at 0 s, and what each of
-    them trains.
+    """Return the jobs of a log in order of arrival, the first at 0 s, and their
+    applications.
 
-    Jobs with the same GPUs and time train the same. tally: of the rows that `jobs` come
-    from. Raises InputError if there are none.
+    Jobs with the same GPUs, run time and load have the same application. tally: counts
+    the rows from which `jobs` come. Raises InputError if there are no jobs.
     """
     ordered = in_order(path, jobs, tally)
     applications: dict[str, CurveApplication] = {}
@@ -139,7 +139,7 @@ def rigid_workload(
 
 
 def of_rows(path: Path, jobs: Iterable[TraceJob], tally: Tally) -> Workload:
-    """Return the workload of a file, with what became of its rows."""
+    """Return the workload of a file, with the counts of its rows."""
     return Workload(
         name=trace_name(path),
         jobs=tuple(jobs),

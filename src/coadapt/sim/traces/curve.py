@@ -1,7 +1,8 @@
-"""Jobs of which only speeds are known: samples per second on some numbers of GPUs, and
-how long they train.
+"""Jobs of which only the speed is known: samples per second on some numbers of GPUs,
+and how long they train.
 
-Logs of clusters tell no more: one number of GPUs per job, and how long it ran on them.
+Logs of clusters contain no more than this: each job's number of GPUs, and how long it
+ran on them.
 """
 
 from bisect import bisect_left
@@ -20,19 +21,20 @@ from coadapt.sim.colocation import kept_speed
 
 EFFICIENCY_ONE = GradStats(
     sqr=1.0, var=0.0
-)  # a larger batch is never used, so it is never asked how good it is
+)  # no larger batch is ever used, so its efficiency does not matter
 
 
 class CurveApplication:
-    """What one job trains, by its measured curve. See sim.applications.Application for
-    the methods.
+    """An application given by the measured curve of one job. See
+    sim.applications.Application for the methods.
 
-    rates: GPUs -> samples per second, linear in between, nothing known outside.
-    length_s: seconds that it trains alone on `gpus` of them. Its total batch is one
-    sample per GPU of the largest number: a number without meaning, for a job whose
-    batch nobody may change. Speeds are those of any GPU type. load: the part of each
-    GPU's time that it keeps busy; where that is not known, all of it: the most careful
-    guess.
+    rates: samples per second by number of GPUs. Rates are linear between these numbers,
+    and not known outside of them. length_s: seconds that the job trains alone on `gpus`
+    GPUs. load: the part of each GPU's time that the job keeps busy. If it is not known
+    it is 1, the most careful guess.
+
+    The total batch is the largest number of GPUs in `rates`. It has no meaning, since
+    the batch of such a job never changes. The speed is the same on all GPU types.
     """
 
     gpu_types: tuple[str, ...] = ()
@@ -69,11 +71,11 @@ class CurveApplication:
         ), 0.0
 
     def max_atomic(self, setting: Setting) -> int | None:  # noqa: ARG002  # as above
-        """Return None: nothing is known of its memory."""
+        """Return None, because the job's use of memory is not known."""
         return None
 
     def own_batch(self, epoch: int) -> int | None:  # noqa: ARG002  # as above
-        """Return None: nothing is known of its batches."""
+        """Return None, because the job's batches are not known."""
         return None
 
     def grad_stats(self, total: int, epoch: int) -> GradStats:  # noqa: ARG002  # as above
@@ -86,8 +88,8 @@ class CurveApplication:
         return self._num_steps * epoch
 
     def forecast(self, progress: float) -> Forecast:
-        """Return what an oracle knows at `progress` steps. On too few GPUs: the rate of
-        the fewest.
+        """Return what an oracle knows at `progress` steps. The rate on too few GPUs is
+        that on the smallest number of GPUs.
         """
         first = self._counts[0]
         total = self.limits.initial
@@ -100,7 +102,9 @@ class CurveApplication:
         )
 
     def samples_in(self, seconds: float) -> float:
-        """Return the samples that it trains in so long on its own number of GPUs."""
+        """Return the samples that the job trains on in `seconds` on its own number of
+        GPUs.
+        """
         return seconds * self._rate(self.gpus)
 
     def _rate(self, num_gpus: int) -> float:

@@ -1,5 +1,5 @@
-"""What the artifacts of Pollux (OSDI'21) and Sia (SOSP'23) measured of a model, in the
-files of both.
+"""Measurements of a model in the files of the artifacts of Pollux (OSDI'21) and Sia
+(SOSP'23).
 
 Step times are interpolated, never extrapolated; gradient statistics and iterations are
 linear between measured batch sizes.
@@ -28,10 +28,11 @@ Times = tuple[float, float]  # seconds of a step, and of its synchronisation
 
 
 class StepTimes:
-    """Step times of one model on one GPU type: per measured placement, else by nodes,
-    replicas and batch.
+    """Step times of one model on one GPU type. A measured placement has its own times;
+    other times are interpolated over nodes, replicas and batch.
 
-    num_nodes_max: the nodes of the largest measured cluster; more are timed as so many.
+    num_nodes_max: the nodes of the largest measured cluster. More nodes are timed as
+    this number.
     """
 
     def __init__(
@@ -49,15 +50,15 @@ class StepTimes:
 
     @property
     def atomic_range(self) -> tuple[int, int]:
-        """The fewest and the most samples of a pass that were measured on any
+        """The smallest and the largest pass, in samples, that were measured on any
         placement.
         """
         atomics = [atomic for rows in self._measured.values() for atomic in rows]
         return min(atomics), max(atomics)
 
     def most_on(self, placement: tuple[int, ...]) -> int:
-        """Return the most samples of a pass that were measured on `placement`; 0: it
-        was not measured.
+        """Return the largest pass, in samples, with a known time on `placement`, 0 if
+        there is none.
         """
         most = self._memo_most.get(placement)
         if most is None:
@@ -73,8 +74,8 @@ class StepTimes:
         return most
 
     def __call__(self, placement: tuple[int, ...], atomic: int) -> Times:
-        """Return the times of one step. Raises UnmeasuredError outside of what was
-        measured.
+        """Return the times of one step. Raises UnmeasuredError outside of the measured
+        range.
         """
         times = self._memo.get((placement, atomic))
         if times is None:
@@ -120,8 +121,8 @@ class StepTimes:
 
 
 class Validation:
-    """One model by its whole training runs, one per measured total batch size, and what
-    lies between them.
+    """The whole training runs of one model, one for each measured total batch, and
+    interpolation between them.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -157,11 +158,11 @@ class Validation:
         return self._between(total, epoch - 1, 1) if epoch else 0.0
 
     def metrics(self, total: int, epoch: int) -> dict[str, float]:
-        """Return the model's own measure of quality after `epoch` epochs at `total`;
-        nothing if none is told.
+        """Return the model's own measure of quality after `epoch` epochs at `total`,
+        empty if the files have none.
 
-        Accuracy, F1, error rate or loss, as the model has it: its column says neither
-        which nor which way.
+        This is accuracy, F1, error rate or loss, depending on the model. The column
+        says neither which of them it is, nor whether more is better.
         """
         told = self._metrics.get((total, epoch))
         if told is None:
@@ -187,7 +188,8 @@ class Validation:
 
 
 _VALIDATION_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
-# What simulated jobs log of the column `metric`, which files may lack.
+# The metric that simulated jobs log from the column `metric`. Files may lack this
+# column.
 METRIC = "validation_metric"
 
 
@@ -218,8 +220,8 @@ def _read_validation(
 
 
 def _metric(row: Row) -> float:
-    """Return the measure of quality in `row`, NaN where there is none. Raises
-    InputError for text.
+    """Return the measure of quality in `row`, NaN if there is none. Raises InputError
+    for text.
     """
     value = row.cells.get("metric", "")
     try:
@@ -234,7 +236,7 @@ def _read_placements(path: Path) -> dict[tuple[int, ...], dict[int, Times]]:
     measured: dict[tuple[int, ...], dict[int, Times]] = {}
     known: dict[
         str, dict[int, Times]
-    ] = {}  # the rows of each placement, as it is written: most have many
+    ] = {}  # the rows of each placement by its text: most have many
     for row in read_rows(path, ("placement", "local_bsz", "step_time", "sync_time")):
         written = row.cells["placement"]
         if written not in known:
@@ -280,8 +282,8 @@ def _interpolator(
     measured: dict[tuple[int, ...], dict[int, Times]],
     large: dict[tuple[int, int, int], Times],
 ) -> "LinearNDInterpolator":
-    """Return (nodes, replicas, atomic) -> times: linear between all points, like
-    placements averaged.
+    """Return a function of (nodes, replicas, atomic) that gives the times, linear
+    between all points. Placements with equal nodes and replicas are averaged.
     """
     from scipy.interpolate import (
         LinearNDInterpolator,
@@ -292,8 +294,8 @@ def _interpolator(
         for placement, rows in measured.items()
         for atomic, times in rows.items()
     }
-    # Points on a grid have several triangulations; their order, which is the
-    # artifact's, decides which it is.
+    # Points on a grid have several triangulations. The order of the points decides
+    # between them, so it is the artifact's order.
     alike = sorted({key[:3] for key in times})
     place = {key: index for index, key in enumerate(alike)}
     of_T = [place[key[:3]] for key in times]
@@ -308,8 +310,8 @@ def _interpolator(
 
 @cache
 def _canonical(placement: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the smallest rotation: replicas form a ring, so rotations are alike
-    (mirror images are not).
+    """Return the smallest rotation. Replicas form a ring, so all rotations are the same
+    placement. Mirror images are not.
     """
     return min(placement[i:] + placement[:i] for i in range(len(placement)))
 

@@ -35,7 +35,7 @@ from coadapt.sim.workload import Workload
 # 8 are used; ncf keeps one batch size and one GPU.
 MAX_ATOMIC = {"yolov3": 8}
 FIXED_TOTAL = {"ncf": 32768}
-NUM_NODES_MAX = 16  # the largest measured cluster; more nodes are timed as 16
+NUM_NODES_MAX = 16  # nodes of the largest measured cluster; more are timed as 16
 
 
 class MeasuredApplication(Validation):
@@ -60,8 +60,8 @@ class MeasuredApplication(Validation):
         )
 
     def step_time(self, setting: Setting, atomic: int) -> Times:
-        """Return what was measured: on T4, in one rack. Neighbours slow the whole step
-        by our own model.
+        """Return the measured times, on T4 in one rack. The slowdown by neighbours is
+        our own model.
         """
         if setting.placement.num_racks > 1:
             raise UnmeasuredError(
@@ -78,8 +78,8 @@ class MeasuredApplication(Validation):
         return times[0] / kept, times[1] / kept
 
     def max_atomic(self, setting: Setting) -> int | None:
-        """Return the most samples of a pass: the measured most, times the share of the
-        GPU's memory.
+        """Return the largest pass in samples: the largest measured one, multiplied by
+        the share of the GPU's memory.
         """
         most = self.limits.max_atomic
         return (
@@ -135,5 +135,6 @@ def _spec(row: Row, application: MeasuredApplication) -> JobSpec:
 
 @cache
 def _application(directory: Path) -> MeasuredApplication:
-    # Shared by all workloads of a process, with all that it has interpolated so far.
+    # All workloads of a process share these objects and the step times that they have
+    # interpolated.
     return MeasuredApplication(directory)

@@ -1,8 +1,8 @@
 """Workloads as those of the Pollux artifact (OSDI'21, §5.1), drawn from the log of a
 real cluster.
 
-The recipe is that of petuum/adaptdl, branch osdi21-artifact, simulator/workloads. Draws
-are our own: a seed gives another workload than there.
+The recipe is that of petuum/adaptdl, branch osdi21-artifact, simulator/workloads. The
+random numbers are our own, so a seed gives another workload than there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ HOURS_PER_DAY = 24
 
 Requests = Sequence[tuple[int, int]]
 
-# Upper bound of the GPU-hours that a job had in the log, and what stands for it, with
-# equal chances.
+# For each size class: the upper bound of a logged job's GPU-hours, and the applications
+# that represent it, with equal chances.
 SIZES: tuple[tuple[float, tuple[str, ...]], ...] = (
     (1.0, ("cifar10", "ncf")),
     (10.0, ("deepspeech2", "bert")),
@@ -36,10 +36,11 @@ SIZES: tuple[tuple[float, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What to draw: num_jobs that came between start_hour and num_hours later, on any
-    day of the log.
+    """Which jobs to draw: `num_jobs` jobs of the log that were submitted within
+    `num_hours` hours from `start_hour` on, on any day.
 
-    160 jobs are the artifact's load 1 (80, 240, 320: its 0.5, 1.5, 2).
+    160 jobs are the artifact's load 1; 80, 240 and 320 jobs are its loads 0.5, 1.5 and
+    2.
     """
 
     num_jobs: int = 160
@@ -64,10 +65,10 @@ class Recipe:
 def requests_of(
     known: Mapping[str, Callable[[], MeasuredApplication]],
 ) -> dict[str, Requests]:
-    """Return the (GPUs, total batch) that users might choose, of each application that
-    `generate` draws.
+    """Return for each application that `generate` draws the pairs (GPUs, total batch)
+    that users might choose.
 
-    known: what the profiles hold. Raises InputError if they miss one.
+    known: the applications of the profiles. Raises InputError if one is missing.
     """
     wanted = [name for _, names in SIZES for name in names]
     if missing := [name for name in wanted if name not in known]:
@@ -80,11 +81,11 @@ def requests_of(
 def generate(
     log: Sequence[LoggedJob], requests: Mapping[str, Requests], recipe: Recipe
 ) -> list[TunedJob]:
-    """Return a workload for `write_jobs`: arrivals and sizes of the log, requests out
-    of `requests`.
+    """Return a workload for `write_jobs`. Arrivals and sizes are those of the log, and
+    requests are drawn from `requests`.
 
-    Equal arguments give equal workloads. Raises InputError where the log has fewer jobs
-    that fit.
+    Equal arguments give equal workloads. Raises InputError if the log has fewer
+    suitable jobs than the recipe needs.
     """
     pool = [
         job
@@ -112,11 +113,11 @@ def generate(
 def whole(
     log: Sequence[LoggedJob], requests: Mapping[str, Requests], seed: int = 0
 ) -> list[TunedJob]:
-    """Return all jobs of a log when they came, the first at 0 s, each drawn as
-    `generate` draws its own.
+    """Return all jobs of a log at their arrivals, the first at 0 s. Applications and
+    requests are drawn as in `generate`.
 
-    Those of 1,000 GPU-hours and more stand for the largest application too. Equal
-    arguments, equal workloads.
+    Jobs of 1,000 GPU-hours and more are represented by the largest application too.
+    Equal arguments give equal workloads.
     """
     began_at = min((job.at for job in log), default=0.0)
     arrivals = sorted(

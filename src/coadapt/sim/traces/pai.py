@@ -75,9 +75,10 @@ def read_log(path: Path, tally: Tally) -> Iterator[LoggedJob]:
     """Yield the jobs of `path` whose tasks with GPUs have all ended. Raises InputError
     for bad rows.
 
-    A job comes when its first task starts (the table has no submissions) and runs until
-    the last one ends, on the GPUs of all its tasks together. It may have asked for
-    parts of them: then it keeps as many GPUs busy as hold them, each in part.
+    The table has no submissions, so a job's arrival is the start of its first task. The
+    job runs until its last task ends, on the GPUs of all its tasks together. If the
+    tasks requested parts of GPUs, the job gets the smallest number of whole GPUs that
+    has room for them, and keeps each of these busy in part.
     """
     jobs: dict[str, _Job] = {}
     unfinished: set[str] = set()
@@ -112,8 +113,8 @@ def read_log(path: Path, tally: Tally) -> Iterator[LoggedJob]:
 
 
 def _part(row: Row) -> _Job | None:
-    """Return what a task with GPUs had, and when; without any: no GPUs. None: it had
-    not ended.
+    """Return the GPUs of a task with its start and end. A task without GPUs has 0 of
+    them. None: the task had not ended.
     """
     row.text("job_name")
     if row.cells["status"] not in STATUSES:

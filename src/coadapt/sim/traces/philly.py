@@ -93,7 +93,7 @@ def _job_of_row(numbered: tuple[int, Row]) -> LoggedJob | str:
 
 
 def _entries(path: Path) -> list[tuple[str, object]]:
-    """Return the jobs of the JSON, each with where it stands."""
+    """Return the jobs of the JSON file, each with its place in it."""
     try:
         entries = json.loads(read_text(path))
     except json.JSONDecodeError as error:
@@ -104,8 +104,8 @@ def _entries(path: Path) -> list[tuple[str, object]]:
 
 
 def _job_of_entry(placed: tuple[str, object]) -> LoggedJob | str:
-    """Return a job whose attempts have ended: the time of all of them, on the GPUs of
-    the last one.
+    """Return a job whose attempts have ended. It runs for the time of all attempts
+    together, on the GPUs of the last one.
     """
     place, entry = placed
     if not isinstance(entry, dict):

@@ -123,7 +123,7 @@ def load(
 def _job(
     row: Row, nameless: str, known: Known, made: Mapping[str, Application]
 ) -> tuple[Application, JobSpec] | None:
-    """Return what a row trains, and its spec; None if it needs no GPU. Raises
+    """Return a row's application and its spec, None if it needs no GPU. Raises
     InputError.
     """
     if row.integer("gpus", at_least=0) == 0:
@@ -156,8 +156,8 @@ def _job(
 
 
 def _note_weight(row: Row, weights: dict[str, float]) -> None:
-    """Take in the weight of the row's tenant: all rows of a tenant that say one say the
-    same.
+    """Record the weight of the row's tenant. All rows of a tenant that have a weight
+    must have the same one.
     """
     if not row.cells.get("weight"):
         return
@@ -182,9 +182,7 @@ def _signed(row: Row, column: str) -> int:
 
 
 def _declared(row: Row, application: Application) -> JobLength | None:
-    """Return how long the job is to train as its user declares: a hint that may be
-    wrong.
-    """
+    """Return the job's length as its user declares it. It may be wrong."""
     text = row.cells.get("declared_length", "")
     if not text:
         return None
@@ -201,8 +199,8 @@ def _declared(row: Row, application: Application) -> JobLength | None:
 
 
 def _curve_spec(row: Row, application: CurveApplication, name: str) -> JobSpec:
-    """Return the spec of a job with a curve: what it says of GPUs narrows what the
-    curve covers.
+    """Return the spec of a job with a curve. The columns gpus_min and gpus_max limit
+    the range of GPUs that the curve covers.
     """
     spec = curve_spec(application, name=name)
     limits = spec.replicas
@@ -213,7 +211,7 @@ def _curve_spec(row: Row, application: CurveApplication, name: str) -> JobSpec:
         raise row.error("gpus_min", fewest, f"at most `gpus`, and {covered}")
     if not limits.requested <= most <= limits.max:
         raise row.error("gpus_max", most, f"no less than `gpus`, and {covered}")
-    # A batch without meaning is written by ourselves, too.
+    # `write_plain` writes the batch of a curve too, although it has no meaning.
     if _integer(row, "batch") not in (0, spec.batch.requested):
         raise row.error("batch", row.cells["batch"], "nothing: a curve has none")
     if row.cells.get("contract") not in (None, "", RescaleContract.FIXED.value):
@@ -225,10 +223,10 @@ def _curve_spec(row: Row, application: CurveApplication, name: str) -> JobSpec:
 def write_plain(
     path: Path, workload: Workload, applications: Mapping[str, Application]
 ) -> None:
-    """Write `workload` as a table that `load` reads back as it is; another file of that
-    name is replaced.
+    """Write `workload` as a table. `load` reads the same workload from it. An existing
+    file of that name is replaced.
 
-    Raises InputError for a job that a table cannot tell of: one that changes its batch
+    Raises InputError for a job that a table cannot describe: one that changes its batch
     by itself.
     """
     lines: list[tuple[object, ...]] = [WRITTEN]
@@ -289,8 +287,8 @@ def _length_text(length: JobLength | None) -> str:
 
 
 def known_applications(profiles: Path | None) -> Known:
-    """Return how to get each application that `profiles` hold; without any, the
-    built-in ones.
+    """Return a function for each application in `profiles` that returns it. Without
+    profiles: the built-in applications.
     """
     if profiles is None:
         from coadapt.sim.library.profiles import BUILTIN_APPLICATIONS

@@ -1,7 +1,8 @@
-"""A live run as a workload: what its jobs asked for, how long and how fast they
-trained.
+"""Turns a live run into a workload: the requests of its jobs, and how long and how fast
+they trained.
 
-It is written as a plain table (plain.py): each job by a curve of its own.
+The workload is written as a plain table (plain.py), in which each job has its own
+curve.
 """
 
 import csv
@@ -27,16 +28,16 @@ COLUMNS = (
     "tenant",
     "priority",
 )
-# Rates of more sizes than this are not written: the curve is linear in between.
+# The largest number of sizes whose rates are written. The curve is linear in between.
 SIZES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """The rows of a table, the jobs that are left out by reason, and the cost of a
+    """The rows of a table, the jobs that are left out (by reason), and the cost of a
     start.
 
-    start_s: mean seconds from an order to the first step; 0 where none was measured.
+    start_s: mean seconds from an order to the first step, 0 if none was measured.
     """
 
     rows: Sequence[Mapping[str, str]]
@@ -83,8 +84,9 @@ def _trained_s(job: JobHistory) -> dict[int, float]:
         count = sum(span.shape)
         if span.state in TRAINING and count:
             found[count] = found.get(count, 0.0) + span.end - span.start
-    # What starts and changes cost is no training: the simulator adds it again. Before
-    # the first step of a generation a job is starting, where that is known.
+    # The time that starts and changes cost is subtracted, because the simulator adds it
+    # again. Where a generation's first step is known, the job is in the state
+    # `starting` before it, and that time is not counted either.
     for rescale in job.rescales:
         if rescale.pause and rescale.now in found:
             found[rescale.now] = max(found[rescale.now] - rescale.cost_s, 0.0)
@@ -92,7 +94,7 @@ def _trained_s(job: JobHistory) -> dict[int, float]:
 
 
 def _start_costs(job: JobHistory) -> list[float]:
-    """Return how long each start took until the job trained, s."""
+    """Return the seconds from each start until the job trained."""
     return [
         span.end - span.start for span in job.spans if span.state is JobState.STARTING
     ]
@@ -119,8 +121,8 @@ def _row(
 
 
 def _rates(job: JobHistory, trained_s: Mapping[int, float]) -> dict[int, float]:
-    """Return progress per second by number of GPUs: from the step-time model, else of
-    the sizes that it trained on, in proportion to them.
+    """Return progress per second by number of GPUs, from the step-time model. Without a
+    model, the rates of the sizes on which the job trained are proportional to the size.
     """
     low = job.spec.replicas.min
     high = job.spec.replicas.max
@@ -146,6 +148,8 @@ def _rates(job: JobHistory, trained_s: Mapping[int, float]) -> dict[int, float]:
 
 
 def _rate(rates: Mapping[int, float], count: int) -> float:
-    """Return the rate at a size, that of the nearest known one in proportion."""
+    """Return the rate at `count` GPUs, scaled in proportion from the nearest known
+    size.
+    """
     nearest = min(rates, key=lambda each: (abs(each - count), each))
     return rates[nearest] * count / nearest

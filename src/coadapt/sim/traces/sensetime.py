@@ -22,7 +22,7 @@ from coadapt.sim.traces.table import Row, header_of, is_missing, read_rows
 from coadapt.sim.traces.tally import ReadOptions, Tally
 from coadapt.sim.workload import Workload
 
-# Those that both have, of which these are read. Helios has `vc` besides, Acme `type`
+# The columns that are read, which both logs have. Helios also has `vc`, Acme has `type`
 # and `gpu_time`.
 COLUMNS = (
     "job_id",
@@ -66,8 +66,9 @@ def read_log(path: Path, tally: Tally) -> Iterator[LoggedJob]:
     """Yield the jobs of `path` that ran on GPUs, however they ended. Raises InputError
     for bad rows.
 
-    A job runs from its start to its end. Where `duration` is something else (the one of
-    Kalos holds the wait in the queue too), that is counted.
+    A job runs from its start to its end. Rows in which `duration` is missing or differs
+    from this time are counted as mended. (In the log of Kalos it includes the wait in
+    the queue.)
     """
     rows = read_rows(path, COLUMNS, tally)
     return jobs_of_rows(rows, partial(_job, tally=tally), tally)

@@ -1,9 +1,9 @@
 """The traces of the Shockwave artifact (NSDI'23): jobs that change their own batch, and
 Gavel's tables.
 
-Format and semantics: uw-mad-dash/shockwave, directory scheduler; docs/traces.md.
-Samples are free statistically: a job is so many epochs, whatever its batch, and a
-larger batch only makes them shorter.
+Format and semantics: uw-mad-dash/shockwave, directory scheduler; docs/traces.md. The
+batch does not affect convergence here: a job has the same number of epochs at any
+batch, and a larger batch only makes the epochs shorter.
 """
 
 import json
@@ -56,7 +56,7 @@ DATASET = {
     "Recommendation": 117_907,
 }
 ROUND_S = 120.0  # of the artifact: batches change at the ends of rounds
-FORCED_END = 1.5  # times its profiled run time, after which a job is taken to be done
+FORCED_END = 1.5  # times its profiled run time, after which a job counts as done
 EFFICIENCY_ONE = GradStats(sqr=0.0, var=1.0)  # at any batch
 
 _JOB_TYPE = re.compile(r"(\S+) \(batch size (\d+)\)")
@@ -81,8 +81,8 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a line says of its job, but for the arrival. total_steps: at the initial
-    batch; batch: per GPU.
+    """The contents of a job's line, without the arrival. total_steps: steps at the
+    initial batch. batch: the initial batch per GPU.
     """
 
     model: str
@@ -103,10 +103,10 @@ class Kind:
         return -(-DATASET[self.model] // batch)
 
     def batch_by_epoch(self, *, profile: bool) -> tuple[int, ...]:
-        """Return the batch per GPU of each epoch, as profiled, or as its job would have
-        it in training.
+        """Return the batch per GPU of each epoch, from the artifact's profile or from
+        its simulation of training.
         """
-        # In training the table is read a little past the end.
+        # The simulation of training reads the table a little past its end.
         num_epochs = self.num_epochs if profile else self.num_epochs + 2
         return batches(
             self.mode,
@@ -119,8 +119,8 @@ class Kind:
 
 
 def profiled_phases(kind: Kind, throughputs: Throughputs) -> list[Phase]:
-    """Return the phases of the artifact's profile: each epoch at the batch that its
-    schedule says.
+    """Return the phases of the artifact's profile, in which each epoch has its
+    scheduled batch.
     """
     phases = []
     for batch, epochs in groupby(kind.batch_by_epoch(profile=True)):
@@ -135,13 +135,12 @@ def profiled_phases(kind: Kind, throughputs: Throughputs) -> list[Phase]:
 def trained_phases(
     kind: Kind, throughputs: Throughputs, longest_s: float
 ) -> list[Phase]:
-    """Return the phases of a job that trains alone, as the artifact's simulation has
-    them.
+    """Return the phases of a job that trains alone in the artifact's simulation.
 
-    After each round of 120 s a change asked for after the round before takes effect,
-    and then the schedule is looked up for the next one; noise-scale jobs double once at
-    a time. A change completes the epoch under way at once. A job that ran for more than
-    `longest_s` is taken to be done.
+    A round has 120 s. At its end, the change takes effect that the job requested at the
+    end of the previous round. Then the schedule gives the next request. A noise-scale
+    job doubles its batch at most once per round. A change completes the present epoch
+    at once. A job that has run for more than `longest_s` counts as done.
     """
     by_epoch = kind.batch_by_epoch(profile=False)
     batch = kind.batch
@@ -188,9 +187,9 @@ class SelfPacedApplication:
     """One kind of job's truth, by phases of constant batch. See
     sim.applications.Application for the methods.
 
-    What the simulator calls an epoch is a phase here: inside it all is linear. Known
-    for the job's own number of GPUs only. exclusive_s: run time alone as the artifact's
-    profile has it, to which its fairness refers.
+    An epoch of the simulator is one phase here, because all values are linear within a
+    phase. The values are known for the job's own number of GPUs only. exclusive_s: the
+    run time alone in the artifact's profile, on which the artifact's fairness is based.
     """
 
     gpu_types: tuple[str, ...] = ()
@@ -245,8 +244,8 @@ class SelfPacedApplication:
         return atomic * num_gpus / self._rate(atomic), 0.0
 
     def _rate(self, batch: int) -> float:
-        """Return samples per second at `batch` per GPU, epochs that changes complete at
-        once included.
+        """Return samples per second at `batch` per GPU. Epochs that a change completes
+        at once are included.
         """
         alike = [phase for phase in self._phases if phase.batch == batch]
         epochs = sum(phase.num_epochs for phase in alike)
@@ -274,8 +273,8 @@ class SelfPacedApplication:
         """Return what an oracle knows at `progress` (steps at the initial batch): the
         time left, the modes.
 
-        remaining_steps times step_time_s is the true run time left, changes of the
-        batch to come included.
+        remaining_steps times step_time_s is the true run time left, with all coming
+        changes of the batch.
         """
         samples = progress * self.limits.initial
         index = min(bisect_right(self._samples_at, samples), len(self._phases)) - 1
@@ -394,8 +393,8 @@ def _table(profiles: Path | None) -> Path:
 
 
 def read_throughputs(path: Path) -> dict[tuple[str, int, int], float]:
-    """Return the rates of jobs alone on their GPUs; those of jobs that share GPUs are
-    left out.
+    """Return the rates of jobs that are alone on their GPUs. Rates of jobs that share
+    GPUs are left out.
     """
     try:
         tables = json.loads(path.read_text(encoding="utf-8"))

@@ -26,8 +26,8 @@ from coadapt.sim.workload import Workload
 
 PROFILE = "placements-*.csv"
 
-# Nodes of the largest cluster that was measured, by GPU type; more are timed as so
-# many.
+# Nodes of the largest measured cluster, by GPU type. Step times on more nodes are those
+# on this number.
 NUM_NODES_MAX = {"azure": 5, "aws": 16, "dgx": 2, "dgx-ext": 2, "quad": 1, "rtx": 3}
 # The artifact's own exception: profiled up to 80 samples per GPU, of which 57 are used.
 MAX_ATOMIC = {("deepspeech2", "rtx"): 57}
@@ -43,7 +43,7 @@ RESCALE_S = {
 }
 STRETCH = {"cifar10": 1.8, "ncf": 1.5}
 STRETCH_DEFAULT = 1.2
-# Scales in pipelines of several GPUs, which no job here does.
+# This model scales in pipelines of several GPUs, which no job here does.
 HYBRID_PARALLEL = "gpt_pmp"
 
 
@@ -74,8 +74,8 @@ class TypedApplication(Validation):
         )
 
     def step_time(self, setting: Setting, atomic: int) -> Times:
-        """Return what was measured, times the artifact's factor. Neighbours slow it by
-        our own model.
+        """Return the measured times, multiplied by the artifact's factor. The slowdown
+        by neighbours is our own model.
         """
         if setting.placement.num_racks > 1:
             raise UnmeasuredError(
@@ -90,11 +90,11 @@ class TypedApplication(Validation):
         return step_s * factor, sync_s * factor
 
     def max_atomic(self, setting: Setting) -> int | None:
-        """Return the most samples of a pass that were measured there, times the share
-        of the GPU's memory.
+        """Return the largest pass, in samples, that was measured in this setting,
+        multiplied by the share of the GPU's memory.
 
-        On many GPUs the artifact measured no more than the largest total needs, and
-        left gaps below it: more passes bridge them.
+        On many GPUs the artifact measured passes only up to the largest total batch,
+        with gaps below it. Steps of more passes fill these gaps.
         """
         largest = self._on(setting.gpu_type).most_on(
             setting.placement.replicas_per_node
@@ -173,5 +173,6 @@ def applications_in(profiles: Path | None) -> dict[str, Callable[[], TypedApplic
 
 @cache
 def _application(directory: Path) -> TypedApplication:
-    # Shared by all workloads of a process, with all that it has interpolated so far.
+    # All workloads of a process share these objects and the step times that they have
+    # interpolated.
     return TypedApplication(directory)

@@ -1,5 +1,5 @@
-"""Reading CSV tables strictly: every complaint names file, line, column, value and what
-is allowed.
+"""Strict reading of CSV tables: every error names file, line, column, value and what is
+allowed.
 """
 
 import bz2
@@ -44,14 +44,14 @@ _UNREADABLE = (
     zlib.error,
     lzma.LZMAError,
 )
-# What logs write where nothing was logged, in lower case.
+# Texts that mean "nothing was logged", in lower case.
 _MISSING = ("", "none", "null", "nan", "nat", "na", "n/a", "\\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table, cells stripped; `line` counts from 1, the header
-    included.
+    """One line of a table, with stripped cells. line: counts from 1, with the
+    header.
     """
 
     path: Path
@@ -81,7 +81,7 @@ class Row:
     def number(self, column: str, at_most: float = math.inf) -> float:
         """Return the cell as a finite number from 0 to `at_most`.
 
-        Raises InputError if it is none.
+        Raises InputError for any other text.
         """
         value = self.cells[column]
         try:
@@ -106,13 +106,13 @@ def read_rows(
     tally: Tally | None = None,
     known: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Yield the rows of a CSV file with a header; cells are parted by commas,
+    """Yield the rows of a CSV file with a header. Cells are separated by commas,
     semicolons or tabs.
 
-    tally: takes in rows of a wrong length; None: the first of them is an error. known:
-    further columns that the file may have; none named: any. Raises InputError if the
-    file cannot be read, is empty, lacks one of `columns`, names a column twice, or has
-    one that is not known.
+    tally: counts rows of a wrong length; None: the first such row is an error. known:
+    further columns that the file may have; if it is empty, any. Raises InputError if
+    the file cannot be read, is empty, lacks one of `columns`, names a column twice, or
+    has one that is not known.
     """
     (_, header), *records = _records(path)
     while (
@@ -123,7 +123,7 @@ def read_rows(
             for _, record in records
         )
     ):
-        # What a spreadsheet writes for a column that is empty from top to bottom.
+        # A spreadsheet writes this for a column in which all cells are empty.
         header.pop()
         for _, record in records:
             del record[len(header) :]
@@ -151,9 +151,7 @@ def read_rows(
 
 
 def _check_known(place: str, header: Sequence[str], known: Sequence[str]) -> None:
-    """Raise InputError for a column that means nothing: what it says would be
-    ignored.
-    """
+    """Raise InputError for an unknown column, because its values would be ignored."""
     for column in header:
         if column not in known:
             near = get_close_matches(column.lower(), known, n=1, cutoff=0.5)
@@ -167,12 +165,12 @@ def read_headless_rows(
     delimiter: str = "\t",
     tally: Tally | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of a file without a header, cells parted by `delimiter`; `columns`
-    names them.
+    """Yield the rows of a file without a header. Cells are separated by `delimiter`,
+    and `columns` has their names.
 
-    A first line that is these very names is passed over. tally: takes in rows of a
-    wrong length; None: the first of them is an error. Raises InputError if the file
-    cannot be read, or is empty.
+    A first line that consists of these names is skipped. tally: counts rows of a wrong
+    length; None: the first such row is an error. Raises InputError if the file cannot
+    be read, or is empty.
     """
     filled = [
         (number, line)
@@ -201,14 +199,16 @@ def _stripped(line: str, delimiter: str) -> list[str]:
 
 
 def is_missing(text: object) -> bool:
-    """Return whether a cell of a log says that nothing was logged: empty, None, NULL,
-    NaN and the like.
+    """Return whether a cell of a log has no value: it is empty, None, NULL, NaN and the
+    like.
     """
     return text is None or str(text).strip().lower() in _MISSING
 
 
 def header_of(lines: Sequence[str]) -> set[str]:
-    """Return the names of the columns, of a file's first lines; nothing of no line."""
+    """Return the names of the columns from a file's first lines, none if there is no
+    line.
+    """
     if not lines:
         return set()
     record = next(csv.reader([lines[0]], delimiter=_delimiter(lines[0])), [])
@@ -216,7 +216,7 @@ def header_of(lines: Sequence[str]) -> set[str]:
 
 
 def _delimiter(header: str) -> str:
-    """Return what parts the cells of this header: a comma unless there is none."""
+    """Return the separator of this header's cells: the comma, if there is one."""
     return next((each for each in DELIMITERS if each in header), DELIMITERS[0])
 
 
@@ -246,9 +246,7 @@ def read_text(path: Path) -> str:
 
 
 def trace_name(path: Path) -> str:
-    """Return what a workload is called that is in this file: its name without
-    endings.
-    """
+    """Return the name of the workload in a file: the file's name without endings."""
     return Path(path.stem).stem if path.suffix in COMPRESSED else path.stem
 
 

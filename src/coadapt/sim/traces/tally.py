@@ -1,11 +1,10 @@
-"""What became of the rows of a file: how many were read, left out for which reason, or
-mended.
-"""
+"""Counts the rows of a file: how many were read, left out (by reason) or mended."""
 
-# One bad cell must not end the reading of a log of millions, and no row may be lost
-# without a word. So rows that cannot be read are counted by reason. In a log a few of
-# them are left out, and that is told. Where they are more, or in a table that somebody
-# wrote by hand, the first of them is the error, which says how many there are.
+# One bad cell must not end the reading of a log with millions of rows, and no row may
+# be lost without a message. So rows that cannot be read are counted by reason. If a log
+# has a few of them, they are left out and reported. If there are more, the first of
+# them is the error, with the count of all. In a table that a user wrote by hand, the
+# first bad row is always the error.
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,8 +17,8 @@ BAD_SHARE_MAX = 0.01  # of the rows of a log that may be bad
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How files are read. skip_bad: leave out rows that cannot be read, however many
-    they are. whole_gpus: count a part of a GPU as a whole one.
+    """How files are read. skip_bad: leave out all rows that cannot be read, whatever
+    their number. whole_gpus: count a part of a GPU as a whole one.
     """
 
     skip_bad: bool = False
@@ -28,7 +27,9 @@ class ReadOptions:
 
 @dataclass(slots=True)
 class Tally:
-    """The rows of one file. bad_share_max: the share of bad ones that is let pass."""
+    """The counts of one file's rows. bad_share_max: the largest allowed share of bad
+    rows.
+    """
 
     options: ReadOptions = field(default_factory=ReadOptions)
     bad_share_max: float = 0.0
@@ -39,7 +40,7 @@ class Tally:
     _first: InputError | None = None
 
     def bad(self, what: str, error: InputError) -> None:
-        """Take in a row that cannot be read; `what` says what of it."""
+        """Count a row that cannot be read. what: the column that is wrong."""
         if self._first is None:
             self._first = error
         if self.bad_share_max == 0.0 and not self.options.skip_bad:
@@ -48,16 +49,16 @@ class Tally:
         self._bad[what] += 1
 
     def leave_out(self, why: str) -> None:
-        """Take in a row that is no job here."""
+        """Count a row that is not a job, or that is left out."""
         self.num_rows += 1
         self.left_out[why] += 1
 
     def keep(self) -> None:
-        """Take in a row that is a job, or a part of one."""
+        """Count a row that is a job or a part of one."""
         self.num_rows += 1
 
     def close(self) -> None:
-        """Raise the first error if more rows were bad than may be; to be called after
+        """Raise the first error if more rows were bad than is allowed. Call this after
         the last row.
         """
         num_bad = self._bad.total()
@@ -86,8 +87,8 @@ class Tally:
 def told(
     num_jobs: int, num_rows: int, left_out: Mapping[str, int], mended: Mapping[str, int]
 ) -> str:
-    """Return one line on what became of the rows of a file; "" where each was read as
-    it is.
+    """Return one line with the numbers of rows left out and mended, "" if there are
+    none.
     """
     parts = [f"{count} left out ({why})" for why, count in sorted(left_out.items())]
     parts += [f"{count} mended ({how})" for how, count in sorted(mended.items())]

@@ -1,8 +1,8 @@
 """Workload files of tuned jobs, which the artifacts of Pollux (OSDI'21) and Sia
 (SOSP'23) have in common.
 
-One job per line: when it comes, what it trains, and the GPUs and total batch that its
-user would pick by hand.
+Each line is one job: its arrival, its application, and the GPUs and total batch that
+its user would choose by hand.
 """
 
 import csv
@@ -23,7 +23,7 @@ from coadapt.sim.traces.table import Row, header_of, read_rows, trace_name
 from coadapt.sim.workload import ARRIVAL_MAX_S, TraceJob, Workload
 
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
-# Sia's: which jobs may change. One that is left out is adaptive.
+# A column of Sia's files: what may change about a job. Without it a job is adaptive.
 CATEGORY = "category"
 ADAPTIVE = "adaptive"
 SCALE_GPUS = "scale-gpus"
@@ -45,14 +45,16 @@ class TunedJob(NamedTuple):
 
 
 def write_jobs(path: Path, jobs: Iterable[TunedJob]) -> None:
-    """Write a file that `read_jobs` reads; another one of that name is replaced."""
+    """Write a file that `read_jobs` reads. An existing file of that name is
+    replaced.
+    """
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *jobs])
 
 
 def has_columns(lines: Sequence[str]) -> bool:
-    """Return whether these are the first lines of a workload of tuned jobs, right or
-    wrong.
+    """Return whether these are the first lines of a workload of tuned jobs, valid or
+    not.
     """
     return set(COLUMNS[2:]) <= header_of(lines)
 
@@ -82,8 +84,8 @@ def read_jobs(
     """Return the jobs of `path` with the applications that they train, of those that
     are `known`.
 
-    Raises InputError for an unknown application, a name that occurs twice, and what
-    `spec` complains of.
+    Raises InputError for an unknown application and for a name that occurs twice, and
+    whatever `spec` raises.
     """
     rows = list(read_rows(path, COLUMNS, known=(CATEGORY,)))
     applications: dict[str, A] = {}
@@ -100,7 +102,7 @@ def read_jobs(
         if name in names:
             raise row.error("name", name, "a name that no earlier line has")
         names.add(name)
-        # Ids sort in file order: it breaks ties between arrivals of the same second.
+        # Ids sort in file order, which breaks ties between arrivals in the same second.
         job_id = f"{index:0{width}d}-{name}"
         at = row.number("time", ARRIVAL_MAX_S)
         jobs.append(
@@ -115,10 +117,11 @@ def read_jobs(
 
 
 def tuned_spec(row: Row, limits: BatchLimits) -> JobSpec:
-    """Return the spec of a job, adaptive unless its category says otherwise; GPUs and
-    batch of its line are what it requests.
+    """Return the spec of a job. It requests the GPUs and the batch of its line. It is
+    adaptive unless its category is another one.
 
-    Raises InputError for a batch out of `limits`, or more GPUs than it fills.
+    Raises InputError for a batch outside of `limits`, or for more GPUs than the batch
+    fills.
     """
     replicas = row.integer("num_replicas", at_least=1)
     total = row.integer("batch_size", at_least=1)

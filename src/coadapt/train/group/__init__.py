@@ -1,1 +1,1 @@
-"""Who trains together, and what replicas tell each other."""
+"""The replicas that train together, and the messages between them."""

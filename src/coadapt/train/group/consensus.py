@@ -1,32 +1,34 @@
-"""What the replicas agree on between steps: one small all-reduce, under way while the
+"""How the replicas agree between steps: by one small all-reduce, which runs while the
 next step computes.
 """
 
-# The rules. After a step, each replica posts its flags, and goes on; an all-reduce sums
-# them on the CPU beside the next step's work; at the next consensus all collect the
-# same sum, and act on it before they post again. So what one replica knows (SIGTERM) or
-# rank 0 decides (save, another batch, a rescale) is done by all between the same two
-# steps, one consensus late, and training never waits for a round trip.
+# The rules. After a step, each replica posts its flags and continues. An all-reduce
+# sums the flags on the CPU while the next step computes. At the next consensus all
+# replicas collect the same sum, and act on it before they post again. So all replicas
+# act between the same two steps on a signal to one of them (SIGTERM) and on decisions
+# of rank 0 (save, another batch, a rescale). They act one consensus late, but training
+# never waits for a round trip.
 #
-# Why a sum. A flag that any replica set sums to more than 0. Norms of gradients add up.
-# And a sum shows disagreement without another message: if n times my own value is the
-# sum for every one of n replicas, then all values are equal; where they are not, at
-# least one replica finds n times its own to differ, and ends the run with a sentence.
-# So steps are compared (somebody left the loop), and backwards that were left out, as
-# bits, each step a power of two: gradients of different steps would mix.
+# Why a sum. If any replica sets a flag, the sum is greater than 0. Norms of gradients
+# can be added. And a sum shows disagreement without another message: each of n replicas
+# compares the sum with n times its own value. If the values are not all equal, at least
+# one replica finds a difference, and ends the run with an error. The number of steps is
+# compared in this way, because a replica may have left the loop. Skipped backwards are
+# compared too, because gradients of different steps would mix. They are bits of a
+# number, a power of two for each step.
 #
-# Why not in every step. One exchange costs 0.3 to 0.6 ms. Steps of less than 0.4 s
-# share one among up to eight; rank 0 sets the stride, from the sum on alike for all.
-# Where a step is measured, norms must be taken before the next measured one, so the
-# stride divides the period of measuring (`samples/pace.py`). A replica alone collects
-# what it posted itself, and posts nothing where there is nothing to act on; besides, it
-# looks whether there is something in as few of short steps, since that alone took a
-# twentieth of a tiny model's.
+# Why not in every step. One exchange costs 0.3 to 0.6 ms. So up to eight steps of less
+# than 0.4 s share one. Rank 0 sets the stride, and all replicas use it from the same
+# sum on. The norms of a measured step must be collected before the next measured step,
+# so the stride divides the period of measuring (`samples/pace.py`). A single replica
+# collects its own flags, and posts only if there is something to act on. It also checks
+# that only as often as the stride, because the check alone took a twentieth of a tiny
+# model's step.
 #
-# A wait has a limit only where a replica knows that the others may wait for something
+# A wait has a limit only if a replica knows that the others may wait for something that
 # it will not do: after a backward that it skipped, or a loop that it left early
-# (`skipped_wait_s`). Else a slow step is a slow step, and a dead replica breaks the
-# connection, which ends the wait.
+# (`skipped_wait_s`). All other waits have no limit, because a step may be slow. If a
+# replica dies, its connection breaks, which ends the wait.
 
 import math
 from collections.abc import Sequence
@@ -45,9 +47,11 @@ from coadapt.train.noise.noise_scale import GradNorms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormSums:
-    """Norms of a step, as `GradNorms` explains them, to be added up over the replicas.
+    """Norms of a step, as `GradNorms` explains them, in a form that can be summed over
+    the replicas.
 
-    unusable: how many replicas had norms that were not finite; theirs are left out.
+    unusable: how many replicas had norms that were not finite. Their norms are left
+    out.
     """
 
     small_sqr: float = 0.0
@@ -85,11 +89,11 @@ class NormSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What must be alike on all replicas, with squares from which all see whether it
-    is: wrappers/drift.py.
+    """Values that must be equal on all replicas. The sums of their squares show whether
+    they are (wrappers/drift.py).
 
-    told: how many replicas gave theirs. exact: a whole number below 2^20. checksum: of
-    the parameters, up to rounding; scale: their norm.
+    told: how many replicas contributed. exact: a whole number below 2^20. checksum: the
+    checksum of the parameters, equal up to rounding. scale: the norm of the parameters.
     """
 
     told: float = 0.0
@@ -113,20 +117,18 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFlags:
-    """The flags of one replica; after the all-reduce, their sums, so a flag counts the
-    replicas that set it.
+    """The flags of one replica. After the all-reduce they are sums, so a flag is the
+    number of replicas that set it.
 
     left: the loop over the loader ended before the epoch did. Only rank 0 sets `save`,
     `rescale` (a generation; 0: none), `stride` (steps between the next consensus and
     the one after it) and `batch` (None: no change). over: no step of the epoch is left.
-    step: how many were done. skipped: which of those since
-    the last consensus had no backward, a power of two for each; backwards: how many
-    exchanged gradients in them.
-    dealt, dealt_sqr: what was dealt of a stream, as a number, and its square.
-    noise: the script has asked for the noise scale.
-    further: norms of the models that are trained beside the first. computed: how long
-    each rank computed last, in seconds, a row with a number of one's own in one's own
-    place; 0: not measured.
+    step: the number of steps done. skipped: the steps since the last consensus without
+    a backward, with a power of two for each. backwards: the number of backwards that
+    exchanged gradients since then. dealt, dealt_sqr: a hash of the samples dealt from a
+    stream, and its square. noise: the script has read the noise scale. further: the
+    norms of the further models. computed: the seconds that each rank computed last, 0
+    if not measured. Each replica sets only the entry of its own rank.
     """
 
     stop: float = 0.0
@@ -148,7 +150,7 @@ class StepFlags:
     computed: tuple[float, ...] = ()
 
     def numbers(self) -> list[float]:
-        """Return what is summed over the replicas, for `from_numbers`."""
+        """Return the numbers that are summed over the replicas, for `from_numbers`."""
         batch = (0, 0, 0)
         if self.batch is not None:
             batch = (self.batch.total, self.batch.atomic, self.batch.accumulation)
@@ -162,8 +164,8 @@ class StepFlags:
 
     @classmethod
     def from_numbers(cls, numbers: list[float], num_computed: int = 0) -> "StepFlags":
-        """Return the flags that have these numbers; num_computed: how long their row of
-        times is.
+        """Return the flags with these numbers. num_computed: the length of
+        `computed`.
         """
         left = iter(numbers)
         own = {name: next(left) for name in _OWN}
@@ -199,11 +201,13 @@ _norm_numbers = attrgetter(*_NORMS)
 
 
 class StepConsensus:
-    """Sums `StepFlags` over the group. Every replica must call in the same order."""
+    """Sums `StepFlags` over the group. Every replica must make the same calls in the
+    same order.
+    """
 
     def __init__(self, skipped_wait_s: float) -> None:
-        """skipped_wait_s: for the other replicas, where this one skipped a backward
-        that they may need.
+        """skipped_wait_s: how long to wait for the other replicas if this one skipped a
+        backward that they may need.
         """
         self._skipped_wait = timedelta(seconds=skipped_wait_s)
         self._own: StepFlags | None = None
@@ -213,7 +217,7 @@ class StepConsensus:
 
     @property
     def pending(self) -> bool:
-        """Return whether something was posted that nobody has collected."""
+        """Return whether flags were posted and not yet collected."""
         return self._own is not None
 
     def post(
@@ -226,8 +230,8 @@ class StepConsensus:
         """Begin to sum this replica's flags and its norms of the step; `collect`
         returns the sum.
 
-        norms: of each model that is trained, as many on every replica. computed_s: how
-        long it computed last.
+        norms: the norms of each trained model, as many on every replica. computed_s:
+        the seconds that this replica computed last.
         """
         assert self._own is None, "collect before the next post"
         if norms:
@@ -251,14 +255,13 @@ class StepConsensus:
             self._size = group.size
 
     def collect(self, *, left: bool = False) -> StepFlags | None:
-        """Return the sum of what was posted last, None if nothing is under way. Waits
-        for all replicas.
+        """Return the sum of the last posted flags, None if none were posted. Waits for
+        all replicas.
 
         left: this replica left the loop over the loader before the epoch's end. If the
-        others go on in it, they wait for its gradients, and nothing ever comes from
-        them.
-        Raises RuntimeError where the others are at another step, or ran a backward that
-        this replica did not.
+        others stay in the loop, they wait for its gradients and never post, so the wait
+        has a limit. Raises RuntimeError if the others are at another step, or ran a
+        backward that this replica did not.
         """
         own = self._own
         self._own = None
@@ -281,8 +284,8 @@ class StepConsensus:
         return agreed
 
     def norms(self, agreed: StepFlags) -> list[GradNorms | None]:
-        """Return the group's norms in what was collected last, of each model; None: of
-        no use.
+        """Return the group's norms of each model from the last collected sum. None: the
+        norms are not usable.
         """
         return [
             _whole(sums, own)
@@ -292,8 +295,8 @@ class StepConsensus:
         ]
 
     def _wait_for_sure(self, work: dist.Work, when: str) -> None:
-        """Wait for the others, who may wait for a backward that this replica does not
-        run.
+        """Wait, with a limit, for other replicas that may wait for a backward which
+        this replica does not run.
         """
         try:
             work.wait(self._skipped_wait)
@@ -310,8 +313,8 @@ def _whole(sums: NormSums, own: GradNorms | None) -> GradNorms | None:
     layers = None
     if own is None or sums.unusable:
         return None
-    # Of all examples of the step, or of its last half where two successive ones are
-    # compared.
+    # The layers' norms count only if they cover all samples of the step, or half of
+    # them if successive gradients are compared.
     if sums.layers_count and sums.layers_count == own.samples / (
         2.0 if own.differenced else 1.0
     ):
@@ -338,8 +341,8 @@ def _check_alike(own: StepFlags, agreed: StepFlags, size: int) -> None:
     """Raise RuntimeError unless all of `size` replicas did the same steps, each with a
     backward or without.
 
-    Where they do not, at least one of them finds that the sum is not `size` times its
-    own.
+    If the replicas differ, at least one of them finds that the sum is not `size` times
+    its own value.
     """
     if agreed.step != own.step * size:
         raise RuntimeError(

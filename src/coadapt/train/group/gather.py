@@ -3,20 +3,20 @@ over a whole batch.
 """
 
 # A contrastive loss (CLIP, SimCLR) compares each sample with all others of the step.
-# torch's own `all_gather` wants as many rows of every replica; shares of a step differ
-# where its samples cannot be dealt equally.
+# torch's own `all_gather` needs the same number of rows on every replica. Shares of a
+# step differ if its samples cannot be divided equally.
 #
-# The gradient. Replica r computes a loss L_r, and the step's loss is Σ w_r L_r, w_r its
-# share of the step's samples: that is how the run adds up gradients. So what replica
-# q's rows x_q are to get is Σ_r w_r dL_r/dx_q, and since the run multiplies all that
-# replica q computes by w_q afterwards, backward gives the sum over w_q.
-# That is right for both ways in which such losses are written: each replica takes the
+# The gradient. Replica r computes a loss L_r. The step's loss is Σ w_r L_r, where w_r
+# is the replica's share of the step's samples: this is how the run sums gradients. So
+# the gradient of replica q's rows x_q must be Σ_r w_r dL_r/dx_q. The run multiplies all
+# gradients of replica q by w_q afterwards, so backward returns this sum divided by w_q.
+# This is right for both ways in which such losses are written: each replica takes the
 # mean over its own rows (against all columns), or each computes the same loss of the
 # whole batch.
 #
-# A replica whose share is empty runs its body on a stand-in of weight 0. Its row is
-# given to nobody else; the replica itself sees it at its own place, so that labels
-# which count rows stay in range.
+# A replica whose share is empty runs its body on a stand-in of weight 0. No other
+# replica gets the row of a stand-in. The replica itself sees it at its own place, so
+# that labels which count rows stay in range.
 
 from typing import Any
 
@@ -30,12 +30,12 @@ from coadapt.train.group.group import Group, gather_all
 
 
 def gather_rows(tensor: Tensor, group: Group, weight: float) -> tuple[Tensor, int]:
-    """Return the rows of all replicas in rank order, and at which of them this
-    replica's begin.
+    """Return the rows of all replicas in rank order, and the index of this replica's
+    first row.
 
-    tensor: (own rows, ...), all but the first dimension alike on all replicas. weight:
-    of this replica's loss in the step's. Collective. Raises InputError where other
-    dimensions or types differ.
+    tensor: (own rows, ...), with the same shape on all replicas except for the first
+    dimension. weight: the weight of this replica's loss in the step's loss. Collective.
+    Raises InputError if other dimensions or types differ.
     """
     if tensor.dim() == 0:
         raise InputError("run.gather(tensor)", "a number", "a tensor of rows")
@@ -72,7 +72,7 @@ class _GatherRows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         start = sum(ctx.counts[: ctx.rank])
         if not ctx.counts[ctx.rank]:
-            # Its loss counts nothing; the others give its row nothing.
+            # Its loss does not count, and its row gets no gradient from the others.
             grad = torch.cat([grad[:start], grad[start + ctx.own_rows :]])
             summed = torch.zeros_like(grad)
         else:

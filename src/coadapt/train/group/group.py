@@ -26,15 +26,16 @@ from coadapt.train.group.store_address import keep_store
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-# Before that a group is ended under the interpreter's lock: it waits for gloo's
-# threads, and one of them that has yet to let go of a tensor waits for the lock.
+# Before this version, torch destroys a group while it holds the interpreter's lock. It
+# then waits for gloo's threads, and a thread that still has to release a tensor waits
+# for the lock.
 _ENDS_UNLOCKED = torch.__version__ >= "2.8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """This process's place among the replicas. `control` carries small messages, apart
-    from the gradients.
+    """This process's place among the replicas. `control` is the group for small
+    messages, separate from the gradients.
     """
 
     rank: int = 0
@@ -49,11 +50,11 @@ class Group:
 
 
 def form_group(config: TrainConfig) -> Group:
-    """Join the replicas of this generation; alone, nothing is opened. Blocks until all
-    have come.
+    """Join the replicas of this generation. Blocks until all have joined. A single
+    replica opens no connection.
 
-    A replica that joins others who train already gets its place only; it is connected
-    when they come.
+    A replica that joins training ones gets only its place. It is connected when they
+    form the new group.
     """
     device = choose_device(config)
     store = None
@@ -77,8 +78,8 @@ def form_group(config: TrainConfig) -> Group:
 def connect_group(
     config: TrainConfig, device: torch.device, store: Store | None
 ) -> Group:
-    """Return the group of `config`, its members connected through `store`; None:
-    connected already.
+    """Return the group of `config`. Its members connect through `store`; None: they are
+    already connected.
     """
     control = None
     if config.place.world_size > 1 and not config.place.joining:
@@ -104,7 +105,7 @@ def connect_group(
 
 def _name_interfaces() -> None:
     """Let gloo and NCCL use the interface by which other machines reach this one,
-    unless one was set.
+    unless the environment sets one.
     """
     chosen = name_interface()
     if chosen is not None:
@@ -117,8 +118,8 @@ def _name_interfaces() -> None:
 
 
 def talking_group() -> dist.ProcessGroup:
-    """Return another group of all replicas, for what must not come between what they
-    say in others.
+    """Return another group of all replicas, for messages that must not mix with those
+    of other groups.
     """
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
     _end_unlocked(group)
@@ -126,12 +127,12 @@ def talking_group() -> dist.ProcessGroup:
 
 
 def _end_unlocked(group: dist.ProcessGroup) -> None:
-    """See that nobody waits for gloo's threads under the interpreter's lock when
-    `group` ends.
+    """Ensure that the end of `group` does not wait for gloo's threads while it holds
+    the interpreter's lock.
     """
     if _ENDS_UNLOCKED or dist.get_backend(group) != "gloo":
         return
-    # torch lets go of the lock where this one is the last reference.
+    # torch releases the lock if this is the last reference.
     threads = [group._get_backend(torch.device("cpu"))]
     weakref.finalize(group, threads.clear).atexit = False
 
@@ -142,11 +143,11 @@ def leave_group(group: Group) -> None:
 
 
 def choose_device(config: TrainConfig) -> torch.device:
-    """Return the device asked for, else this replica's own GPU, else the CPU; makes a
-    GPU the current one.
+    """Return the requested device, or else this replica's own GPU, or else the CPU. A
+    GPU becomes the current one.
 
-    Raises InputError where there is no such device: never the CPU for some replicas and
-    GPUs for others.
+    Raises InputError if there is no such device, so that replicas never use the CPU
+    while others use GPUs.
     """
     count = torch.cuda.device_count()
     local_rank = config.place.local_rank
@@ -178,10 +179,10 @@ def choose_device(config: TrainConfig) -> torch.device:
 
 
 def _check_no_gpu_was_given(gpu_type: str) -> None:
-    """Raise InputError where the scheduler gave this replica a GPU and torch sees none.
+    """Raise InputError if the scheduler gave this replica a GPU and torch sees none.
 
-    A build of torch without GPUs cannot see one: a warning says so, and the replica
-    trains on the CPU.
+    A build of torch without GPU support cannot see one. Then a warning is logged, and
+    the replica trains on the CPU.
     """
     if gpu_type in ("", CPU_SLOT_TYPE):
         return

@@ -1,29 +1,30 @@
-"""How much each pass of a step weighs, and that all replicas run the same backwards."""
+"""The weight of each pass of a step, and the check that all replicas run the same
+backwards.
+"""
 
-# A pass leaves the gradient of its own mean loss. Where that is a mean over samples,
-# its weight is its share of the step's samples, which every replica can work out by
-# itself. Where it is a mean over tokens, boxes or pairs, only the loop's body knows how
-# many there were: it says so with `run.weight(n)`.
+# A pass computes the gradient of its own mean loss. If this is a mean over samples, the
+# pass's weight is its share of the step's samples, which every replica can compute by
+# itself. If it is a mean over tokens, boxes or pairs, only the loop's body knows their
+# number, and passes it to `run.weight(n)`.
 #
 # The step's gradient is then Σ n_p g_p / Σ n_p over all passes and replicas. The sum in
-# the denominator is known in the last pass only. So passes before it are weighted by
-# n_p / (samples of the step), a number that needs nobody else, and what they left is
-# multiplied by (samples of the step) / Σ n_p when it is added to the gradient of the
-# last pass, which is weighted by n_p / Σ n_p itself. Clipping sees the step's gradient.
+# the denominator is known in the last pass only. So earlier passes are weighted by n_p
+# / (samples of the step), which needs no other replica. Their gradient is multiplied by
+# (samples of the step) / Σ n_p when it is added to the gradient of the last pass. The
+# last pass is weighted by n_p / Σ n_p. Clipping sees the step's gradient.
 #
-# The sum over the replicas is taken when the exchange of gradients begins, in the group
-# that carries them:
-# a replica that skips a backward is then met by the others in its next one, as it was
-# before.
+# The sum over the replicas is computed when the exchange of gradients begins, in the
+# same group. So if a replica skips a backward, the others wait for its next one, as
+# they do without weights.
 #
-# All replicas must say weights, or none. Whether they do is fixed by the first backward
-# of a run: a pass that does otherwise later is refused by the replica that runs it. In
-# the first steps of each group every backward begins with a word of all replicas
-# (CHECKED_STEPS): which step and which backward it is, and whether passes say their
-# weight. So a script that runs another number of backwards on some replicas (gradients
-# accumulated by hand, as often as the number of replicas at the start says) ends with a
-# sentence; without it, the gradients of different steps would mix, and then two
-# replicas would wait for each other for ever.
+# Either all replicas set weights, or none does. The first backward of a run decides
+# which. If a later pass differs, its replica raises an error. In the first steps of
+# each group (CHECKED_STEPS), every backward begins with an exchange between all
+# replicas: the number of the step and of the backward, and whether passes set their
+# weight. So if a script runs another number of backwards on some replicas, it ends with
+# a clear error. An example is a script that accumulates gradients by hand, by the
+# number of replicas at its start. Without the check, gradients of different steps would
+# mix, and then two replicas would wait for each other forever.
 
 import logging
 import math
@@ -41,8 +42,8 @@ from coadapt.train.samples.order import Pass
 
 logger = logging.getLogger(__name__)
 
-# Steps of a new group in which each backward begins with a word of all replicas: 0.3 ms
-# each.
+# The number of steps of a new group in which each backward begins with an exchange
+# between all replicas, which takes 0.3 ms.
 CHECKED_STEPS = 3
 FIELD = "run.weight(n)"
 WANTED = "how many tokens, boxes or pairs the loss of this pass is a mean of"
@@ -53,21 +54,21 @@ BACKWARDS_REMEDY = (
     "accumulate"
 )
 
-# A factor of gradients: a tensor where the sum of weights is on a GPU, which nobody
-# waits for.
+# A factor of gradients. It is a tensor if the sum of weights is on a GPU, so that the
+# CPU need not wait for it.
 Factor = float | Tensor
 
 
 class UnlikeReplicasError(RuntimeError):
-    """The replicas do not do the same; the text says what differs, and what to do, in
-    one line.
+    """The replicas do not do the same. The text says in one line what differs and what
+    to do.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """What one replica says at the start of a backward. number: of the backward within
-    its step, from 1.
+    """One replica's part of the exchange at the start of a backward. number: the number
+    of the backward within its step, from 1.
     """
 
     step: int
@@ -77,10 +78,12 @@ class _Word:
 
 
 class PassWeights:
-    """Told of each pass; asked by whatever weights gradients or means."""
+    """The weights of passes. The session notes each pass here, and the code that
+    weights gradients or means reads them.
+    """
 
     def __init__(self) -> None:
-        # Whether passes say their weight; None: not known before the first backward.
+        # Whether passes set their weight; None: not known before the first backward.
         self._weighs: bool | None = None
         self._amount: float | None = None
         self._asked = False
@@ -89,23 +92,22 @@ class PassWeights:
         self._number = 0
         self._unchecked = 0
         self._told_zero = False
-        # Backwards whose gradients were exchanged, since the replicas last talked.
+        # The number of backwards whose gradients were exchanged since the last
+        # consensus.
         self.exchanged = 0
 
     @property
     def said(self) -> bool:
-        """Return whether the body said what the present pass weighs."""
+        """Return whether the body has set the weight of the present pass."""
         return self._amount is not None
 
     def enter(self) -> None:
-        """A new group begins."""
+        """Note that a new group begins."""
         self.exchanged = 0
         self._unchecked = 0
 
     def take_exchanged(self) -> int:
-        """Return how many backwards exchanged gradients since this was asked last;
-        once.
-        """
+        """Return how many backwards have exchanged gradients since the last call."""
         count = self.exchanged
         self.exchanged = 0
         return count
@@ -119,13 +121,13 @@ class PassWeights:
             self._number = 0
 
     def end_step(self) -> None:
-        """A step is over on all replicas."""
+        """Note that a step is over on all replicas."""
         if self._unchecked < CHECKED_STEPS:
             self._unchecked += 1
 
     def give(self, amount: float | Tensor, current: Pass, step: int) -> None:
-        """Take the weight of the present pass. Raises InputError for one that is none,
-        or comes too late.
+        """Set the weight of the present pass. Raises InputError for an invalid weight,
+        or if it comes too late.
         """
         value = checked_weight(amount)
         if self._amount is not None:
@@ -149,10 +151,11 @@ class PassWeights:
             )
 
     def of_pass(self, current: Pass) -> float:
-        """Return what the present pass weighs: what the body said, else its samples; 0
-        for a stand-in.
+        """Return the weight of the present pass: the one that the body has set, or else
+        the number of its samples. A stand-in has 0.
 
-        Raises InputError where the body said nothing, though passes before did.
+        Raises InputError if the body has set no weight, although it did for earlier
+        passes.
         """
         self._asked = True
         given = self._amount is not None
@@ -168,7 +171,9 @@ class PassWeights:
         return float(current.num_samples) if self._amount is None else self._amount
 
     def factor(self, current: Pass) -> Factor:
-        """Return by what the gradient of the present pass's mean loss is multiplied."""
+        """Return the factor by which the gradient of the present pass's mean loss is
+        multiplied.
+        """
         weight = self.of_pass(current)
         if not self._weighs:
             return current.weight
@@ -177,11 +182,11 @@ class PassWeights:
         whole = self._sum_of_step
         if weight == 0.0:
             return 0.0
-        return weight / whole  # exactly 1 where the step is one pass
+        return weight / whole  # exactly 1 if the step is one pass
 
     def rest(self, current: Pass) -> Factor:
-        """Return by what the gradients of passes before the last one are multiplied to
-        be added to it.
+        """Return the factor by which the gradients of earlier passes are multiplied
+        before they are added to that of the last pass.
         """
         if not self._weighs:
             return 1.0
@@ -191,7 +196,7 @@ class PassWeights:
         return current.step_samples / whole.clamp_min(1e-30)
 
     def unit(self, step_samples: int) -> float:
-        """Return how many samples one unit of weight counts as, in the step that ends.
+        """Return how many samples one unit of weight is worth in the step that ends.
         Waits for the device.
         """
         if not self._weighs or self._whole is None:
@@ -200,11 +205,11 @@ class PassWeights:
         return step_samples / whole if whole else 1.0
 
     def meet(self, current: Pass, group: Group, step: int) -> None:
-        """A backward has computed its first gradients, and all replicas are about to
-        exchange theirs.
+        """Note that a backward has computed its first gradients, and all replicas are
+        about to exchange theirs.
 
-        Collective where several replicas have to talk. Raises UnlikeReplicasError where
-        they do not do the same.
+        Collective if replicas have to exchange weights or checks. Raises
+        UnlikeReplicasError if they do not do the same.
         """
         self.of_pass(current)
         self._number += 1
@@ -239,8 +244,8 @@ class PassWeights:
 
 
 def checked_weight(amount: float | Tensor) -> float:
-    """Return a weight as a number. Raises InputError unless it is one, finite, and at
-    least 0.
+    """Return a weight as a number. Raises InputError unless it is a finite number
+    >= 0.
     """
     try:
         value = float(amount)
@@ -252,7 +257,9 @@ def checked_weight(amount: float | Tensor) -> float:
 
 
 def scale_all(tensors: list[Tensor], factor: Factor) -> None:
-    """Multiply `tensors` in place; 0 leaves zeros, also of what is not finite."""
+    """Multiply `tensors` in place. A factor of 0 gives zeros, also for values that are
+    not finite.
+    """
     if isinstance(factor, float):
         if factor == 1.0 or not tensors:
             return
@@ -263,8 +270,8 @@ def scale_all(tensors: list[Tensor], factor: Factor) -> None:
 
 
 def explain_unlike(error: BaseException) -> str | None:
-    """Return the one line of an error that says what replicas do differently; None for
-    other errors.
+    """Return the one line of an error about replicas that differ, None for other
+    errors.
     """
     return f"error: {error}" if isinstance(error, UnlikeReplicasError) else None
 
@@ -294,5 +301,5 @@ def _check_words(words: list[_Word]) -> None:
 
 
 def _as_number(value: Tensor) -> Factor:
-    """Return the number where nothing has to be waited for."""
+    """Return the value as a number if that needs no wait, else as it is."""
     return cast("float", value.item()) if value.device.type == "cpu" else value

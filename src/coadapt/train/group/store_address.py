@@ -1,12 +1,14 @@
-"""The store by which replicas find each other, kept by one of them, at one address of
-its machine only.
+"""The store by which replicas find each other. One replica keeps it, at a single
+address of its machine.
 """
 
-# torch's own listens at every address of the machine, for any client: it asks
-# for no token. Where the executor names an address (127.0.0.1, where a job is on one
-# machine; that of a cluster's network), it is to be reached there only. A name is left
-# to torch: many machines find their own under 127.0.1.1, and others find another. So is
-# an address that is none of this machine's own, as behind a translation of addresses.
+# torch's own store listens at every address of the machine, for any client, because it
+# needs no token. If the executor names an address, the store must be reachable only
+# there. This is 127.0.0.1 for a job on one machine, or an address of the cluster's
+# network. If the executor gives a name instead, torch's own store is used: many
+# machines resolve their own name to 127.0.1.1, and other machines resolve it to another
+# address. The same holds for an address that this machine does not have, as with
+# address translation.
 
 import ipaddress
 import socket
@@ -16,7 +18,7 @@ import torch
 from torch._C._distributed_c10d import TCPStore  # dist.TCPStore, as its stub knows it
 
 BACKLOG = 1024
-# The newer of torch's two servers takes no listener that is there already before that.
+# Before that version, the newer of torch's two servers accepts no existing listener.
 _NEWER = torch.__version__ >= "2.8"
 
 
@@ -27,10 +29,10 @@ def keep_store(
     *,
     world_size: int | None = None,
 ) -> TCPStore:
-    """Return a store that this process keeps at `address`; port 0: any. Raises
-    DistNetworkError if taken.
+    """Return a store that this process keeps at `address`. Port 0 means any port.
+    Raises DistNetworkError if the port is taken.
 
-    world_size: waits until so many processes have come, this one included.
+    world_size: the number of processes, with this one, for which the call waits.
     """
     listener = _listen(address, port)
     return TCPStore(

@@ -1,11 +1,11 @@
 """Which replica is consistently slower than its peers."""
 
-# Each replica tells with its flags how long it computed last, without the wait for the
-# others (timing.py): in place `rank` of a row of as many numbers as there are replicas,
-# so that the sum is the row of all. What counts is the ratio to the median of the same
-# moment: a batch that grows or a machine that is busy everywhere makes all slower
-# alike. One slow step says nothing, thus a mean of the last WINDOW or so; and not
-# before so many of them were seen.
+# Each replica's flags contain how long it computed last, without the wait for the
+# others (timing.py). This is the entry `rank` of a row with one number per replica, so
+# the sum is the row of all replicas. The ratio to the median of the same row counts,
+# because a larger batch or machines that are all busy make all replicas slower alike.
+# One slow step means nothing, so the ratio is a mean over about the last WINDOW steps.
+# It is reported only after so many steps.
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,17 @@ WINDOW = 20
 
 
 class Stragglers:
-    """Kept by every replica alike, and reported by rank 0. A new group begins again."""
+    """The mean ratios of all replicas. Every replica computes the same ones, and rank 0
+    reports them. A new group begins from scratch.
+    """
 
     def __init__(self) -> None:
         self._ratios: list[float] = []
         self._count = 0
 
     def note(self, compute_s: Sequence[float]) -> None:
-        """Take in how long each rank computed, in seconds; where one is 0, not
-        measured, none counts.
+        """Add how long each rank computed, in seconds. If one is 0 (not measured), none
+        counts.
         """
         if len(compute_s) < 2 or min(compute_s) <= 0.0:
             return
@@ -41,13 +43,13 @@ class Stragglers:
         ]
 
     def clear(self) -> None:
-        """Another group begins."""
+        """Note that another group begins."""
         self._ratios = []
         self._count = 0
 
     def told(self) -> Mapping[str, float]:
-        """Return the slowest rank and its ratio to the median, as metrics of a report;
-        empty: too early.
+        """Return the slowest rank and its ratio to the median, as metrics of a report.
+        Empty before WINDOW steps.
         """
         if self._count < WINDOW:
             return {}

@@ -1,4 +1,4 @@
-"""Figures that add up over the passes and replicas of an epoch, and stay whole when
+"""Figures that are summed over the passes and replicas of an epoch, and are kept when
 replicas change.
 """
 
@@ -15,7 +15,7 @@ from coadapt.train.group.group import Group, gather_all
 
 logger = logging.getLogger(__name__)
 
-# After this long, that a replica waits for figures of the others is worth a warning.
+# A replica that waits for the others' figures for this long logs a warning.
 LONG_WAIT_S = 30.0
 
 Figure = float | Tensor
@@ -28,18 +28,18 @@ class Totals:
     """This replica's part of the epoch's sums. name -> (sum, weight); a plain sum has
     no weight.
 
-    Sums stay on the device that the figures come from, in float64: adding never waits
-    for it.
+    Sums stay on the device of the figures, in float64, so adding never waits for the
+    device.
     """
 
     _sums: dict[str, Figure] = field(default_factory=dict)
     _weights: dict[str, float] = field(default_factory=dict)
-    # Whether means are weighted by what `run.weight` said; None: there is no mean yet.
+    # Whether means are weighted by `run.weight`; None: there is no mean yet.
     _said: bool | None = None
 
     def add(self, name: str, value: Figure, weight: float | None) -> None:
-        """Add `value` to a sum, or with a weight to a mean. ValueError where a name is
-        used as both.
+        """Add `value` to a sum, or with a weight to a mean. Raises ValueError if a name
+        is used as both.
         """
         if name in self._sums and (weight is None) == (name in self._weights):
             raise ValueError(f"{name!r} is both a sum and a mean")
@@ -50,8 +50,8 @@ class Totals:
         self._sums[name] = figure + self._sums[name] if name in self._sums else figure
 
     def check_weighted(self, *, said: bool) -> None:
-        """A mean comes in. Raises InputError where `run.weight` was called for some of
-        its passes only.
+        """Check a new mean. Raises InputError if `run.weight` was called for only some
+        of the passes.
         """
         if self._said is None:
             self._said = said
@@ -84,8 +84,8 @@ class Totals:
         return whole
 
     def restore(self, whole: Sums, group: Group) -> None:
-        """Go on from what a former group's `gather` gave: the first replica keeps it
-        all.
+        """Continue from the result of a former group's `gather`, which the first
+        replica keeps as its part.
         """
         self.clear()
         if group.rank == 0:
@@ -102,7 +102,7 @@ def whole_values(
 ) -> dict[str, float]:
     """Return the sums and means over all replicas. Collective.
 
-    After `patience_s` a replica that waits for the others says so.
+    A replica that waits for the others logs a warning after `patience_s`.
     """
     text = (
         "replica %d has waited %g s in totals() for the others: all replicas must "
@@ -121,8 +121,8 @@ def whole_values(
 
 
 def values_of(whole: Sums) -> dict[str, float]:
-    """Return the sums and means that `Totals.gather` found; a mean over no samples is
-    not a number.
+    """Return the sums and means from the result of `Totals.gather`. A mean over no
+    samples is NaN.
     """
     return {
         name: value if weight is None else _mean(value, weight)

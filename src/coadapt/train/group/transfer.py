@@ -10,14 +10,14 @@ from torch import Tensor
 from coadapt.train.group.group import Group
 from coadapt.train.nested import leaves, map_leaves
 
-# Smaller tensors travel inside the message that describes the others: a message each
-# costs more.
+# Smaller tensors are part of the message that describes the state, because a separate
+# message for each costs more.
 INLINE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Stands for a tensor that is sent by itself."""
+    """Represents a tensor that is sent separately."""
 
     index: int
     shape: torch.Size
@@ -42,8 +42,8 @@ def send_state(group: Group, state: object, receivers: Sequence[int]) -> None:
 
 
 def tensor_kinds(state: object) -> dict[str, tuple[list[int], str]]:
-    """Return shape and type of each tensor in host memory that is sent by itself, by
-    its path in `state`.
+    """Return the shape and type of each tensor in host memory that is sent separately,
+    by its path in `state`.
     """
     return {
         path: (list(leaf.shape), str(leaf.dtype))
@@ -57,11 +57,11 @@ def tensor_kinds(state: object) -> dict[str, tuple[list[int], str]]:
 def make_room(
     own: object, kinds: Mapping[str, tuple[list[int], str]]
 ) -> dict[str, Tensor]:
-    """Return a tensor for each of another's `tensor_kinds` that the state `own` lacks,
-    for `receive_state`.
+    """Return a tensor for each of another replica's `tensor_kinds` that the state `own`
+    lacks, for `receive_state`.
 
-    Their memory has been written to: the kernel gives it at the first touch, which
-    takes time.
+    Their memory has been written to, because the kernel allocates it at the first
+    touch, which takes time.
     """
     present = {path for path, leaf in leaves(own) if isinstance(leaf, Tensor)}
     return {
@@ -76,12 +76,12 @@ def make_room(
 def receive_state(
     group: Group, sender: int, own: object, room: Mapping[str, Tensor] | None = None
 ) -> object:
-    """Return the state that rank `sender` sends; what lay on its GPU lies on this
-    replica's own.
+    """Return the state that rank `sender` sends. Tensors from its GPU are on this
+    replica's GPU.
 
-    own: a state of this replica; where the other has a tensor of equal kind in the same
-    place, that tensor is overwritten and returned, which saves memory and a copy. room:
-    further tensors for that, by path.
+    own: a state of this replica. If it has a tensor of the same kind at the same place,
+    this tensor is overwritten and returned, which saves memory and a copy. room:
+    further tensors for this, by path.
     """
     box: list[object] = [None]
     dist.recv_object_list(box, src=sender, group=group.control)
@@ -103,8 +103,8 @@ def _carrier(group: Group, tensor: Tensor) -> dist.ProcessGroup | None:
 
 
 def _outline(state: object, tensors: list[Tensor]) -> object:
-    """Return `state` with a slot for each tensor that is sent by itself, which is
-    appended to `tensors`.
+    """Return `state` with a slot for each tensor that is sent separately. These tensors
+    are appended to `tensors`.
     """
 
     def slotted(_path: str, leaf: object) -> object:
@@ -115,7 +115,7 @@ def _outline(state: object, tensors: list[Tensor]) -> object:
         if on_cpu and _bytes(value) <= INLINE_BYTES:
             return (
                 value.clone()
-            )  # of its own storage: a view would take all of its base along
+            )  # a copy with its own storage: a view would send all of its base
         tensors.append(value.contiguous())
         return _Slot(len(tensors) - 1, value.shape, value.dtype, on_cpu)
 
@@ -125,7 +125,7 @@ def _outline(state: object, tensors: list[Tensor]) -> object:
 def _targets(
     outline: object, own: object, room: Mapping[str, Tensor], device: torch.device
 ) -> list[Tensor]:
-    """Return a tensor to receive into for each slot, in the order in which they are
+    """Return a tensor for each slot to receive into, in the order in which they are
     sent.
     """
     present = {

@@ -1,5 +1,5 @@
-"""The replicas compare what they are about to train on: `samples/alike.py` says how and
-why.
+"""The comparison of the replicas' coming training data. `samples/alike.py` explains how
+and why.
 """
 
 import copy
@@ -38,8 +38,8 @@ WHOLE_DATA = (
 
 
 def compare_streams(session: Session, dataset: object, rows: Sequence[Row]) -> None:
-    """Raise InputError unless all replicas have the same samples at hand, `rows` here.
-    Collective.
+    """Raise InputError unless all replicas are about to use the same samples. rows:
+    this replica's. Collective.
     """
     all_rows = gather_all(session.group, rows)
     if all(other == all_rows[0] for other in all_rows):
@@ -54,8 +54,8 @@ def compare_data(session: Session, dataset: object) -> int | None:
     """Raise InputError unless the data sets of all replicas have the same outline.
     Collective.
 
-    Return a replica that has other samples in memory at equal indices than replica 0;
-    None if there is none.
+    Return a replica whose samples in memory differ from those of replica 0 at equal
+    indices, None if there is none.
     """
     gathered = gather_all(
         session.group, (data_outline(dataset), sample_outline(dataset))
@@ -76,10 +76,10 @@ def compare_data(session: Session, dataset: object) -> int | None:
 
 
 def first_of(passes: Iterator[Fetched]) -> list[Fetched]:
-    """Return the first pass of a stream, none where it is empty.
+    """Return the first pass of a stream, none if the stream is empty.
 
-    Raises InputError where webdataset asks for a nodesplitter: the one that it means
-    would split twice.
+    Raises InputError if webdataset asks for a nodesplitter, because its usual one would
+    split the data twice.
     """
     try:
         return list(itertools.islice(passes, 1))
@@ -93,8 +93,8 @@ def first_of(passes: Iterator[Fetched]) -> list[Fetched]:
 
 
 def read_again(session: Session, dataset: object, rows: Sequence[Row]) -> Reading:
-    """Return `rows` and what two readings of the stream's beginning, on copies of it,
-    have in common.
+    """Return `rows`, and the common parts of two readings of the stream's beginning, on
+    copies of it.
     """
     device = session.group.device
     generators = rng_state(device)
@@ -113,7 +113,7 @@ def read_again(session: Session, dataset: object, rows: Sequence[Row]) -> Readin
 def _beginning(dataset: object, epoch: int) -> list[Row]:
     """Return the rows of the first samples of an epoch, on a copy of the stream.
 
-    Raises TypeError for a stream that can be read once only.
+    Raises TypeError for a stream that can be read only once.
     """
     fresh = copy.deepcopy(dataset)
     if (set_epoch := getattr(fresh, "set_epoch", None)) is not None:

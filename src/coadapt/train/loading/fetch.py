@@ -50,8 +50,8 @@ from coadapt.train.session import Session
 logger = logging.getLogger(__name__)
 
 ORDERING = ("sampler", "batch_sampler", "generator")
-# What torch's DataLoader takes by position after dataset, batch_size and shuffle, in
-# its order.
+# The parameters that torch's DataLoader accepts by position after dataset, batch_size
+# and shuffle, in its order.
 POSITIONAL = (
     "sampler",
     "batch_sampler",
@@ -74,17 +74,17 @@ ORDER_ALLOWED = (
 
 Collate = Callable[[list[object]], object]
 
-# Passes that are planned in one go: one by one, each begins with all that it reads out
-# of the processor's caches, which takes three times as long.
+# The number of passes that are planned at once. If they are planned one by one, the
+# processor's caches have lost the data each time, which takes three times as long.
 PLANNED_AHEAD = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A pass with its data. ids: of its samples. after: where a stream stands after the
-    step.
+    """A pass with its data. ids: the ids of its samples. after: the position in a
+    stream after the step.
 
-    rows: what the replicas compare of a stream.
+    rows: the digests of a stream that the replicas compare.
     """
 
     current: Pass
@@ -105,8 +105,8 @@ class Fetcher(Protocol):
     """Yields passes from the session's position on, for its present batch and group."""
 
     def prepare(self) -> None:
-        """Start what takes time, before there is a position: this replica will join
-        others.
+        """Start the fetch processes of a joining replica before its position is known,
+        because that takes time.
         """
         ...
 
@@ -124,9 +124,9 @@ class MapFetcher:
     fetch any of them.
 
     So fetch processes stay when batch or replicas change within an epoch, and may start
-    before they are known: where they are not forked, each takes seconds to load torch,
-    in which training would wait. With the epoch they end, unless the user keeps them:
-    the next ones see what the script has changed in the dataset.
+    before these are known. If processes are not forked, each takes seconds to load
+    torch, during which training would wait. The processes end with the epoch, unless
+    the user keeps them, so that the next ones see the script's changes of the dataset.
     """
 
     def __init__(
@@ -140,7 +140,8 @@ class MapFetcher:
         self._planned: deque[tuple[Pass, list[int]]] = deque()
         self._keeps = bool(options.get("persistent_workers"))
         own = {**options, "persistent_workers": bool(options.get("num_workers"))}
-        # Without fetch processes, one replica is to draw what the plain loop draws.
+        # Without fetch processes, a single replica must draw the same random numbers as
+        # the plain loop.
         by_sample = options.get("num_workers") or session.config.random is PER_SAMPLE
         drawing = with_draws(dataset) if by_sample else None
         self._draws_by_sample = drawing is not None
@@ -172,8 +173,8 @@ class MapFetcher:
             self._end_processes()
 
     def try_first(self) -> None:
-        """As `Fetcher.try_first`; nothing where the script prepares the data set in its
-        loop over epochs.
+        """As `Fetcher.try_first`. Does nothing if the script prepares the data set in
+        its loop over epochs.
         """
         dataset = cast("Sized", self._dataset)
         if hasattr(dataset, "set_epoch"):
@@ -197,7 +198,8 @@ class MapFetcher:
             self._source._iterator = None
 
     def _plan(self) -> Iterator[list[int] | list[Keyed]]:
-        """Yield the sample ids of each coming pass, with what they are drawn by.
+        """Yield the sample ids of each coming pass, with the keys of their random
+        numbers.
 
         torch may ask for some passes in advance.
         """
@@ -223,8 +225,8 @@ class MapFetcher:
                 yield self._with_keys(own, range(start, stop))
 
     def _with_keys(self, ids: list[int], places: range) -> list[int] | list[Keyed]:
-        """Return sample ids as the data set is asked for them: each with what it is
-        drawn by, if need be.
+        """Return the items that are requested from the data set: sample ids, each with
+        the key of its random numbers if necessary.
         """
         if not self._draws_by_sample:
             return ids
@@ -262,10 +264,10 @@ class StreamFetcher:
         self._reader: PassReader | None = None
 
     def prepare(self) -> None:
-        return  # its processes get the reader as it stands when they start
+        return  # its processes get a copy of the reader when they start
 
     def try_first(self) -> None:
-        """As `Fetcher.try_first`, on a copy; nothing where the stream cannot be
+        """As `Fetcher.try_first`, on a copy. Does nothing if the stream cannot be
         copied.
         """
         dataset = self._dataset
@@ -303,8 +305,8 @@ class StreamFetcher:
             yield fetched
 
     def _reader_here(self) -> PassReader:
-        """Return a reader that stands where training does: the one before, if it
-        does.
+        """Return a reader at the position of the training: the previous one, if it is
+        at this position.
         """
         session = self._session
         reader = self._reader
@@ -313,7 +315,7 @@ class StreamFetcher:
         if reader is None or (reader.epoch, reader.index) != (epoch, index):
             start = session.data.stream or StreamPosition()
             reader = self._reader_at(self._dataset, index, start)
-        # Processes get copies of a reader that has not begun.
+        # Fetch processes get copies of a reader that has not begun.
         self._reader = None if self._options.get("num_workers") else reader
         return reader
 
@@ -328,8 +330,8 @@ class StreamFetcher:
 
 
 class _Part(IterableDataset[Fetched]):
-    """What one process reads for one replica, for as long as batch and replicas stay
-    the same.
+    """The part that one process reads for one replica, as long as batch and replicas
+    stay the same.
     """
 
     def __init__(self, reader: PassReader, cut: Cut, collate: Collate) -> None:
@@ -352,8 +354,8 @@ class _Part(IterableDataset[Fetched]):
 
 
 def cut_of(session: Session) -> Cut:
-    """Return how data is cut from the present step on, for as long as batch and
-    replicas stay the same.
+    """Return how data is cut from the present step on, as long as batch and replicas
+    stay the same.
     """
     data = session.data
     return Cut(
@@ -369,8 +371,8 @@ def cut_of(session: Session) -> Cut:
 
 
 def _largest_pass(session: Session) -> int:
-    """Return what a pass may have so that none has a single sample, of a model that
-    would refuse that one.
+    """Return the largest allowed pass if that avoids a pass of one sample, for a model
+    that would refuse such a pass.
     """
     if not session.needs_two:
         return 0
@@ -381,8 +383,8 @@ def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
     """Yield this replica's passes from the present step to the epoch's end, each with
     its step's start.
 
-    As long as batch and replicas stay the same. Of a stream, whose end is not known,
-    for ever.
+    This is valid as long as batch and replicas stay the same. For a stream, whose end
+    is not known, it never ends.
     """
     order = session.data.order
     ends = session.data.ends
@@ -411,7 +413,9 @@ def passes_to_come(session: Session) -> Iterator[tuple[int, Pass]]:
 
 
 class PassPlan:
-    """What torch iterates over, once for each of its iterators."""
+    """The batch sampler for torch's DataLoader. Each of its iterators begins the plan
+    once.
+    """
 
     def __init__(self, plan: Callable[[], Iterator[list[int] | list[Keyed]]]) -> None:
         self._plan = plan
@@ -427,12 +431,11 @@ def named_options(
     *,
     samplers: bool = False,
 ) -> dict[str, object]:
-    """Return `options` with those that were given by position, as torch's DataLoader
-    takes them.
+    """Return `options` together with the arguments that were given by position, in the
+    way of torch's DataLoader.
 
-    samplers: `sampler` and `batch_sampler` may be among them.
-    Raises TypeError where there are too many, or one is given twice; InputError as
-    `check_options` does.
+    samplers: `sampler` and `batch_sampler` may be among them. Raises TypeError if there
+    are too many or one is given twice, and InputError as `check_options` does.
     """
     if len(positional) > len(POSITIONAL):
         raise TypeError(
@@ -450,8 +453,8 @@ def named_options(
 def check_options(
     where: str, options: Mapping[str, object], refused: Sequence[str] = ORDERING
 ) -> None:
-    """Raise InputError for options of torch's DataLoader that would decide which
-    samples come when.
+    """Raise InputError for options of torch's DataLoader that would change the order of
+    samples.
     """
     for name in refused:
         if options.get(name) is not None:
@@ -462,8 +465,8 @@ def check_options(
 def data_loader(
     dataset: object, options: dict[str, object], **ours: object
 ) -> "DataLoader[object]":
-    """Return torch's DataLoader with `options` of the user's and `ours`, which the user
-    may not set.
+    """Return torch's DataLoader with the user's `options` and with `ours`, which the
+    user may not set.
 
     Raises InputError for an option that would break the order.
     """
@@ -475,8 +478,8 @@ def data_loader(
     assert init is None or callable(init)
     loader: DataLoader[object] = DataLoader(
         dataset,  # type: ignore[arg-type]  # whatever the user iterates over
-        # Of its own: a new iterator draws a seed, and that must not advance the user's
-        # random numbers.
+        # A separate generator: a new iterator draws a seed, which must not advance the
+        # user's random numbers.
         generator=torch.Generator(),
         worker_init_fn=functools.partial(_start_fetching, init),
         **ours,  # type: ignore[arg-type]  # named by the callers above
@@ -488,10 +491,10 @@ def data_loader(
 
 
 def fetch_seed(session: Session, *more: int) -> int:
-    """Return the seed of what fetch processes draw: another for each replica and each
-    place in the run.
+    """Return the seed of the fetch processes' random numbers. It differs for each
+    replica and each place in the run.
 
-    more: what tells this place from others of equal numbers.
+    more: distinguishes this place from others with equal numbers.
     """
     at = session.progress
     place = (session.config.seed, at.epoch, at.index, session.group.rank, *more)
@@ -499,11 +502,11 @@ def fetch_seed(session: Session, *more: int) -> int:
 
 
 def stand_alone() -> tuple[int, int]:
-    """Return which fetch process this is, of how many, and let a stream see none of it
-    from here on.
+    """Return the number of this fetch process, and how many there are. From then on
+    hide both from a stream.
 
-    One that would split itself over fetch processes must not: the order is that of the
-    whole.
+    A stream must not divide itself over fetch processes, because the order is that of
+    the whole stream.
     """
     info = get_worker_info()
     vars(torch_worker).update(_worker_info=None)
@@ -523,12 +526,11 @@ def _start_fetching(init: Callable[[int], None] | None, index: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End with the process that the data is for: it may be killed, and then nobody
-    reads on.
+    """End this process when the process that uses the data ends, which may be killed.
 
-    torch's own look at the parent's id, every 5 s, does not see it where a server
-    forks, nor from within the dataset. The kernel's signal for it (PR_SET_PDEATHSIG)
-    comes with the end of the parent's thread already.
+    torch checks the parent's id every 5 s. This check does not work if a server forks
+    the processes, or while the dataset is running. The kernel's signal for this
+    (PR_SET_PDEATHSIG) is sent as soon as the parent's thread ends, which is too early.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -537,23 +539,23 @@ def _end_with_parent() -> None:
 
 
 def _outlive(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM to the whole process group is for the main process, which may want data
-    until it ends.
+    """Survive a SIGTERM to the whole process group. It is for the main process, which
+    may need data until it ends.
 
-    But not for ever: multiprocessing sends it too, to a process that does not end, and
-    then waits for it.
+    This lasts for a limited time only, because multiprocessing also sends SIGTERM to a
+    process that does not end, and then waits for it.
     """
     exit_after(STOP_TIMEOUT_S, 0)
 
 
 def _let_go(loader: "weakref.ref[DataLoader[object]]") -> None:
-    """At exit, before torch leaves its processes to multiprocessing: let it end those
-    that persist.
+    """At exit, before torch leaves its processes to multiprocessing, let torch end the
+    persistent ones.
     """
     if (found := loader()) is not None:
         found._iterator = None
 
 
 def as_it_is(item: object) -> object:
-    """Collate nothing: `item` is whole already."""
+    """Return `item` unchanged: it is already collated."""
     return item

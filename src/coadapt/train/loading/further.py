@@ -1,21 +1,22 @@
-"""Further training loaders: data that is taken beside the leading loader's, in step
-with its passes.
+"""Further training loaders: data that the loop uses besides the leading loader's, in
+step with its passes.
 """
 
-# A step has one batch, and a run one epoch and one position: the leading loader's. What
-# a further loader gives follows from the leading pass that is running: `ratio` samples
-# for each of the pass's own, from the same part of the step. So the mean over them has
-# the same weight in the step's gradient as the mean over the leading samples, however
-# the step is cut, and the promise of the contract holds for both. That is why its batch
-# must be a multiple of the leading one: the smaller one leads.
+# A step has one batch, and a run has one epoch and one position: those of the leading
+# loader. A further loader yields `ratio` samples for each sample of the running leading
+# pass, from the same part of the step. So the mean over them has the same weight in the
+# step's gradient as the mean over the leading samples, however the step is cut. The
+# promise of the contract then holds for both. Therefore the further loader's batch must
+# be a multiple of the leading one: the loader with the smaller batch leads.
 #
-# Its position counts what whole steps have taken, and is kept like any registered
-# object. It moves on lazily, when the number of steps has: so a checkpoint between two
-# steps has it right, and a step that is done again takes the same samples.
+# The position of a further loader is the number of samples that whole steps have used.
+# Checkpoints include it like any registered object. It is updated when it is next read,
+# by the number of steps. So a checkpoint between two steps has the right position, and
+# a repeated step uses the same samples.
 #
-# Fetch processes work ahead on what is expected (the leading passes to come, one taking
-# in each). Where it comes otherwise, because batch or replicas changed, or the script
-# takes at times only, they begin again.
+# Fetch processes read ahead the samples that are expected: those of the coming leading
+# passes, with one read in each. If other samples are needed, because batch or replicas
+# changed, or because the script reads only in some passes, they begin again.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -47,10 +48,10 @@ OUTSIDE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """How further data goes beside the leading loader's.
+    """How a further loader's data relates to the leading loader's.
 
-    ratio: samples for each of the leading ones. repeat: go round, instead of beginning
-    again with each leading epoch.
+    ratio: samples for each leading sample. repeat: whether the loader repeats its own
+    epochs, instead of beginning again with each leading epoch.
     """
 
     order: SampleOrder
@@ -60,10 +61,10 @@ class Beside:
 
 @dataclass(slots=True)
 class Place:
-    """Where a further loader stands before `step` of the leading one.
+    """The position of a further loader before `step` of the leading one.
 
-    position: in the epoch, or in all laps where it repeats. taken: how often that step
-    takes `size` samples.
+    position: the position in the epoch, or over all laps if the loader repeats. taken:
+    how often that step reads `size` samples.
     """
 
     epoch: int = 0
@@ -74,15 +75,17 @@ class Place:
 
 
 class Laps:
-    """The sample ids at positions of an epoch, or of all laps where they repeat."""
+    """The sample ids at positions of an epoch, or over all laps if the loader
+    repeats.
+    """
 
     def __init__(self, beside: Beside) -> None:
         self._beside = beside
         self._shuffled: dict[int, NDArray[np.int64]] = {}
 
     def ids(self, epoch: int, start: int, stop: int) -> list[int]:
-        """Return the ids from one position to another. RuntimeError where an epoch has
-        fewer.
+        """Return the ids from position `start` to `stop`. Raises RuntimeError if the
+        epoch has fewer.
         """
         length = self._beside.order.num_samples
         assert length is not None
@@ -111,8 +114,8 @@ class Laps:
 
 
 class ReadAhead:
-    """Fetches samples in the order of a plan, for as long as what is asked for is what
-    was planned.
+    """Fetches samples in the order of a plan, as long as the requested samples are the
+    planned ones.
     """
 
     def __init__(
@@ -121,8 +124,8 @@ class ReadAhead:
         options: Mapping[str, object],
         plan: Callable[[], Iterator[list[int]]],
     ) -> None:
-        """plan: yields the ids of what will be asked for, from the present on.
-        `options`: of DataLoader.
+        """plan: yields the ids of the coming requests, from now on. options: those of
+        DataLoader.
         """
         own = {**options, "persistent_workers": bool(options.get("num_workers"))}
         self._plan = plan
@@ -133,8 +136,8 @@ class ReadAhead:
         self._fetched: Iterator[object] | None = None
 
     def fetch(self, ids: list[int], seed: int) -> object:
-        """Return these samples, collated. seed: of what fetch processes draw, if they
-        begin again.
+        """Return these samples, collated. seed: the seed of the fetch processes' random
+        numbers, if they begin again.
         """
         for anew in (self._fetched is None, True):
             if anew:
@@ -161,9 +164,9 @@ class FurtherLoader:
     """Gives, in each pass of the leading loader, its own part of the step. Made by
     `Run.further_loader`.
 
-    It may be iterated over beside the leading loader, or asked with
-    `next(iter(further))` where some is wanted; asked again in the same pass, it gives
-    as much again.
+    A script may iterate over it together with the leading loader, or call
+    `next(iter(further))` where it needs data. A second call in the same pass returns
+    the same number of further samples.
     """
 
     def __init__(
@@ -178,11 +181,12 @@ class FurtherLoader:
         self._beside = beside
         self._dataset = dataset
         self._laps = Laps(beside)
-        self._measured = -1  # the epoch of which the length is known
+        self._measured = -1  # the epoch whose length is known
         self._ahead = ReadAhead(dataset, options, self._plan)
         self._place = Place()
         self._pass: Pass | None = None
-        # How often this pass has been asked for some, and how often the one before was.
+        # How often the script has read data in this pass, and how often in the previous
+        # one.
         self._in_pass = 0
         self._usual = 1
         self._ids: list[int] = []
@@ -201,13 +205,13 @@ class FurtherLoader:
 
     @property
     def sample_ids(self) -> list[int]:
-        """Return the dataset indices of what was given last; none for a stand-in, which
+        """Return the dataset indices of the last samples, none for a stand-in, which
         has no weight.
         """
         return list(self._ids)
 
     def __iter__(self) -> Iterator[object]:
-        """Yield for ever; each item belongs to the leading pass that is running."""
+        """Yield forever. Each item belongs to the running leading pass."""
         if not self._session.progress.index:
             draw_as_iterators_do()
         while True:
@@ -249,9 +253,9 @@ class FurtherLoader:
         self._laps = Laps(self._beside)
 
     def _measure(self) -> None:
-        """Let an epoch have the length of the data set as it begins.
+        """Set the epoch's length to that of the data set when the epoch begins.
 
-        Raises RuntimeError where that changed within an epoch, or from lap to lap.
+        Raises RuntimeError if the length changed within an epoch, or from lap to lap.
         """
         if self._measured == self._place.epoch:
             return
@@ -291,7 +295,7 @@ class FurtherLoader:
         return data
 
     def _catch_up(self) -> None:
-        """Let the place be that of the present step."""
+        """Update the place to that of the present step."""
         progress = self._session.progress
         at = self._place
         if progress.step != at.step:
@@ -314,8 +318,8 @@ class FurtherLoader:
         return self._laps.ids(self._place.epoch, begin, stop)
 
     def _plan(self) -> Iterator[list[int]]:
-        """Yield the ids of this pass, and of those to come in the epoch if each takes
-        as the last one did.
+        """Yield the ids of this pass and of the coming passes of the epoch, if each
+        pass reads as often as the previous one.
         """
         index = self._session.progress.index
         now = self._pass
@@ -335,7 +339,7 @@ class FurtherLoader:
                 try:
                     ids = self._part(position, index, coming, taking)
                 except RuntimeError:
-                    return  # too short: told when it is taken
+                    return  # too short: an error when it is read
                 yield ids
 
 
@@ -345,8 +349,8 @@ def order_beside(
     """Return the order of the `number`-th further loader's samples. leading: the
     dataset that leads.
 
-    Raises InputError for what is no dataset with a length, and beside shards, which
-    replicas read whole.
+    Raises InputError if `dataset` has no length, or if the leading loader has a stream
+    of shards, of which replicas read whole shards.
     """
     if isinstance(leading, ShardedStream):
         raise InputError(
@@ -361,8 +365,8 @@ def order_beside(
         raise InputError("further_loader(dataset)", type(dataset).__name__, allowed)
     if not len(dataset):
         raise InputError("further_loader(dataset)", "0 samples", "at least 1 sample")
-    # Of its own: with the leading one's, two datasets of one length would be shuffled
-    # alike.
+    # A separate seed: with the leading loader's seed, two datasets of equal length
+    # would be shuffled in the same way.
     seed = int(
         np.random.SeedSequence((session.config.seed, number)).generate_state(
             1, np.uint64
@@ -374,8 +378,8 @@ def order_beside(
 
 
 def ratio_beside(session: Session, batch_size: int) -> int:
-    """Return how many samples go with each of the leading ones. InputError unless it is
-    a whole number.
+    """Return the number of samples for each leading sample. Raises InputError unless it
+    is a whole number.
     """
     limits = session.data.limits
     leading = limits.initial if session.adaptive else limits.requested

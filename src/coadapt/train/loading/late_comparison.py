@@ -1,8 +1,8 @@
 """The replicas of a stream compare one sample of every few steps, in their consensus.
 
-`loading/comparison.py` compares what they begin with. Streams that part later (a
-shuffle without a seed, fetch processes that take turns in another order) would train
-some samples twice and others never.
+`loading/comparison.py` compares the beginning of the streams. Streams that differ only
+later (by a shuffle without a seed, or fetch processes in another order) would train on
+some samples twice and on others never.
 """
 
 import logging
@@ -21,23 +21,26 @@ HASH_BITS = 20
 
 
 class LateComparison:
-    """Every replica calls alike: `note` before a step, `take` and `judge` between."""
+    """Every replica makes the same calls: `note` before a step, `take` and `judge`
+    between steps.
+    """
 
     def __init__(self, session: Session) -> None:
         self.dataset: object = None
         self._session = session
         self._noted: tuple[int, Sequence[Row]] | None = None
         self._taken: tuple[int, Sequence[Row]] | None = None
-        # The parts of a sample that are compared, once it was seen that others vary.
+        # The parts of a sample that are compared, once other parts were seen to be
+        # random.
         self._parts: frozenset[str] | None = None
         self._over = False
 
     def note(self, rows: Sequence[Row]) -> None:
-        """Compare these, of the step that is about to run."""
+        """Note `rows` of the step that is about to run, for the comparison."""
         self._noted = (self._session.progress.step, rows)
 
     def take(self) -> float:
-        """Return a hash of what was noted, 0 where nothing was."""
+        """Return a hash of the noted rows, 0 if there are none."""
         self._taken = None if self._over else self._noted
         self._noted = None
         if self._taken is None:
@@ -47,8 +50,8 @@ class LateComparison:
         return float(zlib.crc32(repr((step, seen)).encode()) >> (32 - HASH_BITS) | 1)
 
     def judge(self, total: float, squares: float) -> None:
-        """Say what differs, once. total, squares: over the replicas, of what `take`
-        returned. Collective.
+        """Log once how the streams differ, if they do. total, squares: the sums over
+        the replicas of the results of `take` and of their squares. Collective.
         """
         size = self._session.group.size
         if self._taken is None or size * int(squares) == int(total) ** 2:

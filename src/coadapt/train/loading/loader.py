@@ -1,5 +1,5 @@
-"""The elastic data loader: this replica's own part of each step, whatever group and
-batch are by then.
+"""The elastic data loader: it yields this replica's own part of each step, for the
+present group and batch.
 """
 
 import itertools
@@ -44,7 +44,7 @@ UNLIKE_SAMPLES = (
 
 
 class Boundary(Protocol):
-    """Whom the loader tells where the loop stands."""
+    """The calls by which the loader reports the position of the loop."""
 
     def begin_fetch(self) -> None:
         """The loop is about to ask for data."""
@@ -55,12 +55,12 @@ class Boundary(Protocol):
         ...
 
     def compare(self, dataset: object, rows: Sequence[Row]) -> None:
-        """Compare these of the stream `dataset`, in the step that is about to run."""
+        """Compare `rows` of the stream `dataset` in the step that is about to run."""
         ...
 
     def end_step(self) -> None:
-        """All replicas have used up the step's samples. May end the process (told to
-        stop).
+        """All replicas have used the step's samples. May end the process, after an
+        order to stop.
         """
         ...
 
@@ -71,17 +71,19 @@ class Boundary(Protocol):
         ...
 
     def leave_step(self) -> None:
-        """The loop was left in the last pass of a step, after the optimiser's step."""
+        """The script left the loop in the last pass of a step, after the optimiser's
+        step.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSource:
-    """What a loader was made of: the user's dataset, and further arguments of torch's
+    """The user's arguments of a loader: the dataset, and further arguments of torch's
     DataLoader.
 
-    compare: whether the replicas compare what they are given. sampler: what the script
-    orders samples by.
+    compare: whether the replicas compare their data. sampler: the script's own sampler,
+    if it has one.
     """
 
     dataset: object
@@ -91,16 +93,16 @@ class DataSource:
 
 
 class ElasticSampler:
-    """Stands where scripts look for the sampler of a `DataLoader`: the run orders the
-    samples by itself.
+    """The `sampler` attribute of a loader, for scripts that read the one of a
+    `DataLoader`. The run orders the samples by itself.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def __len__(self) -> int:
-        """Return the samples of an epoch, over all replicas. TypeError where nobody
-        knows.
+        """Return the samples of an epoch, over all replicas. Raises TypeError if the
+        number is not known.
         """
         return _known(self._session.data.order)
 
@@ -135,8 +137,8 @@ class ElasticLoader:
         self._fetcher = fetcher
         self._iterated_epoch = -1
         self._in_epochs = False
-        # What iterates over the present epoch. A weak reference, so that it ends as
-        # soon as the script lets go of it.
+        # The iterator over the present epoch. It is a weak reference, so that the
+        # iterator ends as soon as the script drops it.
         self._passes: weakref.ref[Generator[object, None, None]] | None = None
         self._ids: Sequence[int] = []
         self._told_unlike = False
@@ -239,8 +241,8 @@ class ElasticLoader:
         self._fetcher.prepare()
 
     def try_first(self) -> None:
-        """Fetch the first pass of an epoch and drop it, to see whether this replica can
-        read the data.
+        """Fetch the first pass of an epoch and drop it, to check whether this replica
+        can read the data.
         """
         self._fetcher.try_first()
 
@@ -260,16 +262,16 @@ class ElasticLoader:
         self._iterated_epoch = -1
 
     def end(self) -> None:
-        """The loop over `Run.epochs` is over, or was left. The group must not be held
-        on to: it may end.
+        """Note that the loop over `Run.epochs` is over, or was left. No reference to
+        the group is kept, because the group may end.
         """
         self._leave()
         self._in_epochs = False
         self._compared = None
 
     def end_epoch(self) -> None:
-        """The body of `Run.epochs` is over. RuntimeError where it trained on something
-        else.
+        """Note that the body of `Run.epochs` is over. Raises RuntimeError if it trained
+        without this loader.
         """
         epoch = self._session.progress.epoch
         if self._iterated_epoch != epoch:
@@ -280,15 +282,17 @@ class ElasticLoader:
         self._leave()
 
     def _leave(self) -> None:
-        """End the loop over the epoch, where the script left it and still holds it."""
+        """End the iterator over the epoch, if the script left the loop and still holds
+        the iterator.
+        """
         passes = None if self._passes is None else self._passes()
         self._passes = None
         if passes is not None:
             passes.close()
 
     def __len__(self) -> int:
-        """Return the optimiser steps of a whole epoch at the present batch. TypeError
-        where nobody knows.
+        """Return the optimiser steps of a whole epoch at the present batch. Raises
+        TypeError if the number is not known.
         """
         own = self._source.sampler
         if own is not None and own.in_batches:
@@ -301,8 +305,8 @@ class ElasticLoader:
 
     @property
     def _num_samples(self) -> int:
-        """Return the length of the epoch that runs, between two epochs that of the data
-        set as it is now.
+        """Return the length of the running epoch. Between two epochs, return the
+        present length of the data set.
         """
         if self.order.stream or self._session.current is not None:
             return _known(self.order)
@@ -317,7 +321,8 @@ class ElasticLoader:
     def _epoch(self) -> Generator[object, None, None]:
         """Yield the passes of the rest of the present epoch.
 
-        RuntimeError outside of `Run.epochs`, and in an epoch that was iterated over.
+        Raises RuntimeError outside of `Run.epochs`, and in an epoch that was already
+        iterated over.
         """
         epoch = self._session.progress.epoch
         if not self._in_epochs:
@@ -344,16 +349,16 @@ class ElasticLoader:
             while not self._session.epoch_over:
                 yield from self._segment()
         except GeneratorExit:
-            # The loop's body broke off or failed; if memory ran out, one has to know in
-            # which pass.
+            # The loop's body broke off or failed. If memory ran out, the pass must be
+            # known.
             self._session.broken_off = self._session.current
             raise
         finally:
             self._session.current = None
 
     def _begin_epoch(self) -> None:
-        """Read the sampler, or how long the data set is. InputError where that changed
-        within an epoch.
+        """Read the sampler, or the length of the data set. Raises InputError if the
+        length changed within an epoch.
         """
         session = self._session
         if self.own_order is not None:
@@ -413,8 +418,8 @@ class ElasticLoader:
         self._session.data.stream = fetched.after
 
     def _compared_passes(self) -> Iterator[Fetched]:
-        """Yield what is fetched, once all replicas have the same: in each epoch, and in
-        each group.
+        """Yield the fetched passes, after all replicas have compared their data once in
+        each epoch and in each group.
         """
         session = self._session
         passes = self._fetcher.passes()
@@ -454,10 +459,10 @@ def order_of(
     num_samples: int | None,
     sampler: ScriptSampler | None = None,
 ) -> SampleOrder:
-    """Return the order of `dataset`'s samples; `num_samples`: what the user says of a
-    stream's length.
+    """Return the order of `dataset`'s samples. num_samples: a stream's length, if the
+    user gave it.
 
-    Raises InputError for what is no dataset, and where the arguments contradict it.
+    Raises InputError if `dataset` is not a data set, or if the arguments contradict it.
     """
     if isinstance(dataset, DataLoader):
         allowed = (
@@ -505,8 +510,8 @@ def order_of(
 def _check_with_sampler(
     sampler: ScriptSampler, dataset: object, *, shuffle: bool, drop_last: bool
 ) -> None:
-    """Raise InputError for what torch's DataLoader does not take beside a sampler
-    either.
+    """Raise InputError for options that torch's DataLoader does not accept together
+    with a sampler either.
     """
     where = f"loader({sampler.name})"
     kind = type(sampler.sampler).__name__
@@ -523,8 +528,8 @@ def _check_with_sampler(
 def fetcher_for(
     dataset: object, session: Session, options: dict[str, object], *, resume: str
 ) -> Fetcher:
-    """Return what fetches passes of `dataset`. Raises InputError unless `resume` is one
-    of RESUME_WAYS.
+    """Return the fetcher for passes of `dataset`. Raises InputError unless `resume` is
+    one of RESUME_WAYS.
     """
     if resume not in RESUME_WAYS:
         raise InputError("loader(resume)", resume, " or ".join(RESUME_WAYS))

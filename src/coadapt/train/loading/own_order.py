@@ -1,19 +1,20 @@
-"""An order of samples from the script's own sampler, dealt to the replicas."""
+"""The order of samples from the script's own sampler, divided over the replicas."""
 
-# A sampler is read whole as an epoch begins, by the first replica, which sends the
-# indices to all. They are the order of that epoch: steps, shards and passes are cut
-# from it as from the run's own (`samples/order.py`). So each index is trained on once,
-# at any number of replicas, also where that changes within the epoch: the indices are
-# kept in checkpoints and go over to replicas that join.
+# When an epoch begins, the first replica reads the whole sampler and sends the indices
+# to all. They are the order of that epoch. Steps, shards and passes are cut from it as
+# from the run's own order (`samples/order.py`). So each index is trained on once at any
+# number of replicas, even if that number changes within the epoch: the indices are in
+# checkpoints, and joining replicas get them.
 #
-# What a sampler draws from the global generators follows from the run's seed and the
-# epoch, as shuffling does. Else its order would depend on how much the replicas have
-# drawn for dropout before. A torch.Generator of its own is used as it is, and its state
-# is kept. Its `set_epoch` is called with the epoch, and its `state_dict` is kept, where
-# it has them. Other state of a sampler begins again after a restart.
+# Random numbers that a sampler draws from the global generators follow from the run's
+# seed and the epoch, as in shuffling. Otherwise its order would depend on how much the
+# replicas have drawn for dropout before. A sampler's own torch.Generator is used
+# unchanged, and checkpoints have its state. If the sampler has `set_epoch`, it is
+# called with the epoch; if it has `state_dict`, checkpoints have its result. Other
+# state of a sampler is lost after a restart.
 #
-# The batches of a batch sampler are steps: each is dealt to all replicas, whatever its
-# size.
+# Each batch of a batch sampler is a step, which is divided over all replicas, whatever
+# its size.
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -32,15 +33,16 @@ from coadapt.train.session import Session
 
 SEEDS = 2**63
 STEADY = (RescaleContract.FIXED, RescaleContract.FROZEN)
-# How deep a sampler's samplers are looked at for generators.
+# The depth to which nested samplers are searched for generators.
 DEPTH_MAX = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptSampler:
-    """What the script orders its samples by. in_batches: it gives batches of indices.
+    """The script's own sampler. in_batches: whether it yields batches of indices.
 
-    batch_size: the samples of a step, of a batch sampler those of its largest batch.
+    batch_size: the samples of a step. For a batch sampler, these are the samples of its
+    largest batch.
     """
 
     sampler: object
@@ -53,7 +55,9 @@ class ScriptSampler:
 
     @property
     def num_samples(self) -> int:
-        """Return the samples of an epoch; of a batch sampler, the most it may have."""
+        """Return the samples of an epoch. For a batch sampler, this is the largest
+        possible number.
+        """
         inner = getattr(self.sampler, "sampler", None)
         if isinstance(self.sampler, BatchSampler) and isinstance(inner, Sized):
             return len(inner)
@@ -64,10 +68,11 @@ class ScriptSampler:
 def find_sampler(
     options: dict[str, object], batch_size: int | None, contract: RescaleContract
 ) -> ScriptSampler | None:
-    """Take `sampler` and `batch_sampler` out of a loader's options; None: neither is
-    there.
+    """Remove `sampler` and `batch_sampler` from a loader's options and return the
+    script's sampler, None if there is none.
 
-    batch_size: the loader's. Raises InputError for what cannot be dealt to replicas.
+    batch_size: the loader's. Raises InputError for a sampler that cannot be divided
+    over replicas.
     """
     given = {name: options.pop(name, None) for name in ("sampler", "batch_sampler")}
     given = {name: value for name, value in given.items() if value is not None}
@@ -84,7 +89,9 @@ def find_sampler(
 
 
 def _check_whole(name: str, sampler: object) -> None:
-    """Raise InputError for a sampler that splits by itself, or that has no length."""
+    """Raise InputError for a sampler that divides its samples over replicas by itself,
+    or that has no length.
+    """
     where = f"loader({name})"
     for each in _nested(sampler):
         if hasattr(each, "num_replicas"):
@@ -100,9 +107,10 @@ def _check_whole(name: str, sampler: object) -> None:
 
 
 def _steps_of(sampler: object, given: int | None, contract: RescaleContract) -> int:
-    """Return the samples of a batch sampler's largest batch. given: the loader's size.
+    """Return the samples of a batch sampler's largest batch. given: the loader's batch
+    size.
 
-    Raises InputError where they are not known, or where the batch is to change.
+    Raises InputError if the number is not known, or if the job's batch may change.
     """
     where = "loader(batch_sampler)"
     kind = type(sampler).__name__
@@ -122,7 +130,7 @@ def _steps_of(sampler: object, given: int | None, contract: RescaleContract) -> 
 
 
 class OwnOrder:
-    """The order of each epoch, from a sampler. Every replica calls alike."""
+    """The order of each epoch, from a sampler. Every replica makes the same calls."""
 
     def __init__(self, session: Session, source: ScriptSampler) -> None:
         self._session = session
@@ -130,7 +138,7 @@ class OwnOrder:
         self._epoch = -1
 
     def begin_epoch(self) -> None:
-        """Read the epoch's order, or go on with it in the middle of an epoch.
+        """Read the epoch's order, or continue with it in the middle of an epoch.
         Collective.
         """
         session = self._session
@@ -142,7 +150,7 @@ class OwnOrder:
             if session.group.rank == 0:
                 found = self._read(epoch)
         finally:
-            # Also after an error: the other replicas wait for it.
+            # This also happens after an error, because the other replicas wait for it.
             found = share_from_first(session.group, found)
         if found is None:
             raise RuntimeError("the first replica could not read its sampler")
@@ -231,7 +239,7 @@ class OwnOrder:
 
 
 def _nested(sampler: object) -> list[object]:
-    """Return a sampler and those that it draws from, outermost first."""
+    """Return a sampler and the samplers that it draws from, outermost first."""
     found: list[object] = []
     while sampler is not None and len(found) < DEPTH_MAX:
         found.append(sampler)

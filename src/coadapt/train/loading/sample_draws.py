@@ -1,12 +1,13 @@
-"""A data set whose random numbers (augmentation) follow from each sample's place in the
-run.
+"""A data set whose random numbers (for augmentation) follow from each sample's place in
+the run.
 """
 
-# A fetch process sets Python's, NumPy's and torch's global generators before each
-# sample, by the run's seed, the epoch and the sample's place in it: 16 us. So the same
-# sample is augmented alike whichever process and replica fetches it, and after a
-# restart. A data set that fetches a whole batch at once (`__getitems__`) is set by the
-# place of the batch's first sample, so its draws depend on how a step is cut.
+# A fetch process seeds Python's, NumPy's and torch's global generators before each
+# sample, by the run's seed, the epoch and the sample's place in it. This takes 16 us.
+# So a sample is augmented in the same way in any process, on any replica and after a
+# restart. For a data set that fetches a whole batch at once (`__getitems__`), the seed
+# follows from the place of the batch's first sample, so its random numbers depend on
+# how a step is cut.
 
 from collections.abc import Sequence
 
@@ -14,15 +15,15 @@ from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from coadapt.train.rng import seed_for_data
 
-# Data sets of torch's that draw nothing.
+# torch's data sets that draw no random numbers.
 DRAW_NOTHING = (TensorDataset,)
 
 Keyed = tuple[int, int]
 
 
 class SampleDraws(Dataset[object]):
-    """Items are asked for by a pair: the index in the data set, and the key of what is
-    drawn for it.
+    """A data set whose items are requested by a pair: the index in the user's data set,
+    and the key of the random numbers.
     """
 
     def __init__(self, dataset: "Dataset[object]") -> None:
@@ -35,7 +36,7 @@ class SampleDraws(Dataset[object]):
 
 
 class BatchedSampleDraws(SampleDraws):
-    """As `SampleDraws`, of a data set that fetches several samples at once."""
+    """As `SampleDraws`, for a data set that fetches several samples at once."""
 
     def __getitems__(self, items: Sequence[Keyed]) -> object:
         seed_for_data(items[0][1])
@@ -43,7 +44,7 @@ class BatchedSampleDraws(SampleDraws):
 
 
 def with_draws(dataset: "Dataset[object]") -> SampleDraws | None:
-    """Return `dataset` with draws by sample; None where it draws nothing."""
+    """Return `dataset` with random numbers by sample, None if it draws none."""
     if type(dataset) in DRAW_NOTHING:
         return None
     batched = callable(getattr(dataset, "__getitems__", None))
@@ -51,7 +52,7 @@ def with_draws(dataset: "Dataset[object]") -> SampleDraws | None:
 
 
 def show_inner_dataset() -> None:
-    """In a fetch process: let the user's code see its own data set there."""
+    """In a fetch process, show the user's code its own data set."""
     info = get_worker_info()
     if info is not None and isinstance(info.dataset, SampleDraws):
         object.__setattr__(info, "dataset", info.dataset.dataset)  # it is frozen

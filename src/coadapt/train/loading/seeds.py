@@ -1,12 +1,12 @@
-"""Training without a data set: each sample is a seed, from which the loop makes what it
-trains on.
+"""Training without a data set: each sample is a seed, from which the loop makes its
+training data.
 """
 
-# Reinforcement learning and simulations draw their batches themselves. Were that left
-# to each replica's generators, another number of replicas would be another training. So
-# what is dealt out is not data but seeds, as if they were samples of a data set: sample
-# i has the same seed on whichever replica it comes to, and all else (weights, passes,
-# position, checkpoints, changes in place) is that of any data set.
+# Reinforcement learning and simulations draw their batches by themselves. If each
+# replica used its own generators for this, training would differ with the number of
+# replicas. So seeds are divided over the replicas, as if they were samples of a data
+# set. Sample i has the same seed on any replica. Weights, passes, the position,
+# checkpoints and changes in place work as for any data set.
 
 from torch.utils.data import Dataset
 
@@ -14,7 +14,7 @@ from coadapt.model import InputError
 
 # Their order is held in memory, eight bytes each.
 SAMPLES_MAX = 100_000_000
-SEEDS = 2**63  # more than generators of torch take
+SEEDS = 2**63  # more than torch's generators accept
 
 
 class SeedSamples(Dataset[int]):
@@ -35,8 +35,8 @@ class SeedSamples(Dataset[int]):
         return self._num_samples
 
     def __getitem__(self, index: int) -> int:
-        # With seed 0 what a plain loop counts by itself; generators hash what they are
-        # seeded with.
+        # With seed 0 these are the numbers 0, 1, 2, … of a plain loop. That is enough,
+        # because generators hash their seed.
         return (self._seed * SAMPLES_MAX + index) % SEEDS
 
 

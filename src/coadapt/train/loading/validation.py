@@ -1,5 +1,5 @@
-"""Validation data: each sample on exactly one replica, and figures that add up over all
-of them.
+"""Validation data: each sample is on exactly one replica, and figures are summed over
+all replicas.
 """
 
 from collections.abc import Iterable, Iterator, Sized
@@ -82,7 +82,9 @@ class ValidationLoader:
         return self._batch_size
 
     def __len__(self) -> int:
-        """Return the batches of this replica. TypeError for a stream."""
+        """Return the number of batches of this replica. Raises TypeError for a
+        stream.
+        """
         if self._is_stream:
             raise TypeError("the length of a stream is not known")
         return len(list(self._own_ids()))
@@ -153,9 +155,7 @@ class ValidationLoader:
 
 
 class _OwnBatches(IterableDataset[tuple[int, object]]):
-    """The batches of a stream that are one replica's; every replica reads the whole
-    stream.
-    """
+    """One replica's batches of a stream. Every replica reads the whole stream."""
 
     def __init__(
         self,
@@ -166,8 +166,8 @@ class _OwnBatches(IterableDataset[tuple[int, object]]):
         *,
         even: bool,
     ) -> None:
-        """`even`: each replica gets equally many, the last of them a stand-in of no
-        samples if need be.
+        """even: whether each replica gets the same number of batches. The last one may
+        then be a stand-in without samples.
         """
         self._stream = stream
         self._batch_size = batch_size

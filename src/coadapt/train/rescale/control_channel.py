@@ -1,5 +1,5 @@
-"""How replicas hear of their next generation, and tell how far they are with it, in one
-process's view.
+"""One process's interface to the notes by which replicas get the order for their next
+generation and report their progress.
 """
 
 from typing import Protocol
@@ -12,10 +12,10 @@ from coadapt.train.rescale.control_dir import ControlDir
 
 class ControlChannel(Protocol):
     """The notes of model/rescale.py, by which a launcher and the replicas of a job
-    talk.
+    communicate.
 
-    What is read may be as of a moment ago, since it is asked after every step; `now`:
-    as it is this moment.
+    A read may return the state of a moment ago, because it happens after every step.
+    now: read the state of this moment.
     """
 
     def order(self, *, now: bool = False) -> RescaleOrder | None:
@@ -23,7 +23,7 @@ class ControlChannel(Protocol):
         ...
 
     def announce(self) -> None:
-        """Say that these replicas can rescale in place."""
+        """Announce that these replicas can rescale in place."""
         ...
 
     def publish_store(self, generation: int, host: str, port: int) -> None: ...
@@ -52,8 +52,8 @@ class ControlChannel(Protocol):
 
 
 def find_channel(config: TrainConfig) -> ControlChannel | None:
-    """Return the channel named in the environment, None without one: then it only ever
-    stops.
+    """Return the channel named in the environment, None if there is none. Without a
+    channel a replica can only be stopped.
     """
     if config.control is not None:
         return ControlClient(config.control.url, config.control.token)

@@ -1,14 +1,14 @@
-"""The control channel over HTTP: a replica need not share a disk with its launcher,
-which serves it.
+"""The control channel over HTTP, for replicas that do not share a disk with their
+launcher. The launcher serves it.
 """
 
-# The launcher keeps the notes (executors/processes/control_server.py). A replica asks
-# after every step if there is an order, which may cost next to nothing; so a thread
-# keeps a copy of all notes here, by requests that the launcher answers when something
-# is new. Reading is a look at the copy. Where a moment's delay would matter, since all
-# replicas have just agreed to act on a note, it is asked for `now`. Writing is a
-# request of its own and has happened when it returns: what this process says next comes
-# after it.
+# The launcher keeps the notes (executors/processes/control_server.py). A replica checks
+# after every step whether there is an order, so this check must cost almost nothing. A
+# thread here keeps a copy of all notes, by requests that the launcher answers when
+# there is a new note. A read uses this copy. When all replicas have just agreed to act
+# on a note, a moment's delay would matter, so the note is read with `now`. A write is a
+# separate request, and is done when the call returns. So later messages of this process
+# come after it.
 
 import json
 import logging
@@ -31,10 +31,10 @@ from coadapt.model.rescale import (
 )
 from coadapt.model.wire import from_json
 
-# The launcher answers within 20 s; without an answer for this long it is gone, and its
-# successor ends this replica.
+# The launcher answers within 20 s. Without an answer for this long it is gone, and the
+# next launcher ends this replica.
 ANSWER_S = 30.0
-# A launcher that is busy, or a network that blinks, is asked again for this long.
+# How long a request is repeated if the launcher is busy or the network fails briefly.
 PATIENCE_S = 10.0
 RETRY_S = 0.2
 CONFLICT = 409
@@ -43,8 +43,8 @@ logger = logging.getLogger(__name__)
 
 
 class ControlClient:
-    """One replica's view of the notes at `url`. Raises OSError where the launcher does
-    not answer.
+    """One replica's view of the notes at `url`. Raises OSError if the launcher does not
+    answer.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -73,7 +73,7 @@ class ControlClient:
         return parsed[1]
 
     def announce(self) -> None:
-        """Say that these replicas can rescale in place."""
+        """Announce that these replicas can rescale in place."""
         self._write(CAPABLE_FILE)
 
     def publish_store(self, generation: int, host: str, port: int) -> None:
@@ -102,8 +102,8 @@ class ControlClient:
         before. Ask once.
         """
         try:
-            # Not asked again: if the answer alone is lost, nobody could tell whose the
-            # note is.
+            # This request is not repeated: if only the answer was lost, it would not be
+            # known who created the note.
             self._request("POST", "/" + decided_file(generation), b"")
         except urllib.error.HTTPError as error:
             if error.code == CONFLICT:
@@ -122,7 +122,9 @@ class ControlClient:
         return notes.get(name)
 
     def _write(self, name: str, text: str = "") -> None:
-        """Write a note; that may be done twice, so it is tried again for a while."""
+        """Write a note. Writing twice is harmless, so a failed request is repeated for
+        a while.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -137,15 +139,13 @@ class ControlClient:
                 return
 
     def _hear(self, after: int) -> dict[str, str]:
-        """Return the notes, once they have another version than `after`; keep a
-        copy.
+        """Wait until the notes have another version than `after`. Keep a copy and
+        return it.
         """
         answer = json.loads(self._request("GET", f"?after={after}", None))
         notes = cast("dict[str, str]", answer["notes"])
         version = int(answer["version"])
-        with (
-            self._lock
-        ):  # an answer that was long under way is not put over a later one
+        with self._lock:  # a delayed answer does not replace a later one
             if version >= self._version:
                 self._notes = notes
                 self._version = version
@@ -167,5 +167,5 @@ class ControlClient:
             return cast(bytes, answer.read())
 
 
-# A proxy that the environment names is for the world outside.
+# A proxy from the environment is for external addresses.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))

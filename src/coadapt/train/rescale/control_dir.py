@@ -1,5 +1,5 @@
-"""The directory through which replicas hear of their next generation and tell how far
-they are with it.
+"""The directory through which replicas get the order for their next generation and
+report their progress with it.
 """
 
 import json
@@ -23,9 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class ControlDir:
-    """One replica's view of the directory. Every file in it is there whole, or is
-    empty.
-    """
+    """One replica's view of the directory. Every file in it is complete or empty."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -33,8 +31,8 @@ class ControlDir:
         self._order: RescaleOrder | None = None
 
     def order(self, *, now: bool = False) -> RescaleOrder | None:  # noqa: ARG002  # it always is
-        """Return the newest order, None if there never was one. Costs one `stat` where
-        nothing is new.
+        """Return the newest order, None if there never was one. If nothing is new, this
+        costs one `stat`.
         """
         path = self._folder / ORDER_FILE
         try:
@@ -52,12 +50,13 @@ class ControlDir:
         return self._order
 
     def announce(self) -> None:
-        """Say that these replicas can change in place."""
+        """Announce that these replicas can change in place."""
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / CAPABLE_FILE).touch()
 
     def publish_store(self, generation: int, host: str, port: int) -> None:
-        # Of no use after a crash of the machine, so not flushed to the disk.
+        # The note is useless after a crash of the machine, so it is not flushed to the
+        # disk.
         write_whole(
             self._folder / store_file(generation), f"{host}:{port}", durable=False
         )

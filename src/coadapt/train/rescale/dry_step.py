@@ -1,30 +1,30 @@
 """The dry step of a joining replica: an error there ends it before others change."""
 
 # A growth that begins and fails costs all replicas the work since the last checkpoint.
-# So a joining replica first does what its first step will do, while the others train:
-# it fetches a pass of data, runs the model forward and backward, and lets the optimiser
-# step. If that fails, the replica ends with the cause, and it was never ready, so no
-# other replica has noticed.
+# So a joining replica first tries its first step, while the others train: it fetches a
+# pass of data, runs the model forward and backward, and lets the optimiser step. If
+# that fails, the replica ends with the cause. It was never ready, so no other replica
+# is affected.
 #
-# The loop's body is not run for it. Its variables cannot be put back, it may talk to
-# the other replicas, write files or log, and the number of the epoch is known only once
-# the state has come. So a replica that trains notes how the body calls the model: the
-# arguments of one training forward, under which autocast. The joining one makes the
-# same call. Its outputs are summed up in place of the loss.
+# The loop's body does not run in the dry step. Its variables cannot be restored, it may
+# communicate with the other replicas, write files or log, and the number of the epoch
+# is known only after the state has arrived. So a replica that trains notes how the body
+# calls the model: the arguments of one training forward, and its autocast. The joining
+# replica makes the same call, and sums the outputs instead of a loss.
 #
-# What is undone: parameters, buffers and plain attributes of the model, the optimiser's
-# state, gradients and random generators. (The state that comes from the others is
-# loaded over them in any case.) Hooks on modules run, since weight normalisation is
-# one; hooks on the optimiser do not.
+# These are restored afterwards: parameters, buffers and plain attributes of the model,
+# the optimiser's state, gradients and random generators. (The state from the other
+# replicas overwrites them in any case.) Hooks on modules run, because weight
+# normalisation is one. Hooks on the optimiser do not run.
 #
-# Which errors count. The call is one that works elsewhere, but what the body sets up
-# before it (a hidden state, a mask) is not there. Errors that this explains (`UNSURE`)
-# say nothing, and the change goes on. All others count: too little memory, a GPU or a
-# library that does not work, a file that is not there.
+# Which errors count. The same call works on other replicas, but here the objects are
+# missing that the body prepares before it (a hidden state, a mask). Errors that this
+# may explain (`UNSURE`) are ignored, and the change continues. All other errors count:
+# too little memory, a GPU or a library that does not work, a missing file.
 #
-# What it does not see: the loss and all else in the body, a model of which replicas
-# hold parts (only data is tried), a model that is called with objects that are no plain
-# data, and memory that only further models need.
+# The dry step does not test the loss and the rest of the body, a sharded model (only
+# data is tried), a model that is called with objects other than plain data, or memory
+# that only further models need.
 
 import contextlib
 import gc
@@ -52,12 +52,12 @@ from coadapt.train.wrappers.trained import TrainedPair
 
 logger = logging.getLogger(__name__)
 
-# Of a larger tensor the first row goes over, and is repeated.
+# Only the first row of a larger tensor is sent, and repeated.
 WHOLE_BYTES = 1 << 20
 ROWS = "coadapt.rows"
-# Looks of the replicas at their order within which a training forward is expected.
+# The number of checks of the order within which a training forward is expected.
 LOOKS_MAX = 3
-# What a script that prepares something in its loop raises where that is missing.
+# Errors of a call whose objects the loop's body has not prepared.
 UNSURE = (
     AssertionError,
     AttributeError,
@@ -73,7 +73,7 @@ PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.Size)
 
 
 class DryStepError(RuntimeError):
-    """A replica that was to join could not take a step."""
+    """A joining replica could not take a step."""
 
 
 class CallNotes:
@@ -89,7 +89,9 @@ class CallNotes:
         self._pairs: Sequence[TrainedPair] = ()
 
     def taken(self, generation: int, pairs: Sequence[TrainedPair]) -> bool:
-        """Return whether the calls are noted; the first time, begin to note them."""
+        """Return whether the calls are noted. The first call for an order begins to
+        note them.
+        """
         if generation != self._generation:
             self._generation = generation
             self._num_looks = 0
@@ -102,7 +104,7 @@ class CallNotes:
         return complete or self._num_looks > LOOKS_MAX or not pairs
 
     def write(self) -> bytes:
-        """Return what was noted, for `DryStep.run`."""
+        """Return the noted calls, for `DryStep.run`."""
         for pair in self._pairs:
             pair.model.on_call = None
         buffer = io.BytesIO()
@@ -128,7 +130,9 @@ class CallNotes:
 def _call_of(
     module: nn.Module, args: object, kwargs: object, device: torch.device
 ) -> dict[str, object]:
-    """Return a training forward as plain data; `refused`: why that cannot be."""
+    """Return a training forward as plain data. If that is impossible, `refused` is the
+    reason.
+    """
     try:
         given = map_leaves(_as_plain, [args, kwargs])
     except TypeError as error:
@@ -146,8 +150,8 @@ def _call_of(
 
 
 def _as_plain(_path: str, leaf: object) -> object:
-    """Return a leaf of a call as it is sent. Raises TypeError for what is no plain
-    data.
+    """Return one value of a call in the form in which it is sent. Raises TypeError for
+    a value that is not plain data.
     """
     if leaf is None or type(leaf) in PLAIN:
         return leaf
@@ -179,7 +183,7 @@ class DryStep:
     fetch: Callable[[], None] = lambda: None
 
     def run(self, notes: bytes, order: RescaleOrder) -> None:
-        """Take the step that `CallNotes` wrote. Raises DryStepError where it fails."""
+        """Take the step that `CallNotes` noted. Raises DryStepError if it fails."""
         began_s = time.monotonic()
         device = self.session.group.device
         generators = rng_state(device)
@@ -207,7 +211,7 @@ class DryStep:
         return []
 
     def _models(self, notes: bytes, order: RescaleOrder) -> list[str]:
-        """Return what could not be tried."""
+        """Return in words the parts that could not be tried."""
         if self.session.model_is_sharded:
             return ["a model of which replicas hold parts"]
         calls = torch.load(io.BytesIO(notes), weights_only=True) if notes else {}
@@ -225,7 +229,7 @@ class DryStep:
     def _model(
         self, pair: TrainedPair, call: dict[str, object], order: RescaleOrder
     ) -> list[str]:
-        """Return what could not be tried of one model."""
+        """Return in words the parts of one model's step that could not be tried."""
         noted = cast("int", call["num_samples"])
         total = cast("int", call["total"])
         own = self._own_samples(total, order)
@@ -236,7 +240,8 @@ class DryStep:
             return []
         if num_samples == noted or is_out_of_memory(error):
             return [_sure(f"a step of {num_samples} samples", error)]
-        # A tensor may have as many rows as the noted pass without a row per sample.
+        # A tensor may have as many rows as the noted pass although its rows are not
+        # samples.
         error = self._failure(pair, call, noted)
         if error is None:
             return []
@@ -247,7 +252,9 @@ class DryStep:
     def _failure(
         self, pair: TrainedPair, call: dict[str, object], num_samples: int
     ) -> Exception | None:
-        """Return the error of a step of `num_samples`; nothing of the step stays."""
+        """Return the error of a step of `num_samples`, None if it works. All effects of
+        the step are undone.
+        """
         try:
             with _undone(pair):
                 self._step(pair, call, num_samples)
@@ -280,7 +287,7 @@ class DryStep:
             output = module(*args, **kwargs)
         tensors = [item for item in tensors_in(output) if item.requires_grad]
         if tensors:
-            # What travels between the replicas takes as much memory as the gradients.
+            # The buffers for communication take as much memory as the gradients.
             buckets = [
                 torch.empty_like(item)
                 for item in module.parameters()
@@ -295,7 +302,9 @@ class DryStep:
 
 
 def _check_gathers(name: str, total: int, order: RescaleOrder) -> None:
-    """Raise DryStepError where torch's gather `name` needs shares of equal size."""
+    """Raise DryStepError if torch's gather `name` needs equal shares, which this order
+    does not have.
+    """
     try:
         check_shares(
             name,
@@ -313,7 +322,7 @@ def _sure(what: str, error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else ""
     if "Original Traceback" in str(error):
-        text = lines[-1]  # of a fetch process
+        text = lines[-1]  # the last line of an error from a fetch process
     kind = type(error).__name__
     said = f"{what}: {kind}: {text[:TEXT_MAX]}"
     if isinstance(error, UNSURE) or NO_GROUP in str(error):
@@ -358,13 +367,13 @@ def _given(value: object, noted: int, num_samples: int, device: torch.device) ->
 
 
 def _size_of(tensor: Tensor) -> Tensor:
-    """Return a number that all of `tensor` takes part in."""
+    """Return a number that depends on all elements of `tensor`."""
     return (tensor.abs() if tensor.is_complex() else tensor).float().mean()
 
 
 @contextlib.contextmanager
 def _undone(pair: TrainedPair) -> Iterator[None]:
-    """Undo what happens within it to a model and its optimiser."""
+    """Undo all changes of a model and its optimiser that are made inside the block."""
     module = pair.model.module
     tensors = [*module.parameters(), *module.buffers()]
     flags = [item.requires_grad for item in module.parameters()]
@@ -386,7 +395,7 @@ def _undone(pair: TrainedPair) -> Iterator[None]:
 
 
 def _copied(attributes: Mapping[str, object]) -> dict[str, tuple[object, Any]]:
-    """Return a module's attributes, each with a copy of its content if a container."""
+    """Return a module's attributes. A container also has a copy of its content."""
     return {
         name: (value, value.copy() if type(value) in CONTAINERS else None)  # type: ignore[attr-defined]  # they have one
         for name, value in attributes.items()

@@ -1,8 +1,8 @@
-"""How the state of a sharded run goes over to a new group: from the source rank, which
-has it whole.
+"""How the state of a sharded run is sent to a new group: from the source rank, which
+has the whole state.
 
-One tensor at a time is whole on the other ranks. All replicas call alike, their models
-sharded for the group.
+The other ranks hold only one whole tensor at a time. All replicas make the same calls,
+with models sharded for the new group.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ Objects = dict[str, dict[str, object]]
 def send_shards(
     saver: Saver, group: Group, whole: Mapping[str, object], joining: list[int]
 ) -> None:
-    """Send `whole` to the ranks `joining`, to staying ones what is sharded; load its
-    own shards.
+    """Send the state `whole` to the ranks `joining`, and its sharded parts to staying
+    ranks. Load this rank's own shards.
     """
     if not group.distributed:
         saver.load_objects(_cut_objects(whole))
@@ -46,15 +46,17 @@ def send_shards(
 
 
 def receive_shards(saver: Saver, group: Group, source_rank: int) -> dict[str, object]:
-    """Return what rank `source_rank` sends, with this replica's shards of what is
-    sharded.
+    """Return the state that rank `source_rank` sends. Sharded tensors are this
+    replica's shards.
     """
     outline = cast("dict[str, object]", receive_state(group, source_rank, None))
     return _fill(saver, group, source_rank, outline, {})
 
 
 def receive_own_shards(saver: Saver, group: Group, source_rank: int) -> None:
-    """Load this replica's shards; all else a staying replica has already."""
+    """Load this replica's shards. A staying replica already has the rest of the
+    state.
+    """
     saver.load_objects(_cut_objects(receive_shards(saver, group, source_rank)))
 
 

@@ -1,49 +1,52 @@
 """Change the replicas of a run between two steps of living processes.
 
-Staying replicas keep process, model and optimiser; joining ones were started beforehand
-and get the state from a staying one; leaving ones end with code 0. Every wait has a
-limit: a rescale that fails ends all its processes as if they had been lost, and the run
-goes on from its last checkpoint.
+Staying replicas keep their process, model and optimiser. Joining replicas are already
+started, and get the state from a staying replica. Leaving replicas end with code 0.
+Every wait has a limit. If a rescale fails, all its processes end as lost, and the run
+continues from its last checkpoint.
 """
 
-# How all replicas come to change between the same two steps. Rank 0 alone reads the
-# executor's order. It offers it (`wanted`) once every joining replica has written that
-# it is ready, and once it has claimed the order: a file that only one side can create,
-# so either the executor takes the order back or the replicas have it, never both. The
-# offer travels in the flags of a step, and every replica acts on the sum at the next
-# consensus: after the same step, without a message of its own (`group/consensus.py`).
+# How all replicas change between the same two steps. Only rank 0 reads the executor's
+# order. It offers the order (`wanted`) once every joining replica has written that it
+# is ready, and once rank 0 has claimed the order. The claim is a file that only one
+# side can create. So either the executor takes the order back or the replicas carry it
+# out, never both. The offer is part of the flags of a step. Every replica acts on their
+# sum at the next consensus, so all act after the same step, without a separate message
+# (`group/consensus.py`).
 #
-# The source. Joining replicas get all that a checkpoint has from one staying replica.
-# That is the first one of the old group, if it stays: registered objects and
-# measurements are its own, the others have only model, optimiser, scheduler and scaler
-# alike. If it leaves, it first hands these to all (`load_notes`), and the first staying
-# replica is source. If none stays, the old group saves a checkpoint and the new one
-# loads it.
+# The source. Joining replicas get the content of a checkpoint from one staying replica.
+# This is the first replica of the old group, if it stays. Only the first replica has
+# registered objects and measurements; model, optimiser, scheduler and scaler are the
+# same on all. If the first replica leaves, it first sends the former to all
+# (`load_notes`), and the first staying replica is the source. If no replica stays, the
+# old group saves a checkpoint and the new one loads it.
 #
 # A joining replica first takes a dry step (`dry_step.py`). If that fails, it ends with
 # the cause before it is ready.
 #
-# What happens when a replica dies in between. Before the claim: the order is taken
-# back, and training was never disturbed by the joining one. In the old group, and again
-# once the new one is there, its connections break, which ends every wait for it. While
-# the new group forms it is only missed, so each member has a deadline then (20 s),
-# after which it ends itself, and the launcher ends the rest. In each case the
-# generation is lost, and the run goes on from its last checkpoint.
+# What happens when a replica dies during a change. If a joining replica dies before the
+# claim, the order is taken back, and training is not disturbed. If a replica dies in
+# the old group, or after the new group has formed, its connections break, which ends
+# every wait for it. While the new group forms there are no connections yet, so each
+# member has a deadline (20 s). After the deadline it ends itself, and the launcher ends
+# the rest. Except before the claim, the generation is then lost, and the run continues
+# from its last checkpoint.
 #
-# Why a change that fails is not undone. A replica that waits cannot tell whether the
-# missing one is dead, slow, or in the new group already; some have left the old group,
-# which cannot be formed again without them all. To go on would need a vote about which
-# replica is where, for an event that costs seconds of work since the last checkpoint.
+# Why a failed change is not undone. A waiting replica cannot know whether the missing
+# one is dead, slow, or already in the new group. Some replicas have left the old group,
+# which cannot form again without all of them. To continue, the replicas would have to
+# agree which of them is in which group. That is not worth it for an event that costs
+# seconds of work since the last checkpoint.
 #
-# What the pause is made of, and what was moved out of it: starting processes, importing
-# torch and the script's own preparation (joining replicas do that while the others
-# train); torch._dynamo (loaded in a thread before the offer); copies of the state
-# (staying replicas keep theirs; tensors are received into the model's own, which
-# `load_state_dict` then leaves alone); memory for the optimiser's state, which a
-# joining replica does not have yet (`transfer.make_room`; the kernel's first touch of
-# 100 MB takes 40 ms); questions to the launcher about what a replica has heard already.
-# What is left: the state over the network, and a first step with memory for new
-# buckets.
+# What is not part of the pause: starting processes, importing torch and the script's
+# own preparation (joining replicas do this while the others train); importing
+# torch._dynamo (in a thread before the offer); copies of the state (staying replicas
+# keep theirs, and tensors are received into the model's own, which `load_state_dict`
+# then does not copy); memory for the optimiser's state, which a joining replica does
+# not have yet (`transfer.make_room`; the kernel's first touch of 100 MB takes 40 ms);
+# requests to the launcher for notes that a replica already has. What remains in the
+# pause: sending the state over the network, and a first step that allocates memory for
+# new buckets.
 
 import importlib
 import logging
@@ -77,8 +80,8 @@ from coadapt.train.session import Session
 
 logger = logging.getLogger(__name__)
 
-# DistributedDataParallel loads it when it is first constructed: 1-7 s that are to be no
-# part of a pause.
+# DistributedDataParallel imports this module when it is first constructed. That takes
+# 1-7 s, which must not be part of a pause.
 SLOW_IMPORT = "torch._dynamo"
 
 
@@ -125,8 +128,8 @@ class InPlaceRescaler(CheckpointRescaler):
         if order is None or order.generation <= self._session.config.place.generation:
             return 0
         if not self._saver.enabled and not self._staying(order):
-            # nobody to hand over to, and nowhere to save: the executor has to stop the
-            # run
+            # no replica stays to keep the state, and there is no place to save it: the
+            # executor has to stop the run
             return 0
         if len(order.members) > 1 and SLOW_IMPORT not in sys.modules:
             _load_beside_training(SLOW_IMPORT)
@@ -168,8 +171,8 @@ class InPlaceRescaler(CheckpointRescaler):
             )
 
     def _agreed(self, generation: int) -> RescaleOrder:
-        """Return the order of `generation`; most replicas have heard of it while
-        joining ones prepared.
+        """Return the order of `generation`. Most replicas have already read it while
+        the joining ones prepared.
         """
         for now in (False, True):
             order = self._channel.order(now=now)
@@ -178,8 +181,8 @@ class InPlaceRescaler(CheckpointRescaler):
         raise RuntimeError("another order has taken its place")
 
     def _claim(self, generation: int) -> bool:
-        """Return whether the order may be offered to all; it cannot be taken back
-        then.
+        """Return whether the order may be offered to all replicas. If so, it cannot be
+        taken back any more.
         """
         if self._session.group.rank == 0 and self._claimed != generation:
             if not self._channel.claim(generation):
@@ -201,11 +204,12 @@ class InPlaceRescaler(CheckpointRescaler):
         elif first in staying:
             source_rank = order.members.index(first)
         else:
-            # What only the first replica knows must not leave with it.
+            # The state that only the first replica has must not be lost with it.
             self._saver.load_notes(share_from_first(old, self._saver.notes()))
             source_rank = order.members.index(staying[0])
         if staying and order.members[0] != first:
-            # Another will write checkpoints: not before this one has.
+            # Another replica will write checkpoints, but only after this one has
+            # finished its own.
             self._saver.wait()
             share_from_first(old, True)
         totals = session.figures.totals.gather(old) if staying else {}
@@ -219,7 +223,8 @@ class InPlaceRescaler(CheckpointRescaler):
         if old.rank == 0 and order.joiners:
             self._rendezvous.call(order, source_rank)
         if session.model_is_sharded:
-            # what all replicas write together ends before the group does
+            # a checkpoint that all replicas write together must be finished before the
+            # group ends
             self._saver.wait()
         for model in self.models:
             model.let_go()
@@ -279,7 +284,7 @@ class InPlaceRescaler(CheckpointRescaler):
             self._settle_in(clock)
 
     def _take_over(self, state: object) -> None:
-        """Go on from the state that a staying replica has sent."""
+        """Load the state that a staying replica has sent."""
         assert isinstance(state, dict)
         self._saver.load(state)
         generators = state["rng"]
@@ -289,8 +294,8 @@ class InPlaceRescaler(CheckpointRescaler):
     def _form(self, order: RescaleOrder) -> None:
         """Become a member of the new group.
 
-        While it forms, a replica that died is only missed, so there is a limit of time;
-        afterwards its connections break, which ends every wait for it.
+        While the group forms, the death of a replica breaks no connection, so there is
+        a time limit. Afterwards its connections break, which ends every wait for it.
         """
         session = self._session
         size = len(order.members)
@@ -317,7 +322,9 @@ class InPlaceRescaler(CheckpointRescaler):
             model.reshape()
 
     def _settle_in(self, clock: PauseClock) -> None:
-        """The state is here: settle the batch, and make the model fit the new group."""
+        """Settle the batch and wrap the model for the new group, after the state has
+        arrived.
+        """
         session = self._session
         settle_batch(session)
         clock.mark("transfer")
@@ -326,8 +333,8 @@ class InPlaceRescaler(CheckpointRescaler):
         clock.mark("wrap")
 
     def _handed_over(self) -> object:
-        """Return those parts of this replica's state that may be large and go over as
-        they are.
+        """Return the parts of this replica's state that may be large and are sent
+        unchanged.
         """
         return (
             {} if self._session.model_is_sharded else {"objects": self._saver.objects()}
@@ -338,8 +345,8 @@ class InPlaceRescaler(CheckpointRescaler):
 
     @contextmanager
     def _or_lost(self, generation: int) -> Iterator[None]:
-        """Whatever goes wrong inside ends this process: the state of the other replicas
-        is unknown.
+        """End this process after any error inside the block, because the state of the
+        other replicas is then unknown.
         """
         try:
             yield
@@ -355,7 +362,7 @@ class InPlaceRescaler(CheckpointRescaler):
 
 
 def _load_beside_training(name: str) -> None:
-    """Import a module in a thread; once."""
+    """Import a module once, in a thread."""
     if not any(thread.name == name for thread in threading.enumerate()):
         threading.Thread(
             target=importlib.import_module, args=(name,), name=name, daemon=True

@@ -1,4 +1,4 @@
-"""How long a change in place kept training waiting, and where that time went."""
+"""How long a change in place paused training, and how this time was spent."""
 
 import time
 from dataclasses import dataclass, fields
@@ -9,10 +9,10 @@ class Pause:
     """Seconds between the end of the last step before a change and the end of the first
     one after it.
 
-    agree: until all replicas had agreed. destroy: what the replicas hand over within
-    the old group, and its end. form: the new group. transfer: state to joining
-    replicas, and the batch. wrap: the model for the new group. first_step: until the
-    first step was done.
+    agree: until all replicas have agreed. destroy: the exchange of state within the old
+    group, and the end of that group. form: forming the new group. transfer: sending the
+    state to joining replicas, and the choice of the batch. wrap: wrapping the model for
+    the new group. first_step: until the first step is done.
     """
 
     agree_s: float = 0.0
@@ -44,8 +44,8 @@ class Pause:
 
 
 class PauseClock:
-    """Takes the marks of one change. Wall clock: joining and staying replicas have it
-    in common.
+    """Collects the marks of one change. It uses the wall clock, which joining and
+    staying replicas have in common.
     """
 
     def __init__(self, last_step_at: float) -> None:
@@ -59,7 +59,7 @@ class PauseClock:
         self._at = now
 
     def add(self, part: str, seconds: float) -> None:
-        """Book seconds that passed before this replica had a clock."""
+        """Add seconds to a part that passed before this replica had a clock."""
         self._parts[f"{part}_s"] = self._parts.get(f"{part}_s", 0.0) + max(seconds, 0.0)
 
     def pause(self) -> Pause:

@@ -1,5 +1,5 @@
-"""Where the replicas of a coming generation find each other: a store that its first
-replica keeps for it.
+"""How the replicas of a coming generation find each other: through a store that its
+first replica keeps.
 """
 
 import json
@@ -23,12 +23,12 @@ from coadapt.train.rescale.control_channel import ControlChannel
 
 logger = logging.getLogger(__name__)
 
-# Forming a group takes well below a second; a run must have noticed within 30 s that
-# one is dead.
+# Forming a group takes well below a second. A run must notice a dead replica within 30
+# s.
 WAIT_S = 20.0
 # Joining replicas may have to wait for a long step of those that train.
 JOIN_TIMEOUT_S = 1800.0
-# How often a joining replica looks whether it was told to stop, and for the store.
+# The period in which a joining replica checks for an order to stop, and for the store.
 LOOK_S = 1.0
 FIND_S = 0.01
 
@@ -40,11 +40,11 @@ SAVED = "saved"
 
 
 class Rendezvous:
-    """One replica's way to the stores of coming generations.
+    """One replica's access to the stores of coming generations.
 
-    A store of its own for each generation: the replica that keeps one trains in that
-    generation until its end, so no store goes away with a replica that leaves, and none
-    has to be kept by a process beside the replicas.
+    Each generation has its own store, kept by a replica that trains in that generation
+    until its end. So no store disappears with a leaving replica, and no further process
+    is needed to keep one.
     """
 
     def __init__(
@@ -55,16 +55,15 @@ class Rendezvous:
         state: Callable[[], object] = dict,
         calls: Callable[[], bytes] = bytes,
     ) -> None:
-        """`outline`: what a replica must have alike with those that train before it
-        joins them.
+        """outline: returns the properties in which a joining replica must equal the
+        training ones.
 
-        state: what is handed over, as this replica has it; a joining one makes room for
-        what it lacks.
-        calls: how the training loop calls its models, for the dry step of a joining
-        one.
+        state: returns this replica's version of the state that is handed over; a
+        joining replica allocates memory for the parts that it lacks. calls: returns the
+        noted calls of models, for the dry step of a joining replica.
         """
-        # Where tensors may be received that this replica does not have, by their paths
-        # in a state.
+        # Memory for received tensors that this replica lacks, by their paths in a
+        # state.
         self.room: dict[str, Tensor] = {}
         self._channel = channel
         self._me = me
@@ -74,7 +73,7 @@ class Rendezvous:
         self._kept: tuple[int, TCPStore] | None = None
 
     def prepare(self, order: RescaleOrder) -> bool:
-        """Keep the store if that falls to this replica; return whether all joining
+        """Create the store if this replica keeps it. Return whether all joining
         replicas are ready.
         """
         if order.members[0] == self._me and _needed(order):
@@ -89,7 +88,8 @@ class Rendezvous:
         """Return the store of a generation. Raises RuntimeError if it is not there."""
         if order.members[0] == self._me:
             return self._keep(order)
-        # Written once for each generation, so what was heard of it before is good.
+        # The address is written once for each generation, so an earlier read of it is
+        # still valid.
         number = order.generation
         address = self._channel.store_address(number) or self._channel.store_address(
             number, now=True
@@ -99,7 +99,7 @@ class Rendezvous:
         return TCPStore(*address, is_master=False, timeout=timedelta(seconds=WAIT_S))
 
     def call(self, order: RescaleOrder, source_rank: int | None) -> None:
-        """Tell the joining replicas to form the group now; rank `source_rank` has the
+        """Call the joining replicas to form the group now. Rank `source_rank` has the
         state for them.
         """
         self.store(order).set(GO, SAVED if source_rank is None else str(source_rank))
@@ -110,12 +110,12 @@ class Rendezvous:
         stop: StopSignal,
         dry_step: Callable[[bytes, RescaleOrder], None],
     ) -> int | None:
-        """Take a dry step, mark this replica ready, and wait to be called; return
+        """Take a dry step, mark this replica as ready, and wait for the call. Return
         `source_rank`.
 
-        Raises what `dry_step` raises, RuntimeError if the others do not come,
-        SystemExit if this replica is told to stop or the others have ended without it,
-        InputError if its script is another one than theirs.
+        Raises whatever `dry_step` raises, RuntimeError if the others do not come,
+        SystemExit if this replica is ordered to stop or the others have ended without
+        it, and InputError if its script differs from theirs.
         """
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         while (
@@ -144,7 +144,9 @@ class Rendezvous:
             )
 
     def _check_alike(self, theirs: dict[str, object]) -> None:
-        """Raise InputError where this replica could not load what it will be given."""
+        """Raise InputError if this replica could not load the state that it will
+        get.
+        """
         own = self._outline() if theirs else {}
         for name, value in theirs.items():
             if own.get(name) != value:

@@ -1,5 +1,5 @@
-"""How a run follows the scheduler to another set of replicas: by default save, end, and
-be started again.
+"""How a run changes to another set of replicas. By default it saves, ends and is
+started again.
 """
 
 import logging
@@ -18,11 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 class Rescaler(Protocol):
-    """Carries out what all replicas have agreed on, between two steps."""
+    """Carries out, between two steps, the stops and rescales that all replicas have
+    agreed on.
+    """
 
     pairs: list[TrainedPair]
     pause: Pause | None
-    # Fetches a pass of training data and forgets it.
+    # Fetches a pass of training data and drops it.
     fetch: Callable[[], None]
 
     @property
@@ -35,28 +37,29 @@ class Rescaler(Protocol):
         ...
 
     def stop(self) -> None:
-        """Never return: save the state and end the process, by SystemExit."""
+        """Save the state and end the process by SystemExit. Never returns."""
         ...
 
     def wanted(self) -> int:
-        """Return the generation that all could rescale to now, else 0. Asked of every
-        replica before each consensus; rank 0's answer counts."""
+        """Return the generation to which all replicas could rescale now, else 0. Every
+        replica calls this before each consensus, but only rank 0's answer counts.
+        """
         ...
 
     def rescale(self, generation: int) -> None:
-        """Return in the group of `generation`; SystemExit where this replica has no
-        part in it.
+        """Change to the group of `generation`. Raises SystemExit if this replica is not
+        a member of it.
         """
         ...
 
     def begin(self) -> bool:
-        """Training is about to begin; return whether the state came from replicas that
-        train already.
+        """Prepare for the beginning of training. Return whether the state came from
+        replicas that already train.
         """
         ...
 
     def stepped(self) -> None:
-        """A step has ended."""
+        """Note that a step has ended."""
         ...
 
     @property
@@ -66,8 +69,8 @@ class Rescaler(Protocol):
 
 
 class CheckpointRescaler:
-    """Saves, and ends the process with EXIT_STOPPED; the executor starts the next
-    generation from there.
+    """Saves, and ends the process with EXIT_STOPPED. The executor starts the next
+    generation from the saved state.
     """
 
     def __init__(self, session: Session, saver: Saver, stop: StopSignal) -> None:
@@ -111,7 +114,7 @@ class CheckpointRescaler:
 
 
 def leave(code: int) -> None:
-    """End this process with `code`, by SystemExit, or by force if its end takes too
+    """End this process with `code`, by SystemExit, or by force if that takes too
     long.
     """
     exit_after(EXIT_GRACE_S, code)

@@ -1,3 +1,3 @@
-"""Which samples a step takes, in which order, over any number of replicas. No
+"""The samples of each step and their order, for any number of replicas. No
 torch.distributed.
 """

@@ -1,22 +1,21 @@
-"""Whether all replicas are given the same data: digests of what each one reads, and
-what to write if not.
+"""Checks whether all replicas get the same data, by digests of the samples that each
+one reads, and says how to fix the script if not.
 
 Nothing here talks to other replicas; `loading/comparison.py` does.
 """
 
 # A replica trains on its part of each step. That is right only if all replicas read the
-# same step. A stream that splits itself over RANK and WORLD_SIZE (webdataset, datasets,
-# mosaicml, by hand) would be split twice, and one that is shuffled without a seed would
-# give some samples twice and others never: both without an error. So before the first
-# pass of an epoch, and of a group, the replicas compare the first samples of the step
-# that they are about to share.
+# same step. A stream that splits itself by RANK and WORLD_SIZE (webdataset, datasets,
+# mosaicml, or by hand) would be split twice. A stream that is shuffled without a seed
+# would give some samples twice and others never. Neither causes an error. So before the
+# first pass of an epoch, and of a group, the replicas compare the first samples of the
+# step that they are about to share.
 #
-# What may differ. A stream may augment: then its images differ between replicas, and
-# its labels do not. So samples are compared part by part (`Row`). Where something
-# differs, each replica reads the beginning of the stream twice more, on copies: parts
-# that differ between these two readings are drawn at random, and do not count. If at
-# least one other part varies from sample to sample, and all other parts are alike, the
-# streams are alike.
+# What may differ. If a stream augments, its images differ between replicas, and its
+# labels do not. So samples are compared part by part (`Row`). If a part differs, each
+# replica reads the beginning of the stream twice more, on copies. Parts that differ
+# between these two readings are random and do not count. If at least one other part
+# varies from sample to sample, and all other parts are equal, the streams are alike.
 
 import hashlib
 import pickle
@@ -28,16 +27,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
-# So many samples are compared, and so many read again where they differ.
+# The numbers of samples that are compared, and that are read again if they differ.
 COMPARED = 8
 READ_AGAIN = 64
-# How deep the parts of a sample are looked at one by one.
+# The depth to which the parts of a sample are compared one by one.
 DEPTH_MAX = 4
-# Of streams in another order, at least this share of samples is found in both
-# beginnings.
+# If streams differ only in order, at least this share of samples is in both beginnings.
 COMMON_MIN = 0.2
 
-# The parts of a sample: where each lies in it -> its digest.
+# The parts of a sample: the digest of each part by its place in the sample.
 Row = Mapping[str, str]
 
 WHOLE = (
@@ -58,7 +56,7 @@ TRUST = (
     "is drawn at random for a sample differs"
 )
 LENGTH = "length"
-# Of a data set with indices so many samples are compared, if it has at least so many.
+# The number of samples that are compared of a data set with indices, if it has as many.
 SAMPLES_OUTLINED = 8
 LEAST_COMPARED = 8
 NODESPLITTER = "nodesplitter"  # webdataset's own error asks for one on several replicas
@@ -66,7 +64,7 @@ NODESPLITTER = "nodesplitter"  # webdataset's own error asks for one on several 
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """What the replicas are given, and what they should be given."""
+    """What the replicas get, and what they should get."""
 
     given: str
     allowed: str
@@ -74,10 +72,11 @@ class Unlike:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one replica reads. rows: of the samples that it is about to deal.
+    """What one replica reads. rows: the digests of the first samples of its coming
+    step.
 
-    begins: of the first samples of the epoch. steady: the parts that were equal when
-    these were read again; None: they could not be read again.
+    begins: the digests of the first samples of the epoch. steady: the parts that were
+    equal when these were read again; None: they could not be read again.
     """
 
     rows: Sequence[Row]
@@ -91,8 +90,8 @@ def rows_of(samples: Sequence[object]) -> list[Row]:
 
 
 def why_unlike(readings: Sequence[Reading]) -> Unlike | None:
-    """Return how the replicas' streams differ and what to write; None where they are
-    alike.
+    """Return how the replicas' streams differ and how to fix the script, None if they
+    are alike.
     """
     first = readings[0]
     if all(reading.rows == first.rows for reading in readings):
@@ -136,9 +135,9 @@ def why_unlike(readings: Sequence[Reading]) -> Unlike | None:
 def why_later_unlike(
     seen: Sequence[tuple[Sequence[Row], frozenset[str] | None]],
 ) -> Unlike | None:
-    """Return how streams differ that began alike; None where they only augment.
+    """Return how streams differ that began alike, None if only random parts differ.
 
-    seen: of each replica, rows of one step, and the steady parts as of `Reading`.
+    seen: for each replica, rows of one step, and the steady parts as in `Reading`.
     """
     given = "other samples of a stream that began alike"
     if any(parts is None for _, parts in seen):
@@ -151,7 +150,7 @@ def why_later_unlike(
 
 
 def only_parts(rows: Sequence[Row], names: frozenset[str] | None) -> Sequence[Row]:
-    """Return `rows` with the parts of these names only; None: with all."""
+    """Return `rows` with only the parts of these names; None: with all parts."""
     return rows if names is None else _only(rows, names)
 
 
@@ -168,11 +167,11 @@ def steady_parts(one: Sequence[Row], other: Sequence[Row]) -> frozenset[str]:
 
 
 def data_outline(dataset: object) -> dict[str, str]:
-    """Return digests of what says which samples a data set with indices has, without
-    reading any.
+    """Return digests of the properties of a data set with indices that show which
+    samples it has, without reading samples.
 
-    Its length, the indices of subsets, the parts of a concatenation, and of a data set
-    of Hugging Face, where that reads a few bytes of a table, two rows.
+    These are its length, the indices of subsets, the parts of a concatenation, and two
+    rows of a Hugging Face data set, which reads only a few bytes of a table.
     """
     found: dict[str, str] = {}
     _outline(dataset, "data set", found)
@@ -196,12 +195,13 @@ def _outline(dataset: object, where: str, found: dict[str, str]) -> None:
 
 
 def sample_outline(dataset: object) -> dict[str, list[str]]:
-    """Return digests of what a data set with indices holds in memory for some of its
-    samples, by the place in it. Nothing is asked of the data set itself.
+    """Return digests of the values that a data set with indices holds in memory for
+    some of its samples, by their place in it. No sample is read from the data set
+    itself.
 
     These are tensors, arrays and lists as long as the data set: the tensors of a
-    `TensorDataset`, file names and labels of a folder of images. Of a file's path only
-    its name counts.
+    `TensorDataset`, or file names and labels of a folder of images. Only the name of a
+    file counts, not its folder.
     """
     found: dict[str, list[str]] = {}
     _outline_samples(dataset, "", found)
@@ -212,10 +212,10 @@ def differ_in_samples(
     one: Mapping[str, list[str]], other: Mapping[str, list[str]]
 ) -> bool:
     """Return whether two data sets of equal length have different samples at equal
-    indices: all that they hold of the samples differs, where it varies.
+    indices. They have if all values that they hold of the samples, and that vary, are
+    different.
 
-    What is drawn at random for each sample may differ beside names or labels that do
-    not.
+    Values drawn at random for each sample may differ while names or labels are equal.
     """
     varies = [
         name
@@ -254,8 +254,8 @@ def _outline_samples(dataset: object, where: str, found: dict[str, list[str]]) -
 
 
 def _plain(sample: object, depth: int = 0) -> object:
-    """Return what is equal in all processes for equal samples; None for anything else,
-    and for a single number that may be drawn at random.
+    """Return a value that is equal in all processes for equal samples. None for other
+    values, and for a single number that may be random.
     """
     if isinstance(sample, str):
         return sample.rpartition("/")[2]
@@ -305,7 +305,7 @@ def _take_apart(where: str, value: object, parts: dict[str, str], depth: int) ->
 
 
 def _inside(value: object) -> Mapping[object, object]:
-    """Return the named parts of a container; none of what is compared as one."""
+    """Return the named parts of a container, none if it is compared as a whole."""
     if isinstance(value, Mapping):
         return value
     if isinstance(value, list | tuple):
@@ -318,8 +318,8 @@ def _inside(value: object) -> Mapping[object, object]:
 
 
 def _content(value: object) -> bytes:
-    """Return bytes that are equal for equal values; of a kind that has none, the name
-    of its type.
+    """Return bytes that are equal for equal values. For other kinds of values, the name
+    of the type.
     """
     kind = type(value).__name__.encode()
     if value is None or isinstance(value, bool | int | float | complex | str):
@@ -358,8 +358,8 @@ def _only(rows: Sequence[Row], names: frozenset[str]) -> list[dict[str, str]]:
 
 
 def _varies(rows: Sequence[Row]) -> bool:
-    """Return whether samples can be told apart; a single sample always can, if it has a
-    part.
+    """Return whether the samples differ from each other. A single sample counts as
+    different if it has a part.
     """
     if len(rows) < 2:
         return any(rows)
@@ -367,8 +367,8 @@ def _varies(rows: Sequence[Row]) -> bool:
 
 
 def _common(begins: Sequence[Sequence[Row]]) -> float:
-    """Return the share of the first replica's first samples that some other one has
-    among its own.
+    """Return the share of the first replica's first samples that another replica has
+    among its first samples.
     """
     first, *others = [{tuple(sorted(row.items())) for row in rows} for rows in begins]
     if not first:

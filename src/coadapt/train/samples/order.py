@@ -1,5 +1,5 @@
-"""How an optimiser step is cut over replicas and passes; in which order an epoch visits
-its samples. Pure.
+"""How an optimiser step is divided over replicas and passes, and the order of an
+epoch's samples. Pure.
 """
 
 # The rules, from which the promise of the contract `fixed` follows (each sample once
@@ -21,14 +21,14 @@ its samples. Pure.
 #    floating-point numbers are added.
 #
 # All replicas run the same number of passes, that of the largest shard, because they
-# synchronise in the last one. One that has fewer samples runs stand-ins of weight 0,
-# first, so that its own samples are in the pass that synchronises: there the step's
-# gradient comes together.
+# synchronise in the last pass. A replica with fewer samples first runs stand-ins of
+# weight 0. So its own samples are in the pass that synchronises, in which the step's
+# gradient is summed.
 #
-# What was not done: torch's DistributedSampler gives rank r every n-th sample, and
-# repeats some to make shards equal. Then which samples make a step depends on n, and a
-# repeated sample counts twice. Contiguous shards also let streams be read in order,
-# with one position.
+# An alternative that is not used: torch's DistributedSampler gives rank r every n-th
+# sample, and repeats some samples to make shards equal. Then the samples of a step
+# depend on n, and a repeated sample counts twice. With contiguous shards, streams can
+# also be read in order, with one position.
 
 from dataclasses import dataclass, replace
 
@@ -39,8 +39,8 @@ from coadapt.model import BatchConfig
 
 Ids = NDArray[np.int64]
 
-# Samples that a stand-in runs on, if its step has as many: batch normalisation refuses
-# one.
+# The samples of a stand-in, if its step has as many. One is not enough, because batch
+# normalisation refuses it.
 STAND_IN = 2
 
 
@@ -76,12 +76,12 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOrder:
-    """On what it depends which samples an epoch visits, in which order; the same for
-    all of a run.
+    """All that the order of an epoch's samples depends on. It is the same for a whole
+    run.
 
-    stream: the data set defines the order. own: the script's sampler does.
-    num_samples: of the present epoch, as its data set was long when it began; None: of
-    a stream, not known (yet).
+    stream: whether the data set defines the order. own: whether the script's sampler
+    does. num_samples: the length of the data set when the present epoch began; None:
+    not known (yet), for a stream.
     """
 
     num_samples: int | None
@@ -92,7 +92,7 @@ class SampleOrder:
     own: bool = False
 
     def same_run(self, other: "SampleOrder") -> bool:
-        """Return whether `other` may be that of the same run; epochs may differ in
+        """Return whether `other` may belong to the same run. Epochs may differ in
         length.
         """
         return replace(self, num_samples=None) == replace(other, num_samples=None)
@@ -146,9 +146,9 @@ def cut_step(
 
     Shards are contiguous in rank order, the larger ones first, and differ by at most
     one sample, or by more where that spares a pass of one sample. A shard is cut into
-    as few passes of at most `atomic` samples as the largest shard needs, stand-ins
-    first. largest: what a pass may have where only that spares one of a single sample
-    (0: no more than `atomic`).
+    as many passes as the largest shard needs with at most `atomic` samples per pass,
+    stand-ins first. largest: the largest pass that is allowed if only this avoids a
+    pass of one sample (0: no more than `atomic`).
     """
     if num_replicas == 1 and step_samples <= atomic:
         return [Pass(start=start, stop=start + step_samples, step_samples=step_samples)]
@@ -172,11 +172,11 @@ def cut_step(
 def _dealing(
     step_samples: int, atomic: int, num_replicas: int, largest: int
 ) -> tuple[int, int, int]:
-    """Return how a step is dealt: in units of so many samples, to so many replicas, in
-    passes of at most that.
+    """Return how a step is divided: (samples per unit, replicas with samples, largest
+    pass).
 
-    Such that no pass has one sample, if that can be: passes of up to three can make any
-    number from two on, passes of two any even one.
+    No pass has one sample, if that is possible. Passes of two and three samples can
+    give any number of samples from two on, passes of two any even number.
     """
     for most in (atomic, min(max(atomic, 3), largest)):
         if most >= 3 and step_samples >= 2:
@@ -192,7 +192,7 @@ def cut_share(
     """Return a replica's share of a step in passes that differ by at most one sample,
     stand-ins first.
 
-    None has one sample where passes of at most `atomic` can do without.
+    No pass has one sample, if that is possible with passes of at most `atomic`.
     """
     if num_passes == 1:
         return [Pass(start=start, stop=stop, step_samples=step_samples)]

@@ -1,4 +1,4 @@
-"""In which steps the gradient's noise is measured, and after which ones the replicas
+"""In which steps the gradient noise is measured, and after which steps the replicas
 reach a consensus.
 """
 
@@ -9,45 +9,45 @@ import time
 # ms more (two replicas on a busy CPU), and reading norms from a GPU waits for it. Two
 # in a row where one replica without accumulation compares successive gradients.
 MEASURE_PERIOD = 8
-# Where nobody uses the noise scale (a fixed batch, no scheduler to report to, a script
-# that does not ask), gradients are looked at only to see whether they are finite. A
-# multiple of MEASURE_PERIOD.
+# The period if the noise scale is not used (a fixed batch, no scheduler to report to,
+# and a script that does not read it). Then gradients are only checked for infinite
+# values and NaN. A multiple of MEASURE_PERIOD.
 WATCH_PERIOD = 64
-# A consensus follows every step at first, where most mistakes of a script show, and
-# later every step that takes SYNC_EVERY_S; of shorter ones, up to MEASURE_PERIOD share
-# one, which costs 0.3-0.6 ms (two replicas on a busy CPU).
+# At first a consensus follows every step, because most errors of a script show then.
+# Later it follows every step of at least SYNC_EVERY_S. Up to MEASURE_PERIOD shorter
+# steps share a consensus, which costs 0.3-0.6 ms (two replicas on a busy CPU).
 SYNCED_AT_FIRST = 50
 SYNC_EVERY_S = 0.4
-# Two measured steps in a row cost 0.15 to 0.4 ms of CPU on one replica: of steps far
-# below a millisecond that is as much again. At most so often they cost 2 % at most;
-# averages get 50 estimates a second all the same.
-# Of this thread's CPU time: on a busy machine a fourth of all steps would be measured
-# by the clock, as steps take several times longer by it.
+# The shortest time between two such pairs. Two measured steps in a row cost 0.15 to 0.4
+# ms of CPU on one replica, which doubles the cost of steps far below a millisecond.
+# With this limit they cost at most 2 %, and averages still get 50 estimates a second.
+# The time is this thread's CPU time. By the wall clock, steps take several times longer
+# on a busy machine, and a fourth of all steps would be measured.
 PAIR_EVERY_CPU_S = 0.02
-# Of steps below that, one in so many is timed, which costs 10 us on a busy machine. Not
-# one in eight: so those in which the noise is measured are timed in their turn, and the
-# mean is that of all steps.
+# If steps are shorter than ALL_TIMED_S, one in TIMED_PERIOD is timed, which costs 10 us
+# on a busy machine. The period is not eight, so that steps in which the noise is
+# measured are timed in turn, and the mean is that of all steps.
 ALL_TIMED_S = 0.002
 TIMED_PERIOD = 7
 
 
 def measures(step: int, *, compares: bool, period: int = MEASURE_PERIOD) -> bool:
-    """Return whether `step` is measured. compares: successive steps make one
-    estimate.
+    """Return whether `step` is measured. compares: whether two successive steps give
+    one estimate.
     """
     return step % period < (2 if compares else 1)
 
 
 def cut_in_two(step: int) -> bool:
-    """Return whether `step`, in a single pass otherwise, takes two passes so that they
-    can be compared.
+    """Return whether `step`, which otherwise has a single pass, has two passes so that
+    these can be compared.
     """
     return measures(step, compares=False)
 
 
 class Pace:
-    """All replicas have the same stride: rank 0 sets the next one, and all take it over
-    at the same step.
+    """The steps that are measured, timed and followed by a consensus. All replicas have
+    the same stride: rank 0 sets the next one, and all use it from the same step on.
     """
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class Pace:
         self._all_timed = True
 
     def measures(self, step: int, *, compares: bool, used: bool = True) -> bool:
-        """Return whether `step`, which begins now, is measured: as `measures` says, or
-        less often.
+        """Return whether `step`, which begins now, is measured: as in the function
+        `measures`, or less often.
 
-        used: whether anybody uses the noise scale. Less often only where one replica
-        alone compares successive steps, so that replicas never differ.
+        used: whether the noise scale is used. Only a single replica that compares
+        successive steps measures less often, so replicas never differ.
         """
         period = MEASURE_PERIOD if used else WATCH_PERIOD
         if not measures(step, compares=compares, period=period):
@@ -78,9 +78,7 @@ class Pace:
         return self._in_pair
 
     def times(self, step: int) -> bool:
-        """Return whether it is to be measured how long `step`, which begins now,
-        takes.
-        """
+        """Return whether `step`, which begins now, is timed."""
         return self._all_timed or step % TIMED_PERIOD == 0
 
     def syncs(self, step: int) -> bool:
@@ -88,8 +86,8 @@ class Pace:
         return step % self.stride == 0
 
     def next(self, step: int) -> int:
-        """Return the stride that rank 0 finds right, a divisor of MEASURE_PERIOD; a
-        consensus is due now.
+        """Return rank 0's choice of the next stride, a divisor of MEASURE_PERIOD. Call
+        this when a consensus is due.
         """
         before = self._synced
         self._synced = (step, time.monotonic())

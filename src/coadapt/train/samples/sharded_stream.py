@@ -25,7 +25,8 @@ from coadapt.train.samples.stream import Cut, StreamPass, StreamPosition
 S = TypeVar("S")
 T = TypeVar("T")
 
-# Far more than there are replicas on most jobs, so that each has about as many.
+# Far more lanes than most jobs have replicas, so that all replicas have about the same
+# number.
 NUM_LANES = 64
 
 _END = object()
@@ -59,7 +60,7 @@ class ShardedStream(IterableDataset[T], Generic[S, T]):
         shuffle: bool = False,
         seed: int = 0,
     ) -> None:
-        """Take the shards, and `read`, which yields the samples of one shard.
+        """Store the shards, and `read`, which yields the samples of one shard.
 
         num_samples: the exact number of samples of each shard. num_lanes: the number of
         shards that are interleaved; the order of samples depends on it. shuffle:
@@ -103,8 +104,8 @@ class ShardedStream(IterableDataset[T], Generic[S, T]):
             yield opened[number].next()
 
     def lanes(self) -> list[Lane[S]]:
-        """Return the lanes of the epoch: each shard goes to the one that is shortest so
-        far.
+        """Return the lanes of the epoch. Each shard is added to the lane that is
+        shortest so far.
         """
         order = range(len(self._shards))
         if self._shuffle:
@@ -123,8 +124,8 @@ class ShardedStream(IterableDataset[T], Generic[S, T]):
 
 
 class LaneReader(Generic[S, T]):
-    """Reads a lane from its `position`-th sample on. Raises RuntimeError where a
-    shard's number is wrong.
+    """Reads a lane from its `position`-th sample on. Raises RuntimeError if a shard has
+    another number of samples than declared.
     """
 
     def __init__(
@@ -136,8 +137,8 @@ class LaneReader(Generic[S, T]):
         self._samples: Iterator[T] | None = None
 
     def open(self) -> int:
-        """Open the shard at `position`; return how many samples of it were read
-        past.
+        """Open the shard at `position`. Return how many samples of it were skipped by
+        reading.
         """
         if self._samples is not None or self.position == len(self._lane):
             return 0
@@ -182,8 +183,8 @@ class LaneReader(Generic[S, T]):
 
 
 def turns(lengths: Sequence[int], start: int) -> Iterator[int]:
-    """Yield whose turn it is at positions `start`, `start` + 1, ...: of lanes that are
-    not empty yet.
+    """Yield the lane whose turn it is at positions `start`, `start` + 1, ... Empty
+    lanes are skipped.
     """
     rounds, before = _rounds_before(lengths, start)
     while alive := [lane for lane, length in enumerate(lengths) if length > rounds]:
@@ -275,12 +276,12 @@ class ShardReader(Generic[S, T]):
                 )
 
     def _digest(self) -> str:
-        """Return a digest of all lanes, of which each replica opens its own."""
+        """Return a digest of all lanes, because each replica opens only its own."""
         return digest([(lane.shards, lane.ends) for lane in self._lanes])
 
     def _open(self, own: Iterable[int]) -> None:
-        """Go on with the lanes that are this replica's now; those that it had before
-        are open already.
+        """Continue with this replica's present lanes. Lanes that it had before are
+        already open.
         """
         began_s = time.monotonic()
         at = positions_at(self._lengths, self.index)
@@ -307,8 +308,8 @@ class ShardReader(Generic[S, T]):
         return 0 if cut.drop_last else rest
 
     def _stand_in(self, samples: list[T]) -> list[object]:
-        """Return some sample to run on: of the lanes that are open or, if there are
-        none, of the first.
+        """Return any sample for a stand-in: from an open lane or, if there is none,
+        from the first lane.
         """
         if samples:
             self._spare = samples[:1]
@@ -318,8 +319,8 @@ class ShardReader(Generic[S, T]):
 
 
 def _num_passes(largest: int, cut: Cut, batch: BatchConfig) -> int:
-    """Return how many passes a share of `largest` samples takes: as the batch says, or
-    as memory demands.
+    """Return how many passes a share of `largest` samples takes, by the batch and by
+    the limit of memory.
     """
     demanded = 1 if cut.max_atomic is None else -(-largest // cut.max_atomic)
     return max(min(batch.accumulation + 1, largest), demanded)

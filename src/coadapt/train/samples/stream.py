@@ -22,11 +22,13 @@ from coadapt.train.samples.alike import COMPARED, Row, rows_of
 from coadapt.train.samples.order import STAND_IN, Pass, cut_step
 from coadapt.train.samples.pace import cut_in_two
 
-# How to come back into the middle of a stream: by its own state, if it has one (auto:
-# and if that was seen to lead to the right sample), or by reading it from its start.
+# How to continue in the middle of a stream: by the stream's own state, or by reading it
+# from its start. auto: by the state, if there is one and it was seen to lead to the
+# right sample.
 RESUME_WAYS = ("auto", "state", "reading")
 
-# Steps between two samples that the replicas compare after those at the beginning.
+# The steps between two samples that the replicas compare, after the comparison at the
+# beginning.
 COMPARE_EVERY = 16
 
 _END = object()
@@ -34,11 +36,11 @@ _END = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
-    """Where a stream stands between two steps. over: the epoch has no step left.
+    """The position in a stream between two steps. over: the epoch has no step left.
 
-    state: the dataset's own state after `at` samples of the epoch, for it to go on from
-    there; None: it has none, and a restart reads from its start. doubt: why its states
-    are not used.
+    state: the dataset's own state after `at` samples of the epoch, from which it can
+    continue. None: there is no state, and a restart reads the stream from its start.
+    doubt: why the dataset's states are not used.
     """
 
     over: bool = False
@@ -49,11 +51,11 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPass:
-    """A pass, its samples (of a stand-in: one without weight), and where the stream
-    stands after its step.
+    """A pass, its samples, and the position in the stream after its step. A stand-in
+    has samples without weight.
 
-    ids: positions of the samples in the epoch. rows: in the first pass that several
-    replicas share, what they compare (`samples/alike.py`).
+    ids: positions of the samples in the epoch. rows: the digests that the replicas
+    compare (`samples/alike.py`), in the first pass that several replicas share.
     """
 
     current: Pass
@@ -65,11 +67,11 @@ class StreamPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How a stream is cut: this replica's part of steps of one batch.
+    """How a stream is cut into this replica's parts of steps with one batch.
 
-    step: the number of the first one. halved: the batch of those that `cut_in_two`
-    names. largest: what a pass may have to spare one of a single sample (0: no more
-    than others).
+    step: the number of the first step. halved: the batch of steps for which
+    `cut_in_two` is true. largest: the largest pass that is allowed if it avoids a pass
+    of one sample (0: as other passes).
     """
 
     batch: BatchConfig
@@ -82,8 +84,8 @@ class Cut:
     largest: int = 0
 
     def batch_of(self, number: int, step_samples: int) -> BatchConfig:
-        """Return the batch of the step `number` after the first one, which has that
-        many samples.
+        """Return the batch of the step `number` after the first one. This step has
+        `step_samples` samples.
         """
         whole = step_samples == self.batch.total
         return (
@@ -93,8 +95,8 @@ class Cut:
         )
 
     def compared(self, number: int) -> int:
-        """Return how many samples of the step `number` after the first the replicas
-        compare.
+        """Return how many samples the replicas compare of the step `number` after the
+        first one.
         """
         if self.num_replicas == 1:
             return 0
@@ -104,29 +106,31 @@ class Cut:
 
 
 class PassReader(Protocol):
-    """Reads one epoch. `index`: samples of it that were given out in whole steps."""
+    """Reads one epoch. index: the samples of the epoch that were used in whole
+    steps.
+    """
 
     epoch: int
     index: int
 
     def take_note(self) -> str:
-        """Return what should be logged about the way to the first pass; once."""
+        """Return once a text to log about the way to the first pass."""
         ...
 
     def passes(self, cut: Cut) -> Iterator[StreamPass]:
-        """Yield this replica's passes from `index` on. May be given up after any step,
-        and called again.
+        """Yield this replica's passes from `index` on. The caller may abandon the
+        iterator after any step and call this again.
         """
         ...
 
 
 class StreamReader:
-    """Reads all samples and gives out those of one replica: exact for any stream that
-    repeats itself.
+    """Reads all samples and yields those of one replica. This is exact for any stream
+    that repeats itself.
 
     Every replica finds the end of the stream by itself, one sample ahead (with
-    `drop_last`, one step ahead), so that all know of an epoch's last step that it is
-    the last.
+    `drop_last`, one step ahead). So all replicas know the last step of an epoch before
+    it ends.
     """
 
     def __init__(
@@ -138,7 +142,7 @@ class StreamReader:
         *,
         resume: str,
     ) -> None:
-        """`start`: the latest known position at or before `index`. resume: one of
+        """start: the latest known position at or before `index`. resume: one of
         RESUME_WAYS.
         """
         self.epoch = epoch
@@ -147,11 +151,11 @@ class StreamReader:
         self._dataset = dataset
         self._resume = resume if has_state(dataset) else "reading"
         self._known = StreamPosition() if self._resume == "reading" else start
-        # To try a state on; a state that one came back with was tried when it was
-        # taken.
+        # A copy of the stream on which the first state is tried. A state from which the
+        # stream was resumed has been tried before.
         self._fresh: Iterable[object] | None = None
         self._iterator: Iterator[object] | None = None
-        # Read, but not given out yet.
+        # Samples that were read but not used yet.
         self._ahead: deque[object] = deque()
 
     def passes(self, cut: Cut) -> Iterator[StreamPass]:
@@ -197,7 +201,7 @@ class StreamReader:
         return [self._ahead.popleft() for _ in range(min(total, len(self._ahead)))]
 
     def _look_ahead(self, cut: Cut) -> StreamPosition:
-        """Return the position after the step that was taken just now."""
+        """Return the position after the present step."""
         if self._resume != "reading" and not self._ahead:
             self._remember()
         needed = cut.batch.total if cut.drop_last else 1
@@ -213,7 +217,7 @@ class StreamReader:
         )
 
     def _read(self, count: int) -> None:
-        """Have `count` samples at hand, or all that are left."""
+        """Read until `count` samples are available, or all that are left."""
         assert self._iterator is not None
         while len(self._ahead) < count:
             sample = next(self._iterator, _END)
@@ -222,8 +226,8 @@ class StreamReader:
             self._ahead.append(sample)
 
     def _copy(self) -> Iterable[object] | None:
-        """Return a copy of the stream before it has begun; None, and no trust in
-        states, if there is none.
+        """Return a copy of the stream before it has begun. If it cannot be copied,
+        return None and do not use its states.
         """
         try:
             return copy.deepcopy(self._dataset)
@@ -234,7 +238,7 @@ class StreamReader:
             return None
 
     def _remember(self) -> None:
-        """Keep the dataset's state: it has given out exactly `index` samples."""
+        """Store the dataset's state, after it has yielded exactly `index` samples."""
         try:
             state = plain_copy(self._dataset.state_dict())  # type: ignore[attr-defined]  # it has one
         except TypeError as error:
@@ -244,7 +248,7 @@ class StreamReader:
             self._known = StreamPosition(at=self.index, state=state)
 
     def _try_state(self, fresh: Iterable[object]) -> None:
-        """See whether the state leads to the next sample. A state may lack a shuffle
+        """Check whether the state leads to the next sample. A state may lack a shuffle
         buffer, for example.
         """
         device = torch.device("cpu")
@@ -261,14 +265,14 @@ class StreamReader:
         self._known = StreamPosition()
 
     def _open(self) -> Iterator[object]:
-        """Return an iterator that stands at `index`. Raises RuntimeError if the stream
+        """Return an iterator at position `index`. Raises RuntimeError if the stream
         ends before.
         """
         if (set_epoch := getattr(self._dataset, "set_epoch", None)) is not None:
             set_epoch(self.epoch)
         if self._resume == "auto" or self._known.state is not None:
-            # Not the dataset itself: some begin every later epoch at a state that was
-            # loaded once.
+            # A copy is used instead of the dataset, because some datasets begin every
+            # later epoch at a state that was loaded once.
             fresh = self._copy()
             if self._known.state is None:
                 self._fresh = fresh
@@ -297,7 +301,7 @@ class StreamReader:
 
 
 def has_state(dataset: object) -> bool:
-    """Return whether `dataset` can tell where it stands and go on from there."""
+    """Return whether `dataset` can save its position and continue from it."""
     return all(
         callable(getattr(dataset, name, None))
         for name in ("state_dict", "load_state_dict")
@@ -305,8 +309,8 @@ def has_state(dataset: object) -> bool:
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two samples are equal; of objects without an equality of their
-    own, they are not.
+    """Return whether two samples are equal. Objects without a definition of equality
+    are not.
     """
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return (

@@ -1,10 +1,10 @@
-"""The files through which a launcher and the scheduler speak of one (job, generation).
-Standard library only.
+"""The files through which a launcher and the scheduler communicate about a generation
+of a job. Standard library only.
 
-They lie below `<state>/runs/JOB`, apart from what the job itself may write
-(own_files.py). A later generation may follow in place; the launcher of the first one,
-the *lead*, leads it too. The process that holds the lock there is the job's one living
-launcher; the kernel gives the lock back when that process dies.
+They are below `<state>/runs/JOB`, apart from the files that the job may write
+(own_files.py). The launcher of a generation also leads later generations that follow in
+place; the first of them is the *lead*. The job's launcher holds a lock, which the
+kernel releases when it dies.
 """
 
 import fcntl
@@ -35,10 +35,11 @@ from coadapt.model.rescale import RescaleOrder, member_name
 from coadapt.model.wire import from_json, to_json
 
 LOCK_POLL_S = 0.02
-# Of each job; the files of one are some kilobytes. A job that is rescaled each minute
-# has 10,000 in a week.
+# Per job. The files of one generation are some kilobytes. A job that is rescaled each
+# minute has 10,000 generations in a week.
 GENERATIONS_KEPT = 20
-# Below the state directory: what jobs may write, and what is written about them.
+# Folders below the state directory: files that jobs may write, and the executor's
+# records about jobs.
 JOBS = "jobs"
 RECORDS = "runs"
 
@@ -50,7 +51,8 @@ class ReplicaOrder:
     """One process to start: its log file and what it finds in its environment beside
     the shared part.
 
-    via: the command before its own that starts it on its node, () for this machine.
+    via: the command that starts the replica's own command on its node, () for this
+    machine.
     """
 
     log: str
@@ -60,17 +62,20 @@ class ReplicaOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSettings:
-    """What is alike for all jobs of an executor.
+    """The settings that all jobs of an executor have in common.
 
-    stop_grace_s: from the order to stop to the kill. log_bytes: the most that is kept
-    of a replica's log. disk_reserve_bytes: what output leaves free on the disk of the
-    logs. control_host: where the launcher serves the control directory to its replicas
-    (control_server.py), "" where they read it themselves; control_name: by what name
-    they reach it there, "" for the same. sweep: what to run, with a job's id and
-    perhaps a generation after it, to end what is left of it elsewhere; () where all of
-    a job is on this machine, or ends with the processes here. With a sweep, replicas
-    outlive their launcher, and a new one takes them over; `setup` and `workdir` are
-    theirs, too.
+    stop_grace_s: seconds from the order to stop to the kill. log_bytes: the largest
+    size of a replica's log. disk_reserve_bytes: the space that output leaves free on
+    the disk of the logs. control_host: the address at which the launcher serves the
+    control directory to its replicas (control_server.py), "" if they read it
+    themselves. control_name: the name by which replicas reach this address, "" for the
+    same.
+
+    sweep: the command that ends what is left of a job elsewhere. It gets the job's id,
+    and perhaps a generation, as further arguments. () if all of a job is on this
+    machine, or ends with the processes here. With a sweep, replicas outlive their
+    launcher and a new launcher takes them over. `setup` and `workdir` are then on their
+    machines, too.
     """
 
     stop_grace_s: float
@@ -83,12 +88,13 @@ class LaunchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
-    """What a launcher has to do.
+    """The order to a launcher.
 
-    replicas: those to start. slots: those taken on each node, in rank order; for the
-    executor. rescale: the replicas that train in this generation. lead: the generation
-    whose launcher carries this out; if it is another one, its replicas change in place.
-    setup_timeout_s: after which a `setup` that runs is ended, None: never.
+    replicas: the replicas to start. slots: the slots taken on each node, in rank order;
+    only the executor uses them. rescale: the replicas that train in this generation.
+    lead: the generation whose launcher carries out this order. If that is another
+    generation, its replicas change in place. setup_timeout_s: the longest run of
+    `setup`, after which it is ended; None: no limit.
     """
 
     run: str
@@ -105,10 +111,11 @@ class LaunchOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
-    """How a generation ended. member: the replica that failed first, by name; "" where
+    """How a generation ended. member: the name of the replica that failed first, "" if
     none did.
 
-    unfit: its node lacks something of the job, and nothing was run there.
+    unfit: this replica's node lacks something that the job needs, and nothing has run
+    there.
     """
 
     outcome: Outcome
@@ -122,7 +129,7 @@ class JobDir:
     """Everything on disk that belongs to one job.
 
     path: `<state>/jobs/<id>`, where the job writes. `records`: `<state>/runs/<id>`,
-    where it has no business.
+    where it must not write.
     """
 
     path: Path
@@ -144,21 +151,21 @@ class JobDir:
         return self.path / "logs"
 
     def log(self, member: str) -> Path:
-        """Return what the replica of that name (model/rescale.py) printed, or
-        "setup".
-        """
+        """Return the log of a replica by its name (model/rescale.py), or of "setup"."""
         return self.logs / f"{member}.log"
 
     @property
     def setup_done(self) -> Path:
-        """What `setup` left for `run`, once it has ended well."""
+        """The file with the environment that `setup` left for `run`. It exists once
+        `setup` has succeeded.
+        """
         return self.records / "setup.done"
 
     def generation(self, number: int) -> "GenerationDir":
         return GenerationDir(self, number)
 
     def generations(self) -> list["GenerationDir"]:
-        """Return the generations that left a trace in the records, in ascending
+        """Return the generations that have a folder in the records, in ascending
         order.
         """
         names = names_in(self.records / "generations")
@@ -168,12 +175,12 @@ class JobDir:
         return [GenerationDir(self, number) for number in numbers]
 
     def prune(self) -> None:
-        """Delete old generations, but for the last GENERATIONS_KEPT and those that lead
-        one of them.
+        """Delete old generations, except the last GENERATIONS_KEPT and those that lead
+        one of these.
 
-        Replicas that live are of the newest, or of the one before while that changes in
-        place; their files are in the directory of the one that leads. The caller sees
-        to it that nothing else runs.
+        Living replicas belong to the newest generation, or to the previous one during a
+        change in place. Their files are in the directory of the generation that leads.
+        The caller ensures that nothing else runs.
         """
         there = self.generations()
         kept = there[-GENERATIONS_KEPT:]
@@ -182,7 +189,7 @@ class JobDir:
         leads = {order.lead for each in kept if (order := each.order()) is not None}
         for each in there[:-GENERATIONS_KEPT]:
             if each.number not in leads:
-                # What cannot be deleted now is there the next time.
+                # A folder that cannot be deleted now is tried again the next time.
                 shutil.rmtree(each.path, ignore_errors=True)
                 shutil.rmtree(each.own.folder, ignore_errors=True)
 
@@ -190,8 +197,8 @@ class JobDir:
         """Return the replicas that were started as `rank` before generation `number`
         and left a log.
 
-        In generations that were pruned, it is not known any more which other replica
-        had that rank.
+        A replica that got this rank by a change in place is missing, because the
+        records of its generation may have been pruned.
         """
         numbers = set[int]()
         for name in names_in(self.logs):
@@ -208,10 +215,10 @@ class JobDir:
 
     @contextmanager
     def lock(self, wait_s: float = 0.0) -> Iterator[bool]:
-        """Hold the job's launcher lock inside the block; the value says whether it was
-        to be had.
+        """Hold the job's launcher lock inside the block. The value is whether this
+        process has got the lock.
 
-        Raises OSError where there can be no file for it.
+        Raises OSError if the lock's file cannot be created.
         """
         self.make_records()
         flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
@@ -224,14 +231,15 @@ class JobDir:
 
 @dataclass(frozen=True, slots=True)
 class GenerationDir:
-    """The files of one generation: `<records>/generations/<number>`. own: those that
-    the job may write.
+    """The files of one generation: `<records>/generations/<number>`. own: the files
+    that the job may write.
 
-    `order.json`, `started`, `stop` (somebody wants it to end), `exit.json`. `successor`
-    names a later one, into which its replicas change in place; of that, `retract` says
-    that it is not wanted any more, and `kept.json` that it did not come about.
-    `leaders.json`: the first process of each replica. What nobody can read counts as
-    nothing, or as lost.
+    `order.json`, `started`, `exit.json`. `stop`: the generation is ordered to end.
+    `successor`: the number of a later generation, into which this one's replicas change
+    in place. In the folder of that later generation, `retract` means that the change is
+    not wanted any more, and `kept.json` that it did not happen. `leaders.json`: the
+    first process of each replica. An unreadable file counts as missing, or the
+    generation as lost.
     """
 
     job: JobDir
@@ -273,8 +281,8 @@ class GenerationDir:
 
     @property
     def unseen(self) -> Path:
-        """The directory in which proxies note what hinders them (elsewhere.py), if this
-        generation leads.
+        """The directory in which proxies note why they cannot see their replicas
+        (elsewhere.py), if this generation leads.
         """
         return self.path / "unseen"
 
@@ -291,9 +299,7 @@ class GenerationDir:
         self.own.make()
 
     def make_records(self) -> None:
-        """Make the folders in which this generation is written about. Raises
-        OSError.
-        """
+        """Make the folders of this generation's records. Raises OSError."""
         self.job.make_records()
         make_folder(self.path.parent)
         make_folder(self.path)
@@ -324,13 +330,11 @@ class GenerationDir:
         return self.path / "setup"
 
     def mark_setup(self) -> None:
-        """Say that `setup` runs, from now on."""
+        """Record that `setup` runs from now on."""
         self.setup_file.touch(PRIVATE_FILE)
 
     def setup_since(self) -> float | None:
-        """Return since when `setup` runs or ran, s since 1970; None if it was not
-        begun.
-        """
+        """Return the start of `setup` in s since 1970, None if it has not started."""
         try:
             return self.setup_file.stat().st_mtime
         except OSError:
@@ -341,8 +345,8 @@ class GenerationDir:
         return self.path / "plain"
 
     def note_plain(self, *, plain: bool) -> None:
-        """Say whether, as far as can be seen, no process of this one's replicas uses
-        coadapt.train.
+        """Record whether the job is a plain one: as far as can be seen, no process of
+        its replicas uses coadapt.train.
         """
         if plain:
             self.plain_file.touch(PRIVATE_FILE)
@@ -357,15 +361,17 @@ class GenerationDir:
         self.started_file.touch(PRIVATE_FILE)
 
     def write_successor(self, number: int) -> None:
-        """Tell this generation's launcher of a later one, whose order is written."""
+        """Announce a later generation, whose order is written, to this generation's
+        launcher.
+        """
         write_json(self.path / "successor", number)
 
     def successor(self) -> int | None:
         return read_note(self.path / "successor", int)
 
     def write_leaders(self, identities: Sequence[str]) -> None:
-        """Put the first process of each replica on record (job_processes.identity), if
-        this one leads.
+        """Record the first process of each replica (job_processes.identity), if this
+        generation leads.
         """
         write_json(self.path / "leaders.json", tuple(identities))
 
@@ -376,30 +382,31 @@ class GenerationDir:
         self.retract_file.touch(PRIVATE_FILE)
 
     def write_kept(self, why: str, *, joiner_failed: bool = False) -> None:
-        """Say that the replicas of before train on; `why`: "" if that was asked for.
+        """Record that the previous replicas train on. why: the reason, "" if this was
+        ordered.
 
-        joiner_failed: a replica that was to join failed by itself.
+        joiner_failed: whether a joining replica failed by itself.
         """
         if joiner_failed:
             write_json(self.path / "joiner_failed.json", True)
         write_json(self.path / "kept.json", why)
 
     def joiner_failed(self) -> bool:
-        """Return whether the replicas of before train on because one that was to join
+        """Return whether the previous replicas train on because a joining replica
         failed by itself.
         """
         return bool(read_note(self.path / "joiner_failed.json", bool))
 
     def kept(self) -> str | None:
-        """Return why the replicas of before train on, None if they do not."""
+        """Return why the previous replicas train on, None if they do not."""
         return read_note(self.path / "kept.json", str)
 
     def write_exit_record(self, record: ExitRecord) -> None:
         write_json(self.path / "exit.json", record)
 
     def exit_record(self) -> ExitRecord | None:
-        """Return how it ended, None if that is not written; where nobody can read it,
-        it is lost.
+        """Return how the generation ended, None if that is not written. If the file
+        cannot be read, the generation counts as lost.
         """
         try:
             return read_json(self.path / "exit.json", ExitRecord)
@@ -408,7 +415,7 @@ class GenerationDir:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value, durably, for this user only: a reader sees all of it or
+    """Write a value durably, readable for this user only. A reader sees all of it or
     nothing.
     """
     write_whole(path, json.dumps(to_json(value)), mode=PRIVATE_FILE)
@@ -426,7 +433,7 @@ def read_json(path: Path, kind: type[T]) -> T | None:
 
 
 def read_note(path: Path, kind: type[T]) -> T | None:
-    """Return what `read_json` does, and None for what nobody can read."""
+    """Return what `read_json` returns, and None for a file that cannot be read."""
     try:
         return read_json(path, kind)
     except InputError:
@@ -434,8 +441,8 @@ def read_note(path: Path, kind: type[T]) -> T | None:
 
 
 def lock_is_free(path: Path) -> bool:
-    """Return whether no process holds the lock of the plain file `path`; also where
-    there is none.
+    """Return whether no process holds the lock of the plain file `path`, or there is no
+    such file.
     """
     handle = open_plain(path, os.O_RDWR)
     if handle is None:

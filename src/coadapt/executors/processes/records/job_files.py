@@ -1,5 +1,5 @@
-"""What the scheduler keeps on disk of each job, to be counted and deleted once the job
-has ended.
+"""The files that the scheduler keeps about each job. They are counted, and deleted some
+time after the job has ended.
 """
 
 import logging
@@ -18,7 +18,7 @@ from coadapt.model import JobId
 from coadapt.objects import ObjectFolder
 
 LOCK = "lock"
-# A launcher outlives its replicas for so long.
+# A launcher may outlive its replicas by this time.
 LAUNCHER_ENDS_S = 2.0
 
 logger = logging.getLogger(__name__)
@@ -55,15 +55,15 @@ class StateDirFiles:
                 if not logs_only:
                     _delete_if_empty(directory)
                     _delete(directory.records)
-        except OSError as error:  # it is tried again at the next round of cleaning
+        except OSError as error:  # deletion is tried again at the next cleaning
             logger.warning("files of job %s cannot be removed: %s", job, error)
             return False
         return True
 
     def remove_checkpoints(self, job: JobId, url: str) -> None:
-        """Remove the checkpoints of a job that has ended and whose checkpoints are not
-        needed: below the URL of an object store, or in the job's directory where it is
-        empty. What cannot be removed stays, and the log says so.
+        """Remove the checkpoints of a job that has ended, if they are not needed. They
+        are below the URL of an object store, or in the job's directory if the URL is
+        empty. Files that cannot be removed stay, which is logged.
         """
         try:
             if url:
@@ -88,9 +88,10 @@ class StateDirFiles:
 
 
 def _ours(directory: JobDir, *, logs_only: bool) -> Iterator[Path]:
-    """Yield what may be deleted: all but the checkpoints, which are the job's own.
+    """Yield the files that may be deleted: all but the checkpoints, which belong to the
+    job.
 
-    Nothing of a directory to which the job put a link in place of its own.
+    If the job replaced its directory by a link, nothing of it is yielded.
     """
     if directory.path.is_symlink():
         return
@@ -103,15 +104,15 @@ def _ours(directory: JobDir, *, logs_only: bool) -> Iterator[Path]:
 
 
 def _records(directory: JobDir) -> Iterator[Path]:
-    """Yield what is written about a job, but for its lock, which has no content."""
+    """Yield the records about a job, except its lock, which has no content."""
     for name in names_in(directory.records):
         if name != LOCK:
             yield directory.records / name
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of all files at and below `path`; what cannot be looked at
-    counts nothing.
+    """Return the bytes of all files at and below `path`. A file that cannot be read
+    counts 0.
     """
     total = 0
     waiting = [path]

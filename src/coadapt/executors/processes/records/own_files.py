@@ -1,20 +1,19 @@
-"""What lies below `<state>/jobs/JOB`, where the job may write, remove and replace
+"""The files below `<state>/jobs/JOB`, where the job may write, remove and replace
 anything at any moment.
 
-This is the one class that touches it for the scheduler and for launchers. A look never
-raises and never waits: what cannot be read is not there. A change raises OSError that
-names the path, which ends that job.
+The scheduler and launchers use only this class for them. A read never raises and never
+waits: an unreadable file counts as missing. A write raises OSError that names the path,
+which ends that job.
 """
 
-# What the scheduler and a launcher need to know of a job lies elsewhere
-# (`generation_dir.py`, below `<state>/runs/JOB`). Here are its checkpoints, its logs,
-# and the notes by which its replicas and its launcher speak with each other: without
-# them a job cannot change in place, or nobody hears that it listens; its start, its
-# stop and its end do not depend on them.
+# The records that the scheduler and a launcher depend on are elsewhere
+# (`generation_dir.py`, below `<state>/runs/JOB`). Here are a job's checkpoints, its
+# logs, and the notes by which its replicas and its launcher communicate. Without these
+# notes a job cannot change in place, and its launcher does not know which processes
+# listen for SIGTERM. The job's start, stop and end do not depend on them.
 #
-# Anything may stand at a path: nothing, a file, a folder, a pipe that nobody writes
-# into, a link to a device.
-# So files are opened without waiting, and what is no plain file is not read.
+# A path may be missing, or be a file, a folder, a pipe without a writer, or a link to a
+# device. So files are opened without waiting, and only plain files are read.
 
 import errno
 import json
@@ -27,8 +26,8 @@ from pathlib import Path
 from coadapt.durable import write_whole
 from coadapt.model.wire import to_json
 
-# Job directories hold logs, checkpoints and the user's environment: for the owner's
-# eyes only.
+# Job directories contain logs, checkpoints and the user's environment, so only their
+# owner can read them.
 PRIVATE_DIR = 0o700
 PRIVATE_FILE = 0o600
 # An order of 100,000 replicas is some 50 MB.
@@ -49,8 +48,8 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class OwnFiles:
-    """job: `<state>/jobs/JOB`. number: the generation whose launcher leads; its
-    replicas' notes are meant.
+    """A job's own files. job: `<state>/jobs/JOB`. number: the generation whose launcher
+    leads, and whose replicas' notes are used.
     """
 
     job: Path
@@ -71,20 +70,22 @@ class OwnFiles:
         return self.folder / "listeners"
 
     def make(self) -> None:
-        """Make the folders that are missing. Raises OSError where something else stands
-        at a path.
+        """Make the folders that are missing. Raises OSError if a path is something
+        else.
         """
         above = (self.job.parent, self.job, *_parts(self.job))
         for folder in (*above, self.folder.parent, self.folder, self.listeners):
             make_folder(folder)
 
     def damage(self) -> str:
-        """Return what became of the job's directory, "" if it is as it was made."""
+        """Return in words the damage to the job's directory, "" if it is as it was
+        made.
+        """
         parts = (self.folder.parent, self.folder, self.listeners)
         return damage_of(self.job) or _first_damaged(self.job, parts)
 
     def has(self, note: str) -> bool:
-        """Return whether there is such a note among those of a change in place."""
+        """Return whether a note of a change in place exists."""
         return is_there(self.control / note)
 
     def write(self, note: str, value: object) -> None:
@@ -93,7 +94,9 @@ class OwnFiles:
         write_whole(self.control / note, text, mode=PRIVATE_FILE)
 
     def create(self, note: str) -> bool:
-        """Return whether the note was not there, and could be made."""
+        """Create a note. Return whether this call created it, because it was not there
+        before.
+        """
         try:
             (self.control / note).touch(PRIVATE_FILE, exist_ok=False)
         except OSError:
@@ -101,15 +104,15 @@ class OwnFiles:
         return True
 
     def remove(self, note: str) -> None:
-        """Take a note of a change in place away, if that is possible."""
+        """Remove a note of a change in place, if possible."""
         try:
             (self.control / note).unlink()
         except OSError:
             return
 
     def said(self) -> dict[str, tuple[int, str]]:
-        """Return what each listener last said and when (ns since 1970), by the name of
-        its file.
+        """Return the last note of each listener and its time (ns since 1970), by the
+        name of its file.
         """
         found = {}
         for name in names_in(self.listeners):
@@ -121,10 +124,10 @@ class OwnFiles:
 
 
 def damage_of(job: Path) -> str:
-    """Return what became of the directory of a job, "" if its parts are directories.
+    """Return in words the damage to a job's directory, "" if its parts are directories.
 
-    Where the state directory itself is missing, that is no deed of the job: it was
-    moved away, or its disk does not answer.
+    A missing state directory is not damage by the job: it was moved away, or its disk
+    does not respond.
     """
     return _first_damaged(job, (job, *_parts(job)))
 
@@ -141,8 +144,8 @@ def _first_damaged(job: Path, folders: Iterable[Path]) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a directory unless it is there. Raises OSError where something else stands
-    at its path.
+    """Make a directory unless it is there. Raises OSError if its path is something
+    else.
     """
     try:
         folder.mkdir(mode=PRIVATE_DIR)
@@ -154,8 +157,8 @@ def make_folder(folder: Path) -> None:
 
 
 def kind_of(path: Path) -> str:
-    """Return in words what stands at `path`, itself and not what it links to; "" for
-    nothing.
+    """Return in words the kind of file at `path`, without following a link; "" if there
+    is none.
     """
     try:
         mode = os.lstat(path).st_mode
@@ -167,7 +170,7 @@ def kind_of(path: Path) -> str:
 
 
 def path_is_dir(path: Path) -> bool:
-    """Return whether a directory, or a link to one, stands at `path`."""
+    """Return whether `path` is a directory or a link to one."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError:
@@ -175,7 +178,7 @@ def path_is_dir(path: Path) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether anything can be seen at `path`."""
+    """Return whether there is anything at `path`."""
     try:
         os.lstat(path)
     except OSError:
@@ -192,8 +195,8 @@ def names_in(folder: Path) -> list[str]:
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY) -> int | None:
-    """Return a descriptor of a plain file; None for what is none, or is gone. It never
-    waits.
+    """Return a descriptor of a plain file, None if the path is missing or something
+    else. It never waits.
     """
     try:
         handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, PRIVATE_FILE)
@@ -206,8 +209,8 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int | None:
 
 
 def read_plain(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes | None:
-    """Return the content of a plain file; None for what is none, is too large, or is
-    gone.
+    """Return the content of a plain file, None if the path is missing, something else
+    or too large.
     """
     handle = open_plain(path)
     if handle is None:
@@ -222,7 +225,7 @@ def read_plain(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes | None:
 
 
 def _parts(job: Path) -> tuple[Path, ...]:
-    """Return the directories in which a job always has something."""
+    """Return the directories that a job always has."""
     return (job / "checkpoints", job / "logs")
 
 

@@ -10,7 +10,7 @@ from coadapt.executors.processes.records.own_files import names_in, open_plain
 from coadapt.runtime.ports import LogPart
 
 CHUNK_BYTES = 64 * 1024
-# How often a segment may go away between the look at the folder and the look into it.
+# How often a segment may disappear between listing the folder and reading the file.
 ATTEMPTS = 5
 
 
@@ -20,8 +20,8 @@ def segment(log: Path, start: int) -> Path:
 
 
 def segments(log: Path) -> list[tuple[int, Path]]:
-    """Return where each file of `log` begins, and the file; in order, without those
-    that are kept no more.
+    """Return, in order, the first byte number and the path of each file of `log` that
+    still exists.
     """
     first = f"{log.name}."
     names = names_in(log.parent)
@@ -60,8 +60,8 @@ def tail(log: Path, count: int) -> bytes:
 
 
 def _read(log: Path, offset: int) -> tuple[int, bytes]:
-    """Return where in one log what is kept from `offset` on begins, and that; its end,
-    where nothing is.
+    """Return the first kept bytes of one log from `offset` on, and where they begin. If
+    there are none, the log's end and no bytes.
     """
     for _ in range(ATTEMPTS):
         end = 0
@@ -69,19 +69,19 @@ def _read(log: Path, offset: int) -> tuple[int, bytes]:
             for start, path in segments(log):
                 end = start + path.stat().st_size
                 if offset < end:
-                    # What lies between the asked byte and this segment is kept no more.
+                    # The bytes between `offset` and this segment are not kept any more.
                     at = max(offset, start)
                     return at, _part(path, at - start, min(CHUNK_BYTES, end - at))
         except OSError:
-            # the oldest one has just gone, or the job put something else there
+            # the oldest segment has just disappeared, or the job replaced it
             continue
         return end, b""
     return offset, b""
 
 
 def _part(path: Path, at: int, count: int) -> bytes:
-    """Return `count` bytes of a plain file from byte `at` on; nothing of what is
-    none.
+    """Return `count` bytes of a plain file from byte `at` on, none if `path` is not a
+    plain file.
     """
     handle = open_plain(path)
     if handle is None:

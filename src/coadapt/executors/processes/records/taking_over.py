@@ -1,8 +1,8 @@
-"""What a scheduler finds when it starts: records in the layout of earlier versions, and
-processes of no record.
+"""Handles what a scheduler finds when it starts: records in the layout of earlier
+versions, and processes without a record.
 
-No job's directory can keep a scheduler from starting: what is wrong with one is told,
-and passed over.
+An invalid job directory does not keep a scheduler from starting. It is logged and
+skipped.
 """
 
 import logging
@@ -24,9 +24,10 @@ from coadapt.executors.processes.records.own_files import (
 )
 from coadapt.model import JobId
 
-# Earlier versions wrote their records where the job writes. Where a job's launcher
-# still lives it goes on to do so: it has the paths in its memory. So its records stay
-# where they are, and a link leads there. What has ended is moved.
+# Earlier versions wrote their records where the job writes. A job's launcher of such a
+# version that still lives continues to do so, because it has the paths in its memory.
+# So its records stay there, and a link leads to them. The records of jobs that have
+# ended are moved.
 RECORD_FILES = ("order.json", "exit.json", "kept.json")
 KILL_WAIT_S = 5.0
 POLL_S = 0.02
@@ -35,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 
 def take_over_layout(state_dir: Path) -> None:
-    """Find the records that an earlier version wrote below the jobs' own directories a
-    place of their own.
+    """Move, or link, the records that an earlier version wrote below the jobs' own
+    directories.
     """
     for name in names_in(state_dir / JOBS):
         job = JobDir.of(state_dir, name)
@@ -55,8 +56,8 @@ def take_over_layout(state_dir: Path) -> None:
 
 
 def move_records(job: JobDir) -> None:
-    """Move what an earlier version wrote about a job of which nothing runs. Raises
-    OSError.
+    """Move the records that an earlier version wrote about a job of which no process
+    runs. Raises OSError.
     """
     if job.records.is_symlink():
         job.records.unlink()
@@ -67,8 +68,8 @@ def move_records(job: JobDir) -> None:
 
 
 def end_unbooked(state_dir: Path, booked: Collection[JobId]) -> None:
-    """End processes that carry the mark of a job of which, by the records, nothing
-    runs.
+    """End processes with the mark of a job that does not run according to its
+    records.
     """
     deadline = time.monotonic() + KILL_WAIT_S
     told: set[JobId] = set()
