@@ -57,7 +57,7 @@ METRIC_KINDS = {
     "Gauge": "gauge",
     "GaugeMetricFamily": "gauge",
     "_gauge": "gauge",
-    "family": "gauge",
+    "_job_gauge": "gauge",
     "Histogram": "histogram",
     "histogram": "histogram",
 }
@@ -300,8 +300,8 @@ def _declared(node: ast.AST) -> tuple[str, str, str, str] | None:
         for each in (part.elts if isinstance(part, ast.List) else [part])
         if isinstance(each, ast.Constant) and isinstance(each.value, str)
     ]
-    if called == "family":
-        labels = ["job"]
+    if called == "_job_gauge":
+        labels.insert(0, "job")
     return name, kind, ", ".join(f"`{label}`" for label in labels), str(second.value)
 
 
