@@ -155,7 +155,7 @@ def test_the_routes_say_so(tmp_path: Path) -> None:
 HURRY = """
 from coadapt.runtime import process_solver
 process_solver.SOLVE_TIMEOUT_S = 1.0
-process_solver.ProcessSolver.__init__.__defaults__ = (60.0,)
+process_solver.ProcessSolver.__init__.__defaults__ = (60.0, None)
 from coadapt.cli.main import main
 main()
 """

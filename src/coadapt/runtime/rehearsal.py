@@ -78,6 +78,11 @@ def _same_application(number: int, done: float) -> JobView:
     )
 
 
+def _new_job() -> JobView:
+    """Return a job that has not run yet."""
+    return replace(_job(5), grant=Grant(), measured=Measured())
+
+
 # What jobs hold is in the way of what they want, and Pollux's bound cannot be met:
 # policies have to search.
 REHEARSAL = ClusterView(
@@ -89,14 +94,14 @@ REHEARSAL = ClusterView(
         _same_application(1, done=9e5),
     ),
 )
-# A round later the last job has ended: policies that learn from jobs that have do so
-# now. And a node is of another type: what is decided in other ways where types differ
-# is compiled, too.
+# A round later the last job has ended, and a new one came: policies learn from the one,
+# and guess about the other. And a node is of another type: what is decided in other ways
+# where types differ is compiled, too.
 REHEARSAL_AFTER = replace(
     REHEARSAL,
     at=120.0,
     nodes=(*REHEARSAL.nodes[:-1], replace(REHEARSAL.nodes[-1], gpu_type="other")),
-    jobs=REHEARSAL.jobs[:-1],
+    jobs=(*REHEARSAL.jobs[:-1], _new_job()),
 )
 
 
