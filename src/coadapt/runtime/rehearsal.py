@@ -95,8 +95,8 @@ REHEARSAL = ClusterView(
     ),
 )
 # A round later the last job has ended, and a new one came: policies learn from the one,
-# and guess about the other. And a node is of another type: what is decided in other ways
-# where types differ is compiled, too.
+# and guess about the other. And a node is of another type: what is decided in another
+# way where types differ is compiled, too.
 REHEARSAL_AFTER = replace(
     REHEARSAL,
     at=120.0,
