@@ -38,7 +38,7 @@ loader = run.loader(
 if mistake == "fails when it joins" and os.environ.get("COADAPT_JOINING"):
     raise ValueError("only where it joins")
 iter_num = 0
-for _epoch in run.epochs(2):
+for _epoch in run.epochs(10 if mistake == "none, longer" else 2):
     for a, b in loader:
         if mistake == "rate":
             for group in optimizer.param_groups:
