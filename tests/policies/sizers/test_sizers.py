@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.model import InputError
+from coadapt.model import InputError, Node
 from coadapt.model.offer import Pool, Sizing, SizingError, check_sizing
 from coadapt.policies.sizers import create_sizer
 from coadapt.policies.sizers.castor import checkpoint_period_s, spot_price
@@ -216,6 +216,8 @@ def test_a_job_gets_all_its_gpus_of_one_type() -> None:
     wanted = [((), 8.0), (("t4",), 8.0)]
     assert on_one_type(pools, wanted) == {("t4",): 8.0, ("a100",): 8.0}
     assert on_one_type(pools, [(("h100",), 8.0)]) == {}
+    own = Node(id="own", num_gpus=8, gpu_type="t4")
+    assert on_one_type(pools, [((), 18.0)], [own]) == {("t4",): 18.0}
     there = Pool(offer=offer("dear", least=2, most=8, gpu_type="a100"))
     assert on_one_type((cheap, there), [((), 8.0)]) == {("a100",): 8.0}
 

@@ -38,7 +38,8 @@ class Demand:
             (types_allowed(job), float(job.spec.replicas.requested))
             for job in view.cluster.jobs
         ]
-        needed = nodes_for(view.pools, on_one_type(view.pools, requests))
+        gpus = on_one_type(view.pools, requests, view.cluster.nodes)
+        needed = nodes_for(view.pools, gpus)
         nodes: dict[OfferId, int] = {}
         kept = 0
         for pool in view.pools:
@@ -52,7 +53,7 @@ class Demand:
                 nodes[offer_id] = pool.num_coming
                 kept += pool.num_coming - needed[offer_id]
         nodes = all_within(view.pools, nodes)
-        asked = sum(gpus for _, gpus in requests)
+        asked = sum(count for _, count in requests)
         reason = f"{in_words(view.pools, nodes)}: jobs request {asked:.0f} GPUs"
         if kept:
             reason += f"; {kept} not needed, given back after {self._idle_s:.0f} s"

@@ -54,4 +54,5 @@ def wanted_by_types(
     return on_one_type(
         view.pools,
         [(types_allowed(job), wanted.get(job.id, 0.0)) for job in view.cluster.jobs],
+        view.cluster.nodes,
     )

@@ -5,7 +5,7 @@ offer's limits.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from coadapt.model import JobView
+from coadapt.model import JobView, Node
 from coadapt.model.offer import Offer, OfferId, Pool
 
 # Rounding of sums of GPUs must not buy a node.
@@ -62,7 +62,9 @@ def nodes_for(
 
 
 def on_one_type(
-    pools: Iterable[Pool], wanted: Iterable[tuple[tuple[str, ...], float]]
+    pools: Iterable[Pool],
+    wanted: Iterable[tuple[tuple[str, ...], float]],
+    nodes: Iterable[Node] = (),
 ) -> dict[tuple[str, ...], float]:
     """Return the GPUs wanted of each GPU type, where a job has all its GPUs on one
     type.
@@ -70,6 +72,7 @@ def on_one_type(
     wanted: the types that each job allows, the empty tuple for any, and its GPUs. Jobs
     that allow few types choose first. A job takes a type on which the offers' `least`
     nodes have room for it, else the cheapest that has room, else the one with the most.
+    nodes: of the cluster; those of no offer have room, too.
     """
     at_once: dict[str, float] = {}
     room: dict[str, float] = {}
@@ -78,6 +81,10 @@ def on_one_type(
         for gpus_of, count in ((at_once, offer.least), (room, offer.most)):
             before = gpus_of.get(offer.gpu_type, 0.0)
             gpus_of[offer.gpu_type] = before + count * offer.num_gpus
+    for node in nodes:
+        if not node.offer and node.gpu_type in room:
+            at_once[node.gpu_type] += node.num_gpus
+            room[node.gpu_type] += node.num_gpus
     found: dict[tuple[str, ...], float] = {}
     for types, gpus in sorted(wanted, key=lambda each: len(each[0]) or math.inf):
         allowed = [name for name in room if not types or name in types]

@@ -120,7 +120,7 @@ def _sizing(
     nodes: dict[str, int] = {}
     for market, requests in wanted.items():
         pools = [pool for pool in view.pools if pool.offer.market is market]
-        nodes |= nodes_for(pools, on_one_type(pools, requests))
+        nodes |= nodes_for(pools, on_one_type(pools, requests, view.cluster.nodes))
     nodes = all_within(view.pools, nodes)
     counts = {market: list(chosen.values()).count(market) for market in Market}
     waiting = len(view.cluster.jobs) - len(chosen)
