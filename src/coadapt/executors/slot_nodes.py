@@ -198,7 +198,7 @@ class SlotNodes:
             self._write(Bought(nodes=kept, num_made=made))
 
     def give_back(self, node: NodeId, why: str = "was given back") -> None:
-        """Let a node go; one that is gone is no matter."""
+        """Remove a node; does nothing if it is gone already."""
         with self._lock:
             if node not in self._bought.nodes:
                 return

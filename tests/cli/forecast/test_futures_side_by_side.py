@@ -5,7 +5,7 @@ import math
 import pytest
 
 from coadapt.cli.forecast import live_question
-from coadapt.cli.forecast.live_question import past_arrivals
+from coadapt.cli.forecast.live_question import past_arrivals, submission_of
 from coadapt.cli.forecast.tables import as_plain, compared
 from coadapt.core.lifecycle import JobState
 from coadapt.core.state import JobRecord, SchedulerState
@@ -78,7 +78,9 @@ def ended(at: float, state: JobState = JobState.SUCCEEDED) -> EndedJob:
 def test_the_past_has_ended_jobs_and_live_ones() -> None:
     state = SchedulerState()
     state.active = [JobRecord(id="live", spec=SPEC, submitted_at=25.0)]
-    found = past_arrivals([ended(30.0, JobState.FAILED), ended(20.0)], state)
+    found = past_arrivals(
+        [submission_of(ended(30.0, JobState.FAILED)), submission_of(ended(20.0))], state
+    )
     assert found.since == 20.0
     assert [each.at for each in found.submissions] == [20.0, 25.0, 30.0]
     assert [each.gpu_s for each in found.submissions] == [40.0, None, 40.0]
@@ -94,5 +96,7 @@ def test_a_time_of_which_not_all_jobs_are_known_is_left_out(
     monkeypatch.setattr(live_question, "ENDED_LOOKED_AT", 2)
     state = SchedulerState()
     state.active = [JobRecord(id="live", spec=SPEC, submitted_at=5.0)]
-    found = past_arrivals([ended(30.0), ended(20.0)], state)
+    found = past_arrivals(
+        [submission_of(ended(30.0)), submission_of(ended(20.0))], state
+    )
     assert [each.at for each in found.submissions] == [20.0, 30.0]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coadapt.cli.completion import complete_job
+from coadapt.cli.forecast.options import ArrivalsOption, RunsOption
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.runtime.story import why_now
 
 if TYPE_CHECKING:
     from coadapt.sim.ahead.estimate import Estimate
 
-ROLLS_MAX = 500
 # A change of less than this part, or of fewer seconds, is within what the draws differ
 # by.
 NOTICED_PART = 0.03
@@ -29,23 +29,11 @@ def explain(
         ),
     ],
     state: StateOption = None,
-    runs: Annotated[
-        int,
-        typer.Option(
-            "--runs", help="Number of simulated futures.", min=1, max=ROLLS_MAX
-        ),
-    ] = 20,
-    arrivals: Annotated[
-        bool,
-        typer.Option(
-            "--arrivals/--no-arrivals",
-            help="Jobs are submitted later, as they were before.",
-        ),
-    ] = True,
+    runs: RunsOption = 20,
+    arrivals: ArrivalsOption = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show why a job has its GPUs, when it starts and ends, and what would help.
-
 
     Reads the scheduler's files. The scheduler need not run, and is not changed.
     """

@@ -54,6 +54,7 @@ def read_live(
     # The settings in force, also where no event has changed them.
     state.config = scheduler.config
     ended = index.ended_page(EndedQuery(limit=ENDED_LOOKED_AT, newest=True))
+    submissions = [submission_of(job) for job in ended]
     started_at = {
         job.id: job.usage.started_at
         for job in state.active
@@ -69,36 +70,39 @@ def read_live(
         state=state,
         at=max(now if at is None else at, state.at),
         policy=(directory.last_run() or {}).get("policy", DEFAULT_POLICY),
-        ended=ended_work(ended),
-        arrivals=past_arrivals(ended, state) if arrivals else Arrivals(),
+        ended=_ended_work(ended, submissions),
+        arrivals=past_arrivals(submissions, state) if arrivals else Arrivals(),
     )
     return Live(question=question, started_at=started_at, ended_at=ended_at)
 
 
-def ended_work(ended: Sequence[EndedJob]) -> EndedWork:
+def _ended_work(
+    ended: Sequence[EndedJob], submissions: Sequence[Submission]
+) -> EndedWork:
     """Return what the jobs needed that succeeded."""
-    found = []
-    for job in ended:
-        gpu_s = _gpu_s(job)
-        if job.state is JobState.SUCCEEDED and gpu_s:
-            spec = from_json(JobSpec, job.spec)
-            found.append(Work(spec.application, spec.replicas.requested, gpu_s))
-    return EndedWork(jobs=found)
+    return EndedWork(
+        jobs=[
+            Work(each.spec.application, each.spec.replicas.requested, each.gpu_s)
+            for job, each in zip(ended, submissions, strict=True)
+            if job.state is JobState.SUCCEEDED and each.gpu_s
+        ]
+    )
 
 
-def past_arrivals(ended: Sequence[EndedJob], state: SchedulerState) -> Arrivals:
-    """Return the jobs that were submitted since all of `ended` are known, in order."""
-    known = [_submission(job) for job in ended]
+def past_arrivals(ended: Sequence[Submission], state: SchedulerState) -> Arrivals:
+    """Return, in order, the jobs that were submitted since the oldest of `ended`."""
+    known = [*ended]
     known += [Submission(at=job.submitted_at, spec=job.spec) for job in state.active]
     since = min((job.at for job in known), default=0.0)
     if len(ended) == ENDED_LOOKED_AT:
-        # Of the time before the oldest of them not all jobs are known.
-        since = min(job.submitted_at for job in ended)
+        # Not all jobs of the time before the oldest of them are known.
+        since = min(job.at for job in ended)
     known = [job for job in known if job.at >= since]
     return Arrivals(since=since, submissions=sorted(known, key=lambda job: job.at))
 
 
-def _submission(job: EndedJob) -> Submission:
+def submission_of(job: EndedJob) -> Submission:
+    """Return the submission of a job that has ended."""
     spec = from_json(JobSpec, job.spec)
     measured = Measured()
     # A job that failed is played for as long as it ran, not to its end.

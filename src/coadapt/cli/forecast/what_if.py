@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
+from coadapt.cli.forecast.options import ArrivalsOption, RunsOption
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.model import InputError
-
-ROLLS_MAX = 500
 
 
 def what_if(
@@ -43,22 +42,8 @@ def what_if(
         typer.Option("--without", metavar="JOB", help="Cancel this job now."),
     ] = None,
     state: StateOption = None,
-    runs: Annotated[
-        int,
-        typer.Option(
-            "--runs",
-            help="Number of simulated futures.",
-            min=1,
-            max=ROLLS_MAX,
-        ),
-    ] = 20,
-    arrivals: Annotated[
-        bool,
-        typer.Option(
-            "--arrivals/--no-arrivals",
-            help="Jobs are submitted later, as they were before.",
-        ),
-    ] = True,
+    runs: RunsOption = 20,
+    arrivals: ArrivalsOption = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Estimate when the live jobs start and end, with and without a change.

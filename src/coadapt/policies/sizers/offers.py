@@ -90,13 +90,9 @@ def on_one_type(
         allowed = [name for name in room if not types or name in types]
         if not allowed:
             continue
-        most_room = max(allowed, key=room.__getitem__)
-        choices = [
-            *(name for name in allowed if at_once[name] >= gpus - GPU_SLACK),
-            *(name for name in allowed if room[name] >= gpus - GPU_SLACK),
-            most_room,
-        ]
-        chosen = choices[0]
+        there = [name for name in allowed if at_once[name] >= gpus - GPU_SLACK]
+        roomy = [name for name in allowed if room[name] >= gpus - GPU_SLACK]
+        chosen = [*there, *roomy, max(allowed, key=room.__getitem__)][0]
         at_once[chosen] -= gpus
         room[chosen] -= gpus
         found[(chosen,)] = found.get((chosen,), 0.0) + gpus

@@ -59,7 +59,9 @@ class Arrivals:
     def drawn(
         self, at: float, until: float, random: np.random.Generator
     ) -> Iterator[tuple[float, Submission]]:
-        """Yield when, from `at` to `until` (s), a job like which one is submitted."""
+        """Yield (instant, submission) from `at` to `until` (s): a job like the
+        submission comes at the instant.
+        """
         known_s = at - self.since
         if known_s < PAST_MIN_S or len(self.submissions) < JOBS_MIN:
             return
@@ -74,7 +76,9 @@ class Arrivals:
             start += BLOCK_S
 
     def _begin(self, start: float, at: float, random: np.random.Generator) -> float:
-        """Return which instant before `at` is like `start`, drawn."""
+        """Draw an instant before `at` whose hour of the day, or of the week, is that
+        of `start`.
+        """
         days = [
             start - day * DAY_S
             for day in range(1, int((start - self.since) / DAY_S) + 1)
