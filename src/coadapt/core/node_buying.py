@@ -99,7 +99,7 @@ class Buying:
         return sum(each.cost for each in self.use.values())
 
     def copy(self) -> "Buying":
-        """Return a copy that stays as it is while this one changes."""
+        """Return a copy that does not change with this object."""
         return replace(
             self,
             offers=dict(self.offers),
@@ -198,20 +198,12 @@ class Buying:
 
     def uses(self, at: float) -> dict[OfferId, OfferUse]:
         """Return what each offer was used for up to `at` (s); nothing is booked."""
-        seconds = max(at - self.booked_at, 0.0)
-        live = [node.offer for node in self.nodes.values()]
-        found = {}
-        for offer_id in sorted({*self.offers, *self.use}):
-            use = self.use.get(offer_id, OfferUse())
-            node_s = live.count(offer_id) * seconds
-            offer = self.offers.get(offer_id)
-            price = 0.0 if offer is None else offer.price_per_h
-            found[offer_id] = OfferUse(
-                node_s=use.node_s + node_s,
-                cost=use.cost + price * node_s / HOUR_S,
-                num_losses=use.num_losses,
-            )
-        return found
+        booked = self.copy()
+        booked.book(at)
+        return {
+            offer_id: booked.use.get(offer_id, OfferUse())
+            for offer_id in sorted({*booked.offers, *booked.use})
+        }
 
     def staying(self, offer_id: OfferId) -> list[NodeId]:
         """Return the live nodes of an offer that are to stay, by id."""
