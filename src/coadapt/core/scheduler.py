@@ -153,8 +153,8 @@ class Scheduler:
         """`config` applies until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
-        # Whether jobs that wait are told why, which decides nothing. A forecast reads
-        # no sentences, and they are most of its time.
+        # Whether waiting jobs get an explanation. Explanations affect no decision. A
+        # forecast does not read them, and they would take most of its time.
         self.explains = True
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         self.state.active = sorted(live, key=_submission_order)

@@ -1,5 +1,5 @@
-"""Nodes that are bought, as plain JSON data: what is had, ordered and leaving of each
-offer, what it costs, and why.
+"""Bought nodes as plain JSON data: the live, ordered and leaving nodes of each offer,
+their cost, and the sizer's reason.
 """
 
 from coadapt.core.state import SchedulerState

@@ -22,7 +22,7 @@ NodeName = Annotated[NodeId, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
 @router.get("")
 async def nodes(request: Request) -> dict[str, JsonValue]:
     """All nodes that jobs may have, and those that are set aside, with the reason in
-    `aside`. `buying`: what is had of each offer, null where none was configured.
+    `aside`. `buying`: the nodes of each offer, null where no offer is configured.
     """
     service = request.app.state.service
     at = service.loop.now()

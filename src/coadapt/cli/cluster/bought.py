@@ -6,7 +6,7 @@ from coadapt.cli.client import JsonObject
 
 
 def offer_lines(buying: JsonObject) -> list[str]:
-    """Return a line for each offer: what is had, ordered and leaving of it, and its
+    """Return a line for each offer: its live, ordered and leaving nodes, and its
     price.
     """
     currency = str(buying["currency"])
@@ -30,7 +30,7 @@ def reason_line(buying: JsonObject) -> str:
 
 
 def counts_line(buying: JsonObject) -> str:
-    """Return what is had of all offers, in a line."""
+    """Return the numbers of nodes of all offers, in a line."""
     offers = cast("list[JsonObject]", buying["offers"])
     return "; ".join(f"{offer['id']}: {_counts(offer)}" for offer in offers)
 

@@ -107,7 +107,7 @@ def roll(question: Question, seed: int) -> Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawn:
-    """What is left of the jobs of one course, drawn as they come.
+    """The remaining work of the jobs of one course, drawn as they arrive.
 
     common: a standard normal draw for all jobs.
     """
@@ -143,7 +143,7 @@ class _Drawn:
         )
 
     def add(self, job: JobRecord, gpu_s: float | None = None) -> None:
-        """Draw what is left of a job. gpu_s: what it needs, where that is known."""
+        """Draw the remaining work of a job. gpu_s: its GPU-seconds, if known."""
         left = remainder_of(job, self.state.nodes, self.at, self.ended, gpu_s)
         self.remainders[job.id] = left
         self.world.expect(job.id, left.draw(_random(self.seed, job.id), self.common))
