@@ -19,7 +19,7 @@ from coadapt.model import (
     ThroughputParams,
 )
 from coadapt.model.measured import NOT_FINITE
-from coadapt.train.checkpoint.interval import CheckpointInterval
+from coadapt.train.checkpoint_interval import CheckpointInterval
 from coadapt.train.env import TrainConfig
 from coadapt.train.group.group import Group
 from coadapt.train.group.pass_weights import PassWeights, checked_weight

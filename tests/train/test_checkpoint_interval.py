@@ -4,7 +4,7 @@ import pytest
 
 from coadapt.model.checkpoint_interval import checkpoint_interval_s
 from coadapt.model.measured import SAVE_S
-from coadapt.train.checkpoint.interval import CheckpointInterval
+from coadapt.train.checkpoint_interval import CheckpointInterval
 from coadapt.train.env import CHECKPOINT_EVERY_S
 
 
