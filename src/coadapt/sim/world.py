@@ -22,7 +22,7 @@ from coadapt.core.events import (
 )
 from coadapt.core.instants import next_multiple
 from coadapt.model import Allocation, ApplicationTimes, JobId, Node, NodeId
-from coadapt.model.checkpoint_interval import checkpoint_interval_s
+from coadapt.model.checkpoint_period import checkpoint_period_s
 from coadapt.model.measured import SAVE_S
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (
@@ -592,7 +592,7 @@ class World:
             self._unsettle(job)
             forecast = job.forecast(training.epoch, training.progress, training.samples)
             measured = report(job.application, replicas.assigned, training, forecast)
-            if now - job.saved_at >= self._interval_s(job.trace.id):
+            if now - job.saved_at >= self._period_s(job.trace.id):
                 self._save(job, replicas)
             if self.config.save_s:
                 metrics = {**measured.metrics, SAVE_S: self.config.save_s}
@@ -610,12 +610,12 @@ class World:
             )
         self._ahead.until = None
 
-    def _interval_s(self, job_id: JobId) -> float:
+    def _period_s(self, job_id: JobId) -> float:
         """Return the least time between two checkpoints of a job."""
         hazard_per_h = self.hazard_of(job_id) if self.config.save_s else 0.0
         if not hazard_per_h:
             return self.config.checkpoint_s
-        best_s = checkpoint_interval_s(self.config.save_s, hazard_per_h)
+        best_s = checkpoint_period_s(self.config.save_s, hazard_per_h)
         return max(best_s, self.config.checkpoint_s)
 
     def _save(self, job: _Job, replicas: _Replicas) -> None:

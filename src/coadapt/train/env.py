@@ -141,7 +141,7 @@ class Times:
     """Periods and limits in seconds.
 
     checkpoint_every_s: None where neither the script nor the environment sets it
-    (checkpoint_interval.py). skipped_wait_s: for other replicas, after a step without a
+    (checkpoint_period.py). skipped_wait_s: for other replicas, after a step without a
     backward, or a loop that was left early. last_report_s: for a scheduler that is away
     when the script has ended.
     """

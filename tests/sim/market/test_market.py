@@ -138,7 +138,7 @@ def test_a_notice_empties_the_node_before_it_goes() -> None:
 
 def mean_hours(hazard: float, checkpoint_s: float, *, follows: bool) -> float:
     """Return the mean completion time of three runs on spot nodes without notice, where
-    a checkpoint costs 20 s. follows: whether intervals follow the hazard.
+    a checkpoint costs 20 s. follows: whether checkpoints follow the hazard.
     """
     ends: list[float] = []
     for seed in range(3):
@@ -159,7 +159,7 @@ def mean_hours(hazard: float, checkpoint_s: float, *, follows: bool) -> float:
 
 
 @pytest.mark.parametrize("hazard", [0.5, 2.0])
-def test_intervals_that_follow_the_hazard_beat_short_and_long_ones(
+def test_checkpoints_that_follow_the_hazard_beat_short_and_long_ones(
     hazard: float,
 ) -> None:
     best_h = mean_hours(hazard, 0.0, follows=True)

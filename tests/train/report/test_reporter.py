@@ -34,7 +34,7 @@ from coadapt.model import (
     TrainingReport,
     TypeProfile,
 )
-from coadapt.model.checkpoint_interval import checkpoint_interval_s
+from coadapt.model.checkpoint_period import checkpoint_period_s
 from coadapt.model.measured import SAVE_S
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import (
@@ -237,7 +237,7 @@ def test_a_run_saves_at_the_interval_that_fits_the_hazard_of_its_nodes(
             model, torch.optim.SGD(model.parameters(), lr=1e-4)
         )
         loader = run.loader(TensorDataset(torch.randn(64, 1)), batch_size=8)
-        interval = run._session.interval
+        interval = run._session.checkpoint_period
         for _ in run.epochs(100_000):
             for (x,) in loader:
                 optimizer.zero_grad()
@@ -248,7 +248,7 @@ def test_a_run_saves_at_the_interval_that_fits_the_hazard_of_its_nodes(
         run.close()
     assert interval.hazard_per_h == 0.25
     assert interval.save_s is not None
-    wanted_s = checkpoint_interval_s(interval.save_s, 0.25)
+    wanted_s = checkpoint_period_s(interval.save_s, 0.25)
     assert interval.seconds(None) == wanted_s
     assert SAVE_S in scheduler.wait("reports")[-1]["report"]["metrics"]  # type: ignore[index]
 

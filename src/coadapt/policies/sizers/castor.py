@@ -14,7 +14,7 @@ price.
 # with it. GPU types compare by the same figure.
 #
 # On spot GPUs g(k) counts without what is lost: the work since the last checkpoint, the
-# restart, and the checkpoints themselves (model/checkpoint_interval.py). The hazard
+# restart, and the checkpoints themselves (model/checkpoint_period.py). The hazard
 # grows with the nodes of a job, so that a wide job loses more.
 #
 # A deadline asks for at least the fewest GPUs that meet it, on demand. Where spot nodes
@@ -38,7 +38,7 @@ from typing import ClassVar
 import numpy as np
 
 from coadapt.model import JobView
-from coadapt.model.checkpoint_interval import SAVE_DEFAULT_S, kept_share
+from coadapt.model.checkpoint_period import SAVE_DEFAULT_S, kept_share
 from coadapt.model.measured import SAVE_S
 from coadapt.model.offer import HOUR_S, OfferId, Pool, Sizing, SizingView
 from coadapt.policies.sizers.base import SizerCard
@@ -61,7 +61,7 @@ from coadapt.policies.sizers.pace import Availability, Pace, cheapest_pace
 # Of a job of unknown length as much is left as it has trained, at least this long.
 LEFT_MIN_S = 600.0
 # A restart by default, where no job is asked about, s.
-RESTART_S = 30.0
+RESCALE_S = 30.0
 # A price is raised at most so far: what is wanted then is the least that jobs may have.
 PRICE_FACTOR_MAX = 1e6
 NUM_BISECTIONS = 40
@@ -512,8 +512,8 @@ def spot_price(pool: Pool) -> float:
     """Return the price of an hour of training that is kept, on a GPU of a job on one
     node: the list price for on demand.
     """
-    restart_s = pool.offer.provision_s + RESTART_S
-    kept = kept_share(SAVE_DEFAULT_S, restart_s, pool.hazard_per_h)
+    pause_s = pool.offer.provision_s + RESCALE_S
+    kept = kept_share(SAVE_DEFAULT_S, pause_s, pool.hazard_per_h)
     return pool.offer.price_per_gpu_h / kept
 
 
@@ -524,10 +524,10 @@ def kept_shares(job: JobView, pool: Pool, most: int) -> FloatArray:
     if not pool.hazard_per_h:
         return np.ones(most)
     save_s = job.measured.metrics.get(SAVE_S, SAVE_DEFAULT_S)
-    restart_s = pool.offer.provision_s + job.rescale_s
+    pause_s = pool.offer.provision_s + job.rescale_s
     num_nodes = -(-most // pool.offer.num_gpus)
     by_nodes = [
-        kept_share(save_s, restart_s, pool.hazard_per_h * count)
+        kept_share(save_s, pause_s, pool.hazard_per_h * count)
         for count in range(1, num_nodes + 1)
     ]
     return np.repeat(by_nodes, pool.offer.num_gpus)[:most]

@@ -143,7 +143,7 @@ def take_snapshot(
             **session.figures.metrics,
             **session.figures.stragglers.told(),
             **session.figures.trouble(),
-            **session.interval.metrics(),
+            **session.checkpoint_period.metrics(),
         },
     )
 

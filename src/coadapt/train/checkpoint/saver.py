@@ -112,7 +112,9 @@ class Saver:
         if self._writer is None or self._writer.busy:
             return False
         session = self._session
-        period_s = session.interval.seconds(session.config.times.checkpoint_every_s)
+        period_s = session.checkpoint_period.seconds(
+            session.config.times.checkpoint_every_s
+        )
         if epoch_ended:
             period_s = min(period_s, EPOCH_GAP_MIN_S)
         return time.monotonic() - self._saved_at >= period_s
@@ -148,7 +150,7 @@ class Saver:
             share_from_first(session.group, True)
         self._saved_at = time.monotonic()
         if not stopped:
-            session.interval.note_save(self._saved_at - began_at)
+            session.checkpoint_period.note_save(self._saved_at - began_at)
 
     def wait(self) -> None:
         """Return when the last checkpoint is on disk. Raises OSError if it could not be

@@ -234,7 +234,7 @@ class HostedRun:
             self._telemetry.end_step()
         stop = self._record is not None and self._record.end_step()
         set_s = self.config.times.checkpoint_every_s
-        every_s = self._session.interval.seconds(set_s)
+        every_s = self._session.checkpoint_period.seconds(set_s)
         due = time.monotonic() - self._saved_at >= every_s
         due = (
             due

@@ -73,7 +73,7 @@ class Telemetry:
             )
         answer = self._reporter.answer
         if answer is not None:
-            self._session.interval.hazard_per_h = answer.hazard_per_h
+            self._session.checkpoint_period.hazard_per_h = answer.hazard_per_h
         if now >= self._due_at:
             self._due_at = now + self._session.config.times.report_every_s
             self._report()

@@ -4,7 +4,7 @@ often the job's nodes are taken away.
 
 from dataclasses import dataclass
 
-from coadapt.model.checkpoint_interval import SAVE_DEFAULT_S, checkpoint_interval_s
+from coadapt.model.checkpoint_period import SAVE_DEFAULT_S, checkpoint_period_s
 from coadapt.model.measured import SAVE_S
 from coadapt.train.env import CHECKPOINT_EVERY_S
 
@@ -13,7 +13,7 @@ SAVE_WEIGHT = 0.3
 
 
 @dataclass(slots=True)
-class CheckpointInterval:
+class CheckpointPeriod:
     """The measured cost of a checkpoint, and the hazard that the scheduler reports.
 
     save_s: mean seconds that training waits for a checkpoint, None before the first.
@@ -32,7 +32,7 @@ class CheckpointInterval:
     def seconds(self, set_s: float | None) -> float:
         """Return the seconds between two checkpoints.
 
-        set_s: as the script or the environment sets it; None: the interval follows the
+        set_s: as the script or the environment sets it; None: the period follows the
         hazard, and is CHECKPOINT_EVERY_S where there is none.
         """
         if set_s is not None:
@@ -40,7 +40,7 @@ class CheckpointInterval:
         if not self.hazard_per_h:
             return CHECKPOINT_EVERY_S
         save_s = SAVE_DEFAULT_S if self.save_s is None else self.save_s
-        return checkpoint_interval_s(save_s, self.hazard_per_h)
+        return checkpoint_period_s(save_s, self.hazard_per_h)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of a report: the cost of a checkpoint where a hazard makes
