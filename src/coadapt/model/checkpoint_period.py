@@ -11,7 +11,7 @@ import math
 
 from coadapt.model.offer import HOUR_S
 
-# Below this an period says more about the clock than about losses.
+# Below this a period says more about the clock than about losses.
 PERIOD_MIN_S = 10.0
 # No estimate of a hazard is so good that a longer period is worth its risk.
 PERIOD_MAX_S = 3600.0

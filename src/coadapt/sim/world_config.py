@@ -12,8 +12,8 @@ class WorldConfig:
     that each start and each change of allocation costs jobs that do not say otherwise.
     prepare_s: how long a change in place is prepared while training goes on.
     checkpoint_s: least time between checkpoints, which are made at reports. save_s:
-    training time that a checkpoint costs; above 0, a job on spot nodes chooses its period
-    itself (model/checkpoint_period.py), not below checkpoint_s.
+    training time that a checkpoint costs; above 0, a job on spot nodes chooses its
+    period itself (model/checkpoint_period.py), not below checkpoint_s.
     interference: the part of its speed that a job on several nodes loses while it
     shares a node with another such job (Pollux, OSDI'21, §5.3.2).
     """
