@@ -104,6 +104,7 @@ from coadapt.core.reasons import (
     setup_runs,
     waiting_reason,
 )
+from coadapt.core.restarts import with_restarts_first
 from coadapt.core.settling import settling
 from coadapt.core.state import (
     ENDED_KEPT,
@@ -431,6 +432,7 @@ class Scheduler:
         there = [self.state.jobs[job_id] for job_id in self._work.holdings.on(node)]
         for job in there:
             why = f"stopped: node {node} {what}"
+            job.lost_node = True
             job.status = replace(job.status, reason=Reason.NODE_LOST, explanation=why)
         expected = [
             job for job in self._work.unlike_plan if job.target.allocation.on(node)
@@ -494,6 +496,8 @@ class Scheduler:
         before = set(buying.leaving)
         if not buying.notice(node):
             return []
+        for job_id in self._work.holdings.on(node):
+            self.state.jobs[job_id].lost_node = True
         return self._leaving_changed(before, set(buying.leaving))
 
     def _leaving_changed(self, before: set[NodeId], now: set[NodeId]) -> list[Command]:
@@ -914,6 +918,7 @@ class Scheduler:
             state.plan_error = str(error)
             return []
         state.plan_error = ""
+        plan = self._with_restarts_first(plan, view)
         state.diagnostics = plan.diagnostics
         replanned = state.jobs.keys() if self._plan is None else plan.unlike(self._plan)
         state.changed = self._work.unplanned.union(replanned)
@@ -976,6 +981,18 @@ class Scheduler:
                 if held(holder).by_node.get(node, 0.0) > wanted:
                     found[holder_id] = holder
         return sorted(found.values(), key=_submission_order)
+
+    def _with_restarts_first(self, plan: Plan, view: ClusterView) -> Plan:
+        """Return the plan in which jobs that lost a node start before jobs that
+        wait.
+        """
+        lost = {job.id: job for job in self.state.active if job.lost_node}
+        if lost and self.config.restart_first:
+            unfit = {job_id: job.unfit_nodes for job_id, job in lost.items()}
+            plan = with_restarts_first(plan, view, lost.keys(), unfit)
+        for job_id, job in lost.items():
+            job.lost_node = not plan.allocations.get(job_id)
+        return plan
 
     def _without_unfit(
         self, plan: Plan, view: ClusterView, jobs: list[JobRecord]
