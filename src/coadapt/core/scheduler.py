@@ -92,6 +92,7 @@ from coadapt.core.hindrances import (
 )
 from coadapt.core.instants import next_multiple
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
+from coadapt.core.lost_first import with_lost_first
 from coadapt.core.node_buying import Buying
 from coadapt.core.reasons import (
     RETRY_MOST_S,
@@ -104,7 +105,6 @@ from coadapt.core.reasons import (
     setup_runs,
     waiting_reason,
 )
-from coadapt.core.restarts import with_restarts_first
 from coadapt.core.settling import settling
 from coadapt.core.state import (
     ENDED_KEPT,
@@ -918,7 +918,7 @@ class Scheduler:
             state.plan_error = str(error)
             return []
         state.plan_error = ""
-        plan = self._with_restarts_first(plan, view)
+        plan = self._with_lost_first(plan, view)
         state.diagnostics = plan.diagnostics
         replanned = state.jobs.keys() if self._plan is None else plan.unlike(self._plan)
         state.changed = self._work.unplanned.union(replanned)
@@ -933,7 +933,16 @@ class Scheduler:
                 self._set_target(job, plan)
         self._explain_waiting(plan, view, concerned)
         self._plan = plan
-        # Jobs that have not trained since their last change get their target later.
+        self._explain_settling()
+        commands = self._converge()
+        self._note_blocked()
+        return commands
+
+    def _explain_settling(self) -> None:
+        """Explain for each job that has not trained since its last change that it gets
+        its target later.
+        """
+        state = self.state
         for job_id in settling(state, self._work.unlike_plan, self.config.settle_s):
             job = state.jobs[job_id]
             if not job.status.cancel_requested and not job.order.grant.satisfies(
@@ -945,9 +954,6 @@ class Scheduler:
                 )
                 self._work.note(job)
                 state.changed.add(job.id)
-        commands = self._converge()
-        self._note_blocked()
-        return commands
 
     def _plan_failed(self, event: PlanFailed) -> list[Command]:
         if event.round == self.state.round and self.state.solve_at is not None:
@@ -982,14 +988,14 @@ class Scheduler:
                     found[holder_id] = holder
         return sorted(found.values(), key=_submission_order)
 
-    def _with_restarts_first(self, plan: Plan, view: ClusterView) -> Plan:
+    def _with_lost_first(self, plan: Plan, view: ClusterView) -> Plan:
         """Return the plan in which jobs that lost a node start before jobs that
         wait.
         """
         lost = {job.id: job for job in self.state.active if job.lost_node}
-        if lost and self.config.restart_first:
+        if lost and self.config.lost_node_first:
             unfit = {job_id: job.unfit_nodes for job_id, job in lost.items()}
-            plan = with_restarts_first(plan, view, lost.keys(), unfit)
+            plan = with_lost_first(plan, view, lost.keys(), unfit)
         for job_id, job in lost.items():
             job.lost_node = not plan.allocations.get(job_id)
         return plan

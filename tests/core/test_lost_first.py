@@ -16,7 +16,7 @@ from coadapt.core.events import (
     SchedulerConfigured,
     TenantConfigured,
 )
-from coadapt.core.restarts import with_restarts_first
+from coadapt.core.lost_first import with_lost_first
 from coadapt.model import (
     Allocation,
     JobSpec,
@@ -102,7 +102,7 @@ def test_a_quota_that_it_would_break_keeps_the_plan() -> None:
 def test_journals_of_earlier_versions_replay_as_they_were_decided() -> None:
     written = to_json(SchedulerConfigured(at=0.0, config=SchedulerConfig()))
     assert isinstance(written, dict)
-    del written["config"]["restart_first"]  # type: ignore[union-attr,arg-type,call-overload]
+    del written["config"]["lost_node_first"]  # type: ignore[union-attr,arg-type,call-overload]
     stage = robbed()
     stage.handle(from_json(SchedulerConfigured, written, "event"))
     assert starts(stage, 120.0, {"b": on(n1=4)}) == {"b": on(n1=4)}
@@ -142,7 +142,7 @@ def test_the_plan_stays_valid_and_jobs_that_run_stay_as_planned(policy: str) -> 
         jobs = standing_of(view).jobs
         idle = [each.id for each in view.jobs if not each.allocation]
         lost = {job for job in idle if rng.random() < 0.4}
-        changed = with_restarts_first(plan, view, lost, {})
+        changed = with_lost_first(plan, view, lost, {})
         check_plan(view, changed)
         for job in plan.unlike(changed):
             assert not jobs[job].allocation

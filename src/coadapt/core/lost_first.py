@@ -35,7 +35,7 @@ from coadapt.model.view import standing_of
 Unfit = Mapping[JobId, Collection[NodeId]]
 
 
-def with_restarts_first(
+def with_lost_first(
     plan: Plan, view: ClusterView, lost: Collection[JobId], unfit: Unfit
 ) -> Plan:
     """Return a valid plan in which the jobs `lost` start before jobs that wait.
@@ -52,7 +52,7 @@ def with_restarts_first(
         and job_id not in plan.set_aside
     ]
     for job in sorted(waiting, key=lambda job: _order(view, job)):
-        changed = _with_restart(plan, view, job, lost, unfit.get(job.id, ()))
+        changed = _with_job(plan, view, job, lost, unfit.get(job.id, ()))
         try:
             check_plan(view, changed)
         except PlanError:
@@ -71,7 +71,7 @@ def _priority(view: ClusterView, job: JobView) -> tuple[int, int]:
     return view.tenant(job.spec.tenant).priority, job.spec.priority
 
 
-def _with_restart(
+def _with_job(
     plan: Plan,
     view: ClusterView,
     job: JobView,
