@@ -120,11 +120,11 @@ class Predictions:
             due_by=others(self.due_by),
         )
 
-    def shown(self, intervals: Mapping[JobId, Prediction]) -> "Predictions":
-        """Return the record after these intervals, in seconds from the last round, were
+    def shown(self, ranges: Mapping[JobId, Prediction]) -> "Predictions":
+        """Return the record after these ranges, in seconds from the last round, were
         shown to users. Of each job the first one counts.
         """
-        ends = {job: self.at + each.high_at for job, each in intervals.items()}
+        ends = {job: self.at + each.high_at for job, each in ranges.items()}
         return replace(self, due_by={**ends, **self.due_by})
 
     def missed(self, job: JobId) -> bool:
