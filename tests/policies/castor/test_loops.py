@@ -1,6 +1,4 @@
-"""Castor's compiled loops over jobs against what they mean, said in other words, over
-drawn goodputs.
-"""
+"""Castor's array code against plain loops over jobs, over drawn goodputs."""
 
 from dataclasses import replace
 
@@ -8,13 +6,13 @@ import numpy as np
 import pytest
 
 from coadapt.policies.castor import round as program
-from coadapt.policies.castor.expected_arrivals import Expected
 from coadapt.policies.castor.explain import Decided, duration, explained
 from coadapt.policies.castor.fairness import FairClocks, Tolerances
 from coadapt.policies.castor.guarantees import Reservations
 from coadapt.policies.castor.job_values import Aims, Outlook, Values, gpu_curves
 from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, choose, earnings
 from coadapt.policies.castor.situation import ROUND_S, Situation
+from coadapt.policies.predictors.expected_arrivals import Expected
 from coadapt.policies.predictors.noise_growth import LaterPhases
 from coadapt.policies.predictors.prediction_intervals import Predictions
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
@@ -53,7 +51,7 @@ def drawn(seed: int) -> Situation:
 def outlook_of(now: Situation) -> Outlook:
     never_J = np.full(4, 1e9)
     aims = Aims(4.0, 0.5, never_J, never_J)
-    return Values().settle(now, gpu_curves(now, GPUS_T), Expected(), aims)
+    return Values().settled(now, gpu_curves(now, GPUS_T), Expected(), aims)[0]
 
 
 def sizes_of(now: Situation, row: int, of_type: int) -> dict[int, float]:
@@ -76,7 +74,7 @@ def test_shares_are_the_most_within_an_equal_part_else_the_least_in_turns(
     seed: int, gpus_T: IntArray
 ) -> None:
     now = drawn(seed)
-    fair = FairClocks().move(SEEN.at, now, gpus_T)
+    fair, _ = FairClocks().moved(SEEN.at, now, gpus_T)
     equal = gpus_T.sum() / 4
     for row in range(4):
         rates = {}
@@ -129,10 +127,8 @@ def test_a_fair_share_lasts_until_all_phases_are_done(seed: int) -> None:
         came = replace(
             each, sources=first.sources, timed_J=first.timed_J, weights=weights
         )
-        takes_s_J = (
-            FairClocks().move(first.jobs[0].submitted_at, came, GPUS_T).takes_s_J
-        )
-        return takes_s_J - 0.5 * ROUND_S - first.rescale_s_J
+        fair, _ = FairClocks().moved(first.jobs[0].submitted_at, came, GPUS_T)
+        return fair.takes_s_J - 0.5 * ROUND_S - first.rescale_s_J
 
     rows_L = (now, now, replace(now, goodput_JC=now.goodput_JC[[0, 0, 2, 3]]), now)
     later_s_L = [seconds_of(each)[row] for each, row in zip(rows_L, job_L, strict=True)]
@@ -145,16 +141,20 @@ def test_a_fair_share_lasts_until_all_phases_are_done(seed: int) -> None:
 
 
 @seeds
-def test_a_job_bears_its_time_on_its_fewest_gpus_of_the_slowest_type(seed: int) -> None:
+def test_a_job_tolerates_its_time_on_its_fewest_gpus_of_the_slowest_type(
+    seed: int,
+) -> None:
     now = drawn(seed)
-    borne_J = Tolerances().tolerated(0.0, now, 4)
+    tolerated_J, _ = Tolerances().tolerated(0.0, now, 4)
     for row in range(4):
         sizes = [sizes_of(now, row, number) for number in range(2)]
         fewest = min([gpus for each in sizes for gpus in each], default=0)
         slowest = min([each[fewest] for each in sizes if fewest in each], default=0.0)
         whole = now.left_J[row] + now.sources.done_J[row] * now.timed_J[row]
         takes_s = whole / slowest if slowest else np.inf
-        assert borne_J[row] == pytest.approx(takes_s + now.rescale_s_J[row] + ROUND_S)
+        assert tolerated_J[row] == pytest.approx(
+            takes_s + now.rescale_s_J[row] + ROUND_S
+        )
 
 
 @seeds
@@ -214,18 +214,18 @@ def test_a_reserved_goodput_is_served_on_any_configuration(seed: int) -> None:
     now = drawn(seed)
     outlook = outlook_of(now)
     goodput_J = np.array([now.goodput_JC[0].max(), np.inf, np.inf, np.inf])
-    owed = Reservations(np.array([1, 0, 0, 0]), goodput_J)
-    sizes = choose(now, outlook, owed)
+    reserved = Reservations(np.array([1, 0, 0, 0]), goodput_J)
+    sizes = choose(now, outlook, reserved)
     assert sizes_of(now, 0, sizes.types["j0"])[sizes.counts["j0"]] == goodput_J[0]
 
 
 @seeds
-def test_it_tells_what_the_next_size_brings(seed: int) -> None:
+def test_sentences_say_what_the_next_size_brings(seed: int) -> None:
     now = drawn(seed)
     rng = np.random.default_rng(seed)
     held = {f"j{row}": int(rng.integers(1, 5)) for row in range(4)}
     types = {job: int(rng.integers(0, 2)) for job in held}
-    told = Decided(
+    decided = Decided(
         now=now,
         sizes=Sizes(held, types, 1.0, 1.0, np.zeros(2), room=False),
         placed={
@@ -233,8 +233,9 @@ def test_it_tells_what_the_next_size_brings(seed: int) -> None:
         },
         predictions=Predictions(),
         starts=Predictions(),
+        shown={},
     )
-    for row, (job, why) in enumerate(explained(told).items()):
+    for row, (job, why) in enumerate(explained(decided).items()):
         sizes = sizes_of(now, row, types[job])
         larger = [gpus for gpus in sizes if gpus > held[job]]
         if not now.timed_J[row]:
@@ -269,19 +270,20 @@ def test_it_tells_what_the_next_size_brings(seed: int) -> None:
 
 
 @seeds
-def test_no_start_is_foretold_without_a_past(seed: int) -> None:
-    told = Decided(
+def test_no_start_is_predicted_without_a_past(seed: int) -> None:
+    decided = Decided(
         now=drawn(seed),
         sizes=Sizes({}, {}, 1.0, 1.0, np.zeros(2), room=False),
         placed={},
         predictions=Predictions(),
         starts=Predictions(),
+        shown={},
     )
-    assert set(explained(told).values()) <= {""}
+    assert set(explained(decided).values()) <= {""}
 
 
 @seeds
-def test_prices_beside_who_is_served_are_of_all_others_on_what_those_leave(
+def test_prices_are_those_of_the_jobs_without_a_served_reservation(
     seed: int,
 ) -> None:
     options = draw(seed, 1 + seed % 3, seed % 2)

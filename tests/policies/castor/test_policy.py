@@ -22,11 +22,6 @@ from coadapt.model import (
     TypeProfile,
 )
 from coadapt.policies import create_policy
-from coadapt.policies.castor.expected_arrivals import (
-    Arrivals,
-    Expected,
-    Silence,
-)
 from coadapt.policies.castor.fairness import FairClocks
 from coadapt.policies.castor.job_values import (
     MANY_JOBS,
@@ -35,10 +30,15 @@ from coadapt.policies.castor.job_values import (
     _objective,
     gpu_curves,
 )
-from coadapt.policies.castor.policy import END_JOBS, Castor
+from coadapt.policies.castor.policy import END_JOBS, Castor, State
 from coadapt.policies.castor.situation import ROUND_S
 from coadapt.policies.checks.contract import check_policy
-from coadapt.policies.predictors.prediction_intervals import ERRORS_MIN, Predictions
+from coadapt.policies.predictors.expected_arrivals import (
+    Arrivals,
+    Expected,
+    Silence,
+)
+from coadapt.policies.predictors.prediction_intervals import ERRORS_MIN
 from tests.policies.castor.stage import situation_of, timed
 from tests.policies.stage import counts, job, nodes, on, view
 
@@ -179,7 +179,7 @@ def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unlike", "crowd", "times", "rho_max"),
+    ("unlike", "num_jobs", "times", "rho_max"),
     [
         (0.0, 8.0, 1.0, 2.0),
         (0.1, 8.0, 2.0, 5 / 3),
@@ -190,15 +190,15 @@ def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:
     ],
 )
 def test_the_last_end_and_fair_shares_weigh_more_where_gpus_differ(
-    unlike: float, crowd: float, times: float, rho_max: float
+    unlike: float, num_jobs: float, times: float, rho_max: float
 ) -> None:
-    assert Castor().dials(30.0, unlike, crowd) == pytest.approx(
+    assert Castor().dials(30.0, unlike, num_jobs) == pytest.approx(
         (4.0 * times, 0.5, rho_max)
     )
-    assert Castor().dials(0.0, unlike, crowd) == pytest.approx(
+    assert Castor().dials(0.0, unlike, num_jobs) == pytest.approx(
         (2.0 * times, 0.0, rho_max)
     )
-    assert Castor(makespan_jobs=0.0, rho_max=0.0).dials(30.0, unlike, crowd) == (
+    assert Castor(makespan_jobs=0.0, rho_max=0.0).dials(30.0, unlike, num_jobs) == (
         0.0,
         0.5,
         0.0,
@@ -227,12 +227,12 @@ def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
     ]
     seen = beside_eight(2, *jobs)
     fluid = gpu_curves(situation_of(seen), np.array([2, 8]))
-    over = Silence().over(seen.at, seen.jobs)
-    crowd = (1.0 - over) * len(jobs) + over * END_JOBS
-    usual = Castor().dials(jobs[0].rescale_s, fluid.unlike, crowd)._asdict()
+    over, _ = Silence().over(seen.at, seen.jobs)
+    num_jobs = (1.0 - over) * len(jobs) + over * END_JOBS
+    usual = Castor().dials(jobs[0].rescale_s, fluid.unlike, num_jobs)._asdict()
     plan = Castor().allocate(seen)
     assert Castor(**usual).allocate(seen).diagnostics == plan.diagnostics
-    of_one_type = getattr(Castor().dials(jobs[0].rescale_s, 0.0, crowd), dial)
+    of_one_type = getattr(Castor().dials(jobs[0].rescale_s, 0.0, num_jobs), dial)
     assert (
         Castor(**{**usual, dial: of_one_type}).allocate(seen).diagnostics
         != plan.diagnostics
@@ -248,7 +248,7 @@ def test_an_equal_share_is_of_every_type_or_of_the_commonest(
     """
     seen = beside_eight(2, timed("x", gpus=(1, 1), target=1e6, by_type=faster_a(times)))
     now = situation_of(seen)
-    fair = FairClocks().move(seen.at, now, np.array([2, 8]))
+    fair, _ = FairClocks().moved(seen.at, now, np.array([2, 8]))
     assert fair.gpus_J == [1]
     assert fair.goodput_J == now.goodput_JC[0, now.configs.type_C == 1].max()
     takes_s = 1e6 / (rate * fair.goodput_J[0]) + 0.5 * ROUND_S + now.rescale_s_J[0]
@@ -280,7 +280,7 @@ def test_a_frozen_job_that_runs_is_never_stopped() -> None:
     assert "frozen" in plan.reasons["frozen"]
 
 
-def test_a_job_that_is_late_by_its_fair_clock_is_owed_its_share() -> None:
+def test_a_job_that_is_late_by_its_fair_clock_gets_its_share_reserved() -> None:
     short = [timed(f"short{number}", target=3e4, at=3_000.0) for number in range(3)]
     old = timed("old", target=1e7, at=0.0)
     seen = ClusterView(at=4_000.0, nodes=nodes(4), jobs=(old, *short))
@@ -296,7 +296,8 @@ def test_a_job_gets_gpus_before_it_reaches_its_limit() -> None:
     short = timed("short", target=3e6, at=20_000.0)
     seen = ClusterView(at=20_000.0, nodes=nodes(4), jobs=(old, short))
     now = situation_of(seen)
-    assert FairClocks().move(20_000.0, now, np.array([4])).least_J.max() < 3.0
+    fair_now, _ = FairClocks().moved(20_000.0, now, np.array([4]))
+    assert fair_now.least_J.max() < 3.0
     plain, fair = (
         counts(Castor(rho_max=limit, tail=0.0).allocate(seen)) for limit in (0.0, 3.0)
     )
@@ -324,7 +325,7 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
         at=5e5,
     )
     now = situation_of(seen)
-    fair = FairClocks().move(5e5, now, np.array([2, 8]))
+    fair, _ = FairClocks().moved(5e5, now, np.array([2, 8]))
     on_b = (now.configs.type_C == 1) & (now.configs.gpus_C == 2)
     assert (fair.gpus_J[0], fair.goodput_J[0]) == (2, now.goodput_JC[0, on_b].max())
     held = Castor(rho_max=0.9).allocate(seen).allocations["late"]
@@ -340,7 +341,7 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
     assert goodput[held.num_replicas] >= fair.goodput_J[0]
 
 
-def test_a_share_goes_before_what_a_job_of_one_size_is_owed() -> None:
+def test_a_fair_share_goes_before_the_reservation_of_a_gang() -> None:
     old = timed("old", target=1e7, at=0.0)
     pressing = timed(
         "pressing", gpus=(4, 4), target=3e4, at=3_990.0, deadline_at=3_995.0
@@ -351,7 +352,7 @@ def test_a_share_goes_before_what_a_job_of_one_size_is_owed() -> None:
 
 
 def test_fair_shares_bound_what_is_lost() -> None:
-    """The guarantee, played: n jobs stay, whoever is late gets its share, the quotient
+    """The guarantee, simulated: n jobs stay, each late job gets its share, the quotient
     rises no more.
     """
     clocks = FairClocks()
@@ -367,12 +368,13 @@ def test_fair_shares_bound_what_is_lost() -> None:
         ]
         seen = view(nodes(4), *jobs, at=at)
         now = situation_of(seen)
-        late_J = clocks.move(at, now, np.array([4])).least_J >= 1.0
+        fair, clocks = clocks.moved(at, now, np.array([4]))
+        late_J = fair.least_J >= 1.0
         alone_J = now.goodput_JC[:, now.configs.gpus_C == 1][:, 0]
         for row, each in enumerate(now.jobs):
             served = (
                 late_J[row] or each.id == "j0"
-            )  # greed: everything but what is owed goes to j0
+            )  # greed: all but the reserved shares goes to j0
             done[each.id] += step * float(alone_J[row]) * served
             if done[each.id] >= whole and each.id not in ends:
                 ends[each.id] = at + step
@@ -381,7 +383,7 @@ def test_fair_shares_bound_what_is_lost() -> None:
     assert max(ends.values()) <= 1.0 * fair_s + 30.0 + 20 * step
 
 
-def test_it_says_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
+def test_reasons_say_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
     policy = Castor()
     jobs = timed("a"), timed("b")
     why = policy.allocate(view(nodes(4), *jobs)).reasons["a"]
@@ -389,7 +391,7 @@ def test_it_says_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
     assert re.search(
         r"; \d more GPUs? would (not end it sooner|end it (in about|\d+ s sooner))", why
     )
-    learned(policy._memory.predictions)
+    policy._kept.state = learned(policy._kept.state)
     why = policy.allocate(view(nodes(4), *jobs, at=30.0)).reasons["a"]
     assert re.search(r"; ends in about .* \(90 %: .* to .*\); ", why)
     assert (
@@ -399,16 +401,23 @@ def test_it_says_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
     )
 
 
-def learned(predictions: Predictions) -> None:
-    """Let `predictions` have seen twenty ends that came when they were foretold."""
-    predictions.errors.extend([(600.0, 0.0)] * ERRORS_MIN)
+def learned(state: State) -> State:
+    """Return the state after twenty ends and starts that came when they were
+    predicted.
+    """
+    errors = ((600.0, 0.0),) * ERRORS_MIN
+    return replace(
+        state,
+        predictions=replace(state.predictions, errors=errors),
+        starts=replace(state.starts, errors=errors),
+    )
 
 
-def test_a_start_is_foretold_until_its_interval_has_passed() -> None:
+def test_a_start_is_predicted_until_its_interval_has_passed() -> None:
     policy = Castor(expect=False)
     running = timed("running", gpus=(4, 4), target=1e5, held=on(n0=4))
     waits = timed("waits", gpus=(4, 4), target=1e7, at=10.0)
-    learned(policy._memory.starts)
+    policy._kept.state = learned(policy._kept.state)
     first = policy.allocate(view(nodes(4), running, waits, at=60.0))
     assert re.search(r"starts (soon|in about)", first.reasons["waits"])
     assert "90 %: " in first.reasons["waits"]
@@ -417,15 +426,15 @@ def test_a_start_is_foretold_until_its_interval_has_passed() -> None:
     assert late.reasons["waits"] == ""
 
 
-def test_no_start_is_foretold_where_the_quota_forbids_it() -> None:
+def test_no_start_is_predicted_where_the_quota_forbids_it() -> None:
     policy = Castor()
-    learned(policy._memory.starts)
+    policy._kept.state = learned(policy._kept.state)
     poor = job("poor", tenant="t")
     plan = policy.allocate(view(nodes(1), poor, quotas={"t": 0}))
     assert plan.reasons["poor"] == ""
 
 
-def test_the_gap_of_the_round_is_told() -> None:
+def test_the_diagnostics_have_the_gap_of_the_round() -> None:
     plan = Castor().allocate(
         view(nodes(4, 4), *(timed(f"j{number}") for number in range(6)))
     )
@@ -465,7 +474,7 @@ def two_types(fast: TypeProfile, *, moved: bool) -> tuple[ClusterView, JobView]:
     ), one
 
 
-def test_who_moves_to_another_gpu_type_is_told_so() -> None:
+def test_the_reason_names_a_new_gpu_type() -> None:
     slow = timed("x").measured.by_type["gpu"]
     fast = replace(slow, params=replace(slow.params, alpha_c=0.001, beta_c=0.0001))
     for moved, said in (
@@ -545,7 +554,7 @@ def on_type_a(name: str, held: Allocation = WAITING, target: float = 1e6) -> Job
     )
 
 
-def test_ends_are_foretold_by_the_gpus_of_the_type_where_jobs_are() -> None:
+def test_ends_are_predicted_by_the_gpu_type_of_the_job() -> None:
     one = timed("x", gpus=(4, 4), by_type=faster_a(1.0), held=on(b0=4))
     beside_one_a = Castor(expect=False)
     alone = Castor(expect=False)
@@ -556,7 +565,7 @@ def test_ends_are_foretold_by_the_gpus_of_the_type_where_jobs_are() -> None:
     )
 
 
-def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
+def test_a_job_for_one_gpu_type_is_predicted_to_wait_for_that_type() -> None:
     """Eight GPUs of another type are free all the time, which were taken for those that
     it waits for.
     """
@@ -570,7 +579,7 @@ def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
     )
 
 
-def test_who_is_expected_in_part_counts_in_part() -> None:
+def test_a_job_that_is_expected_in_part_counts_in_part() -> None:
     """In the sum of completion times, and for the last end."""
     seen = beside_eight(
         4, *[on_type_a(f"j{number}", target=1e6) for number in range(3)]
@@ -579,11 +588,11 @@ def test_who_is_expected_in_part_counts_in_part() -> None:
     fluid = gpu_curves(now, np.array([4, 8]))
     part = Expected(fluid.jobs, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25)
     never_J = np.full(3, np.inf)
-    crowd = _fluid_jobs(now, fluid, part)
+    fluid_jobs = _fluid_jobs(now, fluid, part)
     goal = _objective(now, part, Aims(0.0, 0.0, never_J, never_J))
     assert goal.weight_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert goal.chance_J.tolist() == [1.0] * 3 + [0.25] * 3
-    assert crowd.arrives_P[3:6].tolist() == [40.0, 80.0, 120.0]
+    assert fluid_jobs.arrives_P[3:6].tolist() == [40.0, 80.0, 120.0]
 
 
 def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_any_more(
@@ -608,7 +617,7 @@ def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_a
         several.allocate(replace(beside_eight(4, *jobs), at=at))
         one_type.allocate(view(nodes(4, 4, kind="b", name="b"), *jobs, at=at))
     assert asked == [(True, False), (False, False), (True, True), (False, False)]
-    assert one_type._memory.silence.came == {}
+    assert one_type._kept.state.silence.came == {}
 
 
 def test_a_gpu_type_that_is_lost_takes_the_expected_jobs_along() -> None:
@@ -621,14 +630,14 @@ def test_a_gpu_type_that_is_lost_takes_the_expected_jobs_along() -> None:
         policy.allocate(replace(beside_eight(4, *jobs), at=at))
     without_a = view(nodes(4, 4, kind="b", name="b"), stays, at=120.0)
     assert counts(policy.allocate(without_a)) == {"stays": 4}
-    arrivals = policy._memory.arrivals
+    arrivals = policy._kept.state.arrivals
     assert list(arrivals.recent) == ["stays"], "its curves are of other GPU types"
     assert counts(policy.allocate(replace(beside_eight(4, stays), at=180.0))) == {
         "stays": 4
     }
 
 
-def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:
+def test_predicted_starts_learn_from_past_errors() -> None:
     """Jobs that wait for one that holds all GPUs; of those that were taken back nothing
     is learned.
     """
@@ -642,11 +651,11 @@ def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:
     assert "start" not in first.reasons["waits"], "nothing is known of past starts"
     policy.allocate(view(nodes(4), running, at=120.0))
     assert not policy.starts
-    assert not policy._memory.starts.errors
+    assert not policy._kept.state.starts.errors
     policy.allocate(view(nodes(4), running, waits, at=180.0))
     policy.allocate(view(nodes(4), waits, at=900.0))
     assert not policy.starts
-    assert len(policy._memory.starts.errors) == 1
-    said_s, log_ratio = policy._memory.starts.errors[0]
+    assert len(policy._kept.state.starts.errors) == 1
+    said_s, log_ratio = policy._kept.state.starts.errors[0]
     assert said_s == pytest.approx(said.end_at - 60.0, rel=0.5)
     assert log_ratio > 0.0  # it waited for 12 minutes

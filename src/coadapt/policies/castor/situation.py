@@ -19,22 +19,20 @@ C configurations; L later phases of jobs; X as said where it is used.
 # counts as "untimed"; all other jobs are "timed".
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
-from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import (
     ClusterView,
     EfficiencyKind,
     JobSpec,
     JobView,
     RescaleContract,
-    TypeProfile,
 )
 from coadapt.policies.castor.topology import Topology, configurations
 from coadapt.policies.predictors.application_models import Applications
@@ -44,7 +42,6 @@ from coadapt.policies.predictors.best_goodputs import (
     Rows,
     Steps,
     goodputs,
-    params_of,
 )
 from coadapt.policies.predictors.measured_step_times import Shape, Slower
 from coadapt.policies.predictors.noise_growth import (
@@ -55,6 +52,7 @@ from coadapt.policies.predictors.noise_growth import (
     noise_over_horizon,
 )
 from coadapt.policies.predictors.remaining_work import RemainingWork, hinted
+from coadapt.policies.predictors.step_time_models import step_time_params
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray, power
 
 # A job may have this many times the most replicas that it was timed on; a job that was
@@ -111,6 +109,27 @@ class Sources(NamedTuple):
     done_J: FloatArray
     noise_J: FloatArray
     slower_JX: FloatArray
+
+
+class Predictors(NamedTuple):
+    """What earlier rounds showed: lengths of jobs, and measurements by application."""
+
+    work: RemainingWork = RemainingWork()
+    applications: Applications = Applications()
+
+
+class _Models(NamedTuple):
+    """What goodputs are computed from besides noise scales.
+
+    may_JC: configurations that each job may have. runs_J: whether the job holds GPUs on
+    an allocation that it may keep.
+    """
+
+    steps: Steps
+    configs: Configs
+    may_JC: BoolArray
+    slower: Slower
+    runs_J: BoolArray
 
 
 class _Rates(NamedTuple):
@@ -182,66 +201,65 @@ class Situation:
 
 
 def situation(
-    view: ClusterView,
-    topology: Topology,
-    work: RemainingWork,
-    applications: Applications,
-    *,
-    room: bool = False,
-) -> Situation:
-    """Return the situation of the jobs that may be moved.
+    view: ClusterView, topology: Topology, known: Predictors, *, room: bool = False
+) -> tuple[Situation, Predictors]:
+    """Return the situation of the jobs that may be moved, and what is known after their
+    reports.
 
-    work and applications are updated with what the jobs report. room: whether no GPU
-    had a price in the last round, so that each job had its best size.
+    room: whether no GPU had a price in the last round, so that each job had its best
+    size.
     """
     fixed = topology.kept.keys() | topology.stranded
-    applications.observe(view.jobs, lambda job: _held(topology, job))
-    jobs = tuple(
-        applications.with_borrowed(job) for job in view.jobs if job.id not in fixed
+    observed = known.applications.observed(view.jobs, lambda job: _held(topology, job))
+    applications, jobs = observed.borrowing(
+        [job for job in view.jobs if job.id not in fixed]
     )
     facts = job_facts(jobs, topology)
-    steps = facts.steps
-    configs, may_JC = configurations(
-        topology.gpu_types, facts.span_J2, facts.profiled_J, facts.allowed_JT
-    )
-    trainings = _trainings(facts, applications.curves(jobs))
-    slower = applications.slower(jobs, topology.names, configs, steps.held_JX)
+    models = _models(topology, jobs, facts, applications)
     rescale_s_J = np.array([job.rescale_s for job in jobs])
     horizon_s_J = noise_horizon_s(rescale_s_J, room=room)
-    ahead_J = horizon_s_J * _present_rates(trainings, steps, slower)
+    trainings = _trainings(facts, applications.curves(jobs))
+    ahead_J = horizon_s_J * _present_rates(trainings, models)
     noise_J = noise_over_horizon(trainings, ahead_J, room=room)
-    rates = _rates(steps, configs, may_JC, noise_J, slower)
-    timed_J = steps.known_J & (rates.goodput_JC > 0.0).any(axis=1)
-    left_J = _left(jobs, np.where(timed_J, rates.alone_J, 0.0), work)
-
-    rate_J = np.where(_runs(steps), rates.here_J, rates.alone_J)
+    rates = _rates(models, noise_J)
+    timed_J = facts.steps.known_J & (rates.goodput_JC > 0.0).any(axis=1)
+    left_J, work = _left(jobs, np.where(timed_J, rates.alone_J, 0.0), known.work)
+    rate_J = np.where(models.runs_J, rates.here_J, rates.alone_J)
     first_J = np.where(timed_J, np.minimum(left_J, horizon_s_J * rate_J), left_J)
     phases_max = PHASES if len(jobs) <= MANY_JOBS else 0
     later = later_phases(trainings, left_J, first_J, phases_max)
-    later_LC = _later_goodputs(steps, configs, may_JC, later, slower)
     if not timed_J.all():
-        rates = _with_guesses(rates, timed_J, steps, configs, may_JC)
-    return Situation(
+        rates = _with_guesses(rates, timed_J, models)
+    now = Situation(
         jobs=jobs,
         topology=topology,
         facts=facts,
-        configs=configs,
+        configs=models.configs,
         goodput_JC=rates.goodput_JC,
         here_J=rates.here_J,
-        sources=Sources(steps, facts.progress_J, noise_J, rates.slower_JX),
+        sources=Sources(facts.steps, facts.progress_J, noise_J, rates.slower_JX),
         left_J=left_J,
         weights=_weights(view, jobs),
         timed_J=timed_J,
         rescale_s_J=rescale_s_J,
         later=later,
-        later_LC=later_LC,
+        later_LC=_later_goodputs(models, later),
     )
+    return now, Predictors(work, applications)
 
 
-def _runs(steps: Steps) -> BoolArray:
-    """Return which jobs hold GPUs on an allocation that they may keep."""
-    runs_J: BoolArray = steps.held_JX[:, 3] > 0
-    return runs_J
+def _models(
+    topology: Topology,
+    jobs: Sequence[JobView],
+    facts: JobFacts,
+    applications: Applications,
+) -> _Models:
+    configs, may_JC = configurations(
+        topology.gpu_types, facts.span_J2, facts.profiled_J, facts.allowed_JT
+    )
+    slower = applications.slower(jobs, topology.names, configs, facts.steps.held_JX)
+    runs_J = facts.steps.held_JX[:, 3] > 0
+    return _Models(facts.steps, configs, may_JC, slower, runs_J)
 
 
 def _trainings(facts: JobFacts, curves: tuple[FloatArray, IntArray]) -> Trainings:
@@ -259,7 +277,7 @@ def _trainings(facts: JobFacts, curves: tuple[FloatArray, IntArray]) -> Training
     )
 
 
-def _present_rates(trainings: Trainings, steps: Steps, slower: Slower) -> FloatArray:
+def _present_rates(trainings: Trainings, models: _Models) -> FloatArray:
     """Return the goodput at the present noise scale, progress per second.
 
     It is that on the current allocation, or on one GPU if the job holds none. It is 0
@@ -267,60 +285,45 @@ def _present_rates(trainings: Trainings, steps: Steps, slower: Slower) -> FloatA
     """
     every_J = np.arange(len(trainings.noise_J))
     rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
-    held = goodputs(steps, NO_CONFIGS, rows)
-    rate_J: FloatArray = (held.goodput_NC / slower.held(held.atomic_NC))[:, 0]
+    held = goodputs(models.steps, NO_CONFIGS, rows)
+    rate_JX = held.goodput_NC / models.slower.held(held.atomic_NC)
+    rate_J: FloatArray = rate_JX[:, 0]
     return rate_J
 
 
-def _rates(
-    steps: Steps,
-    configs: Configs,
-    may_JC: BoolArray,
-    noise_J: FloatArray,
-    slower: Slower,
-) -> _Rates:
+def _rates(models: _Models, noise_J: FloatArray) -> _Rates:
     """Return the goodputs of all jobs at the noise scales noise_J."""
     every_J = np.arange(len(noise_J))
-    wanted_JX = np.column_stack((may_JC | (configs.gpus_C == 1), _runs(steps)))
-    best = goodputs(steps, configs, Rows(every_J, noise_J, wanted_JX))
-    slower_JX = slower.at(every_J, best.atomic_NC)
+    is_one_C = models.configs.gpus_C == 1
+    wanted_JX = np.column_stack((models.may_JC | is_one_C, models.runs_J))
+    best = goodputs(models.steps, models.configs, Rows(every_J, noise_J, wanted_JX))
+    slower_JX = models.slower.at(every_J, best.atomic_NC)
     goodput_JX = best.goodput_NC / slower_JX
-    one_gpu_JC = goodput_JX[:, :-1] * (configs.gpus_C == 1)
+    one_gpu_JC = goodput_JX[:, :-1] * is_one_C
     return _Rates(
-        goodput_JC=np.where(may_JC, goodput_JX[:, :-1], 0.0),
+        goodput_JC=np.where(models.may_JC, goodput_JX[:, :-1], 0.0),
         here_J=goodput_JX[:, -1].copy(),
         alone_J=one_gpu_JC.max(axis=1, initial=0.0),
         slower_JX=slower_JX,
     )
 
 
-def _later_goodputs(
-    steps: Steps,
-    configs: Configs,
-    may_JC: BoolArray,
-    later: LaterPhases,
-    slower: Slower,
-) -> FloatArray:
+def _later_goodputs(models: _Models, later: LaterPhases) -> FloatArray:
     """Return the goodputs in later phases on each configuration, (L, C)."""
-    wanted_JX = np.column_stack((may_JC, np.zeros(len(may_JC), dtype=np.bool_)))
+    nowhere_J = np.zeros(len(models.may_JC), dtype=np.bool_)
+    wanted_JX = np.column_stack((models.may_JC, nowhere_J))
     rows = Rows(later.job_L, later.noise_L, wanted_JX[later.job_L])
-    best = goodputs(steps, configs, rows)
-    goodput_LX = best.goodput_NC / slower.at(later.job_L, best.atomic_NC)
+    best = goodputs(models.steps, models.configs, rows)
+    goodput_LX = best.goodput_NC / models.slower.at(later.job_L, best.atomic_NC)
     goodput_LC: FloatArray = goodput_LX[:, :-1]
     return goodput_LC
 
 
-def _with_guesses(
-    rates: _Rates,
-    timed_J: BoolArray,
-    steps: Steps,
-    configs: Configs,
-    may_JC: BoolArray,
-) -> _Rates:
+def _with_guesses(rates: _Rates, timed_J: BoolArray, models: _Models) -> _Rates:
     """Return `rates` with the goodput k^UNTIMED_EXPONENT for untimed jobs."""
-    guess_C = power(configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
-    held_J = steps.held_JX[:, 3].astype(np.float64)
-    guessed_JC = ~timed_J[:, None] & may_JC
+    guess_C = power(models.configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
+    held_J = models.steps.held_JX[:, 3].astype(np.float64)
+    guessed_JC = ~timed_J[:, None] & models.may_JC
     return rates._replace(
         goodput_JC=np.where(guessed_JC, guess_C, rates.goodput_JC),
         here_J=np.where(timed_J, rates.here_J, power(held_J, UNTIMED_EXPONENT)),
@@ -329,28 +332,41 @@ def _with_guesses(
 
 def job_facts(jobs: Sequence[JobView], topology: Topology) -> JobFacts:
     """Return what specs and reports say of these jobs, on the topology's GPU types."""
-    names = topology.names
     specs = [job.spec for job in jobs]
-    flags = [(spec.adaptive, spec.batch.accumulation) for spec in specs]
-    held = [_held_lawfully(job, topology) for job in jobs]
-    steps = Steps(
-        _step_time_params(jobs, names),
-        _bools([bool(job.measured.by_type) for job in jobs]),
-        _batches(jobs, names),
-        _bools(flags).reshape(-1, 2),
-        np.array(held, dtype=np.int64).reshape(-1, 4),
-    )
-    allowed = [[spec.replicas.allows_type(name) for name in names] for spec in specs]
-    hints = [hinted(job) for job in jobs]
+    hints = [_hint(job) for job in jobs]
     return JobFacts(
-        steps,
-        _bools(allowed).reshape(len(jobs), len(names)),
+        _steps(jobs, topology),
+        _allowed(specs, topology.names),
         np.array([limits(job) for job in jobs], dtype=np.int64).reshape(-1, 2),
         np.array([_only_size(spec) for spec in specs], dtype=np.int64),
         np.array([_noise_scale(job) for job in jobs], dtype=np.float64),
         np.array([job.measured.progress for job in jobs], dtype=np.float64),
-        np.array([math.inf if hint is None else hint for hint in hints]),
+        np.array(hints, dtype=np.float64),
         _bools([job.measured.num_replicas_profiled > 0 for job in jobs]),
+    )
+
+
+def _allowed(specs: Sequence[JobSpec], names: Sequence[str]) -> BoolArray:
+    """Return which GPU types jobs may use, (J, T)."""
+    allowed = [[spec.replicas.allows_type(name) for name in names] for spec in specs]
+    return _bools(allowed).reshape(len(specs), len(names))
+
+
+def _hint(job: JobView) -> float:
+    """Return the progress at the end of a job, samples, infinity if unknown."""
+    hint = hinted(job)
+    return math.inf if hint is None else hint
+
+
+def _steps(jobs: Sequence[JobView], topology: Topology) -> Steps:
+    flags = [(job.spec.adaptive, job.spec.batch.accumulation) for job in jobs]
+    held = [_held_lawfully(job, topology) for job in jobs]
+    return Steps(
+        step_time_params(jobs, topology.names),
+        _bools([bool(job.measured.by_type) for job in jobs]),
+        _batches(jobs, topology.names),
+        _bools(flags).reshape(-1, 2),
+        np.array(held, dtype=np.int64).reshape(-1, 4),
     )
 
 
@@ -364,33 +380,6 @@ def _batches(jobs: Sequence[JobView], names: Sequence[str]) -> FloatArray:
     """
     batches = [[_batch_limits(job, name) for name in names] for job in jobs]
     return np.array(batches, dtype=np.float64).reshape(len(jobs), len(names), 5)
-
-
-def _step_time_params(jobs: Sequence[JobView], names: Sequence[str]) -> FloatArray:
-    """Return the step-time parameters of jobs on GPU types, (J, T, PARAM_NAMES).
-
-    On types where a job was not timed they follow from a type where it was, by the
-    factors between types. A job without any profile has zeros.
-    """
-    params_JTX = np.zeros((len(jobs), len(names), len(PARAM_NAMES)))
-    partial = []
-    for row, job in enumerate(jobs):
-        profiles = job.measured.by_type
-        if not profiles:
-            continue
-        widest = max(profiles.values(), key=lambda each: each.num_replicas_profiled)
-        for number, name in enumerate(names):
-            if name in profiles:
-                params_JTX[row, number] = _params(profiles[name], widest)
-        if not profiles.keys() >= set(names):
-            partial.append(row)
-    factor_TT = _type_factors(names, jobs) if partial else np.empty(0)
-    for row in partial:
-        profiles = jobs[row].measured.by_type
-        for number, name in enumerate(names):
-            if name not in profiles:
-                params_JTX[row, number] = _params_on(number, names, profiles, factor_TT)
-    return params_JTX
 
 
 def limits(job: JobView) -> tuple[int, int]:
@@ -433,67 +422,6 @@ def _batch_limits(job: JobView, gpu_type: str) -> tuple[int, int, int, int, int]
         limit.min_atomic,
         limit.max_atomic or 0,
     )
-
-
-def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
-    """Return step-time parameters on one GPU type, in the order of PARAM_NAMES.
-
-    If the job used only one GPU of this type, synchronisation was never timed there and
-    its fitted parameters are 0. They are then taken from `widest`, the profile of the
-    type on which the job was timed with most replicas.
-    """
-    params = profile.params
-    if profile.num_replicas_profiled <= 1 < widest.num_replicas_profiled:
-        params = replace(widest.params, alpha_c=params.alpha_c, beta_c=params.beta_c)
-    values: tuple[float, ...] = params_of(params)
-    return values
-
-
-def _params_on(
-    number: int,
-    names: Sequence[str],
-    profiles: Mapping[str, TypeProfile],
-    factor_TT: FloatArray,
-) -> Sequence[float]:
-    """Return the step-time parameters on a type where the job was not timed.
-
-    They are those of the type with most replicas timed, the parameters of a pass times
-    the factor between both types.
-    """
-    other = max(
-        sorted(profiles),
-        key=lambda name: (name in names, profiles[name].num_replicas_profiled),
-    )
-    params = profiles[other].params
-    if other in names:
-        factor = float(factor_TT[number, names.index(other)])
-        params = replace(
-            params, alpha_c=params.alpha_c * factor, beta_c=params.beta_c * factor
-        )
-    values: tuple[float, ...] = params_of(params)
-    return values
-
-
-def _type_factors(names: Sequence[str], jobs: Sequence[JobView]) -> FloatArray:
-    """Return how many times longer a pass takes on type a than on type b, (a, b).
-
-    It is the median over jobs that were timed on both, 1 if there are none.
-    """
-    factor_TT = np.ones((len(names), len(names)))
-    known = [job.measured.by_type for job in jobs]
-    for a, one in enumerate(names):
-        for b, other in enumerate(names):
-            both = [types for types in known if one in types and other in types]
-            passes = [(_pass_s(types[one]), _pass_s(types[other])) for types in both]
-            ratios = [own_s / other_s for own_s, other_s in passes if other_s > 0.0]
-            if a != b and ratios:
-                factor_TT[a, b] = float(np.median(ratios))
-    return factor_TT
-
-
-def _pass_s(profile: TypeProfile) -> float:
-    """Return the time of a pass with one sample, s."""
-    return profile.params.alpha_c + profile.params.beta_c
 
 
 def _held(topology: Topology, job: JobView) -> tuple[str, Shape] | None:
@@ -541,18 +469,19 @@ def _noise_scale(job: JobView) -> float:
 
 def _left(
     jobs: Sequence[JobView], alone_J: FloatArray, work: RemainingWork
-) -> FloatArray:
-    """Return the progress that each job has left; seconds of one GPU if untimed.
+) -> tuple[FloatArray, RemainingWork]:
+    """Return the progress that each job has left, seconds of one GPU if untimed, and
+    the record of lengths after this round.
 
     alone_J: goodput on one GPU, 0 for untimed jobs.
     """
-    left_J = work.left(jobs, alone_J)
+    left_J, after = work.left(jobs, alone_J)
     for row in np.flatnonzero(alone_J <= 0.0).tolist():
         job = jobs[row]
         # Its length is known after its start and first report, on its fewest GPUs.
         shows_s = (ROUND_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT
-        left_J[row] = work.unseen_s(shows_s)
-    return left_J
+        left_J[row] = after.unseen_s(shows_s)
+    return left_J, after
 
 
 def _weights(view: ClusterView, jobs: Sequence[JobView]) -> Weights:
