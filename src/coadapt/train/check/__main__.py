@@ -299,9 +299,7 @@ class _Runs:
             )
         return self._compared(made)
 
-    def _draw(
-        self, num_steps: int, fitting: Sequence[int]
-    ) -> tuple[int, list[Change]]:
+    def _draw(self, num_steps: int, fitting: Sequence[int]) -> tuple[int, list[Change]]:
         """Return the replicas to start with, and the changes.
 
         fitting: the numbers of replicas at which another library's loop trains.
