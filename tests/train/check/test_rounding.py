@@ -122,6 +122,13 @@ def test_a_run_whose_rounding_grows_is_compared_as_far_as_that_can_tell() -> Non
     assert not any(finding.same is False for finding in found.values())
 
 
+def test_two_runs_alone_that_differ_at_once_are_not_compared() -> None:
+    found = compared(run(lambda _: 0.1), run(lambda _: 0.3))
+    for what in ("learning rates", "optimiser steps", "parameters"):
+        assert found[what].same is None
+        assert found[what].text.startswith("not compared: two runs alone differ from")
+
+
 def test_rates_and_lengths_may_follow_where_rounding_has_grown() -> None:
     references = [run(growing(1e-8))]
     changed = run(growing(1e-8))

@@ -498,6 +498,8 @@ def told(outcome: Outcome, settings: Settings) -> str:
         lines.append(f"not the same training, first in {different[0].what}")
     elif any(finding.by_design for finding in outcome.findings):
         lines.append("the same training, but for what differs by design")
+    elif outcome.compared_until == 1:
+        lines.append("not compared: rounding alone parts two runs from the first step")
     elif outcome.compared_until is not None:
         lines.append(
             f"the same training up to step {outcome.compared_until - 1}; from there "

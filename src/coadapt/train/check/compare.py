@@ -33,6 +33,7 @@ RATE_TOLERANCE = 1e-9
 FIGURE_TOLERANCE = 1e-4
 # Of such figures in a reference run: within this, they do not depend on rounding.
 STEADY_TOLERANCE = 1e-5
+ALONE_UNLIKE = "two runs alone differ from the first step on"
 State = Mapping[str, object]
 
 
@@ -175,6 +176,9 @@ class Compared:
     def _rates(self) -> Finding:
         if not self.fixed:
             return _by_contract("learning rates")
+        if self.compared_until == min(self.alone):
+            text = f"not compared: {ALONE_UNLIKE}"
+            return Finding(what="learning rates", same=None, text=text)
         for step, first, other in self._pairs():
             for own, wanted in zip(
                 _flat(other.rates), _flat(first.rates), strict=False
@@ -188,6 +192,9 @@ class Compared:
     def _updates(self) -> Finding:
         if not self.fixed:
             return _by_contract("optimiser steps")
+        if self.compared_until == min(self.alone):
+            text = f"not compared: {ALONE_UNLIKE}"
+            return Finding(what="optimiser steps", same=None, text=text)
         for step, first, other in self._pairs():
             if first.updates != other.updates:
                 text = (
@@ -238,6 +245,9 @@ class Compared:
     def _undecided(self, found: float) -> Finding:
         """Parameters that rounding alone may have parted by `found`."""
         step = self.compared_until
+        if step == min(self.alone):
+            text = f"not compared: {ALONE_UNLIKE} (they end {found:.1e} apart)"
+            return Finding(what="parameters", same=None, text=text)
         where = "in the end" if step is None else f"from step {step} on"
         same_until = "" if step is None else f"the same up to step {step - 1}; "
         text = (
