@@ -322,13 +322,32 @@ def test_a_present_speed_grows_with_the_noise() -> None:
     same = replace(
         measured,
         batch=BatchConfig(
-            total=job.spec.batch.initial, atomic=job.spec.batch.initial, accumulation=0
+            total=job.spec.batch.initial,
+            atomic=job.spec.batch.initial // 2,
+            accumulation=0,
         ),
     )
     found = remainder_of(
         training(same, since=0.0, reported_at=100.0), NODES, 110.0, EndedWork()
     )
     expected = 2 * (8_000 / job.spec.batch.initial - 10)
+    assert found.draws == pytest.approx([expected] * len(found.draws))
+
+
+def test_a_stopped_job_has_the_speed_of_its_last_report() -> None:
+    measured = Measured(
+        progress=1_000.0,
+        progress_target=9_000.0,
+        step_time_s=2.0,
+        # Three GPUs, and a last shard that is smaller.
+        batch=BatchConfig(total=100, atomic=20, accumulation=1),
+        grad=GradStats(sqr=0.0, var=1.0),
+    )
+    job = record(measured, gpu_s=50_000.0)
+    # The time since it was stopped is no training.
+    found = remainder_of(job, NODES, 40_000.0, EndedWork())
+    assert found.source is Source.PRESENT_SPEED
+    expected = 3 * 8_000 / 50.0
     assert found.draws == pytest.approx([expected] * len(found.draws))
 
 

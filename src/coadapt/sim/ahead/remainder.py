@@ -7,6 +7,8 @@
 # 2. It reports how many seconds are left (the trainer status protocol).
 # 3. It reports its progress, its end, its step time and its gradient noise, and was not
 #    timed: its speed at the last report, faster as its noise grows (EFFICIENCY_LEFT).
+#    Also while it is stopped: its mean speed so far is that of its beginning, when the
+#    noise was small, and gave up to five times the work.
 # 4. It reports its progress and its end, and was not timed: its mean speed so far,
 #    without the times of its starts, which are no training.
 # 5. Nothing of this: it is taken to need as many GPU-seconds as one of the jobs that
@@ -213,25 +215,34 @@ def remainder_of(
 def _at_present_speed(job: JobRecord, left: float, at: float) -> tuple[float, ...]:
     """Return what may be left in GPU-seconds, () for a job that did not report enough.
 
-    left: in scale-invariant samples, at the last report.
+    left: in scale-invariant samples, at the last report. A stopped job has the speed of
+    its last report, on the replicas of that time.
     """
     measured = job.measured
     batch = measured.batch
     step_s = measured.step_time_s
     grad = measured.grad
-    reported_at = job.running.reported_at
-    if not job.trains_on or batch is None or not step_s or grad is None:
-        return ()
-    if reported_at is None:
+    if batch is None or not step_s or grad is None:
         return ()
     now = efficiency(batch.total, job.spec.batch.initial, grad.sqr, grad.var)
     samples_per_s = batch.total / step_s
-    since_s = max(at - reported_at, 0.0)
-    gpus = job.trains_on.num_gpus
+    replicas = math.ceil(batch.total / (batch.atomic * (batch.accumulation + 1)))
+    gpus = replicas * (job.trains_on.gpu_share if job.trains_on else 1.0)
+    unseen = _unreported_gpu_s(job, at)
     return tuple(
-        gpus * max(left / (samples_per_s * now ** (1.0 - growth)) - since_s, 0.0)
+        max(gpus * left / (samples_per_s * now ** (1.0 - growth)) - unseen, 0.0)
         for growth in EFFICIENCY_LEFT
     )
+
+
+def _unreported_gpu_s(job: JobRecord, at: float) -> float:
+    """Return the GPU-seconds that a job has trained since its last report, 0 before
+    the first one of its present replicas.
+    """
+    reported_at = job.running.reported_at
+    if not job.trains_on or reported_at is None:
+        return 0.0
+    return job.trains_on.num_gpus * max(at - reported_at, 0.0)
 
 
 def _at_mean_speed(job: JobRecord, share: float, gpu_s: float, at: float) -> float:
