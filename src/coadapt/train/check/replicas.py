@@ -35,7 +35,7 @@ from coadapt.model.wire import to_json
 from coadapt.train.env import ENV_CHECK_DIR, child_environ
 from coadapt.train.wrappers.recorder import PLAN_FILE, Plan
 
-HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 LOOK_S = 0.02
 END_S = 30.0
 # A check must not save by itself in between: what it compares is the end.
@@ -92,7 +92,7 @@ class ScriptRun:
         self._let_go_of_port()
         self._rendezvous = _reserve_port()
         port = self._rendezvous.getsockname()[1]
-        rendezvous = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port)}
+        rendezvous = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
         for rank in range(num_replicas):
             self._spawn(rank, num_replicas, rendezvous)
 
@@ -258,5 +258,5 @@ def _reserve_port() -> socket.socket:
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.bind((HOST, 0))
+    reserved.bind((LOOPBACK, 0))
     return reserved
