@@ -20,6 +20,8 @@ from coadapt.sim.ahead.scenario import Scenario
 
 # About a thousand outcomes are used; most lines wait for theirs, or lost it.
 LINES_KEPT = 5_000
+# An interval of fewer futures is too narrow, and its score says nothing of others.
+ROLLS_MIN = 10
 
 
 class Kept(NamedTuple):
@@ -37,7 +39,7 @@ def corrected(
     found: Sequence[Estimate], directory: StateDir, live: Live
 ) -> list[Estimate]:
     """Return the estimates with intervals that past ones correct. The first of `found`
-    is kept for later, if it is of things as they are.
+    is kept for later, if it is of things as they are, and of enough futures.
 
     Where the directory cannot be written nothing is kept.
     """
@@ -50,7 +52,7 @@ def corrected(
         if truth_at is not None and truth_at > each.at:
             said = Range(low=each.low, median=each.median, high=each.high)
             kinds[each.kind].add(said, truth_at - each.at, each.at)
-    if found[0].scenario == Scenario().name:
+    if found[0].scenario == Scenario().name and found[0].num_rolls >= ROLLS_MIN:
         with suppress(OSError):
             _write(path, [*lines, *_lines(found[0], live)][-LINES_KEPT:])
     return [_of_estimate(each, kinds["starts"], kinds["ends"]) for each in found]

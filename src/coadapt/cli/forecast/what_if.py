@@ -6,7 +6,12 @@ from typing import Annotated
 
 import typer
 
-from coadapt.cli.forecast.options import ArrivalsOption, RunsOption
+from coadapt.cli.forecast.options import (
+    SECONDS,
+    ArrivalsOption,
+    RunsOption,
+    SecondsOption,
+)
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.model import InputError
 
@@ -44,6 +49,7 @@ def what_if(
     state: StateOption = None,
     runs: RunsOption = 20,
     arrivals: ArrivalsOption = True,
+    seconds: SecondsOption = SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Estimate when the live jobs start and end, with and without a change.
@@ -51,6 +57,7 @@ def what_if(
     Reads the scheduler's files. The scheduler need not run, and is not changed.
     """
     from coadapt.cli.forecast.futures import Change, compare_futures
+    from coadapt.cli.forecast.progress import shown_progress
     from coadapt.cli.forecast.tables import as_plain, show_estimates
 
     change = Change(
@@ -60,13 +67,19 @@ def what_if(
         submit=tuple(submit or ()),
         without=tuple(without or ()),
     )
-    found, question = compare_futures(
-        find_state_dir(state), change, runs, arrivals=arrivals
-    )
+    with shown_progress() as show:
+        found, question = compare_futures(
+            find_state_dir(state),
+            change,
+            runs,
+            arrivals=arrivals,
+            budget_s=seconds,
+            show=show,
+        )
     if as_json:
         typer.echo(json.dumps(as_plain(found, question)))
         return
-    show_estimates(found, question)
+    show_estimates(found, question, runs)
 
 
 def _counts(text: str) -> tuple[int, ...]:
