@@ -25,12 +25,12 @@ nodes are left empty before they go. The sizer decides numbers; this decides nod
 # Costs are booked by the offers' prices while nodes are live; a node that goes is
 # charged to the end of its billing time.
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from coadapt.core.instants import next_multiple
 from coadapt.model import Node, NodeId
-from coadapt.model.offer import HOUR_S, Offer, OfferId, Pool
+from coadapt.model.offer import HOUR_S, Offer, OfferId, Pool, hazard_per_h
 
 # A sizer that has not answered after so long is asked again, s.
 ANSWER_WITHIN_S = 300.0
@@ -204,6 +204,19 @@ class Buying:
             offer_id: booked.use.get(offer_id, OfferUse())
             for offer_id in sorted({*booked.offers, *booked.use})
         }
+
+    def hazard_per_h(self, nodes: Iterable[NodeId]) -> float:
+        """Return the expected losses of any of `nodes` in an hour, by what was booked;
+        0 for nodes of no offer and nodes on demand.
+        """
+        total = 0.0
+        for node_id in nodes:
+            node = self.nodes.get(node_id)
+            offer = None if node is None else self.offers.get(node.offer)
+            if offer is not None:
+                use = self.use.get(offer.id, OfferUse())
+                total += hazard_per_h(offer, use.num_losses, use.node_s / HOUR_S)
+        return total
 
     def staying(self, offer_id: OfferId) -> list[NodeId]:
         """Return the live nodes of an offer that are to stay, by id."""

@@ -31,6 +31,9 @@ RATIO_MIN = 1.25
 # By which a report tells in which step a loss or the gradients were first not finite.
 NOT_FINITE = "not_finite_step"
 
+# Seconds that the last checkpoints cost training, in the mean.
+SAVE_S = "checkpoint_save_seconds"
+
 # And those by which a script tells how far it is that cannot say it in samples
 # (KEP-2779): percent, seconds.
 PERCENT_DONE = "progress_percentage"

@@ -104,10 +104,18 @@ class Pool:
     @property
     def hazard_per_h(self) -> float:
         """Expected losses of one node in an hour: what was seen, with a prior."""
-        if not self.offer.is_spot:
-            return 0.0
-        losses = SPOT_PRIOR_LOSSES + self.num_losses
-        return losses / (SPOT_PRIOR_HOURS + self.node_hours)
+        return hazard_per_h(self.offer, self.num_losses, self.node_hours)
+
+
+def hazard_per_h(offer: Offer, num_losses: int, node_hours: float) -> float:
+    """Return the expected losses of one node of `offer` in an hour, 0 on demand.
+
+    num_losses: nodes of the offer that were taken away so far. node_hours: hours that
+    its nodes were live, summed over nodes.
+    """
+    if not offer.is_spot:
+        return 0.0
+    return (SPOT_PRIOR_LOSSES + num_losses) / (SPOT_PRIOR_HOURS + node_hours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,6 +173,17 @@ class Runtime:
         """
         return self.journaled.application_times.get(job)
 
+    def hazard_of(self, job: JobId) -> float:
+        """Return the expected losses of any of the job's nodes in an hour; for any
+        thread.
+        """
+        state = self.scheduler.state
+        record = state.jobs.get(job)
+        buying = state.buying
+        if record is None or buying is None:
+            return 0.0
+        return buying.hazard_per_h(node for node, _ in record.ordered.slots)
+
     def _within_means(self, events: Sequence[Event]) -> Sequence[Event]:
         """Return `events` with settings that an executor can keep which starts anew for
         each change, such settings first if none are in force.

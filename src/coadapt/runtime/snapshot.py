@@ -20,6 +20,7 @@ from coadapt.model.measured import (
     RANK,
     RATIO,
     REMAINING_S,
+    SAVE_S,
 )
 from coadapt.model.prices import HOUR_S, NO_BILL
 from coadapt.model.wire import Json, to_json
@@ -47,7 +48,9 @@ _SHOWN = {
 # Of the user's own figures so many are kept over time, per job.
 METRICS_KEPT = 4
 # Metrics by which the trainer speaks to the scheduler.
-_SCHEDULER_METRICS = frozenset({RANK, RATIO, NOT_FINITE, PERCENT_DONE, REMAINING_S})
+_SCHEDULER_METRICS = frozenset(
+    {RANK, RATIO, NOT_FINITE, SAVE_S, PERCENT_DONE, REMAINING_S}
+)
 
 _PLACE = attrgetter("submitted_at", "id")
 

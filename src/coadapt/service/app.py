@@ -279,7 +279,8 @@ async def report(
     """Accept a training report. A report of an old generation changes nothing.
 
     The response may have `application_times`, an ApplicationTimes in wire form: step
-    times of other jobs of the same application on this placement.
+    times of other jobs of the same application on this placement. For a job on spot
+    nodes it has `hazard_per_h`: the expected losses of any of its nodes in an hour.
     """
     record = _service(request).loop.peek(job)
     if record is None:

@@ -388,6 +388,10 @@ class LiveLoop:
         """Return the step times of other jobs that the last plan has for this job."""
         return self._runtime.application_times_of(job)
 
+    def hazard_of(self, job: JobId) -> float:
+        """Return the expected losses of any node of the job in an hour."""
+        return self._runtime.hazard_of(job)
+
     def num_waiting(self) -> int:
         """Return the number of events that wait to be written."""
         return self._queue.qsize()

@@ -79,6 +79,7 @@ class ExperimentConfig:
     rounds; None: as the policy asks).
     report_s: period of jobs' reports (None: once in a round). Jobs save a checkpoint
     when they report.
+    checkpoint_s, save_s: least time between checkpoints, and their cost (WorldConfig).
     horizon_s: a run that has not ended this long after its last arrival is an error.
     figures_only: whether the history leaves out points and sentences of jobs, which
     grow with each report and each round.
@@ -93,6 +94,8 @@ class ExperimentConfig:
     rescales_in_place: bool = True
     reaction_s: float | None = None
     report_s: float | None = None
+    checkpoint_s: float = 0.0
+    save_s: float = 0.0
     horizon_s: float = HORIZON_S
     figures_only: bool = False
     market: MarketTerms | None = None
@@ -117,6 +120,8 @@ class ExperimentConfig:
         return WorldConfig(
             report_s=self.round_s if self.report_s is None else self.report_s,
             rescale_s=self.rescale_s,
+            checkpoint_s=self.checkpoint_s,
+            save_s=self.save_s,
             interference=self.interference,
             rescales_in_place=self.rescales_in_place,
         )
@@ -255,6 +260,7 @@ def compose(
         observers=(recorder,),
     )
     world.application_times_of = runtime.application_times_of
+    world.hazard_of = runtime.hazard_of
     provider = None
     if config.market is None:
         for node in cluster:

@@ -22,6 +22,8 @@ from coadapt.core.events import (
 )
 from coadapt.core.instants import next_multiple
 from coadapt.model import Allocation, ApplicationTimes, JobId, Node, NodeId
+from coadapt.model.checkpoint_period import checkpoint_period_s
+from coadapt.model.measured import SAVE_S
 from coadapt.runtime.ports import Cancel, Clock, Post
 from coadapt.sim.agent import (
     Assignment,
@@ -120,6 +122,8 @@ class World:
         self.application_times_of: Callable[[JobId], ApplicationTimes | None] = (
             lambda _: None
         )
+        # Expected losses of any node of the job in an hour, in the answer to a report.
+        self.hazard_of: Callable[[JobId], float] = lambda _: 0.0
         self._clock = clock
         self._oracle = oracle
         self._jobs = {
@@ -586,11 +590,13 @@ class World:
                 continue  # it ends at this very instant
             training = self._cut(job)
             self._unsettle(job)
-            if now - job.saved_at >= self.config.checkpoint_s:
-                job.saved = training
-                job.saved_at = now
             forecast = job.forecast(training.epoch, training.progress, training.samples)
             measured = report(job.application, replicas.assigned, training, forecast)
+            if now - job.saved_at >= self._period_s(job.trace.id):
+                self._save(job, replicas)
+            if self.config.save_s:
+                metrics = {**measured.metrics, SAVE_S: self.config.save_s}
+                measured = replace(measured, metrics=metrics)
             replicas.post(
                 TrainingReported(
                     at=now,
@@ -603,3 +609,19 @@ class World:
                 self.application_times_of(job.trace.id)
             )
         self._ahead.until = None
+
+    def _period_s(self, job_id: JobId) -> float:
+        """Return the least time between two checkpoints of a job."""
+        hazard_per_h = self.hazard_of(job_id) if self.config.save_s else 0.0
+        if not hazard_per_h:
+            return self.config.checkpoint_s
+        best_s = checkpoint_period_s(self.config.save_s, hazard_per_h)
+        return max(best_s, self.config.checkpoint_s)
+
+    def _save(self, job: _Job, replicas: _Replicas) -> None:
+        """Take a checkpoint of the job's training at this instant."""
+        job.saved = replicas.training
+        job.saved_at = self._clock.now()
+        if self.config.save_s:
+            delay_s = replicas.training.delay_s + self.config.save_s
+            replicas.training = replace(replicas.training, delay_s=delay_s)

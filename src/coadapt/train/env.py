@@ -138,12 +138,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Periods and limits in seconds. skipped_wait_s: for other replicas, after a step
-    without a backward, or a loop that was left early. last_report_s: for a scheduler
-    that is away when the script has ended.
+    """Periods and limits in seconds.
+
+    checkpoint_every_s: None where neither the script nor the environment sets it
+    (checkpoint_period.py). skipped_wait_s: for other replicas, after a step without a
+    backward, or a loop that was left early. last_report_s: for a scheduler that is away
+    when the script has ended.
     """
 
-    checkpoint_every_s: float = CHECKPOINT_EVERY_S
+    checkpoint_every_s: float | None = None
     report_every_s: float = REPORT_EVERY_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     skipped_wait_s: float = SKIPPED_WAIT_S
@@ -353,13 +356,11 @@ def _logged(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _times(options: Options, environ: Mapping[str, str]) -> Times:
+    every_s = options.get("checkpoint_every_s")
+    if every_s is not None or ENV_CHECKPOINT_EVERY_S in environ:
+        every_s = _seconds(every_s, environ, ENV_CHECKPOINT_EVERY_S, CHECKPOINT_EVERY_S)
     return Times(
-        checkpoint_every_s=_seconds(
-            options.get("checkpoint_every_s"),
-            environ,
-            ENV_CHECKPOINT_EVERY_S,
-            CHECKPOINT_EVERY_S,
-        ),
+        checkpoint_every_s=every_s,
         report_every_s=_seconds(
             options.get("report_every_s"), environ, ENV_REPORT_EVERY_S, REPORT_EVERY_S
         ),

@@ -19,6 +19,7 @@ from coadapt.model import (
     ThroughputParams,
 )
 from coadapt.model.measured import NOT_FINITE
+from coadapt.train.checkpoint_period import CheckpointPeriod
 from coadapt.train.env import TrainConfig
 from coadapt.train.group.group import Group
 from coadapt.train.group.pass_weights import PassWeights, checked_weight
@@ -154,8 +155,8 @@ class Session:
     noise_asked: whether the script has read the noise scale on this replica.
     noise_wanted: whether it has on any replica, as all have agreed. model_is_sharded:
     whether each of several replicas has a shard of the model. weights: the weights of
-    passes. needs_two: whether a model normalises over the batch, and so refuses a pass
-    of one sample.
+    passes. checkpoint_period: decides when a checkpoint is due. needs_two: whether a
+    model normalises over the batch, and so refuses a pass of one sample.
     """
 
     config: TrainConfig
@@ -173,6 +174,7 @@ class Session:
     noise_wanted: bool = False
     model_is_sharded: bool = False
     weights: PassWeights = field(default_factory=PassWeights)
+    checkpoint_period: CheckpointPeriod = field(default_factory=CheckpointPeriod)
     loss_scaled: bool = False  # by mixed precision's loss scaler
     # torch's own gather of a pass's rows, by its name, once the loop has called it.
     raw_gather: str = ""

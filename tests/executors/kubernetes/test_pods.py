@@ -172,6 +172,21 @@ def test_a_template_gives_what_we_do_not_and_its_container_is_ours() -> None:
     assert token["readOnly"] is True
 
 
+EVICTABLE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+
+
+@pytest.mark.parametrize("order", [ORDER, replace(ORDER, member=SETUP)])
+def test_no_autoscaler_removes_the_node_of_a_running_pod(order: PodOrder) -> None:
+    kept = {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+    }
+    assert pod(settings(), order)["metadata"]["annotations"] == kept
+    template = json.dumps({"metadata": {"annotations": EVICTABLE}})
+    made = pod(settings(template_json=template), order)
+    assert made["metadata"]["annotations"] == {**kept, **EVICTABLE}
+
+
 def test_a_replicas_token_is_a_file_and_its_setup_has_none() -> None:
     made = pod(settings(), ORDER)
     name = "coadapt-1-cifar-1a-3-0"

@@ -20,7 +20,7 @@ from coadapt.service.app import api_routes
 from coadapt.service.live_loop import EventRefusedError, LiveLoop, OverloadedError
 from coadapt.service.reports.groups import ReportGroups
 from coadapt.service.reports.lane import BODY_BYTES_MAX, ReportLane
-from coadapt.train.report.reporter import times_in_answer
+from coadapt.train.report.reporter import Answer, read_answer
 from tests.service.fuzz import REPORT, Fuzzer
 from tests.service.in_process import TOKEN, InProcess, until
 from tests.service.reports.test_reading import JOB
@@ -223,17 +223,18 @@ def test_both_ways_tell_what_the_last_plan_knows_of_its_application(
         "application_times_of",
         lambda _, job: shared if job == ways.job else None,
     )
+    monkeypatch.setattr(LiveLoop, "hazard_of", lambda _, job: 0.25 * (job == ways.job))
     body = json.dumps(REPORT).encode()
     asked = (f"/v1/jobs/{ways.job}/reports", headers_of(body), body)
     status, _, text = by_lane = ways.ask(ways.lane, *asked)
     assert by_lane == ways.ask(ways.routes, *asked)
     assert status == 202
-    assert times_in_answer(text) == shared
+    assert read_answer(text) == Answer(application_times=shared, hazard_per_h=0.25)
     body = json.dumps({"generation": 1, "rescale_s": 2.0}).encode()
     rescaled = ways.ask(
         ways.routes, f"/v1/jobs/{ways.job}/rescaled", headers_of(body), body
     )
-    assert times_in_answer(rescaled[2]) == shared
+    assert read_answer(rescaled[2]).application_times == shared
 
 
 @pytest.mark.parametrize(

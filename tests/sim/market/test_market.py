@@ -136,6 +136,60 @@ def test_a_notice_empties_the_node_before_it_goes() -> None:
     assert lost_generations(market(f"{silent},notice=120")) == 0
 
 
+def mean_hours(hazard: float, checkpoint_s: float, *, follows: bool) -> float:
+    """Return the mean completion time of three runs on spot nodes without notice, where
+    a checkpoint costs 20 s. follows: whether checkpoints follow the hazard.
+    """
+    ends: list[float] = []
+    for seed in range(3):
+        offer = f"s=4x1,market=spot,most=4,hazard={hazard}"
+        terms = market(offer, sizer="fixed", seed=seed)
+        workload, applications = builtin_workload("default", 3, 0, num_gpus=16)
+        config = ExperimentConfig(
+            market=terms, figures_only=True, save_s=20.0, checkpoint_s=checkpoint_s
+        )
+        policy = new_policy("max-min", 0)
+        simulation = compose(workload, applications, terms.largest, policy, config)
+        if not follows:
+            simulation.world.hazard_of = lambda _: 0.0
+        simulation.run()
+        jobs = simulation.recorder.history.jobs.values()
+        ends += [job.ended_at or 0.0 for job in jobs]
+    return sum(ends) / len(ends) / 3600.0
+
+
+@pytest.mark.parametrize("hazard", [0.5, 2.0])
+def test_checkpoints_that_follow_the_hazard_beat_short_and_long_ones(
+    hazard: float,
+) -> None:
+    best_h = mean_hours(hazard, 0.0, follows=True)
+    assert best_h < mean_hours(hazard, 0.0, follows=False)  # at each report
+    assert best_h < mean_hours(hazard, 3600.0, follows=False)
+
+
+def test_a_running_job_hears_of_the_hazard_of_all_its_nodes() -> None:
+    terms = market("s=4x1,market=spot,most=4,hazard=0.5", sizer="fixed")
+    workload, applications = builtin_workload("default", 1, 0, num_gpus=16)
+    simulation = compose(
+        workload,
+        applications,
+        terms.largest,
+        new_policy("max-min", 0),
+        ExperimentConfig(market=terms, figures_only=True),
+    )
+    simulation.clock.run(until=600.0)
+    state = simulation.runtime.scheduler.state
+    assert state.buying is not None
+    (job,) = state.jobs.values()
+    nodes = [node for node, _ in job.ordered.slots]
+    alone = state.buying.hazard_per_h(nodes[:1])
+    assert 0.0 < alone < 0.06  # the prior, and what was seen in ten minutes
+    hazard = simulation.runtime.hazard_of(job.id)
+    assert hazard == pytest.approx(len(nodes) * alone)
+    assert simulation.runtime.hazard_of("unknown") == 0.0
+    assert state.buying.hazard_per_h(["unknown"]) == 0.0
+
+
 def test_idle_nodes_are_given_back_and_an_empty_cluster_costs_nothing() -> None:
     result = run(market(FIRM, sizer="demand(idle_s=0)"), jobs=2)
     costs = result.costs

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,6 +34,8 @@ from coadapt.model import (
     TrainingReport,
     TypeProfile,
 )
+from coadapt.model.checkpoint_period import checkpoint_period_s
+from coadapt.model.measured import SAVE_S
 from coadapt.model.wire import from_json, to_json
 from coadapt.train.batch.tuning import (
     Done,
@@ -43,7 +46,7 @@ from coadapt.train.batch.tuning import (
 )
 from coadapt.train.env import Job, Place, Times, TrainConfig
 from coadapt.train.report import reporter as module
-from coadapt.train.report.reporter import HttpChannel, Reporter, times_in_answer
+from coadapt.train.report.reporter import Answer, HttpChannel, Reporter, read_answer
 from coadapt.train.run import Run
 
 pytestmark = pytest.mark.train
@@ -216,6 +219,40 @@ def test_a_run_reports_to_its_scheduler() -> None:
     } == {"cpu": 1}
 
 
+def test_a_run_saves_at_the_interval_that_fits_the_hazard_of_its_nodes(
+    tmp_path: Path,
+) -> None:
+    with serving() as scheduler:
+        scheduler.answer = b'{"id": "job-1", "hazard_per_h": 0.25}'
+        run = Run(
+            TrainConfig(
+                job=Job(name="job-1", url=scheduler.url),
+                contract=RescaleContract.FIXED,
+                times=Times(report_every_s=0.02),
+                checkpoint_dir=tmp_path,
+            )
+        )
+        model = nn.Linear(1, 1)
+        elastic, optimizer = run.prepare(
+            model, torch.optim.SGD(model.parameters(), lr=1e-4)
+        )
+        loader = run.loader(TensorDataset(torch.randn(64, 1)), batch_size=8)
+        interval = run._session.checkpoint_period
+        for _ in run.epochs(100_000):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                elastic(x).square().mean().backward()
+                optimizer.step()
+            if interval.metrics() and len(scheduler.got) > 3:
+                break
+        run.close()
+    assert interval.hazard_per_h == 0.25
+    assert interval.save_s is not None
+    wanted_s = checkpoint_period_s(interval.save_s, 0.25)
+    assert interval.seconds(None) == wanted_s
+    assert SAVE_S in scheduler.wait("reports")[-1]["report"]["metrics"]  # type: ignore[index]
+
+
 def application_times(
     placement: Placement = Placement((2,)),  # noqa: B008  # a frozen value
 ) -> ApplicationTimes:
@@ -289,7 +326,12 @@ def test_the_answer_to_any_message_tells_of_its_application() -> None:
     ],
 )
 def test_an_answer_that_is_not_understood_tells_nothing(answer: bytes) -> None:
-    assert times_in_answer(answer) is None
+    assert read_answer(answer) == Answer()
+
+
+def test_an_answer_has_the_hazard_of_the_jobs_nodes() -> None:
+    assert read_answer(b'{"hazard_per_h": 0.25}') == Answer(hazard_per_h=0.25)
+    assert read_answer(b'{"hazard_per_h": "many"}') == Answer()
 
 
 def test_offering_never_blocks_and_drops_the_oldest() -> None:

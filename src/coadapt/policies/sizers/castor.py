@@ -13,10 +13,13 @@ price.
 # the larger V, the wider the job. As the noise scale grows, g grows at large k, and k*
 # with it. GPU types compare by the same figure.
 #
-# Spot GPUs count at the price of an hour that is not lost: p / (1 - hazard x hours lost
-# per loss). A deadline asks for at least the fewest GPUs that meet it, on demand. Where
-# spot nodes are for sale as well, the job trains on many spot GPUs while they can be
-# had, and on few on-demand ones, or none, while they cannot: pace.py has the rule.
+# On spot GPUs g(k) counts without what is lost: the work since the last checkpoint, the
+# restart, and the checkpoints themselves (model/checkpoint_period.py). The hazard
+# grows with the nodes of a job, so that a wide job loses more.
+#
+# A deadline asks for at least the fewest GPUs that meet it, on demand. Where spot nodes
+# are for sale as well, the job trains on many spot GPUs while they can be had, and on
+# few on-demand ones, or none, while they cannot: pace.py has the rule.
 #
 # A budget per hour, or in total, raises p by a common factor until what is wanted fits
 # it: at that factor each coin buys the same saving for every job, which is the most
@@ -35,6 +38,8 @@ from typing import ClassVar
 import numpy as np
 
 from coadapt.model import JobView
+from coadapt.model.checkpoint_period import SAVE_DEFAULT_S, kept_share
+from coadapt.model.measured import SAVE_S
 from coadapt.model.offer import HOUR_S, OfferId, Pool, Sizing, SizingView
 from coadapt.policies.sizers.base import SizerCard
 from coadapt.policies.sizers.curves import (
@@ -55,8 +60,8 @@ from coadapt.policies.sizers.pace import Availability, Pace, cheapest_pace
 
 # Of a job of unknown length as much is left as it has trained, at least this long.
 LEFT_MIN_S = 600.0
-# Work since the last checkpoint that a loss costs in the mean, besides the restart.
-REDONE_S = 150.0
+# A restart by default, where no job is asked about, s.
+RESCALE_S = 30.0
 # A price is raised at most so far: what is wanted then is the least that jobs may have.
 PRICE_FACTOR_MAX = 1e6
 NUM_BISECTIONS = 40
@@ -216,8 +221,9 @@ class CastorSizer:
     ) -> _Choice:
         least = least_gpus(job)
         most = most_for(job, pool.offer)
-        curve_K = best_up_to(goodput_curve(job, pool.offer, most))
-        price = spot_price(pool)
+        whole_K = best_up_to(goodput_curve(job, pool.offer, most))
+        curve_K = best_up_to(whole_K * kept_shares(job, pool, most))
+        price = pool.offer.price_per_gpu_h
         left = _left(job, view.at, curve_K)
         if not is_timed(job, gpu_type):
             return _Choice(
@@ -234,7 +240,7 @@ class CastorSizer:
         runs_K = (curve_K > 0.0) & (num_gpus_K >= least)
         cost_K = np.where(runs_K, rate_K / np.where(runs_K, curve_K, 1.0), np.inf)
         gpus = int(cost_K.argmin()) + 1
-        pace = self._pace(job, view, gpu_type, curve_K, factor)
+        pace = self._pace(job, view, gpu_type, whole_K, factor)
         if pace is not None:
             has_spot = pool.offer.is_spot
             paced = pace.on_spot if has_spot else pace.on_demand
@@ -503,21 +509,28 @@ def _kept(held: int, wanted: int, least: int) -> int:
 
 
 def spot_price(pool: Pool) -> float:
-    """Return the price of a GPU-hour that is not lost: the list price for on demand."""
-    lost_h = (pool.offer.provision_s + REDONE_S) / HOUR_S
-    kept = max(1.0 - pool.hazard_per_h * lost_h, 0.01)
+    """Return the price of an hour of training that is kept, on a GPU of a job on one
+    node: the list price for on demand.
+    """
+    pause_s = pool.offer.provision_s + RESCALE_S
+    kept = kept_share(SAVE_DEFAULT_S, pause_s, pool.hazard_per_h)
     return pool.offer.price_per_gpu_h / kept
 
 
-def checkpoint_period_s(save_s: float, hazard_per_h: float) -> float:
-    """Return the seconds of training between checkpoints that lose the least time.
-
-    Young's and Daly's first-order rule (Daly 2006): sqrt(2 x cost of a checkpoint x
-    mean time between losses); infinity where nothing is ever lost.
+def kept_shares(job: JobView, pool: Pool, most: int) -> FloatArray:
+    """Return which part of the time on 1..most GPUs of an offer advances the job:
+    (most,).
     """
-    if hazard_per_h <= 0.0:
-        return math.inf
-    return math.sqrt(2.0 * save_s * HOUR_S / hazard_per_h)
+    if not pool.hazard_per_h:
+        return np.ones(most)
+    save_s = job.measured.metrics.get(SAVE_S, SAVE_DEFAULT_S)
+    pause_s = pool.offer.provision_s + job.rescale_s
+    num_nodes = -(-most // pool.offer.num_gpus)
+    by_nodes = [
+        kept_share(save_s, pause_s, pool.hazard_per_h * count)
+        for count in range(1, num_nodes + 1)
+    ]
+    return np.repeat(by_nodes, pool.offer.num_gpus)[:most]
 
 
 def _left(job: JobView, at: float, curve_K: FloatArray) -> float:

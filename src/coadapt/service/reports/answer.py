@@ -13,12 +13,15 @@ from coadapt.service.live_loop import LiveLoop
 
 def answer(live: LiveLoop, job: JobId) -> dict[str, JsonValue]:
     """Return the answer to a report of `job`: with `application_times` where the last
-    plan has them.
+    plan has them, and `hazard_per_h` where it trains on spot nodes.
     """
     told: dict[str, JsonValue] = {"id": job}
     application_times = live.application_times_of(job)
     if application_times is not None:
         told["application_times"] = to_json(application_times)
+    hazard_per_h = live.hazard_of(job)
+    if hazard_per_h:
+        told["hazard_per_h"] = hazard_per_h
     return told
 
 

@@ -143,6 +143,7 @@ def take_snapshot(
             **session.figures.metrics,
             **session.figures.stragglers.told(),
             **session.figures.trouble(),
+            **session.checkpoint_period.metrics(),
         },
     )
 

@@ -111,7 +111,10 @@ class Saver:
         """
         if self._writer is None or self._writer.busy:
             return False
-        period_s = self._session.config.times.checkpoint_every_s
+        session = self._session
+        period_s = session.checkpoint_period.seconds(
+            session.config.times.checkpoint_every_s
+        )
         if epoch_ended:
             period_s = min(period_s, EPOCH_GAP_MIN_S)
         return time.monotonic() - self._saved_at >= period_s
@@ -127,6 +130,7 @@ class Saver:
         if self._writer is None:
             return
         session = self._session
+        began_at = time.monotonic()
         self.gather()
         generators = self.draws.states()
         totals = session.figures.totals.gather(session.group)
@@ -145,6 +149,8 @@ class Saver:
             # end rank 0 as well.
             share_from_first(session.group, True)
         self._saved_at = time.monotonic()
+        if not stopped:
+            session.checkpoint_period.note_save(self._saved_at - began_at)
 
     def wait(self) -> None:
         """Return when the last checkpoint is on disk. Raises OSError if it could not be

@@ -233,7 +233,9 @@ class HostedRun:
         if self._telemetry is not None:
             self._telemetry.end_step()
         stop = self._record is not None and self._record.end_step()
-        due = time.monotonic() - self._saved_at >= self.config.times.checkpoint_every_s
+        set_s = self.config.times.checkpoint_every_s
+        every_s = self._session.checkpoint_period.seconds(set_s)
+        due = time.monotonic() - self._saved_at >= every_s
         due = (
             due
             and self.config.checkpoint_dir is not None

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol
 
@@ -37,6 +37,18 @@ ATTEMPTS = 3
 BACKOFF_S = 0.5  # before the second attempt, twice that before the third
 ANSWER_BYTES_MAX = 100_000
 NO_RETRY = range(400, 500)  # the scheduler understood and says no
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The scheduler's answer to a report.
+
+    application_times: steps that jobs of the same application timed. hazard_per_h:
+    expected losses of any of the job's nodes in an hour. None: the answer has none.
+    """
+
+    application_times: ApplicationTimes | None = None
+    hazard_per_h: float | None = None
 
 
 class Channel(Protocol):
@@ -102,7 +114,7 @@ class Reporter:
         self._params: ThroughputParams | None = None
         # Beside reports, which may wait for the network.
         self._deciding = ThreadPoolExecutor(1, thread_name_prefix="coadapt-batch")
-        self._application_times: ApplicationTimes | None = None
+        self._answer: Answer | None = None
         self._thread = threading.Thread(
             target=self._run, name="coadapt-reporter", daemon=True
         )
@@ -123,6 +135,11 @@ class Reporter:
         """Return the latest fit."""
         return self._params
 
+    @property
+    def answer(self) -> Answer | None:
+        """Return the scheduler's last answer, None before the first."""
+        return self._answer
+
     def better_batch(self, item: RunSnapshot) -> "Future[BatchConfig | None]":
         """Look for a batch that is better than that of `item`, beside training. Returns
         at once.
@@ -131,7 +148,8 @@ class Reporter:
 
     def _choose(self, item: RunSnapshot) -> BatchConfig | None:
         try:
-            return choose_batch(item, self._application_times)
+            answer = self._answer or Answer()
+            return choose_batch(item, answer.application_times)
         except Exception:
             logger.exception(
                 "the batch could not be chosen; training continues with the current one"
@@ -209,7 +227,7 @@ class Reporter:
                 answer = self._channel.send(
                     path, {"generation": self._generation, **body}
                 )
-                self._application_times = times_in_answer(answer)
+                self._answer = read_answer(answer)
                 self._failed = False
                 return True
             except (OSError, http.client.HTTPException) as error:
@@ -239,18 +257,19 @@ class Reporter:
         self._failed = True
 
 
-def times_in_answer(answer: bytes) -> ApplicationTimes | None:
-    """Return what the scheduler's answer says of steps that others timed; None: nothing
-    that can be read.
-    """
+def read_answer(answer: bytes) -> Answer:
+    """Return the scheduler's answer to a report. What cannot be read is left out."""
     try:
-        told = json.loads(answer).get("application_times") if answer else None
-        return (
-            None
-            if told is None
-            else from_json(ApplicationTimes, told, "application_times")
+        told = json.loads(answer) if answer else {}
+        times = told.get("application_times")
+        hazard = told.get("hazard_per_h")
+        return Answer(
+            application_times=None
+            if times is None
+            else from_json(ApplicationTimes, times, "application_times"),
+            hazard_per_h=None if hazard is None else float(hazard),
         )
-    except (ValueError, AttributeError, InputError) as error:
+    except (ValueError, TypeError, AttributeError, InputError) as error:
         # Of another version, or no scheduler of ours: a job does without.
         logger.debug("the answer to a report is not understood: %s", error)
-        return None
+        return Answer()

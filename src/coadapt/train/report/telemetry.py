@@ -71,6 +71,9 @@ class Telemetry:
             self._session.profiles.params[self._session.gpu_type] = (
                 self._reporter.params
             )
+        answer = self._reporter.answer
+        if answer is not None:
+            self._session.checkpoint_period.hazard_per_h = answer.hazard_per_h
         if now >= self._due_at:
             self._due_at = now + self._session.config.times.report_every_s
             self._report()
