@@ -70,7 +70,9 @@ def compare_futures(
     if len(scenarios) > FUTURES_MAX + 1:
         allowed = f"at most {FUTURES_MAX} pairs of a policy and a number of nodes"
         raise InputError("what-if", len(scenarios) - 1, allowed)
-    found = estimates(question, scenarios, num_rolls, num_processes, budget_s, show)
+    found = estimates(
+        question, scenarios, num_rolls, num_processes, budget_s=budget_s, show=show
+    )
     return corrected(found, directory, live), question
 
 

@@ -51,6 +51,7 @@ def page_answer(found: Sequence[Estimate], question: Question) -> dict[str, Json
     return {
         "at": question.at,
         "policy": question.policy,
+        "currency": "" if state.prices is None else state.prices.currency,
         "num_futures": found[0].num_rolls,
         "futures_wanted": NUM_ROLLS,
         "ahead_s": finite(found[0].ahead_s),
@@ -73,6 +74,7 @@ def _scenario(
         "cost": cost_in_words(
             estimate.cost, "" if state.prices is None else state.prices.currency
         ),
+        "cost_range": None if estimate.cost is None else range_values(estimate.cost),
         "num_jobs": len(ends),
         "num_later": sum(math.isinf(end) for end in ends),
         "mean_end_s": range_values(estimate.mean_end),

@@ -19,9 +19,9 @@ def shown_progress() -> Iterator[Callable[[int, int], None]]:
     with Progress(
         console=console, transient=True, disable=not sys.stderr.isatty()
     ) as bar:
-        task = bar.add_task("futures", total=None)
+        line = bar.add_task("futures", total=None)
 
         def show(num_computed: int, num_wanted: int) -> None:
-            bar.update(task, completed=num_computed, total=num_wanted)
+            bar.update(line, completed=num_computed, total=num_wanted)
 
         yield show

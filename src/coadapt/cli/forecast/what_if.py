@@ -51,6 +51,10 @@ def what_if(
     arrivals: ArrivalsOption = True,
     seconds: SecondsOption = SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write a page with pictures."),
+    ] = None,
 ) -> None:
     """Estimate when the live jobs start and end, with and without a change.
 
@@ -59,6 +63,7 @@ def what_if(
     from coadapt.cli.forecast.futures import Change, compare_futures
     from coadapt.cli.forecast.progress import shown_progress
     from coadapt.cli.forecast.tables import as_plain, show_estimates
+    from coadapt.cli.forecast.what_if_page import write_report
 
     change = Change(
         policies=tuple(policy or ()),
@@ -76,6 +81,8 @@ def what_if(
             budget_s=seconds,
             show=show,
         )
+    if html is not None:
+        write_report(html, found, question, runs)
     if as_json:
         typer.echo(json.dumps(as_plain(found, question)))
         return

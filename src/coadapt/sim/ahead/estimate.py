@@ -79,6 +79,7 @@ def estimates(
     scenarios: Sequence[Scenario],
     num_rolls: int = NUM_ROLLS,
     num_processes: int | None = None,
+    *,
     budget_s: float = math.inf,
     show: Callable[[int, int], None] | None = None,
 ) -> list[Estimate]:

@@ -4,6 +4,7 @@
 import { clock, duration, fill, jobLink, make, number, table } from "./dom.js";
 import { Away, get, post, remove } from "./api.js";
 import { curves } from "./charts.js";
+import { costCurve } from "./cost.js";
 
 const PATH = "v1/page/what-if";
 const POLL_MS = 1000;
@@ -85,6 +86,7 @@ export function view(query) {
     return [
       make("h3", {}, `${words(last.asked)}, asked at ${clock(answer.at, found.at)}`),
       figures(answer),
+      ...costCurve(answer),
       make("h3", {}, "Jobs that have not ended, by their median ends"),
       place,
       make("h3", {}, "Jobs"),
