@@ -45,7 +45,7 @@ from coadapt.policies import create_policy
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.history import JobHistory
 from coadapt.sim.ahead.arrivals import Arrivals, Submission
-from coadapt.sim.ahead.calibration import Calibration
+from coadapt.sim.ahead.calibration import Calibration, Past
 from coadapt.sim.ahead.estimate import Range, estimates
 from coadapt.sim.ahead.remainder import EndedWork, Work
 from coadapt.sim.ahead.roll import Question
@@ -325,18 +325,18 @@ def by_limits(
 
 def correct(said: Sequence[Said]) -> None:
     """Add the corrected interval to each, by what was known at its moment."""
-    known = {"starts": Calibration(), "ends": Calibration()}
-    waiting: list[Said] = []
-    for at in sorted({each.at for each in said}):
-        for each in sorted(waiting, key=lambda each: each.at + each.came):
-            if each.at + each.came <= at:
-                known[each.kind].add(each.ranges["rolled"], each.came, each.at)
-        waiting = [each for each in waiting if each.at + each.came > at]
-        now = [each for each in said if each.at == at]
-        for each in now:
-            rolled = each.ranges["rolled"]
-            each.ranges["corrected"] = known[each.kind].corrected(rolled)
-        waiting += now
+    for kind in ("starts", "ends"):
+        of_kind = [each for each in said if each.kind == kind]
+        past = [
+            Past(said=each.ranges["rolled"], at=each.at, came_s=each.came)
+            for each in of_kind
+        ]
+        for at in {each.at for each in of_kind}:
+            known = Calibration.of([each for each in past if each.at < at], at)
+            for each in of_kind:
+                if each.at == at:
+                    rolled = each.ranges["rolled"]
+                    each.ranges["corrected"] = known.corrected(rolled)
 
 
 def figures(said: Sequence[Said]) -> dict[str, object]:
