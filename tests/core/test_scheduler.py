@@ -1,5 +1,7 @@
 """Stories: a few events, then the exact commands and books."""
 
+from dataclasses import replace
+
 import pytest
 
 from coadapt.core.commands import Rescale, SetAlarm, Solve, Start, Stop
@@ -258,7 +260,8 @@ def test_a_lost_node_stops_its_jobs_and_frees_nothing_before_they_are_gone() -> 
     stage.running(allocation=on(n0=2, n1=2))
     stage.at = 70.0
     assert stage.lose("n0") == [Stop(job="a", generation=1)]
-    stage.submit("b")
+    # It goes before the job that lost its node.
+    stage.submit("b", replace(spec(), priority=1))
     assert stage.round(120.0, {"b": on(n1=4)}) == []
     stage.exited(Outcome.LOST)
     assert stage.job("b").state is JobState.STARTING

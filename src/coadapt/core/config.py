@@ -26,12 +26,15 @@ class SchedulerConfig:
     (growth.py). 0: each failure is the job's own. backoff_first_s: pause after a job's
     first failure without progress; each further one doubles it. 0: the job restarts at
     once. rescale_in_place: whether the engine can change a job without stopping it.
+    lost_node_first: whether a job that lost a node restarts before jobs that wait
+    (lost_first.py).
     """
 
     # Values for journals that were written before these fields existed.
     WIRE_MISSING: ClassVar[Mapping[str, object]] = {
         "growth_trial_s": 0.0,
         "backoff_first_s": 0.0,
+        "lost_node_first": False,
     }
 
     round_s: float = 60.0
@@ -44,6 +47,7 @@ class SchedulerConfig:
     growth_trial_s: float = 60.0
     backoff_first_s: float = 5.0
     rescale_in_place: bool = True
+    lost_node_first: bool = True
 
     def __post_init__(self) -> None:
         if not self.round_s >= ROUND_S_MIN:

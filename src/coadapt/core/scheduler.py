@@ -92,6 +92,7 @@ from coadapt.core.hindrances import (
 )
 from coadapt.core.instants import next_multiple
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason, Trigger
+from coadapt.core.lost_first import with_lost_first
 from coadapt.core.node_buying import Buying
 from coadapt.core.reasons import (
     RETRY_MOST_S,
@@ -431,6 +432,7 @@ class Scheduler:
         there = [self.state.jobs[job_id] for job_id in self._work.holdings.on(node)]
         for job in there:
             why = f"stopped: node {node} {what}"
+            job.lost_node = True
             job.status = replace(job.status, reason=Reason.NODE_LOST, explanation=why)
         expected = [
             job for job in self._work.unlike_plan if job.target.allocation.on(node)
@@ -494,6 +496,8 @@ class Scheduler:
         before = set(buying.leaving)
         if not buying.notice(node):
             return []
+        for job_id in self._work.holdings.on(node):
+            self.state.jobs[job_id].lost_node = True
         return self._leaving_changed(before, set(buying.leaving))
 
     def _leaving_changed(self, before: set[NodeId], now: set[NodeId]) -> list[Command]:
@@ -914,6 +918,7 @@ class Scheduler:
             state.plan_error = str(error)
             return []
         state.plan_error = ""
+        plan = self._with_lost_first(plan, view)
         state.diagnostics = plan.diagnostics
         replanned = state.jobs.keys() if self._plan is None else plan.unlike(self._plan)
         state.changed = self._work.unplanned.union(replanned)
@@ -928,7 +933,16 @@ class Scheduler:
                 self._set_target(job, plan)
         self._explain_waiting(plan, view, concerned)
         self._plan = plan
-        # Jobs that have not trained since their last change get their target later.
+        self._explain_settling()
+        commands = self._converge()
+        self._note_blocked()
+        return commands
+
+    def _explain_settling(self) -> None:
+        """Explain for each job that has not trained since its last change that it gets
+        its target later.
+        """
+        state = self.state
         for job_id in settling(state, self._work.unlike_plan, self.config.settle_s):
             job = state.jobs[job_id]
             if not job.status.cancel_requested and not job.order.grant.satisfies(
@@ -940,9 +954,6 @@ class Scheduler:
                 )
                 self._work.note(job)
                 state.changed.add(job.id)
-        commands = self._converge()
-        self._note_blocked()
-        return commands
 
     def _plan_failed(self, event: PlanFailed) -> list[Command]:
         if event.round == self.state.round and self.state.solve_at is not None:
@@ -976,6 +987,18 @@ class Scheduler:
                 if held(holder).by_node.get(node, 0.0) > wanted:
                     found[holder_id] = holder
         return sorted(found.values(), key=_submission_order)
+
+    def _with_lost_first(self, plan: Plan, view: ClusterView) -> Plan:
+        """Return the plan in which jobs that lost a node start before jobs that
+        wait.
+        """
+        lost = {job.id: job for job in self.state.active if job.lost_node}
+        if lost and self.config.lost_node_first:
+            unfit = {job_id: job.unfit_nodes for job_id, job in lost.items()}
+            plan = with_lost_first(plan, view, lost.keys(), unfit)
+        for job_id, job in lost.items():
+            job.lost_node = not plan.allocations.get(job_id)
+        return plan
 
     def _without_unfit(
         self, plan: Plan, view: ClusterView, jobs: list[JobRecord]

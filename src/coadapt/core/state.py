@@ -207,6 +207,8 @@ class JobRecord:
     """Nodes on which it cannot run, each with the reason. Replaced as a whole."""
     heard_at: float = 0.0
     """When its replicas were last known to be alive, or were last asked, s."""
+    lost_node: bool = False
+    """A node on which it held GPUs was taken away, and no plan gave it GPUs since."""
     retry_at: float = 0.0
     """End of its backoff after a failure, s; 0 without backoff."""
     measured: Measured = field(default_factory=Measured)
