@@ -21,7 +21,7 @@ from coadapt.model import (
     TypeProfile,
     Usage,
 )
-from coadapt.policies.castor.situation import Situation, situation
+from coadapt.policies.castor.situation import Predictors, Situation, situation
 from coadapt.policies.castor.topology import topology_of
 from coadapt.policies.predictors.application_models import Applications
 from coadapt.policies.predictors.measured_step_times import Shape
@@ -91,16 +91,24 @@ def placement_of(shape: Shape) -> Placement:
     return Placement(counts, num_racks=shape.racks)
 
 
-def observe(work: RemainingWork, *jobs: JobView, alone: float = 1.0) -> FloatArray:
-    """Return what these jobs, each of this goodput on one GPU, have left; it sees no
-    others.
+def after(
+    work: RemainingWork, *jobs: JobView, alone: float = 1.0
+) -> tuple[FloatArray, RemainingWork]:
+    """Return what these jobs have left, and the record after a round with no others.
+
+    alone: the goodput of each on one GPU.
     """
     return work.left(jobs, np.full(len(jobs), alone))
 
 
+def observed(work: RemainingWork, *jobs: JobView, alone: float = 1.0) -> RemainingWork:
+    """Return the record of lengths after a round with these jobs only."""
+    return after(work, *jobs, alone=alone)[1]
+
+
 def left(work: RemainingWork, job: JobView, alone: float = 1.0) -> float:
-    """Return what `job` has left, once it was seen."""
-    return float(observe(work, job, alone=alone)[0])
+    """Return what `job` has left in a round in which it is alone."""
+    return float(after(work, job, alone=alone)[0][0])
 
 
 def situation_of(
@@ -108,4 +116,5 @@ def situation_of(
 ) -> Situation:
     """Return the situation of a first round."""
     applications = Applications() if known is None else known
-    return situation(seen, topology_of(seen), RemainingWork(), applications, room=room)
+    predictors = Predictors(applications=applications)
+    return situation(seen, topology_of(seen), predictors, room=room)[0]

@@ -9,7 +9,7 @@ import pytest
 
 from coadapt.model import ClusterView, JobView, Plan, Tenant
 from coadapt.policies.castor.policy import Castor
-from coadapt.policies.castor.situation import Situation, situation
+from coadapt.policies.castor.situation import Predictors, Situation, situation
 from tests.policies.castor.stage import timed
 from tests.policies.stage import nodes, on, view
 
@@ -88,14 +88,14 @@ def test_so_is_what_leaves_a_quota_to_who_gains_by_it() -> None:
 
 
 def test_sizes_know_whether_there_was_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
+    rooms = []
 
-    def noting(*seen: Any, room: bool) -> Situation:
-        told.append(room)
+    def noting(*seen: Any, room: bool) -> tuple[Situation, Predictors]:
+        rooms.append(room)
         return situation(*seen, room=room)
 
     monkeypatch.setattr("coadapt.policies.castor.policy.situation", noting)
     for jobs in (ROOM, CROWD):
         policy, _ = planned(*jobs)
         policy.allocate(seen(*jobs, at=180.0))
-    assert told == [True, True, True, False]
+    assert rooms == [True, True, True, False]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from coadapt.policies.castor import round as program
-from coadapt.policies.castor.expected_arrivals import Expected
 from coadapt.policies.castor.explain import Decided, duration, explained
 from coadapt.policies.castor.fairness import FairClocks, Tolerances
 from coadapt.policies.castor.guarantees import Reservations
 from coadapt.policies.castor.job_values import Aims, Outlook, Values, gpu_curves
 from coadapt.policies.castor.round import HORIZON_S, Prospects, Sizes, choose, earnings
 from coadapt.policies.castor.situation import ROUND_S, Situation
+from coadapt.policies.predictors.expected_arrivals import Expected
 from coadapt.policies.predictors.noise_growth import LaterPhases
 from coadapt.policies.predictors.prediction_intervals import Predictions
 from coadapt.policies.solvers.arrays import FloatArray, IntArray
@@ -53,7 +53,7 @@ def drawn(seed: int) -> Situation:
 def outlook_of(now: Situation) -> Outlook:
     never_J = np.full(4, 1e9)
     aims = Aims(4.0, 0.5, never_J, never_J)
-    return Values().settle(now, gpu_curves(now, GPUS_T), Expected(), aims)
+    return Values().settled(now, gpu_curves(now, GPUS_T), Expected(), aims)[0]
 
 
 def sizes_of(now: Situation, row: int, of_type: int) -> dict[int, float]:
@@ -76,7 +76,7 @@ def test_shares_are_the_most_within_an_equal_part_else_the_least_in_turns(
     seed: int, gpus_T: IntArray
 ) -> None:
     now = drawn(seed)
-    fair = FairClocks().move(SEEN.at, now, gpus_T)
+    fair, _ = FairClocks().moved(SEEN.at, now, gpus_T)
     equal = gpus_T.sum() / 4
     for row in range(4):
         rates = {}
@@ -129,10 +129,8 @@ def test_a_fair_share_lasts_until_all_phases_are_done(seed: int) -> None:
         came = replace(
             each, sources=first.sources, timed_J=first.timed_J, weights=weights
         )
-        takes_s_J = (
-            FairClocks().move(first.jobs[0].submitted_at, came, GPUS_T).takes_s_J
-        )
-        return takes_s_J - 0.5 * ROUND_S - first.rescale_s_J
+        fair, _ = FairClocks().moved(first.jobs[0].submitted_at, came, GPUS_T)
+        return fair.takes_s_J - 0.5 * ROUND_S - first.rescale_s_J
 
     rows_L = (now, now, replace(now, goodput_JC=now.goodput_JC[[0, 0, 2, 3]]), now)
     later_s_L = [seconds_of(each)[row] for each, row in zip(rows_L, job_L, strict=True)]
@@ -145,16 +143,20 @@ def test_a_fair_share_lasts_until_all_phases_are_done(seed: int) -> None:
 
 
 @seeds
-def test_a_job_bears_its_time_on_its_fewest_gpus_of_the_slowest_type(seed: int) -> None:
+def test_a_job_tolerates_its_time_on_its_fewest_gpus_of_the_slowest_type(
+    seed: int,
+) -> None:
     now = drawn(seed)
-    borne_J = Tolerances().tolerated(0.0, now, 4)
+    tolerated_J, _ = Tolerances().tolerated(0.0, now, 4)
     for row in range(4):
         sizes = [sizes_of(now, row, number) for number in range(2)]
         fewest = min([gpus for each in sizes for gpus in each], default=0)
         slowest = min([each[fewest] for each in sizes if fewest in each], default=0.0)
         whole = now.left_J[row] + now.sources.done_J[row] * now.timed_J[row]
         takes_s = whole / slowest if slowest else np.inf
-        assert borne_J[row] == pytest.approx(takes_s + now.rescale_s_J[row] + ROUND_S)
+        assert tolerated_J[row] == pytest.approx(
+            takes_s + now.rescale_s_J[row] + ROUND_S
+        )
 
 
 @seeds
@@ -233,6 +235,7 @@ def test_it_tells_what_the_next_size_brings(seed: int) -> None:
         },
         predictions=Predictions(),
         starts=Predictions(),
+        shown={},
     )
     for row, (job, why) in enumerate(explained(told).items()):
         sizes = sizes_of(now, row, types[job])
@@ -276,6 +279,7 @@ def test_no_start_is_foretold_without_a_past(seed: int) -> None:
         placed={},
         predictions=Predictions(),
         starts=Predictions(),
+        shown={},
     )
     assert set(explained(told).values()) <= {""}
 

@@ -22,11 +22,6 @@ from coadapt.model import (
     TypeProfile,
 )
 from coadapt.policies import create_policy
-from coadapt.policies.castor.expected_arrivals import (
-    Arrivals,
-    Expected,
-    Silence,
-)
 from coadapt.policies.castor.fairness import FairClocks
 from coadapt.policies.castor.job_values import (
     MANY_JOBS,
@@ -35,10 +30,15 @@ from coadapt.policies.castor.job_values import (
     _objective,
     gpu_curves,
 )
-from coadapt.policies.castor.policy import END_JOBS, Castor
+from coadapt.policies.castor.policy import END_JOBS, Castor, State
 from coadapt.policies.castor.situation import ROUND_S
 from coadapt.policies.checks.contract import check_policy
-from coadapt.policies.predictors.prediction_intervals import ERRORS_MIN, Predictions
+from coadapt.policies.predictors.expected_arrivals import (
+    Arrivals,
+    Expected,
+    Silence,
+)
+from coadapt.policies.predictors.prediction_intervals import ERRORS_MIN
 from tests.policies.castor.stage import situation_of, timed
 from tests.policies.stage import counts, job, nodes, on, view
 
@@ -227,7 +227,7 @@ def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
     ]
     seen = beside_eight(2, *jobs)
     fluid = gpu_curves(situation_of(seen), np.array([2, 8]))
-    over = Silence().over(seen.at, seen.jobs)
+    over, _ = Silence().over(seen.at, seen.jobs)
     crowd = (1.0 - over) * len(jobs) + over * END_JOBS
     usual = Castor().dials(jobs[0].rescale_s, fluid.unlike, crowd)._asdict()
     plan = Castor().allocate(seen)
@@ -248,7 +248,7 @@ def test_an_equal_share_is_of_every_type_or_of_the_commonest(
     """
     seen = beside_eight(2, timed("x", gpus=(1, 1), target=1e6, by_type=faster_a(times)))
     now = situation_of(seen)
-    fair = FairClocks().move(seen.at, now, np.array([2, 8]))
+    fair, _ = FairClocks().moved(seen.at, now, np.array([2, 8]))
     assert fair.gpus_J == [1]
     assert fair.goodput_J == now.goodput_JC[0, now.configs.type_C == 1].max()
     takes_s = 1e6 / (rate * fair.goodput_J[0]) + 0.5 * ROUND_S + now.rescale_s_J[0]
@@ -296,7 +296,8 @@ def test_a_job_gets_gpus_before_it_reaches_its_limit() -> None:
     short = timed("short", target=3e6, at=20_000.0)
     seen = ClusterView(at=20_000.0, nodes=nodes(4), jobs=(old, short))
     now = situation_of(seen)
-    assert FairClocks().move(20_000.0, now, np.array([4])).least_J.max() < 3.0
+    fair_now, _ = FairClocks().moved(20_000.0, now, np.array([4]))
+    assert fair_now.least_J.max() < 3.0
     plain, fair = (
         counts(Castor(rho_max=limit, tail=0.0).allocate(seen)) for limit in (0.0, 3.0)
     )
@@ -324,7 +325,7 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
         at=5e5,
     )
     now = situation_of(seen)
-    fair = FairClocks().move(5e5, now, np.array([2, 8]))
+    fair, _ = FairClocks().moved(5e5, now, np.array([2, 8]))
     on_b = (now.configs.type_C == 1) & (now.configs.gpus_C == 2)
     assert (fair.gpus_J[0], fair.goodput_J[0]) == (2, now.goodput_JC[0, on_b].max())
     held = Castor(rho_max=0.9).allocate(seen).allocations["late"]
@@ -367,7 +368,8 @@ def test_fair_shares_bound_what_is_lost() -> None:
         ]
         seen = view(nodes(4), *jobs, at=at)
         now = situation_of(seen)
-        late_J = clocks.move(at, now, np.array([4])).least_J >= 1.0
+        fair, clocks = clocks.moved(at, now, np.array([4]))
+        late_J = fair.least_J >= 1.0
         alone_J = now.goodput_JC[:, now.configs.gpus_C == 1][:, 0]
         for row, each in enumerate(now.jobs):
             served = (
@@ -389,7 +391,7 @@ def test_it_says_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
     assert re.search(
         r"; \d more GPUs? would (not end it sooner|end it (in about|\d+ s sooner))", why
     )
-    learned(policy._memory.predictions)
+    policy._kept.state = learned(policy._kept.state)
     why = policy.allocate(view(nodes(4), *jobs, at=30.0)).reasons["a"]
     assert re.search(r"; ends in about .* \(90 %: .* to .*\); ", why)
     assert (
@@ -399,16 +401,23 @@ def test_it_says_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
     )
 
 
-def learned(predictions: Predictions) -> None:
-    """Let `predictions` have seen twenty ends that came when they were foretold."""
-    predictions.errors.extend([(600.0, 0.0)] * ERRORS_MIN)
+def learned(state: State) -> State:
+    """Return the state after twenty ends and starts that came when they were
+    predicted.
+    """
+    errors = ((600.0, 0.0),) * ERRORS_MIN
+    return replace(
+        state,
+        predictions=replace(state.predictions, errors=errors),
+        starts=replace(state.starts, errors=errors),
+    )
 
 
 def test_a_start_is_foretold_until_its_interval_has_passed() -> None:
     policy = Castor(expect=False)
     running = timed("running", gpus=(4, 4), target=1e5, held=on(n0=4))
     waits = timed("waits", gpus=(4, 4), target=1e7, at=10.0)
-    learned(policy._memory.starts)
+    policy._kept.state = learned(policy._kept.state)
     first = policy.allocate(view(nodes(4), running, waits, at=60.0))
     assert re.search(r"starts (soon|in about)", first.reasons["waits"])
     assert "90 %: " in first.reasons["waits"]
@@ -419,7 +428,7 @@ def test_a_start_is_foretold_until_its_interval_has_passed() -> None:
 
 def test_no_start_is_foretold_where_the_quota_forbids_it() -> None:
     policy = Castor()
-    learned(policy._memory.starts)
+    policy._kept.state = learned(policy._kept.state)
     poor = job("poor", tenant="t")
     plan = policy.allocate(view(nodes(1), poor, quotas={"t": 0}))
     assert plan.reasons["poor"] == ""
@@ -608,7 +617,7 @@ def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_a
         several.allocate(replace(beside_eight(4, *jobs), at=at))
         one_type.allocate(view(nodes(4, 4, kind="b", name="b"), *jobs, at=at))
     assert asked == [(True, False), (False, False), (True, True), (False, False)]
-    assert one_type._memory.silence.came == {}
+    assert one_type._kept.state.silence.came == {}
 
 
 def test_a_gpu_type_that_is_lost_takes_the_expected_jobs_along() -> None:
@@ -621,7 +630,7 @@ def test_a_gpu_type_that_is_lost_takes_the_expected_jobs_along() -> None:
         policy.allocate(replace(beside_eight(4, *jobs), at=at))
     without_a = view(nodes(4, 4, kind="b", name="b"), stays, at=120.0)
     assert counts(policy.allocate(without_a)) == {"stays": 4}
-    arrivals = policy._memory.arrivals
+    arrivals = policy._kept.state.arrivals
     assert list(arrivals.recent) == ["stays"], "its curves are of other GPU types"
     assert counts(policy.allocate(replace(beside_eight(4, stays), at=180.0))) == {
         "stays": 4
@@ -642,11 +651,11 @@ def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:
     assert "start" not in first.reasons["waits"], "nothing is known of past starts"
     policy.allocate(view(nodes(4), running, at=120.0))
     assert not policy.starts
-    assert not policy._memory.starts.errors
+    assert not policy._kept.state.starts.errors
     policy.allocate(view(nodes(4), running, waits, at=180.0))
     policy.allocate(view(nodes(4), waits, at=900.0))
     assert not policy.starts
-    assert len(policy._memory.starts.errors) == 1
-    said_s, log_ratio = policy._memory.starts.errors[0]
+    assert len(policy._kept.state.starts.errors) == 1
+    said_s, log_ratio = policy._kept.state.starts.errors[0]
     assert said_s == pytest.approx(said.end_at - 60.0, rel=0.5)
     assert log_ratio > 0.0  # it waited for 12 minutes

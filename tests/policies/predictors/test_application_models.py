@@ -26,6 +26,7 @@ from coadapt.policies.predictors.measured_step_times import (
     NO_ERROR,
     NUM_STEPS,
     SHAPES_MAX,
+    Computed,
     Shape,
     Slower,
     StepTimes,
@@ -44,7 +45,7 @@ from coadapt.policies.predictors.remaining_work import RemainingWork
 from tests.policies.castor.stage import (
     PARAMS,
     left,
-    observe,
+    observed,
     placement_of,
     situation_of,
     timed,
@@ -84,17 +85,22 @@ def held(job: JobView) -> tuple[str, Shape] | None:
     )
 
 
+def borrowing(known: Applications, job: JobView) -> JobView:
+    """Return `job` with what it borrows."""
+    return known.borrowing([job])[1][0]
+
+
 def lent(known: Applications, job: JobView) -> JobView:
-    """Return `job` as its application has it know itself, once it has reported."""
-    known.observe([job], held)
-    return known.with_borrowed(job)
+    """Return `job` with what it borrows after its report."""
+    return borrowing(known.observed([job], held), job)
 
 
 def first_pass_s(known: Applications, job: JobView, gpu_type: str = "gpu") -> float:
     """Return alpha_c of a step on 2 GPUs that `job` is taken for, once its
     application's model is lent.
     """
-    params = known.with_borrowed(job).measured.by_type[gpu_type].params
+    known, (borrower,) = known.borrowing([job])
+    params = borrower.measured.by_type[gpu_type].params
     configs = Configs(*(np.array([each]) for each in (0, 1, 1, 2)))
     slower = known.slower([job], [gpu_type], configs, np.array([[0, 1, 1, 2]]))
     return params.alpha_c * float(
@@ -103,14 +109,13 @@ def first_pass_s(known: Applications, job: JobView, gpu_type: str = "gpu") -> fl
 
 
 def seen(known: Applications, *jobs: JobView) -> Situation:
-    told = view(nodes(4, 4, 4, 4), *jobs)
-    return situation_of(told, known)
+    return situation_of(view(nodes(4, 4, 4, 4), *jobs), known)
 
 
 def test_a_newcomer_is_estimated_from_its_application() -> None:
     known = Applications()
     first = of(timed("first", progress=10.0))
-    known.observe([first], held)
+    known = known.observed([first], held)
     new = lent(known, of(newcomer())).measured
     assert new.by_type == first.measured.by_type
     assert new.grad == first.measured.grad
@@ -120,7 +125,7 @@ def test_a_newcomer_is_estimated_from_its_application() -> None:
 @pytest.mark.parametrize("application", ["", "bert"])
 def test_nothing_is_borrowed_across_applications(application: str) -> None:
     known = Applications()
-    known.observe([of(timed("first"))], held)
+    known = known.observed([of(timed("first"))], held)
     one = of(newcomer(), application)
     assert lent(known, one) is one
 
@@ -140,8 +145,10 @@ def test_a_size_is_worth_what_other_jobs_measured_there() -> None:
     faster = Applications()
     for gpus, slower in ((2, 0.5), (4, 1.0)):
         for total in (128, 256):
-            as_said.observe([of(trained(timed("other"), total=total, gpus=gpus))], held)
-            faster.observe(
+            as_said = as_said.observed(
+                [of(trained(timed("other"), total=total, gpus=gpus))], held
+            )
+            faster = faster.observed(
                 [of(trained(timed("other"), slower=slower, total=total, gpus=gpus))],
                 held,
             )
@@ -159,16 +166,16 @@ def test_a_size_is_worth_what_other_jobs_measured_there() -> None:
 def test_a_job_that_is_slower_than_its_application_teaches_them_nothing() -> None:
     known = Applications()
     for total in (128, 256, 512):
-        known.observe([of(trained(timed("first"), total=total))], held)
+        known = known.observed([of(trained(timed("first"), total=total))], held)
     before = goodputs(known, of(newcomer()))
-    known.observe([of(trained(timed("other"), slower=10.0))], held)
+    known = known.observed([of(trained(timed("other"), slower=10.0))], held)
     assert goodputs(known, of(newcomer())) == before
 
 
 def test_a_report_of_what_a_job_held_before_counts_for_nothing() -> None:
     known = Applications()
     other = of(trained(timed("other"), slower=0.5, gpus=2))
-    known.observe(
+    known = known.observed(
         [replace(other, grant=replace(other.grant, allocation=on(n0=4)))], held
     )
     (applications,) = known.known.values()
@@ -183,12 +190,13 @@ def test_other_jobs_that_disagree_with_what_a_job_timed_are_not_believed(
 ) -> None:
     known = Applications()
     for total in (128, 256, 512):
-        known.observe([of(trained(timed("first"), total=total))], held)
+        known = known.observed([of(trained(timed("first"), total=total))], held)
     own = replace(PARAMS, alpha_c=0.0, beta_c=0.005)
     profile = replace(timed("any").measured.by_type["gpu"], params=own)
     second = of(trained(timed("second", by_type={"gpu": profile}), slower=slower))
     found = lent(known, second).measured.by_type["gpu"].params
     assert found == (PARAMS if believed else own)
+    known = known.observed([second], held)
     assert first_pass_s(known, second) == pytest.approx(
         slower * PARAMS.alpha_c if believed else 0.0
     )
@@ -212,9 +220,9 @@ def test_who_was_timed_on_one_gpu_of_a_type_borrows_from_its_application_there_i
     known = Applications()
     theirs = timed("any").measured.by_type["gpu"]
     first = timed("first", by_type={"fast": theirs, "gpu": theirs})
-    known.observe([of(trained(first))], held)
+    known = known.observed([of(trained(first))], held)
     for total in (128, 256, 512)[:settings]:
-        known.observe(
+        known = known.observed(
             [of(trained(first, total=total))], lambda _: ("fast", Shape(1, 1, 2))
         )
     passes = replace(
@@ -242,16 +250,16 @@ def test_who_is_being_started_on_a_type_borrows_from_its_application_until_a_ste
     fast = ("fast", Shape(1, 1, 2))
     first = timed("first", by_type={"fast": theirs, "gpu": theirs})
     for total in (128, 256, 512):
-        known.observe([of(trained(first, total=total))], lambda _: fast)
+        known = known.observed([of(trained(first, total=total))], lambda _: fast)
     own = replace(theirs, params=replace(PARAMS, alpha_r=0.0), num_replicas_profiled=1)
     second = timed("second", by_type={"fast": own, "gpu": theirs})
-    known.observe([of(trained(second))], held)
+    known = known.observed([of(trained(second))], held)
     moved = of(trained(second, slower=slower or 1.0))
     if slower is None:
         moved = replace(moved, measured=replace(moved.measured, step_time_s=None))
-    known.observe([moved], lambda _: fast)
+    known = known.observed([moved], lambda _: fast)
     assert (
-        known.with_borrowed(moved).measured.by_type["fast"].params == PARAMS
+        borrowing(known, moved).measured.by_type["fast"].params == PARAMS
     ) is believed
 
 
@@ -261,14 +269,15 @@ def test_a_step_time_tells_of_the_type_alone_on_which_it_was_timed() -> None:
     tenfold = replace(profile, params=replace(PARAMS, alpha_c=10 * PARAMS.alpha_c))
     for total in (128, 256, 512):
         first = timed("first", by_type={"fast": tenfold, "gpu": profile})
-        known.observe([of(trained(first, total=total))], held)
+        known = known.observed([of(trained(first, total=total))], held)
     own = replace(profile, params=replace(PARAMS, alpha_c=0.0))
     second = of(trained(timed("second", by_type={"fast": own, "gpu": own}), slower=1.6))
-    assert lent(known, second).measured.by_type["fast"] == own
+    known = known.observed([second], held)
+    assert borrowing(known, second).measured.by_type["fast"] == own
     before = first_pass_s(known, second)
     assert before == pytest.approx(1.6 * PARAMS.alpha_c)
     moved = replace(second, measured=replace(second.measured, step_time_s=None))
-    known.observe([moved], lambda _: ("fast", Shape(1, 1, 2)))
+    known = known.observed([moved], lambda _: ("fast", Shape(1, 1, 2)))
     assert first_pass_s(known, moved) == before
 
 
@@ -286,7 +295,7 @@ def test_steps_on_several_gpus_are_not_compared_with_a_model_of_one(
         first = of(
             trained(timed("first", by_type={"gpu": own}), total=total, slower=1.5)
         )
-        known.observe([first], held)
+        known = known.observed([first], held)
     assert first_pass_s(known, lent(known, first)) == pytest.approx(
         longer * PARAMS.alpha_c, rel=0.1
     )
@@ -298,7 +307,7 @@ def test_a_job_that_is_slower_than_its_application_is_so_everywhere() -> None:
     """
     known = Applications()
     for total in (128, 256, 512):
-        known.observe([of(trained(timed("first"), total=total))], held)
+        known = known.observed([of(trained(timed("first"), total=total))], held)
     alike, slow = (of(trained(timed("second"), slower=slower)) for slower in (1.0, 1.6))
     one = seen(known, alike)
     other = seen(known, slow)
@@ -321,7 +330,7 @@ def test_what_a_job_told_counts_once() -> None:
     for rounds in (1, 5):
         known = Applications()
         for job in (first, *[second] * rounds):
-            known.observe([job], held)
+            known = known.observed([job], held)
         (other,) = known.known.values()
         curves.append(other.bins)
     assert curves[0] == curves[1]
@@ -333,7 +342,7 @@ def test_step_times_teach_other_jobs_alone() -> None:
         of(trained(timed(name), slower=slower), name)
         for name, slower in (("a", 1.0), ("b", 1.5))
     ]
-    known.observe(jobs, held)
+    known = known.observed(jobs, held)
     one, other = (
         other.times["gpu"].error(PARAMS, (Shape(1, 1, 2), 64, 0))
         for other in known.known.values()
@@ -358,8 +367,8 @@ def test_of_jobs_that_trained_in_as_many_settings_the_first_goes_on_lending() ->
         ((fitted("first", 0.1), fitted("second", 0.2)), 0.1),
         ((fitted("first", 0.3), fitted("second", 0.4)), 0.3),
     ):
-        known.observe([*jobs, new], held)
-        assert known.with_borrowed(new).measured.by_type["gpu"].params.alpha_c == lends
+        known = known.observed([*jobs, new], held)
+        assert borrowing(known, new).measured.by_type["gpu"].params.alpha_c == lends
 
 
 def test_who_trained_on_a_gpu_type_lends_what_is_known_of_it() -> None:
@@ -376,11 +385,11 @@ def test_who_trained_on_a_gpu_type_lends_what_is_known_of_it() -> None:
                 total=total,
             )
         )
-        known.observe([elsewhere], lambda _: ("fast", Shape(1, 1, 2)))
+        known = known.observed([elsewhere], lambda _: ("fast", Shape(1, 1, 2)))
     there = of(trained(timed("there")))
     new = of(newcomer())
-    known.observe([there, new], held)
-    assert known.with_borrowed(new).measured.by_type["gpu"].params == PARAMS
+    known = known.observed([there, new], held)
+    assert borrowing(known, new).measured.by_type["gpu"].params == PARAMS
 
 
 def test_there_may_be_more_applications_at_once_than_are_remembered() -> None:
@@ -390,9 +399,9 @@ def test_there_may_be_more_applications_at_once_than_are_remembered() -> None:
         for each in range(APPLICATIONS_MAX + 10)
     ]
     for _ in range(2):
-        known.observe(jobs, held)
+        known = known.observed(jobs, held)
         assert all(
-            known.with_borrowed(job).measured.by_type.keys() == {"gpu"} for job in jobs
+            job.measured.by_type.keys() == {"gpu"} for job in known.borrowing(jobs)[1]
         )
     assert len(known.known) == APPLICATIONS_MAX
 
@@ -401,9 +410,8 @@ def test_lengths_of_few_applications_are_remembered() -> None:
     lengths = RemainingWork()
     for number in range(APPLICATIONS_MAX + 10):
         job = of(timed("other", progress=1e6, target=1e8), f"application {number}")
-        observe(lengths, job)
-        observe(lengths, replace(job, measured=replace(job.measured, progress=2e6)))
-        observe(lengths)
+        later = replace(job, measured=replace(job.measured, progress=2e6))
+        lengths = observed(observed(observed(lengths, job), later))
     assert len(lengths.wholes) == len(lengths.hints) == APPLICATIONS_MAX
 
 
@@ -414,26 +422,33 @@ def test_the_noise_ahead_is_that_which_other_jobs_had_there() -> None:
         row = now.goodput_JC[0]
         return float(row[now.configs.gpus_C == 16][0] / row[now.configs.gpus_C == 1][0])
 
-    grows = Applications()
-    falls = Applications()
-    for power in range(4, 21):
-        for known, exponent in ((grows, 1.0), (falls, -0.5)):
+    def after(exponent: float) -> Applications:
+        known = Applications()
+        for power in range(4, 21):
             noise = GradStats(sqr=1.0, var=20.0 * (2.0**power / 1e4) ** exponent)
-            known.observe([of(timed("other", progress=2.0**power, grad=noise))], held)
+            other = of(timed("other", progress=2.0**power, grad=noise))
+            known = known.observed([other], held)
+        return known
+
+    grows = after(1.0)
+    falls = after(-0.5)
     assert large_against_small(grows) > 1.2 * large_against_small(falls)
 
 
-def gone(lengths: RemainingWork, *, hint: float | None, did: float = 1e6) -> None:
-    """Let a job of the application come, train until `did` and go."""
+def after_one(
+    lengths: RemainingWork, *, hint: float | None, did: float = 1e6
+) -> RemainingWork:
+    """Return the record after a job of the application that trained until `did`."""
     for progress in (0.5 * did, did):
-        observe(lengths, of(timed("other", progress=progress, target=hint)))
-    observe(lengths)
+        job = of(timed("other", progress=progress, target=hint))
+        lengths = observed(lengths, job)
+    return observed(lengths)
 
 
 def test_hints_that_proved_wrong_yield_to_what_other_jobs_did() -> None:
     lengths = RemainingWork()
     for factor in (0.3, 2.0, 0.5, 4.0):
-        gone(lengths, hint=factor * 1e6)
+        lengths = after_one(lengths, hint=factor * 1e6)
     new = of(timed("new", progress=0.0, target=3e6))
     assert left(lengths, new) == pytest.approx(1e6, rel=0.3)
 
@@ -441,7 +456,7 @@ def test_hints_that_proved_wrong_yield_to_what_other_jobs_did() -> None:
 def test_hints_that_proved_right_are_kept_where_other_jobs_differ() -> None:
     lengths = RemainingWork()
     for whole in (1e6, 3e6, 1e7):
-        gone(lengths, hint=whole, did=whole)
+        lengths = after_one(lengths, hint=whole, did=whole)
     assert left(lengths, of(timed("new", progress=0.0, target=5e6))) == pytest.approx(
         5e6
     )
@@ -449,7 +464,7 @@ def test_hints_that_proved_right_are_kept_where_other_jobs_differ() -> None:
 
 def test_without_a_hint_a_job_is_as_long_as_its_application() -> None:
     lengths = RemainingWork()
-    gone(lengths, hint=None)
+    lengths = after_one(lengths, hint=None)
     assert left(lengths, of(newcomer())) == pytest.approx(1.25e6)
 
 
@@ -459,7 +474,7 @@ def test_curves_of_noise_follow_each_report() -> None:
     for number, power in enumerate((*range(8, 28), *range(8, 28)), 1):
         noise = GradStats(sqr=1.0, var=float(number))
         one = of(timed("other", progress=2.0**power, grad=noise))
-        known.observe([one], held)
+        known = known.observed([one], held)
         curves, rows = known.curves([one])
         assert known.curves([one])[0].tolist() == curves.tolist()
         if len(curves):
@@ -480,7 +495,7 @@ def test_noise_lies_between_what_was_seen_and_grows_like_a_root_beyond(
             sqr=1.0, var=noise_of[at] / GradStats(sqr=1.0, var=1.0).noise_scale(64)
         )
         one = of(timed("other", progress=2.0 ** (at / BINS_PER_OCTAVE), grad=noise))
-        known.observe([one], held)
+        known = known.observed([one], held)
     curves = known.curves([one])[0]
     assert len(curves) == (np.ptp(seen_S) >= OCTAVES_MIN * BINS_PER_OCTAVE)
     every = np.arange(NUM_BINS)
@@ -497,7 +512,7 @@ def growing_kin() -> Applications:
     known = Applications()
     for octave in range(8, 28):
         progress = 2.0**octave
-        known.observe(
+        known = known.observed(
             [
                 of(
                     timed(
@@ -661,7 +676,7 @@ def test_what_is_left_is_cut_once_for_each_time_that_its_noise_doubles(
 def test_what_will_not_change_is_not_cut() -> None:
     known = Applications()
     for octave in range(8, 28):
-        known.observe([of(timed("other", progress=2.0**octave))], held)
+        known = known.observed([of(timed("other", progress=2.0**octave))], held)
     assert not len(
         seen(
             known, of(timed("young", progress=1e4, target=1e8, held=on(n0=2)))
@@ -673,7 +688,7 @@ def test_of_step_times_the_latest_batches_and_shapes_are_kept() -> None:
     times = StepTimes()
     for gpus in range(1, SHAPES_MAX + 10):
         for atomic in range(1, BATCHES_KEPT + 3):
-            times.note((Shape(1, 1, gpus), atomic, 0), math.log(0.1))
+            times = times.noted((Shape(1, 1, gpus), atomic, 0), math.log(0.1))
     assert len(times.taken) == SHAPES_MAX
     assert {len(latest) for latest in times.taken.values()} == {BATCHES_KEPT}
     assert Shape(1, 1, 9) not in times.taken
@@ -683,14 +698,14 @@ def test_a_step_that_is_timed_again_and_took_as_long_is_nothing_new() -> None:
     times = StepTimes()
     shape = Shape(1, 1, 2)
     for atomic in range(1, BATCHES + 2):
-        times.note((shape, atomic, 0), math.log(0.1 * atomic))
+        times = times.noted((shape, atomic, 0), math.log(0.1 * atomic))
     error_G = times.on(PARAMS, shape)[0]
-    times.note((shape, BATCHES + 1, 0), math.log(0.1 * (BATCHES + 1)))
+    times = times.noted((shape, BATCHES + 1, 0), math.log(0.1 * (BATCHES + 1)))
     assert np.shares_memory(times.on(PARAMS, shape), error_G)
-    times.note((shape, 1, 0), math.log(0.1))
+    times = times.noted((shape, 1, 0), math.log(0.1))
     assert next(reversed(times.taken[shape])) == (shape, 1, 0)
     assert times.on(PARAMS, shape)[0].tolist() != error_G.tolist()
-    times.note((shape, 1, 0), math.log(0.4))
+    times = times.noted((shape, 1, 0), math.log(0.4))
     assert times.taken[shape][shape, 1, 0] == pytest.approx(math.log(0.2))
 
 
@@ -706,7 +721,7 @@ def test_times_of_other_jobs_that_are_all_off_by_one_factor_are_off_by_most_of_i
     times = StepTimes()
     shape = Shape(1, 1, gpus)
     for each in atomic:
-        times.note(
+        times = times.noted(
             (shape, each, 0),
             math.log(slower * float(step_time(PARAMS, placement_of(shape), each))),
         )
@@ -730,9 +745,8 @@ def test_between_two_samples_of_a_pass_errors_lie_on_a_line(
     errors: list[float], atomic: int
 ) -> None:
     shape = Shape(1, 1, 2)
-    times = StepTimes(
-        taken={shape: {}}, params=PARAMS, errors={shape: np.array(errors)}
-    )
+    computed = Computed(params=PARAMS, errors={shape: np.array(errors)})
+    times = StepTimes({shape: {}}, computed)
     line = np.interp(math.log(atomic), LOG_ATOMIC_G, errors)
     assert times.error(PARAMS, (shape, atomic, 0)) == line
 
@@ -741,7 +755,7 @@ def test_a_model_that_is_off_for_large_passes_is_corrected_there() -> None:
     times = StepTimes()
     shape = Shape(1, 1, 4)
     for atomic, slower in ((32, 1.0), (64, 1.0), (512, 1.5)):
-        times.note(
+        times = times.noted(
             (shape, atomic, 0),
             math.log(slower * float(step_time(PARAMS, placement_of(shape), atomic))),
         )
@@ -782,16 +796,16 @@ def test_errors_that_are_kept_are_those_worked_out_anew(
     for gpus, atomic, step_s, by_other in reports:
         shape = Shape(1 + gpus // 3, 1, gpus)
         params = other if by_other else PARAMS
-        times.note((shape, atomic, 0), math.log(step_s))
-        anew = StepTimes(times.taken)
+        times = times.noted((shape, atomic, 0), math.log(step_s))
+        again = StepTimes(times.taken)
         assert times.on(params, shape) == pytest.approx(
-            anew.on(params, shape), rel=1e-12
+            again.on(params, shape), rel=1e-12
         )
         every = np.arange(1, 6)
         for model in (params, other, PARAMS):
-            anew = StepTimes(times.taken)
+            again = StepTimes(times.taken)
             assert times.packed(model, every) == pytest.approx(
-                anew.packed(model, every), rel=1e-12
+                again.packed(model, every), rel=1e-12
             )
 
 
@@ -803,7 +817,7 @@ def test_what_nobody_trained_on_has_errors_between_its_neighbours(
     sizes = np.array(sorted(slower_of))
     for gpus, slower in slower_of.items():
         shape = Shape(1, 1, gpus)
-        times.note(
+        times = times.noted(
             (shape, 8, 0),
             math.log(slower * float(step_time(PARAMS, placement_of(shape), 8))),
         )
@@ -838,9 +852,11 @@ def test_jobs_are_told_what_their_other_jobs_timed_where_they_train() -> None:
     known = Applications()
     shape = Shape(1, 1, 2)
     for total in (128, 256):
-        known.observe([of(trained(timed("other"), slower=0.9, total=total))], held)
+        known = known.observed(
+            [of(trained(timed("other"), slower=0.9, total=total))], held
+        )
     new = of(newcomer())
-    lent(known, new)
+    known, _ = known.observed([new], held).borrowing([new])
     told = known.application_times(new, "gpu", shape)
     assert told is not None
     assert {(step.atomic, step.accumulation) for step in told.steps} == {
@@ -854,8 +870,8 @@ def test_jobs_are_told_what_their_other_jobs_timed_where_they_train() -> None:
     assert (
         known.application_times(new, "gpu", shape) is told
     )  # one value for all, until a report says more
-    known.observe([new, of(trained(timed("other"), total=512))], held)
-    known.with_borrowed(new)
+    other = of(trained(timed("other"), total=512))
+    known, _ = known.observed([new, other], held).borrowing([new])
     more = known.application_times(new, "gpu", shape)
     assert more is not None
     assert len(more.steps) == 3
@@ -864,13 +880,12 @@ def test_jobs_are_told_what_their_other_jobs_timed_where_they_train() -> None:
 def test_nobody_is_told_of_others_or_of_where_nobody_was() -> None:
     known = Applications()
     shape = Shape(1, 1, 2)
-    known.observe([of(trained(timed("other")))], held)
+    known = known.observed([of(trained(timed("other")))], held)
     other = of(newcomer("other"), "bert")
     new = of(newcomer())
     slow = of(trained(timed("slow"), slower=10.0))
-    known.observe([other, new, slow], held)
-    for job in (other, new, slow):
-        known.with_borrowed(job)
+    jobs = [other, new, slow]
+    known, _ = known.observed(jobs, held).borrowing(jobs)
     assert known.application_times(other, "gpu", shape) is None
     assert known.application_times(slow, "gpu", shape) is None
     assert known.application_times(new, "gpu", Shape(1, 1, 3)) is None
@@ -884,8 +899,7 @@ def test_who_keeps_its_batch_is_told_nothing() -> None:
     fixed = replace(fixed, spec=replace(fixed.spec, contract=RescaleContract.FIXED))
     other = of(trained(timed("other")))
     other = replace(other, spec=replace(other.spec, contract=RescaleContract.FIXED))
-    known.observe([other, fixed], held)
-    known.with_borrowed(fixed)
+    known, _ = known.observed([other, fixed], held).borrowing([fixed])
     assert known.application_times(fixed, "gpu", Shape(1, 1, 2)) is None
 
 
@@ -893,7 +907,7 @@ def test_no_more_steps_are_kept_than_jobs_are_told_of() -> None:
     times = StepTimes()
     shape = Shape(1, 1, 2)
     for atomic in range(1, 2 * BATCHES_KEPT):
-        times.note((shape, atomic, 0), 0.0)
+        times = times.noted((shape, atomic, 0), 0.0)
     told = times.application_times("gpu", PARAMS, shape)
     assert told is not None
     assert [step.atomic for step in told.steps] == list(
@@ -907,12 +921,12 @@ def test_a_name_is_believed_while_jobs_of_it_take_alike(
 ) -> None:
     known = Applications()
     jobs = [of(trained(timed("first", progress=10.0)))]
-    known.observe(jobs, held)
+    known = known.observed(jobs, held)
     for number in range(4):
         later = timed(f"later{number}", progress=10.0)
         factor = slower if number % 2 else 1.0 / slower
         jobs.append(of(trained(later, slower=factor)))
-        known.observe(jobs, held)
+        known = known.observed(jobs, held)
     new = of(newcomer())
-    known.observe([*jobs, new], held)
-    assert (known.with_borrowed(new).measured.by_type != {}) == believed
+    known = known.observed([*jobs, new], held)
+    assert (borrowing(known, new).measured.by_type != {}) == believed

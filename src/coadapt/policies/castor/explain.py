@@ -3,7 +3,8 @@ would bring.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from coadapt.policies.predictors.prediction_intervals import (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """A decided round, which is to be explained: the situation, the chosen sizes, the
-    allocations, and the predictions of ends and starts.
+    allocations, the predictions of ends and starts, and the starts that may be shown.
     """
 
     now: Situation
@@ -32,21 +33,43 @@ class Decided:
     placed: Mapping[JobId, Allocation]
     predictions: Predictions
     starts: Predictions
+    shown: Mapping[JobId, Prediction]
 
 
 def explained(decided: Decided) -> dict[JobId, str]:
     """Return a sentence for each job that the round could move."""
-    rows = {
-        True: [
-            row for row, job in enumerate(decided.now.jobs) if job.id in decided.placed
-        ],
-        False: [
-            row
-            for row, job in enumerate(decided.now.jobs)
-            if job.id not in decided.placed
-        ],
-    }
-    return _of_placed(decided, rows[True]) | _of_waiting(decided, rows[False])
+    sentences = _of_placed(decided)
+    for job in decided.now.jobs:
+        if job.id not in decided.placed:
+            within = decided.shown.get(job.id, NO_PREDICTION)
+            sentences[job.id] = _start(decided.starts, job.id, within)
+    return sentences
+
+
+def shown_starts(
+    now: Situation, placed: Mapping[JobId, Allocation], starts: Predictions
+) -> dict[JobId, Prediction]:
+    """Return when waiting jobs start, in seconds from now, as it may be shown.
+
+    A job is left out if its start is not predicted, or if the cluster's size or its
+    quota forbids it. There are none until enough predictions were checked.
+    """
+    if not starts.has_past:
+        return {}
+    held_by: Counter[TenantId] = Counter()
+    waiting = []
+    for job in now.jobs:
+        if job.id in placed:
+            held_by[job.spec.tenant] += placed[job.id].num_replicas
+        else:
+            waiting.append(job)
+    able = [
+        job.id
+        for job in waiting
+        if not _barred(now.topology, job.spec, held_by[job.spec.tenant])
+    ]
+    ranges = zip(able, starts.ranges(able), strict=True)
+    return {job: within for job, within in ranges if within.end_at < math.inf}
 
 
 def fixed_reason(job: JobView, topology: Topology) -> str:
@@ -68,29 +91,36 @@ def duration(seconds: float) -> str:
     return f"{round(minutes / (24 * 60))} days"
 
 
-def _of_placed(decided: Decided, rows: Sequence[int]) -> dict[JobId, str]:
+def _of_placed(decided: Decided) -> dict[JobId, str]:
     """Return sentences of jobs with GPUs: their GPUs, their end, and the next size."""
     now = decided.now
+    rows = [row for row, job in enumerate(now.jobs) if job.id in decided.placed]
     ranges = [NO_PREDICTION] * len(rows)
     if decided.predictions.has_past:
         ranges = decided.predictions.ranges([now.jobs[row].id for row in rows])
     found = {}
     for row, within in zip(rows, ranges, strict=True):
         job = now.jobs[row]
-        change = gets(job, decided.placed[job.id], *_type_names(decided, row))
+        placed = decided.placed[job.id]
+        change = gets(job, placed, *_type_names(decided, row))
         larger = _next_size(decided, row)
-        end = ""
-        by_goodput = not decided.predictions.has_past and larger.left_s < math.inf
-        if within.end_at < math.inf:
-            end, low, high = (duration(each) for each in within)
-            end = f"; ends in about {end} (90 %: {low} to {high})"
-        elif by_goodput and now.timed_J[row]:
-            end = f"; about {duration(larger.left_s)} left at its measured speed"
-        brings = _brings(decided.placed[job.id].num_replicas, larger)
-        if not now.timed_J[row]:
-            brings = "its size is decided once it reports a step"
+        brings = "its size is decided once it reports a step"
+        if now.timed_J[row]:
+            brings = _brings(placed.num_replicas, larger)
+        end = _end(decided, row, within, larger.left_s)
         found[job.id] = f"{change}{end}; {brings}"
     return found
+
+
+def _end(decided: Decided, row: int, within: Prediction, left_s: float) -> str:
+    """Return when a job ends, "" if that is unknown. left_s: at its present goodput."""
+    if within.end_at < math.inf:
+        end, low, high = (duration(each) for each in within)
+        return f"; ends in about {end} (90 %: {low} to {high})"
+    is_measured = decided.now.timed_J[row] and not decided.predictions.has_past
+    if is_measured and left_s < math.inf:
+        return f"; about {duration(left_s)} left at its measured speed"
+    return ""
 
 
 def _type_names(decided: Decided, row: int) -> tuple[str, str]:
@@ -165,32 +195,13 @@ def _brings(count: int, larger: _NextSize) -> str:
     return f"{more} would end it in about {then} instead of {left}"
 
 
-def _of_waiting(decided: Decided, rows: Sequence[int]) -> dict[JobId, str]:
-    """Return when waiting jobs start; "" if too few predictions were checked so far."""
-    now = decided.now
-    held_by: dict[TenantId, int] = {}
-    for job in now.jobs:
-        if job.id in decided.placed:
-            count = decided.placed[job.id].num_replicas
-            held_by[job.spec.tenant] = held_by.get(job.spec.tenant, 0) + count
-    ranges = [NO_PREDICTION] * len(rows)
-    if decided.starts.has_past:
-        ranges = decided.starts.ranges([now.jobs[row].id for row in rows])
-    found = {}
-    for row, within in zip(rows, ranges, strict=True):
-        job = now.jobs[row]
-        held = held_by.get(job.spec.tenant, 0)
-        barred = _barred(now.topology, job.spec, held)
-        found[job.id] = "" if barred else _start(decided.starts, job.id, within)
-    return found
-
-
 def _start(starts: Predictions, job: JobId, within: Prediction) -> str:
-    """Return when a waiting job starts, "" if there is no prediction.
+    """Return when a waiting job starts, by the interval in seconds from now; "" if
+    that is not predicted.
 
     A job that did not start within its first interval gets no further one.
     """
-    if within.end_at == math.inf or starts.missed(job, within.high_at):
+    if within.end_at == math.inf or starts.missed(job):
         return ""
     after, low, high = (duration(each) for each in within)
     if within.end_at <= ROUND_S:

@@ -32,6 +32,7 @@ Axes: J jobs, L later phases, C configurations, T GPU types.
 # time-sharing. It trains one second of every max(jobs / GPUs, 1) seconds. Seconds past
 # the tolerance weigh more.
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -61,56 +62,60 @@ class Fair(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """The first three of Fair."""
+    """The first three of Fair, or the same on one GPU type: 0 for a job that cannot use
+    it.
+    """
 
     gpus_J: IntArray
     goodput_J: FloatArray
     rate_J: FloatArray
 
 
-class _ShareOfType(NamedTuple):
-    """The share of each job on one GPU type. goodput_J: 0 if the job cannot use it."""
-
-    gpus_J: IntArray
-    goodput_J: FloatArray
-    rate_J: FloatArray
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FairClocks:
-    """Fair clocks of the present jobs. done: the progress of each job's clock at
-    instant `at`, samples.
+    """Fair clocks of the present jobs, a value. done: the progress of each job's clock
+    at instant `at`, samples.
     """
 
     at: float = 0.0
-    done: dict[JobId, float] = field(default_factory=dict)
+    done: Mapping[JobId, float] = field(default_factory=dict)
 
-    def move(self, at: float, now: Situation, gpus_T: IntArray) -> Fair:
-        """Move the clocks on to instant `at`, and return the shares. gpus_T: GPUs by
+    def moved(
+        self, at: float, now: Situation, gpus_T: IntArray
+    ) -> tuple[Fair, "FairClocks"]:
+        """Return the shares at instant `at`, and the clocks then. gpus_T: GPUs by
         type.
         """
         shares = _shares(now, gpus_T, now.goodput_JC)
         ahead_J = _mean_rates(now, shares.rate_J, gpus_T)
-        has_clock_J = ahead_J > 0.0
+        clock_J = self._progress(at, now, shares.rate_J)
+        done = {
+            job.id: clock
+            for job, clock, ahead in zip(now.jobs, clock_J, ahead_J, strict=True)
+            if ahead > 0.0
+        }
         age_s_J = now.weights.age_J
-        clock_J = np.array([self.done.get(job.id, -1.0) for job in now.jobs])
-        ran_s_J = np.where(clock_J < 0.0, age_s_J, max(at - self.at, 0.0))
-        clock_J = np.maximum(clock_J, 0.0) + shares.rate_J * ran_s_J
         with np.errstate(divide="ignore", invalid="ignore"):
             whole_J = now.left_J + now.sources.done_J
-            left_s_J = (whole_J - clock_J) / ahead_J
-            fair_s_J = np.maximum(age_s_J + left_s_J, 0.0)
+            fair_s_J = np.maximum(age_s_J + (whole_J - clock_J) / ahead_J, 0.0)
             # A job on its fair share also waits for a round and pays for a start.
             takes_s_J = fair_s_J + 0.5 * ROUND_S + now.rescale_s_J
             least_J = (age_s_J + now.left_J / ahead_J) / takes_s_J
-        self.at = at
-        self.done = {
-            job.id: clock
-            for job, clock, has in zip(now.jobs, clock_J, has_clock_J, strict=True)
-            if has
-        }
-        takes_s_J = np.where(has_clock_J, takes_s_J, np.inf)
-        return Fair(*shares, takes_s_J, np.where(has_clock_J, least_J, 0.0))
+        fair = Fair(
+            *shares,
+            takes_s_J=np.where(ahead_J > 0.0, takes_s_J, np.inf),
+            least_J=np.where(ahead_J > 0.0, least_J, 0.0),
+        )
+        return fair, FairClocks(at, done)
+
+    def _progress(self, at: float, now: Situation, rate_J: FloatArray) -> FloatArray:
+        """Return the progress of each clock at instant `at`, if it now runs at rate_J.
+        A new clock has run since its job was submitted.
+        """
+        before_J = np.array([self.done.get(job.id, -1.0) for job in now.jobs])
+        ran_s_J = np.where(before_J < 0.0, now.weights.age_J, max(at - self.at, 0.0))
+        clock_J: FloatArray = np.maximum(before_J, 0.0) + rate_J * ran_s_J
+        return clock_J
 
 
 def _mean_rates(now: Situation, rate_J: FloatArray, gpus_T: IntArray) -> FloatArray:
@@ -136,7 +141,8 @@ def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares
     """
     equal = gpus_T.sum() / max(len(now.jobs), 1)
     num_rows = len(goodput_JC)
-    shares = _Shares(np.zeros(num_rows, dtype=np.int64), *np.zeros((2, num_rows)))
+    none_J = np.zeros(num_rows)
+    shares = _Shares(np.zeros(num_rows, dtype=np.int64), none_J, none_J)
     done_J = np.zeros(num_rows)
     may_J = np.zeros(num_rows)
     most_J = np.zeros(num_rows)
@@ -150,14 +156,16 @@ def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares
         may_J += num_gpus * can_J
         chosen_J = can_J & (num_gpus > most_J)
         most_J[chosen_J] = num_gpus
-        shares.gpus_J[chosen_J] = of_type.gpus_J[chosen_J]
-        shares.goodput_J[chosen_J] = of_type.goodput_J[chosen_J]
-        shares.rate_J[chosen_J] = of_type.rate_J[chosen_J]
+        shares = _Shares(
+            np.where(chosen_J, of_type.gpus_J, shares.gpus_J),
+            np.where(chosen_J, of_type.goodput_J, shares.goodput_J),
+            np.where(chosen_J, of_type.rate_J, shares.rate_J),
+        )
     in_turns_J = done_J / np.maximum(may_J, 1.0)
     return shares._replace(rate_J=np.maximum(shares.rate_J, in_turns_J))
 
 
-def _of_type(equal: float, gpus_K: IntArray, goodput_JK: FloatArray) -> _ShareOfType:
+def _of_type(equal: float, gpus_K: IntArray, goodput_JK: FloatArray) -> _Shares:
     """Return the shares on one GPU type.
 
     equal: GPUs of an equal share. gpus_K: sizes, ascending.
@@ -170,12 +178,12 @@ def _of_type(equal: float, gpus_K: IntArray, goodput_JK: FloatArray) -> _ShareOf
     goodput_J = goodput_JK[np.arange(len(goodput_JK)), size_J]
     gpus_J = gpus_K[size_J]
     turns_J = np.where(gpus_J > within, equal / gpus_J, min(equal, 1.0))
-    return _ShareOfType(gpus_J, goodput_J, goodput_J * turns_J)
+    return _Shares(gpus_J, goodput_J, goodput_J * turns_J)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Tolerances:
-    """Waiting tolerances.
+    """Waiting tolerances, a value.
 
     turns_s: seconds that a time-shared job would have trained until instant `at`.
     since_s: turns_s at the arrival of each present job.
@@ -183,27 +191,27 @@ class Tolerances:
 
     at: float = 0.0
     turns_s: float = 0.0
-    since_s: dict[JobId, float] = field(default_factory=dict)
+    since_s: Mapping[JobId, float] = field(default_factory=dict)
 
-    def tolerated(self, at: float, now: Situation, num_gpus: int) -> FloatArray:
+    def tolerated(
+        self, at: float, now: Situation, num_gpus: int
+    ) -> tuple[FloatArray, "Tolerances"]:
         """Return the completion time that each job tolerates, s, infinity if it cannot
-        train. `turns_s` moves on to instant `at`.
+        train, and the tolerances at instant `at`.
         """
         crowded = max(len(now.jobs) / max(num_gpus, 1), 1.0)
-        self.turns_s += max(at - self.at, 0.0) / crowded
+        turns_s = self.turns_s + max(at - self.at, 0.0) / crowded
         age_s_J = now.weights.age_J
-        first_s_J = self.turns_s - age_s_J / crowded
-        self.since_s = {
+        first_s_J = turns_s - age_s_J / crowded
+        since_s = {
             job.id: self.since_s.get(job.id, first_s)
             for job, first_s in zip(now.jobs, first_s_J.tolist(), strict=True)
         }
-        self.at = at
-        since_s_J = np.array(list(self.since_s.values()))
-        whole_s_J = _least_times(now)
-        rest_s_J = (whole_s_J - (self.turns_s - since_s_J)) * crowded
+        trained_s_J = turns_s - np.array(list(since_s.values()))
+        rest_s_J = (_least_times(now) - trained_s_J) * crowded
         tolerated_s_J = np.maximum(age_s_J + rest_s_J, 0.0)
         found_J: FloatArray = tolerated_s_J + now.rescale_s_J + ROUND_S
-        return found_J
+        return found_J, Tolerances(at, turns_s, since_s)
 
 
 def _least_times(now: Situation) -> FloatArray:

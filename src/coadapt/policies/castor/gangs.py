@@ -41,9 +41,7 @@ ordered list with backfilling.
 # jobs behind it are stopped when it can start.
 
 import math
-from bisect import insort
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -195,29 +193,31 @@ class Capacity:
             self.quota[served.gang.tenant] -= count
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class GangTimes:
-    """How long gangs trained until they ended, s.
+    """How long gangs trained until they ended, s; a value.
 
     recent: of the last SEEN_MAX gangs, in order of their ends; ascending: the same,
     sorted. trained_s: of the gangs that are still here, until now.
     """
 
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
-    ascending: list[float] = field(default_factory=list)
-    trained_s: dict[JobId, float] = field(default_factory=dict)
+    recent: tuple[float, ...] = ()
+    ascending: tuple[float, ...] = ()
+    trained_s: Mapping[JobId, float] = field(default_factory=dict)
 
-    def observe(self, trained_s: Mapping[JobId, float]) -> None:
-        """Note how long the present gangs have trained. Gangs that are missing have
-        ended.
+    def observed(self, trained_s: Mapping[JobId, float]) -> "GangTimes":
+        """Return the times after a round in which the present gangs had trained for
+        this long. Gangs that are missing have ended.
         """
-        for job, seconds in self.trained_s.items():
-            if job not in trained_s and seconds > 0.0:
-                if len(self.recent) == SEEN_MAX:
-                    self.ascending.remove(self.recent[0])
-                self.recent.append(seconds)
-                insort(self.ascending, seconds)
-        self.trained_s = dict(trained_s)
+        ended = [
+            seconds
+            for job, seconds in self.trained_s.items()
+            if job not in trained_s and seconds > 0.0
+        ]
+        if not ended:
+            return GangTimes(self.recent, self.ascending, dict(trained_s))
+        recent = (*self.recent, *ended)[-SEEN_MAX:]
+        return GangTimes(recent, tuple(sorted(recent)), dict(trained_s))
 
     def unseen_s(self, start_s: float) -> float:
         """Return the Gittins estimate of the time of a gang that never trained, s.
@@ -266,67 +266,91 @@ def plan_gangs(
     now: Situation,
     first: Precedence,
     times: GangTimes,
-) -> Gangs | None:
-    """Return which gangs train now, None if no job is a gang. `times` is updated."""
+) -> tuple[Gangs | None, GangTimes]:
+    """Return which gangs train now, None if no job is a gang, and the times of gangs
+    after this round.
+    """
     is_gang_J = gangs_in(now)
-    if not is_gang_J.any():
-        times.observe({})
-        return None
-    queue = _queue(view, now, times, is_gang_J)
+    sizes = _sizes(now)
+    trained_s = {
+        now.jobs[row].id: _trained_s(view, now.jobs[row], gpus)
+        for row, gpus in sizes.items()
+        if is_gang_J[row]
+    }
+    after = times.observed(trained_s)
+    if not trained_s:
+        return None, after
+    unranked = [
+        _unranked(now, row, gpus, is_gang=bool(is_gang_J[row]))
+        for row, gpus in sizes.items()
+    ]
+    queue = _ranked(view, now, unranked, trained_s, times)
     capacity = Capacity(
         [each.num_gpus for each in now.topology.gpu_types],
         dict(now.topology.quota_left),
     )
+    order, admitted = _order(now, queue, first, capacity)
+    return _decided(order, admitted, is_gang_J, capacity), after
+
+
+def _order(
+    now: Situation, queue: Sequence[Gang], first: Precedence, capacity: Capacity
+) -> tuple[list[Gang], list[Served]]:
+    """Return the jobs in order, and those that get GPUs in this order."""
     due_J = _due(now, queue)
 
     def key(gang: Gang) -> tuple[bool, bool, float, int]:
         row = gang.row
         return not first.late_J[row], not due_J[row], gang.rank, row
 
-    def ordered(each: Sequence[Gang]) -> list[Gang]:
-        return sorted(each, key=key)
-
-    plain_order = ordered(queue)
-    order = ordered(_last_first(queue, sum(capacity.gpus_T), first.makespan_jobs))
+    plain = sorted(queue, key=key)
+    last_first = _last_first(queue, sum(capacity.gpus_T), first.makespan_jobs)
+    order = sorted(last_first, key=key)
+    plain_admitted = _admit(plain, capacity.copy())
     admitted = _admit(order, capacity.copy())
-    plain_admitted = _admit(plain_order, capacity.copy())
     if _used(admitted) < _used(plain_admitted):
-        order = plain_order
-        admitted = plain_admitted
-    return _decided(now, order, admitted, is_gang_J, capacity)
+        return plain, plain_admitted
+    return order, admitted
 
 
-def _queue(
-    view: ClusterView,
-    now: Situation,
-    times: GangTimes,
-    is_gang_J: BoolArray,
-) -> list[Gang]:
-    """Return all jobs that can train, with their ranks. `times` is updated."""
+def _sizes(now: Situation) -> dict[int, int]:
+    """Return the GPUs of each job in the order, by row, without jobs that can train
+    nowhere.
+    """
     share = sum(each.num_gpus for each in now.topology.gpu_types) // max(
         len(now.jobs), 1
     )
-    hinted_J = now.facts.hint_J < np.inf
+    sizes = {row: _size(now, row, share) for row in range(len(now.jobs))}
+    return {row: gpus for row, gpus in sizes.items() if gpus}
+
+
+def _unranked(now: Situation, row: int, gpus: int, *, is_gang: bool) -> Gang:
+    """Return a job with a rank of 0."""
+    job = now.jobs[row]
+    is_timed = bool(now.timed_J[row])
+    has_length = not is_gang or bool(now.facts.hint_J[row] < np.inf)
+    types = _types(now, row, gpus, known=is_timed and has_length)
+    if is_gang and not is_timed:
+        types = _declared(job, gpus, types)
+    return Gang(row, gpus, types, 0.0, is_gang, job.spec.tenant)
+
+
+def _ranked(
+    view: ClusterView,
+    now: Situation,
+    jobs: Sequence[Gang],
+    trained_s: Mapping[JobId, float],
+    times: GangTimes,
+) -> list[Gang]:
+    """Return these jobs with their ranks. trained_s: how long gangs have trained."""
     mean_weight = float(now.weights.weight_J.mean())
-    gangs_trained_s: dict[JobId, float] = {}
-    queue = []
-    for row, job in enumerate(now.jobs):
-        gpus = _size(now, row, share)
-        if not gpus:
-            continue
-        is_gang = bool(is_gang_J[row])
-        trained_s = _trained_s(view, job, gpus) if is_gang else 0.0
-        if is_gang:
-            gangs_trained_s[job.id] = trained_s
-        known = bool(now.timed_J[row]) and (bool(hinted_J[row]) or not is_gang)
-        types = _types(now, row, gpus, known=known)
-        if is_gang and not now.timed_J[row]:
-            types = _declared(job, gpus, types)
-        weight = float(now.weights.weight_J[row]) / mean_weight
-        rank = _rank(view, job, trained_s, types[0][1], times) * gpus**WIDTH / weight
-        queue.append(Gang(row, gpus, types, rank, is_gang, job.spec.tenant))
-    times.observe(gangs_trained_s)
-    return queue
+    found = []
+    for gang in jobs:
+        job = now.jobs[gang.row]
+        weight = float(now.weights.weight_J[gang.row]) / mean_weight
+        plain = _rank(view, job, trained_s.get(job.id, 0.0), gang.left_s, times)
+        found.append(gang._replace(rank=plain * gang.gpus**WIDTH / weight))
+    return found
 
 
 def _size(now: Situation, row: int, share: int) -> int:
@@ -448,14 +472,13 @@ def _used(admitted: Sequence[Served]) -> int:
 
 
 def _decided(
-    now: Situation,
     order: Sequence[Gang],
     admitted: Sequence[Served],
     is_gang_J: BoolArray,
     capacity: Capacity,
 ) -> Gangs:
     """Return which gangs train, and when each job starts and ends by simulation."""
-    num_jobs = len(now.jobs)
+    num_jobs = len(is_gang_J)
     served_J = np.zeros(num_jobs, dtype=np.bool_)
     start_s_J = np.full(num_jobs, np.inf)
     end_s_J = np.full(num_jobs, np.inf)
@@ -481,28 +504,42 @@ def predicted_times(
     """
     now = {each.gang.row for each in admitted}
     waiting = [gang.row for gang in order if gang.row not in now][:PREDICTED_MAX]
-    unstarted = set(waiting)
-    alive = [gang for gang in order if gang.row in now or gang.row in unstarted]
+    shown = now | set(waiting)
+    alive = [gang for gang in order if gang.row in shown]
     part_left = {gang.row: 1.0 for gang in alive}
     starts: dict[int, float] = {}
     ends: dict[int, float] = {}
     at_s = 0.0
-    while alive:
+    while alive and not (shown <= starts.keys() and now <= ends.keys()):
         served = _admit(alive, capacity.copy())
-        for each in served:
-            starts.setdefault(each.gang.row, at_s)
-        until_s = [part_left[each.gang.row] * each.left_s for each in served]
-        step_s = min(until_s, default=math.inf)
+        starts |= {
+            each.gang.row: at_s for each in served if each.gang.row not in starts
+        }
+        left_s = {
+            each.gang.row: part_left[each.gang.row] * each.left_s for each in served
+        }
+        step_s = min(left_s.values(), default=math.inf)
         if step_s == math.inf:
             break
         at_s += step_s
-        for each, left_s in zip(served, until_s, strict=True):
-            if left_s <= step_s:
-                ends[each.gang.row] = at_s
-            elif left_s < math.inf:
-                part_left[each.gang.row] -= step_s / each.left_s
+        ends |= {row: at_s for row, seconds in left_s.items() if seconds <= step_s}
         alive = [gang for gang in alive if gang.row not in ends]
-        unstarted -= starts.keys()
-        if not unstarted and now <= ends.keys():
-            break
+        part_left = _parts_after(step_s, served, part_left, ends)
     return {row: (at, ends.get(row, math.inf)) for row, at in starts.items()}
+
+
+def _parts_after(
+    step_s: float,
+    served: Sequence[Served],
+    part_left: Mapping[int, float],
+    ended: Container[int],
+) -> dict[int, float]:
+    """Return the part of its time that each job has left after step_s seconds."""
+    return {
+        **part_left,
+        **{
+            each.gang.row: part_left[each.gang.row] - step_s / each.left_s
+            for each in served
+            if each.gang.row not in ended and each.left_s < math.inf
+        },
+    }

@@ -5,14 +5,15 @@ order of J, then later phases; T GPU types.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from coadapt.model import JobId
-from coadapt.policies.castor.expected_arrivals import Expected
 from coadapt.policies.castor.situation import MANY_JOBS, Situation
+from coadapt.policies.predictors.expected_arrivals import Expected
 from coadapt.policies.solvers.arrays import FloatArray, IntArray, log
 from coadapt.policies.solvers.concave_envelope import (
     Curves,
@@ -113,25 +114,44 @@ class Outlook(NamedTuple):
     timeline: Timeline
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Values:
-    """The values of the last round: for each job, those of its phases in order."""
+    """The values of the last round, a value: for each job, those of its phases in
+    order.
+    """
 
-    last: dict[JobId, FloatArray] = field(default_factory=dict)
+    last: Mapping[JobId, FloatArray] = field(default_factory=dict)
 
-    def settle(
+    def settled(
         self, now: Situation, curves: GpuCurves, expected: Expected, aims: Aims
-    ) -> Outlook:
-        """Return the values of this round, and keep them for the next."""
+    ) -> tuple[Outlook, "Values"]:
+        """Return what the relaxation says in this round, and its values."""
         jobs = _fluid_jobs(now, curves, expected)
         objective = _objective(now, expected, aims)
-        num_jobs = len(objective.weight_J)
-        begin_J = num_jobs + now.later.begin_J
-        phases_of = [
-            [row, *range(begin_J[row], begin_J[row + 1])]
-            for row in range(len(now.jobs))
-        ]
-        start_P = _first_values(now, jobs, objective, curves.worth_T)
+        phases_of = _phases(now, len(objective.weight_J))
+        first_P = _first_values(now, jobs, objective, curves.worth_T)
+        one_type = len(jobs.gpus_T) == 1
+        few = not one_type or len(now.jobs) > MANY_JOBS
+        found = fixed_point(
+            Pool(jobs) if one_type else Market(jobs),
+            self._start_values(now, first_P, phases_of),
+            objective,
+            FEW_ITERATIONS if few else ITERATIONS,
+        )
+        last = {
+            job.id: found.value_P[phases_of[row]]
+            for row, job in enumerate(now.jobs)
+            if now.timed_J[row] and found.value_P[row] > 0.0
+        }
+        return Outlook(found.value_P[: len(now.jobs)], found.timeline), Values(last)
+
+    def _start_values(
+        self, now: Situation, first_P: FloatArray, phases_of: Sequence[Sequence[int]]
+    ) -> FloatArray:
+        """Return the values that the fixed point starts from: those of the last round,
+        and first_P for other jobs.
+        """
+        start_P = first_P.copy()
         for row, job in enumerate(now.jobs):
             last = self.last.get(job.id)
             if last is None or not now.timed_J[row]:
@@ -140,18 +160,15 @@ class Values:
                 start_P[phases_of[row]] = last
             elif start_P[row] > 0.0:  # it has another number of phases now
                 start_P[phases_of[row]] *= last[0] / start_P[row]
-        one_type = len(jobs.gpus_T) == 1
-        few = not one_type or len(now.jobs) > MANY_JOBS
-        relaxation = Pool(jobs) if one_type else Market(jobs)
-        found = fixed_point(
-            relaxation, start_P, objective, FEW_ITERATIONS if few else ITERATIONS
-        )
-        self.last = {
-            job.id: found.value_P[phases_of[row]]
-            for row, job in enumerate(now.jobs)
-            if now.timed_J[row] and found.value_P[row] > 0.0
-        }
-        return Outlook(found.value_P[: len(now.jobs)], found.timeline)
+        return start_P
+
+
+def _phases(now: Situation, num_jobs: int) -> list[list[int]]:
+    """Return the phases of each present job, in order. num_jobs: with expected ones."""
+    begin_J = num_jobs + now.later.begin_J
+    return [
+        [row, *range(begin_J[row], begin_J[row + 1])] for row in range(len(now.jobs))
+    ]
 
 
 def _fluid_jobs(now: Situation, curves: GpuCurves, expected: Expected) -> FluidJobs:

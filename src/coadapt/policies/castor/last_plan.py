@@ -8,13 +8,16 @@ from its GPUs.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from coadapt.model import ClusterView, Node, Plan, Tenant, TenantId
+from coadapt.model import ClusterView, JobId, Node, Plan, Tenant, TenantId
 from coadapt.policies.castor.situation import ROUND_S
 
+_Each = TypeVar("_Each")
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class LastPlan:
     """The last plan, and the cluster for which it was made.
 
@@ -28,14 +31,10 @@ class LastPlan:
     num_jobs: int = 0
     room: bool = True
 
-    def note(self, view: ClusterView, plan: Plan, *, room: bool) -> None:
-        """Keep the plan of a round."""
-        self.plan = plan
-        self.at = view.at
-        self.nodes = view.nodes
-        self.tenants = dict(view.tenants)
-        self.num_jobs = len(view.jobs)
-        self.room = room
+    @classmethod
+    def of(cls, view: ClusterView, plan: Plan, *, room: bool) -> "LastPlan":
+        """Return the plan of a round, to be kept."""
+        return cls(plan, view.at, view.nodes, dict(view.tenants), len(view.jobs), room)
 
     def held(self, view: ClusterView) -> Plan | None:
         """Return the last plan without the jobs that have ended, None if a new plan is
@@ -50,15 +49,13 @@ class LastPlan:
         if any(given.get(job.id) != job.allocation for job in view.jobs):
             return None  # a job arrived, or does not hold what it was given
         here = {job.id for job in view.jobs}
-        return Plan(
-            allocations={job: each for job, each in given.items() if job in here},
-            reasons={
-                job: each for job, each in self.plan.reasons.items() if job in here
-            },
-            application_times={
-                job: each
-                for job, each in self.plan.application_times.items()
-                if job in here
-            },
-            diagnostics=self.plan.diagnostics,
+
+        def present(of: Mapping[JobId, _Each]) -> dict[JobId, _Each]:
+            return {job: each for job, each in of.items() if job in here}
+
+        return replace(
+            self.plan,
+            allocations=present(given),
+            reasons=present(self.plan.reasons),
+            application_times=present(self.plan.application_times),
         )

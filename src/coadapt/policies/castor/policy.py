@@ -4,7 +4,7 @@ round, places.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -18,11 +18,19 @@ from coadapt.model import (
     Plan,
 )
 from coadapt.policies.base import PolicyCard, Prediction
-from coadapt.policies.castor.expected_arrivals import Arrivals, Expected, Silence
-from coadapt.policies.castor.explain import Decided, explained, fixed_reason
+from coadapt.policies.castor.explain import (
+    Decided,
+    explained,
+    fixed_reason,
+    shown_starts,
+)
 from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Tolerances
 from coadapt.policies.castor.gangs import GangTimes, Precedence, late, plan_gangs
-from coadapt.policies.castor.guarantees import fair_share_reservations, no_reservations
+from coadapt.policies.castor.guarantees import (
+    Reservations,
+    fair_share_reservations,
+    no_reservations,
+)
 from coadapt.policies.castor.job_values import (
     Aims,
     GpuCurves,
@@ -33,11 +41,11 @@ from coadapt.policies.castor.job_values import (
 from coadapt.policies.castor.last_plan import LastPlan
 from coadapt.policies.castor.placing import place
 from coadapt.policies.castor.round import Sizes, choose
-from coadapt.policies.castor.situation import Situation, situation
+from coadapt.policies.castor.situation import Predictors, Situation, situation
 from coadapt.policies.castor.topology import topology_of
 from coadapt.policies.predictors.application_models import Applications
+from coadapt.policies.predictors.expected_arrivals import Arrivals, Expected, Silence
 from coadapt.policies.predictors.prediction_intervals import STARTS_HIGH, Predictions
-from coadapt.policies.predictors.remaining_work import RemainingWork
 from coadapt.policies.solvers.arrays import FloatArray, median
 
 # Default dials. MAKESPAN_JOBS and TAIL have the first value if a rescale takes at most
@@ -112,14 +120,13 @@ class CastorOptions:
         )
 
 
-@dataclass(slots=True)
-class _Memory:
-    """What is kept from round to round. Without it the next rounds are worse, and no
-    less lawful.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What castor keeps from round to round, a value. Without it the next rounds are
+    worse, and no less lawful.
     """
 
-    work: RemainingWork = field(default_factory=RemainingWork)
-    applications: Applications = field(default_factory=Applications)
+    known: Predictors = field(default_factory=Predictors)
     values: Values = field(default_factory=Values)
     arrivals: Arrivals = field(default_factory=Arrivals)
     silence: Silence = field(default_factory=Silence)
@@ -129,6 +136,24 @@ class _Memory:
     predictions: Predictions = field(default_factory=Predictions)
     starts: Predictions = field(default_factory=lambda: Predictions(high=STARTS_HIGH))
     last: LastPlan = field(default_factory=LastPlan)
+
+
+class _Terms(NamedTuple):
+    """What a round weighs by: the aims of the relaxation, the reservations of late
+    jobs, and their precedence. over: the chance that no job comes any more.
+    """
+
+    aims: Aims
+    reserved: Reservations
+    first: Precedence
+    over: float
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The state after the last round that was planned to its end."""
+
+    state: State = field(default_factory=State)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,133 +170,168 @@ class Castor(CastorOptions):
         paper="of this project", decides="GPU counts, GPU types, places", oracle=""
     )
     reaction_s: ClassVar[float] = 2.0
-    _memory: _Memory = field(
-        default_factory=_Memory, init=False, repr=False, compare=False
-    )
+    _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
 
     @property
     def predictions(self) -> dict[JobId, Prediction]:
         """When each job of the last round will have ended, where anything is known."""
-        return self._memory.predictions.latest
+        return self._kept.state.predictions.latest
 
     @property
     def starts(self) -> dict[JobId, Prediction]:
         """When each job that waited in the last round will start, likewise."""
-        return self._memory.starts.latest
+        return self._kept.state.starts.latest
 
     def allocate(self, view: ClusterView) -> Plan:
         """Return the plan of this round."""
-        memory = self._memory
-        memory.predictions.observe(view.at, {job.id for job in view.jobs})
-        held = memory.last.held(view)
+        self._kept.state, plan = self.step(self._kept.state, view)
+        return plan
+
+    def step(self, state: State, view: ClusterView) -> tuple[State, Plan]:
+        """Return the state after a round, and its plan.
+
+        A pure function: it changes nothing, and the same state and view give the same
+        plan.
+        """
+        predictions = state.predictions.observed(view.at, {job.id for job in view.jobs})
+        state = replace(state, predictions=predictions)
+        held = state.last.held(view)
         if held is not None:
-            return held
+            return state, held
         topology = topology_of(view)
         if not topology.gpu_types:
-            return Plan()
-        reasons = {
-            job.id: fixed_reason(job, topology)
-            for job in view.jobs
-            if job.id in topology.kept or job.id in topology.stranded
-        }
-        now = situation(
-            view, topology, memory.work, memory.applications, room=memory.last.room
+            return state, Plan()
+        fixed = Plan(
+            allocations=topology.kept,
+            reasons={
+                job.id: fixed_reason(job, topology)
+                for job in view.jobs
+                if job.id in topology.kept or job.id in topology.stranded
+            },
         )
+        now, known = situation(view, topology, state.known, room=state.last.room)
+        state = replace(state, known=known)
         if not now.jobs:
-            return Plan(allocations=topology.kept, reasons=reasons)
-        outlook, sizes = self._decide(view, now)
+            return state, fixed
+        state, outlook, sizes = self._decide(state, view, now)
         placed = _places(now, sizes)
-        self._predict_starts(view, now, outlook, placed)
+        starts = _with_starts(state.starts, view, now, outlook, placed)
+        shown = shown_starts(now, placed, starts)
+        starts = starts.shown(shown)
         decided = Decided(
             now=now,
             sizes=sizes,
             placed=placed,
-            predictions=memory.predictions,
-            starts=memory.starts,
+            predictions=state.predictions,
+            starts=starts,
+            shown=shown,
         )
-        end_s = outlook.timeline.end_s[: len(now.jobs)]
-        last_s = float(end_s[np.isfinite(end_s)].max(initial=0.0))
         plan = Plan(
-            allocations={**topology.kept, **placed},
-            reasons={**reasons, **explained(decided)},
-            application_times=_timed_by_others(memory.applications, now, placed),
-            diagnostics={
-                "objective": sizes.value,
-                "bound": sizes.bound,
-                "gap": 1.0 - sizes.value / sizes.bound if sizes.bound > 0.0 else 0.0,
-                "price": float(sizes.price_T.max(initial=0.0)),
-                "last_end": view.at + last_s,
-            },
+            allocations={**fixed.allocations, **placed},
+            reasons={**fixed.reasons, **explained(decided)},
+            application_times=_timed_by_others(known.applications, now, placed),
+            diagnostics=_diagnostics(view.at, len(now.jobs), outlook, sizes),
         )
-        memory.last.note(view, plan, room=sizes.room)
-        return plan
+        last = LastPlan.of(view, plan, room=sizes.room)
+        return replace(state, starts=starts, last=last), plan
 
-    def _decide(self, view: ClusterView, now: Situation) -> tuple[Outlook, Sizes]:
-        """Return what the relaxation says, and the size of each job."""
-        memory = self._memory
-        gpus_T = np.array([each.num_gpus for each in now.topology.gpu_types])
+    def _decide(
+        self, state: State, view: ClusterView, now: Situation
+    ) -> tuple[State, Outlook, Sizes]:
+        """Return the state after the decision, what the relaxation says, and the size
+        of each job.
+        """
         num_jobs = len(now.jobs)
-        tolerance_J = memory.tolerances.tolerated(view.at, now, int(gpus_T.sum()))
+        gpus_T = np.array([each.num_gpus for each in now.topology.gpu_types])
         curves = gpu_curves(now, gpus_T)
-        over = memory.silence.over(view.at, now.jobs) if curves.several else 0.0
-        dials = self.dials(
-            median(now.rescale_s_J),
-            curves.unlike,
-            (1.0 - over) * num_jobs + over * END_JOBS,
-        )
-        reserved = no_reservations(num_jobs)
-        fair_limit_J = np.full(num_jobs, np.inf)
-        late_J = np.zeros(num_jobs, dtype=np.bool_)
-        if dials.rho_max:
-            fair = memory.clocks.move(view.at, now, gpus_T)
-            fair_limit_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
-            reserved = fair_share_reservations(fair, dials.rho_max)
-            late_J = late(now, fair, dials.rho_max)
-        aims = Aims(dials.makespan_jobs, dials.tail, tolerance_J, fair_limit_J)
-        outlook = self._relax(view.at, now, curves, aims, over)
-        first = Precedence(late_J, dials.makespan_jobs)
-        gangs = plan_gangs(view, now, first, memory.gang_times)
+        state, terms = self._terms(state, view.at, now, curves)
+        state, outlook = self._relaxed(state, view.at, now, curves, terms)
+        gangs, times = plan_gangs(view, now, terms.first, state.gang_times)
+        reserved = terms.reserved
         able = now
         if gangs is not None:
             reserved = gangs.reserved(reserved, now.facts.size_J)
             able = gangs.waiting(now)
             outlook = outlook._replace(timeline=gangs.predicted(outlook.timeline))
         end_s_J = np.where(now.timed_J, outlook.timeline.end_s[:num_jobs], np.inf)
-        memory.predictions.predict(view.at, (job.id for job in now.jobs), end_s_J)
-        return outlook, choose(able, outlook, reserved)
+        predictions = state.predictions.predicted(
+            view.at, (job.id for job in now.jobs), end_s_J
+        )
+        state = replace(state, gang_times=times, predictions=predictions)
+        return state, outlook, choose(able, outlook, reserved)
 
-    def _relax(
-        self, at: float, now: Situation, curves: GpuCurves, aims: Aims, over: float
-    ) -> Outlook:
-        """Return values and timeline. over: the chance that no job comes any more."""
-        memory = self._memory
+    def _terms(
+        self, state: State, at: float, now: Situation, curves: GpuCurves
+    ) -> tuple[State, _Terms]:
+        num_jobs = len(now.jobs)
+        gpus_T = curves.gpus_T.astype(np.int64)
+        tolerance_J, tolerances = state.tolerances.tolerated(at, now, int(gpus_T.sum()))
+        over = 0.0
+        silence = state.silence
+        if curves.several:
+            over, silence = silence.over(at, now.jobs)
+        dials = self.dials(
+            median(now.rescale_s_J),
+            curves.unlike,
+            (1.0 - over) * num_jobs + over * END_JOBS,
+        )
+        clocks = state.clocks
+        fair_limit_J = np.full(num_jobs, np.inf)
+        reserved = no_reservations(num_jobs)
+        late_J = np.zeros(num_jobs, dtype=np.bool_)
+        if dials.rho_max:
+            fair, clocks = clocks.moved(at, now, gpus_T)
+            fair_limit_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
+            reserved = fair_share_reservations(fair, dials.rho_max)
+            late_J = late(now, fair, dials.rho_max)
+        state = replace(state, tolerances=tolerances, silence=silence, clocks=clocks)
+        aims = Aims(dials.makespan_jobs, dials.tail, tolerance_J, fair_limit_J)
+        first = Precedence(late_J, dials.makespan_jobs)
+        return state, _Terms(aims, reserved, first, over)
+
+    def _relaxed(
+        self, state: State, at: float, now: Situation, curves: GpuCurves, terms: _Terms
+    ) -> tuple[State, Outlook]:
+        """Return values and timeline of the relaxation."""
         whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
         names = now.topology.names
-        memory.arrivals.observe(at, now.jobs, whole_J, curves.jobs, names)
+        arrivals = state.arrivals.observed(at, now.jobs, whole_J, curves.jobs, names)
         expected = Expected()
         if self.expect:
-            expected = memory.arrivals.expected(at, in_part=curves.several, over=over)
-        return memory.values.settle(now, curves, expected, aims)
+            expected = arrivals.expected(at, in_part=curves.several, over=terms.over)
+        outlook, values = state.values.settled(now, curves, expected, terms.aims)
+        return replace(state, arrivals=arrivals, values=values), outlook
 
-    def _predict_starts(
-        self,
-        view: ClusterView,
-        now: Situation,
-        outlook: Outlook,
-        placed: Mapping[JobId, Allocation],
-    ) -> None:
-        """Learn from the jobs that waited and start now, and predict when the others
-        will.
-        """
-        starts = self._memory.starts
-        here = {job.id for job in view.jobs}
-        for job in starts.made.keys() - here:  # it was withdrawn
-            starts.forget(job)
-        names = [job.id for job in now.jobs]
-        starts.observe(view.at, set(names) - placed.keys())
-        start_s_J: FloatArray = outlook.timeline.start_s[: len(names)].copy()
-        start_s_J[[job in placed for job in names]] = np.inf
-        starts.predict(view.at, names, start_s_J)
+
+def _diagnostics(
+    at: float, num_jobs: int, outlook: Outlook, sizes: Sizes
+) -> dict[str, float]:
+    end_s = outlook.timeline.end_s[:num_jobs]
+    return {
+        "objective": sizes.value,
+        "bound": sizes.bound,
+        "gap": 1.0 - sizes.value / sizes.bound if sizes.bound > 0.0 else 0.0,
+        "price": float(sizes.price_T.max(initial=0.0)),
+        "last_end": at + float(end_s[np.isfinite(end_s)].max(initial=0.0)),
+    }
+
+
+def _with_starts(
+    starts: Predictions,
+    view: ClusterView,
+    now: Situation,
+    outlook: Outlook,
+    placed: Mapping[JobId, Allocation],
+) -> Predictions:
+    """Return the record of starts after the jobs that waited and start now, with
+    predictions for the others.
+    """
+    withdrawn = starts.made.keys() - {job.id for job in view.jobs}
+    names = [job.id for job in now.jobs]
+    seen = starts.without(withdrawn).observed(view.at, set(names) - placed.keys())
+    start_s_J: FloatArray = outlook.timeline.start_s[: len(names)].copy()
+    start_s_J[[job in placed for job in names]] = np.inf
+    return seen.predicted(view.at, names, start_s_J)
 
 
 def _timed_by_others(

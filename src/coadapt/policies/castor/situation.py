@@ -113,6 +113,27 @@ class Sources(NamedTuple):
     slower_JX: FloatArray
 
 
+class Predictors(NamedTuple):
+    """What earlier rounds showed: lengths of jobs, and measurements by application."""
+
+    work: RemainingWork = RemainingWork()
+    applications: Applications = Applications()
+
+
+class _Models(NamedTuple):
+    """What goodputs are computed from besides noise scales.
+
+    may_JC: configurations that each job may have. runs_J: whether the job holds GPUs on
+    an allocation that it may keep.
+    """
+
+    steps: Steps
+    configs: Configs
+    may_JC: BoolArray
+    slower: Slower
+    runs_J: BoolArray
+
+
 class _Rates(NamedTuple):
     """Goodputs, progress per second.
 
@@ -182,66 +203,65 @@ class Situation:
 
 
 def situation(
-    view: ClusterView,
-    topology: Topology,
-    work: RemainingWork,
-    applications: Applications,
-    *,
-    room: bool = False,
-) -> Situation:
-    """Return the situation of the jobs that may be moved.
+    view: ClusterView, topology: Topology, known: Predictors, *, room: bool = False
+) -> tuple[Situation, Predictors]:
+    """Return the situation of the jobs that may be moved, and what is known after their
+    reports.
 
-    work and applications are updated with what the jobs report. room: whether no GPU
-    had a price in the last round, so that each job had its best size.
+    room: whether no GPU had a price in the last round, so that each job had its best
+    size.
     """
     fixed = topology.kept.keys() | topology.stranded
-    applications.observe(view.jobs, lambda job: _held(topology, job))
-    jobs = tuple(
-        applications.with_borrowed(job) for job in view.jobs if job.id not in fixed
+    observed = known.applications.observed(view.jobs, lambda job: _held(topology, job))
+    applications, jobs = observed.borrowing(
+        [job for job in view.jobs if job.id not in fixed]
     )
     facts = job_facts(jobs, topology)
-    steps = facts.steps
-    configs, may_JC = configurations(
-        topology.gpu_types, facts.span_J2, facts.profiled_J, facts.allowed_JT
-    )
-    trainings = _trainings(facts, applications.curves(jobs))
-    slower = applications.slower(jobs, topology.names, configs, steps.held_JX)
+    models = _models(topology, jobs, facts, applications)
     rescale_s_J = np.array([job.rescale_s for job in jobs])
     horizon_s_J = noise_horizon_s(rescale_s_J, room=room)
-    ahead_J = horizon_s_J * _present_rates(trainings, steps, slower)
+    trainings = _trainings(facts, applications.curves(jobs))
+    ahead_J = horizon_s_J * _present_rates(trainings, models)
     noise_J = noise_over_horizon(trainings, ahead_J, room=room)
-    rates = _rates(steps, configs, may_JC, noise_J, slower)
-    timed_J = steps.known_J & (rates.goodput_JC > 0.0).any(axis=1)
-    left_J = _left(jobs, np.where(timed_J, rates.alone_J, 0.0), work)
-
-    rate_J = np.where(_runs(steps), rates.here_J, rates.alone_J)
+    rates = _rates(models, noise_J)
+    timed_J = facts.steps.known_J & (rates.goodput_JC > 0.0).any(axis=1)
+    left_J, work = _left(jobs, np.where(timed_J, rates.alone_J, 0.0), known.work)
+    rate_J = np.where(models.runs_J, rates.here_J, rates.alone_J)
     first_J = np.where(timed_J, np.minimum(left_J, horizon_s_J * rate_J), left_J)
     phases_max = PHASES if len(jobs) <= MANY_JOBS else 0
     later = later_phases(trainings, left_J, first_J, phases_max)
-    later_LC = _later_goodputs(steps, configs, may_JC, later, slower)
     if not timed_J.all():
-        rates = _with_guesses(rates, timed_J, steps, configs, may_JC)
-    return Situation(
+        rates = _with_guesses(rates, timed_J, models)
+    now = Situation(
         jobs=jobs,
         topology=topology,
         facts=facts,
-        configs=configs,
+        configs=models.configs,
         goodput_JC=rates.goodput_JC,
         here_J=rates.here_J,
-        sources=Sources(steps, facts.progress_J, noise_J, rates.slower_JX),
+        sources=Sources(facts.steps, facts.progress_J, noise_J, rates.slower_JX),
         left_J=left_J,
         weights=_weights(view, jobs),
         timed_J=timed_J,
         rescale_s_J=rescale_s_J,
         later=later,
-        later_LC=later_LC,
+        later_LC=_later_goodputs(models, later),
     )
+    return now, Predictors(work, applications)
 
 
-def _runs(steps: Steps) -> BoolArray:
-    """Return which jobs hold GPUs on an allocation that they may keep."""
-    runs_J: BoolArray = steps.held_JX[:, 3] > 0
-    return runs_J
+def _models(
+    topology: Topology,
+    jobs: Sequence[JobView],
+    facts: JobFacts,
+    applications: Applications,
+) -> _Models:
+    configs, may_JC = configurations(
+        topology.gpu_types, facts.span_J2, facts.profiled_J, facts.allowed_JT
+    )
+    slower = applications.slower(jobs, topology.names, configs, facts.steps.held_JX)
+    runs_J = facts.steps.held_JX[:, 3] > 0
+    return _Models(facts.steps, configs, may_JC, slower, runs_J)
 
 
 def _trainings(facts: JobFacts, curves: tuple[FloatArray, IntArray]) -> Trainings:
@@ -259,7 +279,7 @@ def _trainings(facts: JobFacts, curves: tuple[FloatArray, IntArray]) -> Training
     )
 
 
-def _present_rates(trainings: Trainings, steps: Steps, slower: Slower) -> FloatArray:
+def _present_rates(trainings: Trainings, models: _Models) -> FloatArray:
     """Return the goodput at the present noise scale, progress per second.
 
     It is that on the current allocation, or on one GPU if the job holds none. It is 0
@@ -267,60 +287,45 @@ def _present_rates(trainings: Trainings, steps: Steps, slower: Slower) -> FloatA
     """
     every_J = np.arange(len(trainings.noise_J))
     rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
-    held = goodputs(steps, NO_CONFIGS, rows)
-    rate_J: FloatArray = (held.goodput_NC / slower.held(held.atomic_NC))[:, 0]
+    held = goodputs(models.steps, NO_CONFIGS, rows)
+    rate_JX = held.goodput_NC / models.slower.held(held.atomic_NC)
+    rate_J: FloatArray = rate_JX[:, 0]
     return rate_J
 
 
-def _rates(
-    steps: Steps,
-    configs: Configs,
-    may_JC: BoolArray,
-    noise_J: FloatArray,
-    slower: Slower,
-) -> _Rates:
+def _rates(models: _Models, noise_J: FloatArray) -> _Rates:
     """Return the goodputs of all jobs at the noise scales noise_J."""
     every_J = np.arange(len(noise_J))
-    wanted_JX = np.column_stack((may_JC | (configs.gpus_C == 1), _runs(steps)))
-    best = goodputs(steps, configs, Rows(every_J, noise_J, wanted_JX))
-    slower_JX = slower.at(every_J, best.atomic_NC)
+    is_one_C = models.configs.gpus_C == 1
+    wanted_JX = np.column_stack((models.may_JC | is_one_C, models.runs_J))
+    best = goodputs(models.steps, models.configs, Rows(every_J, noise_J, wanted_JX))
+    slower_JX = models.slower.at(every_J, best.atomic_NC)
     goodput_JX = best.goodput_NC / slower_JX
-    one_gpu_JC = goodput_JX[:, :-1] * (configs.gpus_C == 1)
+    one_gpu_JC = goodput_JX[:, :-1] * is_one_C
     return _Rates(
-        goodput_JC=np.where(may_JC, goodput_JX[:, :-1], 0.0),
+        goodput_JC=np.where(models.may_JC, goodput_JX[:, :-1], 0.0),
         here_J=goodput_JX[:, -1].copy(),
         alone_J=one_gpu_JC.max(axis=1, initial=0.0),
         slower_JX=slower_JX,
     )
 
 
-def _later_goodputs(
-    steps: Steps,
-    configs: Configs,
-    may_JC: BoolArray,
-    later: LaterPhases,
-    slower: Slower,
-) -> FloatArray:
+def _later_goodputs(models: _Models, later: LaterPhases) -> FloatArray:
     """Return the goodputs in later phases on each configuration, (L, C)."""
-    wanted_JX = np.column_stack((may_JC, np.zeros(len(may_JC), dtype=np.bool_)))
+    nowhere_J = np.zeros(len(models.may_JC), dtype=np.bool_)
+    wanted_JX = np.column_stack((models.may_JC, nowhere_J))
     rows = Rows(later.job_L, later.noise_L, wanted_JX[later.job_L])
-    best = goodputs(steps, configs, rows)
-    goodput_LX = best.goodput_NC / slower.at(later.job_L, best.atomic_NC)
+    best = goodputs(models.steps, models.configs, rows)
+    goodput_LX = best.goodput_NC / models.slower.at(later.job_L, best.atomic_NC)
     goodput_LC: FloatArray = goodput_LX[:, :-1]
     return goodput_LC
 
 
-def _with_guesses(
-    rates: _Rates,
-    timed_J: BoolArray,
-    steps: Steps,
-    configs: Configs,
-    may_JC: BoolArray,
-) -> _Rates:
+def _with_guesses(rates: _Rates, timed_J: BoolArray, models: _Models) -> _Rates:
     """Return `rates` with the goodput k^UNTIMED_EXPONENT for untimed jobs."""
-    guess_C = power(configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
-    held_J = steps.held_JX[:, 3].astype(np.float64)
-    guessed_JC = ~timed_J[:, None] & may_JC
+    guess_C = power(models.configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
+    held_J = models.steps.held_JX[:, 3].astype(np.float64)
+    guessed_JC = ~timed_J[:, None] & models.may_JC
     return rates._replace(
         goodput_JC=np.where(guessed_JC, guess_C, rates.goodput_JC),
         here_J=np.where(timed_J, rates.here_J, power(held_J, UNTIMED_EXPONENT)),
@@ -541,18 +546,19 @@ def _noise_scale(job: JobView) -> float:
 
 def _left(
     jobs: Sequence[JobView], alone_J: FloatArray, work: RemainingWork
-) -> FloatArray:
-    """Return the progress that each job has left; seconds of one GPU if untimed.
+) -> tuple[FloatArray, RemainingWork]:
+    """Return the progress that each job has left, seconds of one GPU if untimed, and
+    the record of lengths after this round.
 
     alone_J: goodput on one GPU, 0 for untimed jobs.
     """
-    left_J = work.left(jobs, alone_J)
+    left_J, after = work.left(jobs, alone_J)
     for row in np.flatnonzero(alone_J <= 0.0).tolist():
         job = jobs[row]
         # Its length is known after its start and first report, on its fewest GPUs.
         shows_s = (ROUND_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT
-        left_J[row] = work.unseen_s(shows_s)
-    return left_J
+        left_J[row] = after.unseen_s(shows_s)
+    return left_J, after
 
 
 def _weights(view: ClusterView, jobs: Sequence[JobView]) -> Weights:

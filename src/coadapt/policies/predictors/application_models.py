@@ -21,7 +21,6 @@ that has fewer measurements of its own.
 # unlike jobs: their step times differ by more than UNLIKE on average.
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -72,7 +71,18 @@ Held = tuple[str, Shape]  # GPU type, and the placement there
 HeldOf = Callable[[JobView], Held | None]
 
 
-@dataclass(slots=True, eq=False)
+class _Lent(NamedTuple):
+    """The step-time model that an application lends on a GPU type.
+
+    num_settings: the number of settings in which `owner`, whose model it is, trained.
+    """
+
+    num_settings: int
+    profile: TypeProfile
+    owner: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Application:
     """The pooled measurements of one application.
 
@@ -80,40 +90,34 @@ class _Application:
     settings in which the owner of the model trained there, the model, and the owner.
     times: by GPU type, measured step times. edition: counts changes of what jobs may
     borrow. bins: mean logarithm of the noise scale by bin of progress. curve_B: the
-    same for all bins, None after a bin has changed. compared: how much the step times
-    of each of the latest jobs differ from those of the others, |log ratio|. alike:
-    whether these differences are small.
+    same for all bins, None if too little was seen. compared: how much the first step
+    times of each of the latest jobs differ from those of the others, |log ratio|.
+    alike: whether these differences are small.
     """
 
     initial: int
-    profiles: dict[str, tuple[int, TypeProfile, JobId]] = field(default_factory=dict)
-    times: dict[str, StepTimes] = field(default_factory=dict)
+    profiles: Mapping[str, _Lent] = field(default_factory=dict)
+    times: Mapping[str, StepTimes] = field(default_factory=dict)
     edition: int = 0
     first: GradStats | None = None
     first_progress: float = math.inf
-    bins: dict[int, float] = field(default_factory=dict)
+    bins: Mapping[int, float] = field(default_factory=dict)
     curve_B: FloatArray | None = None
-    compared: dict[JobId, float] = field(default_factory=dict)
+    compared: Mapping[JobId, float] = field(default_factory=dict)
     alike: bool = True
 
-    def compare(self, job: JobId, log_ratio: float) -> None:
-        """Record how much the first step time of a job differs from the others."""
-        self.compared.setdefault(job, abs(log_ratio))
-        if len(self.compared) > COMPARED_MAX:
-            del self.compared[next(iter(self.compared))]
 
-    def curve(self) -> FloatArray | None:
-        """Return the logarithm of the noise scale at each bin of progress; None: too
-        little was seen.
-        """
-        if self.curve_B is None:
-            known = sorted(self.bins)
-            if not known or known[-1] - known[0] < OCTAVES_MIN * BINS_PER_OCTAVE:
-                return None
-            log_noise_S = np.array([self.bins[each] for each in known])
-            self.curve_B = np.empty(NUM_BINS)
-            _draw(np.array(known), log_noise_S, self.curve_B)
-        return self.curve_B
+def _curve(bins: Mapping[int, float]) -> FloatArray | None:
+    """Return the logarithm of the noise scale at each bin of progress, None if too
+    little was seen.
+    """
+    known = sorted(bins)
+    if not known or known[-1] - known[0] < OCTAVES_MIN * BINS_PER_OCTAVE:
+        return None
+    log_noise_S = np.array([bins[each] for each in known])
+    curve_B = np.empty(NUM_BINS)
+    _draw(np.array(known), log_noise_S, curve_B)
+    return curve_B
 
 
 @compiled_lean
@@ -143,37 +147,54 @@ def _draw(seen_S: IntArray, log_noise_S: FloatArray, curve_B: FloatArray) -> Non
 class _Borrowed(NamedTuple):
     """The measurements used for a job, and what they were computed from.
 
-    own: the job's own measurements. used: those used for it. types: the GPU types on
-    which the step-time model is borrowed from the application.
+    own: the job's own measurements. edition: that of its application. used: those used
+    for it. types: the GPU types on which the step-time model is borrowed.
     """
 
     own: Measured
-    application: _Application
     edition: int
     used: Measured
     types: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Member:
+class _Member(NamedTuple):
     """A job of an application. last: its last report. borrowed: what it last borrowed.
 
     settings: by GPU type, the shapes and total batches in which it trained. log_ratio:
     by GPU type, log(its latest step time / that of its application).
     """
 
-    application: _Application
+    key: Key
     job: JobId
     last: Measured | None = None
-    settings: dict[str, set[tuple[Shape, int]]] = field(default_factory=dict)
-    log_ratio: dict[str, float] = field(default_factory=dict)
+    settings: Mapping[str, frozenset[tuple[Shape, int]]] = {}
+    log_ratio: Mapping[str, float] = {}
     borrowed: _Borrowed | None = None
 
+    def reported(self, measured: Measured, held: Held | None) -> "_Member":
+        """Return the member after a report, in which it trained on `held`."""
+        settings = self.settings
+        if held is not None and measured.batch is not None and measured.step_time_s:
+            gpu_type, shape = held
+            known = settings.get(gpu_type, frozenset())
+            if (shape, measured.batch.total) not in known:
+                known |= {(shape, measured.batch.total)}
+                settings = {**settings, gpu_type: known}
+        return self._replace(last=measured, settings=settings)
 
-class _Report(NamedTuple):
-    """A step time that a job reported, s, and the setting in which it was measured."""
+
+class _News(NamedTuple):
+    """A new report of a member, and what the job holds."""
 
     member: _Member
+    measured: Measured
+    held: Held | None
+
+
+class _Timed(NamedTuple):
+    """A step time that a job reported, s, and the setting in which it was measured."""
+
+    job: JobId
     setting: Setting
     step_s: float
 
@@ -222,94 +243,99 @@ class _Curves:
         self.size += len(curves)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Applications:
-    """All applications by key, and the jobs of the last round that have one."""
+    """All applications by key, the longest unseen first, and the jobs of the last round
+    that have one. It is a value: each method returns a new one where something changes.
+    """
 
-    known: "OrderedDict[Key, _Application]" = field(default_factory=OrderedDict)
-    members: dict[JobId, _Member] = field(default_factory=dict)
+    known: Mapping[Key, _Application] = field(default_factory=dict)
+    members: Mapping[JobId, _Member] = field(default_factory=dict)
 
-    def observe(self, jobs: Sequence[JobView], held_of: HeldOf) -> None:
-        """Learn from new reports. held_of: a job's GPU type and shape, None if it has
-        no single placement.
+    def observed(self, jobs: Sequence[JobView], held_of: HeldOf) -> "Applications":
+        """Return what is known after new reports. held_of: a job's GPU type and shape,
+        None if it has no single placement.
         """
-        here = {}
-        reports: dict[tuple[int, str], list[_Report]] = {}
+        groups: dict[Key, list[JobView]] = {}
         for job in jobs:
             key = key_of(job)
-            if key is None:
-                continue
-            application = self._application(key)
-            member = here[job.id] = self.members.get(job.id) or _Member(
-                application, job.id
-            )
-            member.application = application
-            if member.last is job.measured or not job.measured.by_type:
-                continue
-            member.last = job.measured
-            held = held_of(job)
-            _learn(member, job, held)
-            report = None if held is None else _report(member, held[1])
-            if held is not None and report is not None:
-                reports.setdefault((id(application), held[0]), []).append(report)
-        for (_, gpu_type), timed in reports.items():
-            _time(timed[0].member.application, gpu_type, timed)
-        if reports:
-            self._compare_applications()
-        self.members = here
+            if key is not None:
+                groups.setdefault(key, []).append(job)
+        known = dict(self.known)
+        members: dict[JobId, _Member] = {}
+        any_timed = False
+        for key, group in groups.items():
+            application = known.pop(key, None) or _Application(initial=key[1])
+            mine, news = self._with_reports(key, group, held_of)
+            if news:
+                application, ratios = _learned(application, news)
+                mine |= {
+                    job: mine[job]._replace(log_ratio=ratio)
+                    for job, ratio in ratios.items()
+                }
+            known[key] = application
+            members |= mine
+            any_timed = any_timed or any(_timed(each) is not None for each in news)
+        for oldest in list(known)[:-APPLICATIONS_MAX]:
+            del known[oldest]
+        return Applications(_compared(known) if any_timed else known, members)
 
-    def _application(self, key: Key) -> _Application:
-        application = self.known.get(key)
-        if application is None:
-            _, initial, *_ = key
-            application = self.known[key] = _Application(initial)
-        self.known.move_to_end(key)
-        if len(self.known) > APPLICATIONS_MAX:
-            self.known.popitem(last=False)
-        return application
-
-    def _compare_applications(self) -> None:
-        """Set for each application whether its jobs are alike.
-
-        An application with too few compared jobs is judged by those of all
-        applications.
+    def _with_reports(
+        self, key: Key, jobs: Sequence[JobView], held_of: HeldOf
+    ) -> tuple[dict[JobId, _Member], list[_News]]:
+        """Return the members of an application after their reports, and the new ones
+        among these reports.
         """
-        every = [
-            each
-            for application in self.known.values()
-            for each in application.compared.values()
-        ]
-        for application in self.known.values():
-            compared = list(application.compared.values())
-            if len(compared) < COMPARED_MIN:
-                compared = every
-            few = len(compared) < COMPARED_MIN
-            application.alike = few or fmean(compared) <= math.log(UNLIKE)
+        found = {}
+        news = []
+        for job in jobs:
+            member = self.members.get(job.id)
+            if member is None:
+                member = _Member(key, job.id)
+            elif member.key != key or key not in self.known:
+                member = member._replace(key=key, borrowed=None)
+            if member.last is not job.measured and job.measured.by_type:
+                held = held_of(job)
+                member = member.reported(job.measured, held)
+                news.append(_News(member, job.measured, held))
+            found[job.id] = member
+        return found, news
 
-    def _member_of(self, job: JobView) -> _Member | None:
-        """Return the member for `job`, None if it has no application of alike jobs."""
+    def _membership(self, job: JobView) -> tuple[_Member, _Application] | None:
+        """Return the member for `job` and its application, None if it has no
+        application of alike jobs.
+        """
         member = self.members.get(job.id)
-        return member if member is not None and member.application.alike else None
+        application = None if member is None else self.known.get(member.key)
+        if member is None or application is None or not application.alike:
+            return None
+        return member, application
 
-    def with_borrowed(self, job: JobView) -> JobView:
-        """Return `job` with the measurements that it borrows from its application."""
-        member = self._member_of(job)
-        if member is None:
-            return job
-        application = member.application
-        borrowed = member.borrowed
-        if (
-            borrowed is None
-            or borrowed.own is not job.measured
-            or borrowed.application is not application
-            or borrowed.edition != application.edition
-        ):
-            borrowed = member.borrowed = _borrow(member, job.measured)
-        return (
-            job
-            if borrowed.used is job.measured
-            else replace(job, measured=borrowed.used)
-        )
+    def borrowing(
+        self, jobs: Sequence[JobView]
+    ) -> tuple["Applications", tuple[JobView, ...]]:
+        """Return what is known after these jobs have borrowed, and the jobs with the
+        measurements that they borrow from their applications.
+        """
+        members = dict(self.members)
+        found = []
+        for job in jobs:
+            membership = self._membership(job)
+            if membership is None:
+                found.append(job)
+                continue
+            member, application = membership
+            borrowed = member.borrowed
+            if (
+                borrowed is None
+                or borrowed.own is not job.measured
+                or borrowed.edition != application.edition
+            ):
+                borrowed = _borrow(member, application, job.measured)
+                members[job.id] = member._replace(borrowed=borrowed)
+            is_own = borrowed.used is job.measured
+            found.append(job if is_own else replace(job, measured=borrowed.used))
+        return Applications(self.known, members), tuple(found)
 
     def slower(
         self,
@@ -346,19 +372,17 @@ class Applications:
 
     def _borrowed_times(self, job: JobView, gpu_type: str) -> "_BorrowedTimes | None":
         """Return the step times that a job borrows on a GPU type, None if none."""
-        member = self._member_of(job)
-        if (
-            member is None
-            or member.borrowed is None
-            or gpu_type not in member.borrowed.types
-        ):
+        membership = self._membership(job)
+        if membership is None:
             return None
-        times = member.application.times.get(gpu_type)
-        if times is None:
+        member, application = membership
+        times = application.times.get(gpu_type)
+        borrowed = member.borrowed
+        if borrowed is None or gpu_type not in borrowed.types or times is None:
             return None
         return _BorrowedTimes(
             times,
-            member.application.profiles[gpu_type][1].params,
+            application.profiles[gpu_type].profile.params,
             math.exp(member.log_ratio.get(gpu_type, 0.0)),
         )
 
@@ -368,116 +392,188 @@ class Applications:
         """Return step times of the application on this shape. The job chooses its batch
         by them. None: there are none, or the job chooses no batch.
         """
-        member = self._member_of(job)
-        if member is None or member.borrowed is None or not job.spec.adaptive:
+        borrowed = self._borrowed_times(job, gpu_type)
+        if borrowed is None or not job.spec.adaptive:
             return None
-        times = member.application.times.get(gpu_type)
-        if times is None or gpu_type not in member.borrowed.types:
-            return None
-        return times.application_times(
-            gpu_type, member.application.profiles[gpu_type][1].params, shape
-        )
+        return borrowed.times.application_times(gpu_type, borrowed.params, shape)
 
     def curves(self, jobs: Sequence[JobView]) -> tuple[FloatArray, IntArray]:
         """Return logarithms of noise scales over progress (applications, bins), and
         each job's row or -1.
         """
-        rows: dict[int, int] = {}
+        rows: dict[Key, int] = {}
         curves: list[FloatArray] = []
         row_J = np.full(len(jobs), -1, dtype=np.int64)
         for number, job in enumerate(jobs if self.members else ()):
-            member = self._member_of(job)
-            if member is None:
+            membership = self._membership(job)
+            if membership is None:
                 continue
-            if id(member.application) not in rows:
-                curve = member.application.curve()
-                rows[id(member.application)] = -1 if curve is None else len(curves)
-                curves += [] if curve is None else [curve]
-            row_J[number] = rows[id(member.application)]
+            member, application = membership
+            if member.key not in rows:
+                curve_B = application.curve_B
+                rows[member.key] = -1 if curve_B is None else len(curves)
+                curves += [] if curve_B is None else [curve_B]
+            row_J[number] = rows[member.key]
         return np.array(curves).reshape(-1, NUM_BINS), row_J
 
 
-def _learn(member: _Member, job: JobView, held: Held | None) -> None:
-    """Learn from the report of `job`, except from its step time."""
-    application = member.application
-    measured = job.measured
-    if held is not None and measured.batch is not None and measured.step_time_s:
-        gpu_type, shape = held
-        member.settings.setdefault(gpu_type, set()).add((shape, measured.batch.total))
-    for gpu_type, profile in measured.by_type.items():
+def _compared(known: Mapping[Key, _Application]) -> dict[Key, _Application]:
+    """Return the applications with `alike` set.
+
+    An application with too few compared jobs is judged by those of all applications.
+    """
+    every = [
+        each for application in known.values() for each in application.compared.values()
+    ]
+    found = {}
+    for key, application in known.items():
+        compared = list(application.compared.values())
+        if len(compared) < COMPARED_MIN:
+            compared = every
+        few = len(compared) < COMPARED_MIN
+        alike = few or fmean(compared) <= math.log(UNLIKE)
+        is_same = alike == application.alike
+        found[key] = application if is_same else replace(application, alike=alike)
+    return found
+
+
+def _learned(
+    application: _Application, news: Sequence[_News]
+) -> tuple[_Application, dict[JobId, Mapping[str, float]]]:
+    """Return an application after new reports of its jobs, and the log_ratio of each
+    job whose step time was compared.
+    """
+    profiles = dict(application.profiles)
+    edition = application.edition
+    for each in news:
+        edition += _lend(profiles, each)
+    learned = replace(application, profiles=profiles, edition=edition)
+    learned = _with_noise(learned, news)
+    timed: dict[str, list[_Timed]] = {}
+    for each in news:
+        step = _timed(each)
+        if step is not None and each.held is not None:
+            timed.setdefault(each.held[0], []).append(step)
+    ratios = {each.member.job: each.member.log_ratio for each in news}
+    for gpu_type, steps in timed.items():
+        if gpu_type in profiles:
+            learned = _with_times(learned, gpu_type, steps, ratios)
+    return learned, ratios
+
+
+def _lend(profiles: dict[str, _Lent], news: _News) -> int:
+    """Replace the models in `profiles` by those of a job that trained in more settings.
+    Return how many models are new.
+    """
+    member = news.member
+    num_new = 0
+    for gpu_type, profile in news.measured.by_type.items():
         num_settings = len(member.settings.get(gpu_type, ()))
-        known, model, owner = application.profiles.get(gpu_type, (-1, None, ""))
-        if num_settings > known or (num_settings == known and owner == job.id):
-            application.profiles[gpu_type] = (num_settings, profile, job.id)
-            application.edition += profile is not model
-    grad = measured.grad
-    progress = measured.progress
-    if grad is None or progress <= 0.0:
-        return
-    if progress < application.first_progress:
-        application.edition += 1
-        application.first = grad
-        application.first_progress = progress
-    noise = grad.noise_scale(job.spec.batch.initial)
-    if 0.0 < noise < math.inf:
-        at = _bin(progress)
-        before = application.bins.get(at, math.log(noise))
-        application.bins[at] = (1.0 - NEWEST) * before + NEWEST * math.log(noise)
-        application.curve_B = None
+        lent = profiles.get(gpu_type)
+        owns = lent is not None and lent.owner == member.job
+        known = -1 if lent is None else lent.num_settings
+        if num_settings > known or (num_settings == known and owns):
+            num_new += lent is None or profile is not lent.profile
+            profiles[gpu_type] = _Lent(num_settings, profile, member.job)
+    return num_new
 
 
-def _report(member: _Member, shape: Shape) -> _Report | None:
-    """Return the reported step time on this shape.
+def _with_noise(application: _Application, news: Sequence[_News]) -> _Application:
+    """Return an application after the gradient statistics of new reports."""
+    first = application.first
+    first_progress = application.first_progress
+    edition = application.edition
+    bins = dict(application.bins)
+    changed = False
+    for each in news:
+        grad = each.measured.grad
+        progress = each.measured.progress
+        if grad is None or progress <= 0.0:
+            continue
+        if progress < first_progress:
+            edition += 1
+            first = grad
+            first_progress = progress
+        noise = grad.noise_scale(application.initial)
+        if 0.0 < noise < math.inf:
+            at = _bin(progress)
+            before = bins.get(at, math.log(noise))
+            bins[at] = (1.0 - NEWEST) * before + NEWEST * math.log(noise)
+            changed = True
+    return replace(
+        application,
+        edition=edition,
+        first=first,
+        first_progress=first_progress,
+        bins=bins,
+        curve_B=_curve(bins) if changed else application.curve_B,
+    )
+
+
+def _timed(news: _News) -> _Timed | None:
+    """Return the reported step time on what the job holds.
 
     None: none was reported, or it was measured on an earlier allocation.
     """
-    last = member.last
-    if last is None or last.batch is None or not last.step_time_s:
+    batch = news.measured.batch
+    step_s = news.measured.step_time_s
+    if news.held is None or batch is None or not step_s:
         return None
-    batch = last.batch
+    shape = news.held[1]
     if -(-batch.total // (batch.atomic * (batch.accumulation + 1))) != shape.gpus:
         return None
-    return _Report(member, (shape, batch.atomic, batch.accumulation), last.step_time_s)
+    setting = (shape, batch.atomic, batch.accumulation)
+    return _Timed(news.member.job, setting, step_s)
 
 
-def _time(application: _Application, gpu_type: str, reports: Sequence[_Report]) -> None:
-    """Learn from step times on one GPU type, and compare them with earlier ones.
+def _with_times(
+    application: _Application,
+    gpu_type: str,
+    steps: Sequence[_Timed],
+    ratios: dict[JobId, Mapping[str, float]],
+) -> _Application:
+    """Return an application after step times on one GPU type, which are compared with
+    earlier ones. The log_ratio of each job in `ratios` is replaced.
 
     If the owner of the model trained on one GPU only, the model has no synchronisation
     time. Then step times on several GPUs are not compared with it.
     """
-    if gpu_type not in application.profiles:
-        return
-    times = application.times.setdefault(gpu_type, StepTimes())
-    profile = application.profiles[gpu_type][1]
+    times = application.times.get(gpu_type, StepTimes())
+    profile = application.profiles[gpu_type].profile
     if profile.num_replicas_profiled <= 1:
-        reports = [each for each in reports if each.setting[0].gpus <= 1]
+        steps = [each for each in steps if each.setting[0].gpus <= 1]
     params = profile.params
-    predicted = times.predict(params, [report.setting for report in reports])
-    for member, setting, step_s in reports:
-        shape = setting[0]
+    compared = dict(application.compared)
+    predicted = times.predict(params, [step.setting for step in steps])
+    for job, setting, step_s in steps:
         log_s = math.log(step_s)
         over = log_s - predicted[setting]
-        ratio = member.log_ratio.get(gpu_type)
-        if ratio is None and shape in times.taken:
+        ratio = ratios[job].get(gpu_type)
+        if ratio is None and setting[0] in times.taken:
             ratio = over - times.error(params, setting)
         if ratio is None or _agrees(ratio):
-            times.note(setting, log_s)
-        member.log_ratio[gpu_type] = over - times.error(params, setting)
+            times = times.noted(setting, log_s)
+        after = over - times.error(params, setting)
+        ratios[job] = {**ratios[job], gpu_type: after}
         if ratio is not None:
-            application.compare(member.job, ratio)
+            compared.setdefault(job, abs(ratio))
+            if len(compared) > COMPARED_MAX:
+                del compared[next(iter(compared))]
+    every = {**application.times, gpu_type: times}
+    return replace(application, times=every, compared=compared)
 
 
-def _borrow(member: _Member, measured: Measured) -> _Borrowed:
+def _borrow(
+    member: _Member, application: _Application, measured: Measured
+) -> _Borrowed:
     """Return the measurements used for a job whose own measurements are `measured`."""
-    application = member.application
     own = measured.by_type
     before = member.borrowed
     types = tuple(
         [
             gpu_type
             for gpu_type in application.profiles
-            if _borrows(member, gpu_type, own)
+            if _borrows(member, application, gpu_type, own)
         ]
     )
     if not types:
@@ -485,13 +581,12 @@ def _borrow(member: _Member, measured: Measured) -> _Borrowed:
     elif (
         before is not None
         and before.own.by_type is own
-        and (before.application, before.edition, before.types)
-        == (application, application.edition, types)
+        and (before.edition, before.types) == (application.edition, types)
     ):
         by_type = before.used.by_type
     else:
         borrowed = {
-            name: _combined(application.profiles[name][1], own.get(name))
+            name: _combined(application.profiles[name].profile, own.get(name))
             for name in types
         }
         by_type = {**own, **borrowed}
@@ -499,10 +594,15 @@ def _borrow(member: _Member, measured: Measured) -> _Borrowed:
     used = measured
     if types or grad is not measured.grad:
         used = replace(measured, by_type=by_type, grad=grad)
-    return _Borrowed(measured, application, application.edition, used, types)
+    return _Borrowed(measured, application.edition, used, types)
 
 
-def _borrows(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) -> bool:
+def _borrows(
+    member: _Member,
+    application: _Application,
+    gpu_type: str,
+    own: Mapping[str, TypeProfile],
+) -> bool:
     """Return whether a job with the profiles `own` borrows the application's model on a
     GPU type.
     """
@@ -510,10 +610,10 @@ def _borrows(member: _Member, gpu_type: str, own: Mapping[str, TypeProfile]) -> 
         return True
     ratio = member.log_ratio.get(gpu_type)
     settings = len(member.settings.get(gpu_type, ()))
-    known, model, _ = member.application.profiles[gpu_type]
+    known, model, _ = application.profiles[gpu_type]
     if not settings and own[gpu_type].num_replicas_profiled <= 1:
         passes_s = [
-            _pass_s(each, member.application.initial) for each in (own[gpu_type], model)
+            _pass_s(each, application.initial) for each in (own[gpu_type], model)
         ]
         return (
             known > 0

@@ -19,7 +19,7 @@ a pass, K curves.
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -71,47 +71,59 @@ Setting = tuple[Shape, int, int]  # shape, samples of a pass, passes accumulated
 
 
 @dataclass(slots=True)
-class StepTimes:
-    """The step times of one application on one GPU type.
+class Computed:
+    """What was computed from step times and the model `params`. It only saves time:
+    everything here can be computed again.
 
-    taken: logarithms of measured step times, by shape and setting. predicted:
-    logarithms of what the model `params` predicts, by setting. errors: measured over
+    predicted: logarithms of what the model predicts, by setting. errors: measured over
     predicted step times over LOG_ATOMIC_G, logarithms, by shape. curve: the errors of
     the most packed shape of each number of GPUs, and the logarithms of these numbers,
     ascending; None: to be computed. shared: step times for jobs that train on a shape.
     """
 
-    taken: dict[Shape, dict[Setting, float]] = field(default_factory=dict)
     params: ThroughputParams | None = None
     predicted: dict[Setting, float] = field(default_factory=dict)
     errors: dict[Shape, FloatArray] = field(default_factory=dict)
     curve: tuple[FloatArray, FloatArray] | None = None
     shared: dict[Shape, ApplicationTimes] = field(default_factory=dict)
 
-    def note(self, setting: Setting, log_s: float) -> None:
-        """Record a step time. If the setting was measured before, the mean of both
-        logarithms is kept.
+    def without(self, *shapes: Shape) -> "Computed":
+        """Return a copy without what depends on the step times of these shapes."""
+        errors = {key: self.errors[key] for key in self.errors if key not in shapes}
+        shared = {key: self.shared[key] for key in self.shared if key not in shapes}
+        return Computed(self.params, self.predicted, errors, None, shared)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """The step times of one application on one GPU type, a value.
+
+    taken: logarithms of measured step times, by shape and setting, the latest last.
+    """
+
+    taken: Mapping[Shape, Mapping[Setting, float]] = field(default_factory=dict)
+    computed: Computed = field(default_factory=Computed, repr=False, compare=False)
+
+    def noted(self, setting: Setting, log_s: float) -> "StepTimes":
+        """Return these step times with another one. If the setting was measured before,
+        the mean of both logarithms is kept.
         """
         shape = setting[0]
-        latest = self.taken.pop(shape, {})
-        self.taken[shape] = latest
-        before = latest.get(setting)
-        if before is not None:
-            log_s = 0.5 * (before + log_s)
-            if log_s == before and next(reversed(latest)) == setting:
-                return  # unchanged
-            del latest[setting]
+        before = self.taken.get(shape, {})
+        latest = {key: before[key] for key in before if key != setting}
+        if setting in before:
+            log_s = 0.5 * (before[setting] + log_s)
         latest[setting] = log_s
+        taken = {key: self.taken[key] for key in self.taken if key != shape}
+        taken[shape] = latest
+        if list(latest.items()) == list(before.items()):
+            return StepTimes(taken, self.computed)
         if len(latest) > BATCHES_KEPT:
             del latest[next(iter(latest))]
-        self.errors.pop(shape, None)
-        self.shared.pop(shape, None)
-        if len(self.taken) > SHAPES_MAX:
-            oldest = next(iter(self.taken))
-            del self.taken[oldest]
-            self.errors.pop(oldest, None)
-            self.shared.pop(oldest, None)
-        self.curve = None
+        forgotten = list(taken)[:-SHAPES_MAX]
+        for oldest in forgotten:
+            del taken[oldest]
+        return StepTimes(taken, self.computed.without(shape, *forgotten))
 
     def error(self, params: ThroughputParams, setting: Setting) -> float:
         """Return log(measured / predicted step time) in this setting."""
@@ -128,12 +140,13 @@ class StepTimes:
 
     def on(self, params: ThroughputParams, shape: Shape) -> FloatArray:
         """Return these errors on a shape over LOG_ATOMIC_G, (1, NUM_STEPS)."""
-        if params is self.params and shape in self.errors:
-            return self.errors[shape][None]
+        computed = self.computed
+        if params is computed.params and shape in computed.errors:
+            return computed.errors[shape][None]
         if shape not in self.taken:
             return self.packed(params, np.array([shape.gpus]))
         self._compute_errors(params, [shape])
-        return self.errors[shape][None]
+        return computed.errors[shape][None]
 
     def packed(self, params: ThroughputParams, gpus_C: IntArray) -> FloatArray:
         """Return these errors for numbers of GPUs in as few nodes as possible,
@@ -147,7 +160,7 @@ class StepTimes:
         self, gpu_type: str, params: ThroughputParams, shape: Shape
     ) -> ApplicationTimes | None:
         """Return the step times measured on a shape, for a job that trains there."""
-        found = self.shared.get(shape)
+        found = self.computed.shared.get(shape)
         if found is None or found.params is not params:
             if shape not in self.taken:
                 return None
@@ -163,7 +176,7 @@ class StepTimes:
                 params=params,
                 steps=tuple(steps),
             )
-            self.shared[shape] = found
+            self.computed.shared[shape] = found
         return found
 
     def predict(
@@ -172,37 +185,39 @@ class StepTimes:
         """Return logarithms of the step times that `params` predicts, at least for
         these settings.
         """
-        if params is not self.params:
-            self.params = params
-            self.predicted = {}
-            self.errors = {}
-            self.curve = None
-        elif len(self.predicted) > PREDICTED_MAX:
-            self.predicted = {}
-        missing = [each for each in settings if each not in self.predicted]
+        computed = self.computed
+        if params is not computed.params:
+            computed.params = params
+            computed.predicted = {}
+            computed.errors = {}
+            computed.curve = None
+        elif len(computed.predicted) > PREDICTED_MAX:
+            computed.predicted = {}
+        missing = [each for each in settings if each not in computed.predicted]
         if missing:
             rows = np.array(
                 [(*shape, *batch) for shape, *batch in missing], dtype=np.float64
             )
-            self.predicted.update(
+            computed.predicted.update(
                 zip(missing, log_steps_s(params, rows).tolist(), strict=True)
             )
-        return self.predicted
+        return computed.predicted
 
     def _curve(self, params: ThroughputParams) -> tuple[FloatArray, FloatArray]:
         if not self.taken:
             return np.zeros(1), NO_ERROR
-        if params is not self.params or self.curve is None:
+        computed = self.computed
+        if params is not computed.params or computed.curve is None:
             self._compute_errors(params, self.taken)
             packed: dict[int, Shape] = {}
             for shape in self.taken:
                 packed[shape.gpus] = min(shape, packed.get(shape.gpus, shape))
             sizes = sorted(packed)
-            self.curve = (
+            computed.curve = (
                 log(np.array(sizes, dtype=np.float64)),
-                np.array([self.errors[packed[size]] for size in sizes]),
+                np.array([computed.errors[packed[size]] for size in sizes]),
             )
-        return self.curve
+        return computed.curve
 
     def _compute_errors(
         self, params: ThroughputParams, shapes: Iterable[Shape]
@@ -210,7 +225,8 @@ class StepTimes:
         """Compute the errors of these shapes against `params`, unless they are
         known.
         """
-        known = self.errors if params is self.params else {}
+        computed = self.computed
+        known = computed.errors if params is computed.params else {}
         missing = [shape for shape in shapes if shape not in known]
         predicted = self.predict(
             params, [setting for shape in missing for setting in self.taken[shape]]
@@ -223,7 +239,7 @@ class StepTimes:
             near_GB, weight_G = _near(tuple([atomic for _, atomic, _ in taken]))
             latest_B = over_B[-BATCHES:]
             carried = CARRIED * (float(np.add.reduce(latest_B)) / len(latest_B))
-            self.errors[shape] = (
+            computed.errors[shape] = (
                 near_GB @ over_B + CARRIED_WEIGHT * carried
             ) / weight_G
 

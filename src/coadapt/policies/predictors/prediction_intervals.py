@@ -14,9 +14,10 @@ predictions.
 # seen at rounds only.
 
 import math
-from collections import deque
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TypeVar
 
 from coadapt.model import JobId
 from coadapt.policies.base import Prediction
@@ -38,10 +39,13 @@ HIGH = 0.95
 STARTS_HIGH = 0.99
 NO_PREDICTION = Prediction(math.inf, math.inf, math.inf)
 
+_Value = TypeVar("_Value")
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class Predictions:
-    """Predictions of one kind of instant. high: the percentile of an interval's end.
+    """Predictions of one kind of instant, a value. high: the percentile of an
+    interval's end.
 
     made: per job, (instant, predicted instant) at times. errors: (seconds predicted,
     log ratio) of the latest. Of the last round: `at`, left_s (seconds to each job's
@@ -50,59 +54,82 @@ class Predictions:
     """
 
     high: float = HIGH
-    made: dict[JobId, list[tuple[float, float]]] = field(default_factory=dict)
-    errors: deque[tuple[float, float]] = field(
-        default_factory=lambda: deque(maxlen=ERRORS_MAX)
-    )
+    made: Mapping[JobId, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    errors: tuple[tuple[float, float], ...] = ()
     at: float = 0.0
-    left_s: dict[JobId, float] = field(default_factory=dict)
-    again_at: dict[JobId, float] = field(default_factory=dict)
+    left_s: Mapping[JobId, float] = field(default_factory=dict)
+    again_at: Mapping[JobId, float] = field(default_factory=dict)
     seen_at: float = 0.0
-    due_by: dict[JobId, float] = field(default_factory=dict)
+    due_by: Mapping[JobId, float] = field(default_factory=dict)
 
     @property
     def has_past(self) -> bool:
         """Whether enough predictions were checked to say how wrong they are."""
         return len(self.errors) >= ERRORS_MIN
 
-    def observe(self, at: float, here: Set[JobId]) -> None:
-        """Learn from the jobs that have ended or started since the last round."""
-        for job in [job for job in self.made if job not in here]:
-            ended_at = max(0.5 * (self.seen_at + at), at - SEEN_EVERY_S)
-            for said_at, end_at in self.forget(job):
-                took = max(ended_at - said_at, 0.0)
-                said = end_at - said_at
-                error = math.log((took + SEEN_EVERY_S) / (said + SEEN_EVERY_S))
-                self.errors.append((said, error))
-        self.seen_at = at
+    def observed(self, at: float, here: Set[JobId]) -> "Predictions":
+        """Return the record after a look at which jobs are still here. The others have
+        ended or started since the last look.
+        """
+        gone = self.made.keys() - here
+        ended_at = max(0.5 * (self.seen_at + at), at - SEEN_EVERY_S)
+        errors = []
+        made = (each for job, each in self.made.items() if job in gone)
+        for said_at, end_at in chain.from_iterable(made):
+            took = max(ended_at - said_at, 0.0)
+            said = end_at - said_at
+            error = math.log((took + SEEN_EVERY_S) / (said + SEEN_EVERY_S))
+            errors.append((said, error))
+        return replace(
+            self.without(gone),
+            errors=(*self.errors, *errors)[-ERRORS_MAX:],
+            seen_at=at,
+        )
 
-    def predict(self, at: float, jobs: Iterable[JobId], left_s_J: FloatArray) -> None:
-        """Record predictions: the seconds to each job's instant, infinity for none.
+    def predicted(
+        self, at: float, jobs: Iterable[JobId], left_s_J: FloatArray
+    ) -> "Predictions":
+        """Return the record with predictions: the seconds to each job's instant,
+        infinity for none.
 
         A job's prediction joins the record again after half of its time, so that early
         and late predictions have equal weights.
         """
-        self.at = at
-        self.left_s = dict(zip(jobs, left_s_J.tolist(), strict=True))
-        self.again_at = {job: self.again_at.get(job, -math.inf) for job in self.left_s}
-        for job, left_s in self.left_s.items():
-            if self.again_at[job] <= at and left_s < math.inf:
-                self.again_at[job] = at + 0.5 * left_s
-                self.made.setdefault(job, []).append((at, at + left_s))
+        left_s = dict(zip(jobs, left_s_J.tolist(), strict=True))
+        again_at = {job: self.again_at.get(job, -math.inf) for job in left_s}
+        made = dict(self.made)
+        for job, seconds in left_s.items():
+            if again_at[job] <= at and seconds < math.inf:
+                again_at[job] = at + 0.5 * seconds
+                made[job] = (*made.get(job, ()), (at, at + seconds))
+        return replace(self, made=made, at=at, left_s=left_s, again_at=again_at)
 
-    def forget(self, job: JobId) -> list[tuple[float, float]]:
-        """Forget what was predicted of `job`, and return it."""
-        self.left_s.pop(job, None)
-        self.again_at.pop(job, None)
-        self.due_by.pop(job, None)
-        return self.made.pop(job)
+    def without(self, jobs: Set[JobId]) -> "Predictions":
+        """Return the record without what was predicted of these jobs."""
+        if not jobs:
+            return self
 
-    def missed(self, job: JobId, high_s: float) -> bool:
-        """Return whether an earlier interval of `job` has passed; note the present one.
+        def others(of: Mapping[JobId, _Value]) -> dict[JobId, _Value]:
+            return {job: each for job, each in of.items() if job not in jobs}
 
-        high_s: the end of the interval that would be shown now, seconds from now.
+        return replace(
+            self,
+            made=others(self.made),
+            left_s=others(self.left_s),
+            again_at=others(self.again_at),
+            due_by=others(self.due_by),
+        )
+
+    def shown(self, ranges: Mapping[JobId, Prediction]) -> "Predictions":
+        """Return the record after these ranges, in seconds from the last round, were
+        shown to users. Of each job the first one counts.
         """
-        return self.due_by.setdefault(job, self.at + high_s) < self.at
+        ends = {job: self.at + each.high_at for job, each in ranges.items()}
+        return replace(self, due_by={**ends, **self.due_by})
+
+    def missed(self, job: JobId) -> bool:
+        """Return whether the first interval that was shown for `job` has passed."""
+        return self.due_by.get(job, math.inf) < self.at
 
     def ranges(self, jobs: Sequence[JobId]) -> list[Prediction]:
         """Return the last round's predictions of these jobs, in seconds from then.

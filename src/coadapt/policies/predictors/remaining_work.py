@@ -22,11 +22,11 @@ accurate such lengths were, or from ended jobs of its application.
 
 import math
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from statistics import fmean, median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,8 +71,7 @@ def hinted(job: JobView) -> float | None:
     return declared_samples(job)
 
 
-@dataclass(slots=True)
-class _Living:
+class _Living(NamedTuple):
     """A present job.
 
     key: its application. progress: of its last report; before: of the report before
@@ -86,10 +85,22 @@ class _Living:
     alone: float = 0.0
     hint: float = math.inf
 
+    @property
+    def is_honest(self) -> bool:
+        """Whether the progress at the end was about that of the hint."""
+        return HONEST[0] <= self.progress / self.hint <= HONEST[1]
 
-@dataclass(slots=True)
+    @property
+    def whole(self) -> float:
+        """The length of a job that has gone, samples."""
+        # On average a job ends half a report interval after its last report.
+        seen = self.progress + 0.5 * (self.progress - self.before)
+        return self.hint if self.is_honest else seen
+
+
+@dataclass(frozen=True, slots=True)
 class RemainingWork:
-    """The record of lengths.
+    """The record of lengths, a value.
 
     seen: lengths of all jobs, seconds of one GPU: hints when they are first known, and
     the progress of jobs that ended without one. ratios: progress made over hint of jobs
@@ -97,62 +108,87 @@ class RemainingWork:
     samples. hints: first hints of jobs, per application, samples.
     """
 
-    seen: deque[float] = field(default_factory=lambda: deque(maxlen=SEEN_MAX))
-    ratios: dict[TenantId, deque[float]] = field(default_factory=dict)
-    wholes: dict[Key, deque[float]] = field(default_factory=dict)
-    hints: dict[Key, deque[float]] = field(default_factory=dict)
-    living: dict[JobId, _Living] = field(default_factory=dict)
+    seen: tuple[float, ...] = ()
+    ratios: Mapping[TenantId, tuple[float, ...]] = field(default_factory=dict)
+    wholes: Mapping[Key, tuple[float, ...]] = field(default_factory=dict)
+    hints: Mapping[Key, tuple[float, ...]] = field(default_factory=dict)
+    living: Mapping[JobId, _Living] = field(default_factory=dict)
 
-    def left(self, jobs: Sequence[JobView], alone_J: FloatArray) -> FloatArray:
-        """Return the progress that each job has left, 0 where its goodput is unknown.
+    def left(
+        self, jobs: Sequence[JobView], alone_J: FloatArray
+    ) -> tuple[FloatArray, "RemainingWork"]:
+        """Return the progress that each job has left, 0 where its goodput is unknown,
+        and the record with these jobs and those that have gone since the last round.
 
-        alone_J: goodput on one GPU, 0: unknown. The record is updated with the jobs and
-        with those that have gone since the last call.
+        alone_J: goodput on one GPU, 0: unknown.
         """
-        here = {job.id for job in jobs}
-        for gone in [name for name in self.living if name not in here]:
-            self._learn(self.living.pop(gone))
         known = [
             (row, job, alone)
             for row, (job, alone) in enumerate(zip(jobs, alone_J.tolist(), strict=True))
             if alone > 0.0
         ]
-        for _, job, alone in known:
-            self._take_in(job, alone)
-        record = _Record(self)
+        here = {job.id for job in jobs}
+        gone = [each for name, each in self.living.items() if name not in here]
+        after = self._without(here, gone)._with(
+            [(job, alone) for _, job, alone in known]
+        )
+        record = _Record(after)
         left_J = np.zeros(len(jobs))
         for row, job, _ in known:
-            left_J[row] = record.left(self.living[job.id])
-        return left_J
+            left_J[row] = record.left(after.living[job.id])
+        return left_J, after
 
-    def _take_in(self, job: JobView, alone: float) -> None:
-        living = self.living.get(job.id)
-        if living is None:
-            living = self.living[job.id] = _Living(job.spec.tenant, key_of(job))
-        progress = job.measured.progress
-        hint = hinted(job)
-        if progress != living.progress:
-            living.before = living.progress
-        living.progress = progress
-        living.alone = alone
-        if hint is not None and living.hint == math.inf:
-            self.seen.append(hint / alone)
-            if living.key is not None:
-                _remember(self.hints, living.key, hint)
-        living.hint = math.inf if hint is None else hint
+    def _without(self, here: Set[JobId], gone: Sequence[_Living]) -> "RemainingWork":
+        """Return the record after the jobs `gone`, with the jobs `here`."""
+        if not gone:
+            return self
+        unhinted = [
+            each.progress / each.alone for each in gone if each.hint == math.inf
+        ]
+        ratios = dict(self.ratios)
+        for each in gone:
+            if each.hint < math.inf:
+                ratio = 1.0 if each.is_honest else each.progress / each.hint
+                kept = (*ratios.get(each.tenant, ()), ratio)
+                ratios[each.tenant] = kept[-RATIOS_MAX:]
+        wholes = [(each.key, each.whole) for each in gone if each.before > 0.0]
+        return replace(
+            self,
+            seen=(*self.seen, *unhinted)[-SEEN_MAX:],
+            ratios=ratios,
+            wholes=_remembered(self.wholes, wholes),
+            living={name: self.living[name] for name in self.living if name in here},
+        )
 
-    def _learn(self, gone: _Living) -> None:
-        ratio = gone.progress / gone.hint
-        honest = HONEST[0] <= ratio <= HONEST[1]
-        if gone.key is not None and gone.before > 0.0:
-            # On average a job ends half a report interval after its last report.
-            whole = gone.progress + 0.5 * (gone.progress - gone.before)
-            _remember(self.wholes, gone.key, gone.hint if honest else whole)
-        if gone.hint == math.inf:
-            self.seen.append(gone.progress / gone.alone)
-        else:
-            ratios = self.ratios.setdefault(gone.tenant, deque(maxlen=RATIOS_MAX))
-            ratios.append(1.0 if honest else ratio)
+    def _with(self, known: Sequence[tuple[JobView, float]]) -> "RemainingWork":
+        """Return the record with jobs and their goodputs on one GPU."""
+        living = dict(self.living)
+        seen_s = []
+        hints = []
+        for job, alone in known:
+            before = living.get(job.id)
+            if before is None:
+                before = _Living(job.spec.tenant, key_of(job))
+            said = hinted(job)
+            if said is not None and before.hint == math.inf:
+                seen_s.append(said / alone)
+                hints.append((before.key, said))
+            progress = job.measured.progress
+            moved = progress != before.progress
+            living[job.id] = _Living(
+                before.tenant,
+                before.key,
+                progress,
+                before.progress if moved else before.before,
+                alone,
+                math.inf if said is None else said,
+            )
+        return replace(
+            self,
+            seen=(*self.seen, *seen_s)[-SEEN_MAX:],
+            hints=_remembered(self.hints, hints),
+            living=living,
+        )
 
     def unseen_s(self, shows_s: float) -> float:
         """Return the length that an untimed job counts as, in seconds of one GPU.
@@ -234,14 +270,20 @@ class _Record:
         return self._spreads[job.key] < self._spreads[job.tenant]
 
 
-def _remember(lengths: dict[Key, deque[float]], key: Key, length: float) -> None:
-    """Add a length to those of its application. The application that got none for the
-    longest time is forgotten if there are too many.
+def _remembered(
+    lengths: Mapping[Key, tuple[float, ...]],
+    added: Iterable[tuple[Key | None, float]],
+) -> Mapping[Key, tuple[float, ...]]:
+    """Return lengths with others added to those of their applications. The application
+    that got none for the longest time is forgotten if there are too many.
     """
-    same = lengths[key] = lengths.pop(key, deque(maxlen=WHOLES_MAX))
-    same.append(length)
-    if len(lengths) > APPLICATIONS_MAX:
-        del lengths[next(iter(lengths))]
+    found = dict(lengths)
+    for key, length in added:
+        if key is not None:
+            found[key] = (*found.pop(key, ()), length)[-WHOLES_MAX:]
+    for oldest in list(found)[:-APPLICATIONS_MAX]:
+        del found[oldest]
+    return found
 
 
 def _median_from(ascending: Sequence[float], begin: int) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coadapt.model import JobView
-from coadapt.policies.castor.expected_arrivals import (
+from coadapt.policies.predictors.expected_arrivals import (
     AHEAD_S,
     END_CHANCE,
     EXPECTED_MAX,
@@ -54,7 +54,7 @@ def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
             envelopes(goodput_JK, SIZES),
             rng.uniform(-0.2, 1.0, len(jobs)),
         )
-        known.observe(at, jobs, whole_J, curves, GPU)
+        known = known.observed(at, jobs, whole_J, curves, GPU)
         for row, (job, whole) in enumerate(zip(jobs, whole_J.tolist(), strict=True)):
             if whole > 0.0:
                 last[job.id] = curve(curves, row)
@@ -77,7 +77,7 @@ def test_jobs_are_expected_at_the_rate_of_recent_arrivals(hourly: int) -> None:
     ]
     known = Arrivals()
     whole_J = np.arange(1.0, count + 1.0)
-    known.observe(
+    known = known.observed(
         MEMORY_S,
         jobs,
         whole_J,
@@ -107,8 +107,8 @@ def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(
     jobs = [
         timed(f"j{number:03d}", at=at) for number, at in enumerate(instants.tolist())
     ]
-    known, curves = Arrivals(), envelopes(np.ones((came, 3)) * SIZES**0.5, SIZES)
-    known.observe(MEMORY_S, jobs, np.full(came, 8.0), curves, GPU)
+    curves = envelopes(np.ones((came, 3)) * SIZES**0.5, SIZES)
+    known = Arrivals().observed(MEMORY_S, jobs, np.full(came, 8.0), curves, GPU)
     expected = known.expected(MEMORY_S, in_part=True, over=0.0)
     assert (len(expected.left_J), expected.part) == (
         count,
@@ -125,7 +125,7 @@ def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(
 def test_nobody_is_expected_where_it_is_likely_over() -> None:
     known = Arrivals()
     jobs = [timed(f"j{number}", at=60.0 * number) for number in range(60)]
-    known.observe(
+    known = known.observed(
         3_600.0, jobs, np.ones(60), envelopes(np.ones((60, 3)) * SIZES, SIZES), GPU
     )
     whole, half, none = [
@@ -146,10 +146,11 @@ def test_the_longer_nobody_comes_against_the_rate_the_likelier_it_is_over() -> N
     jobs = [timed(f"j{number:03d}", at=at) for number, at in enumerate(came.tolist())]
     for at in np.arange(600.0, came[-1], 60.0):
         here = [job for job in jobs if at - 1_200.0 < job.submitted_at <= at]
-        said.append(silence.over(at, here or jobs[:1]))
+        over, silence = silence.over(at, here or jobs[:1])
+        said.append(over)
     assert np.mean(np.array(said) > 0.5) < 0.01
     after = [
-        silence.over(came[-1] + later_s, jobs[-1:])
+        silence.over(came[-1] + later_s, jobs[-1:])[0]
         for later_s in (0.0, 600.0, 1_200.0, 3_600.0, 9e9)
     ]
     assert after == sorted(after)
@@ -161,11 +162,10 @@ def test_silence_counts_against_the_rate_before_it_not_within_it() -> None:
     """Two hours of silence leave the rate of the two hours before; whoever comes breaks
     it.
     """
-    silence = Silence()
     jobs = [timed(f"j{number}", at=600.0 * number) for number in range(12)]
-    assert silence.over(6_600.0, jobs) == pytest.approx(END_CHANCE)
-    assert silence.over(20_000.0, jobs[:1]) > 0.999
-    assert (
-        silence.over(20_000.0, [*jobs[:1], timed("new", at=19_990.0)])
-        < 2.0 * END_CHANCE
-    )
+    over, silence = Silence().over(6_600.0, jobs)
+    assert over == pytest.approx(END_CHANCE)
+    over, silence = silence.over(20_000.0, jobs[:1])
+    assert over > 0.999
+    over, _ = silence.over(20_000.0, [*jobs[:1], timed("new", at=19_990.0)])
+    assert over < 2.0 * END_CHANCE

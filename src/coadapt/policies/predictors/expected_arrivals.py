@@ -1,4 +1,4 @@
-"""Expected arrivals: the jobs that castor expects in the next hour, drawn from those
+"""Expected arrivals: the jobs that a policy expects in the next hour, drawn from those
 of the last two hours.
 """
 
@@ -24,7 +24,7 @@ of the last two hours.
 # the earlier rate is e / (e + (1 - e) exp(-m)).
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -60,8 +60,7 @@ class Expected(NamedTuple):
     part: float = 1.0
 
 
-@dataclass(slots=True)
-class _Arrival:
+class _Arrival(NamedTuple):
     """A recent arrival.
 
     at: instant. whole: its whole work, samples. curves: its goodput curves if it has
@@ -73,48 +72,53 @@ class _Arrival:
     curves: Curves | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Recent arrivals, in order of their instants.
+    """Recent arrivals, in order of their instants; a value.
 
     began_at: the first instant of which anything is known. curves, row_of, gpu_types:
     goodput curves of the last round, the row of each of its jobs, and its GPU types.
     """
 
     began_at: float = math.inf
-    recent: dict[JobId, _Arrival] = field(default_factory=dict)
+    recent: Mapping[JobId, _Arrival] = field(default_factory=dict)
     curves: Curves = NO_CURVES
-    row_of: dict[JobId, int] = field(default_factory=dict)
+    row_of: Mapping[JobId, int] = field(default_factory=dict)
     gpu_types: tuple[str, ...] = ()
 
-    def observe(
+    def observed(
         self,
         at: float,
         jobs: Sequence[JobView],
         whole_J: FloatArray,
         curves: Curves,
         gpu_types: tuple[str, ...],
-    ) -> None:
-        """Note the jobs of a round. whole_J: their whole work, samples, 0: unknown."""
+    ) -> "Arrivals":
+        """Return the arrivals after a round. whole_J: the whole work of its jobs,
+        samples, 0: unknown.
+        """
         known = [row for row, whole in enumerate(whole_J.tolist()) if whole > 0.0]
         row_of = {jobs[row].id: row for row in known}
-        if gpu_types != self.gpu_types:
-            # Kept curves are of other GPU types: forget the jobs that have gone.
-            self.recent = {
-                job: self.recent[job] for job in self.recent if job in row_of
-            }
+        # Kept curves of other GPU types are forgotten, with the jobs that have gone.
+        recent = {
+            job: came
+            for job, came in self.recent.items()
+            if gpu_types == self.gpu_types or job in row_of
+        }
         for gone, row in self.row_of.items():
-            if gone not in row_of and gone in self.recent:
-                self.recent[gone].curves = self.curves.one(row)
-        self.began_at = min([self.began_at, at, *(job.submitted_at for job in jobs)])
+            if gone not in row_of and gone in recent:
+                recent[gone] = recent[gone]._replace(curves=self.curves.one(row))
         for name, row in row_of.items():
             came = _Arrival(jobs[row].submitted_at, float(whole_J[row]))
-            self.recent.setdefault(name, came).curves = None
-        ordered = sorted(self.recent.items(), key=lambda item: item[1].at)
-        self.recent = dict(item for item in ordered if item[1].at > at - MEMORY_S)
-        self.curves = curves
-        self.row_of = row_of
-        self.gpu_types = gpu_types
+            recent[name] = recent.get(name, came)._replace(curves=None)
+        ordered = sorted(recent.items(), key=lambda item: item[1].at)
+        return Arrivals(
+            began_at=min([self.began_at, at, *(job.submitted_at for job in jobs)]),
+            recent=dict(item for item in ordered if item[1].at > at - MEMORY_S),
+            curves=curves,
+            row_of=row_of,
+            gpu_types=gpu_types,
+        )
 
     def expected(self, at: float, *, in_part: bool, over: float) -> Expected:
         """Return the jobs expected in the next hour.
@@ -122,57 +126,62 @@ class Arrivals:
         in_part: scale a copy of every recent job instead of choosing some. over: the
         chance that no job comes any more.
         """
-        recent = list(self.recent.items())
         span_s = min(MEMORY_S, max(at - self.began_at, SPAN_MIN_S))
-        num_expected = len(recent) * AHEAD_S / span_s * (1.0 - over)
+        num_expected = len(self.recent) * AHEAD_S / span_s * (1.0 - over)
         num_whole = round(num_expected)
         if not num_whole:
             return Expected()
-        num_copies = max(num_whole, len(recent)) if in_part else num_whole
+        num_copies = max(num_whole, len(self.recent)) if in_part else num_whole
         part = min(num_expected / num_copies, 1.0) if in_part else 1.0
         num_in_time = num_expected / part if in_part else float(num_whole)
         count = min(num_copies, EXPECTED_MAX)
         part *= num_copies / count
         num_in_time *= count / num_copies
+        curves, whole_J = self._copies(count)
+        scaled = curves._replace(
+            gpus_V=part * curves.gpus_V, goodput_V=part * curves.goodput_V
+        )
+        numbers_J = np.arange(count, dtype=np.float64)
+        arrives_J = (numbers_J + 0.5) * AHEAD_S / num_in_time
+        return Expected(scaled, part * whole_J, arrives_J, part)
+
+    def _copies(self, count: int) -> tuple[Curves, FloatArray]:
+        """Return goodput curves and whole work of `count` copies of recent jobs, evenly
+        chosen.
+        """
+        recent = list(self.recent.items())
         if count <= len(recent):
             numbers = [number * len(recent) // count for number in range(count)]
         else:
             numbers = [number % len(recent) for number in range(count)]
         copied = [recent[number] for number in numbers]
-        curves = concatenated(
-            [
-                self.curves.one(self.row_of[job])
-                if each.curves is None
-                else each.curves
-                for job, each in copied
-            ]
-        )
-        curves = curves._replace(
-            gpus_V=part * curves.gpus_V, goodput_V=part * curves.goodput_V
-        )
-        left_J: FloatArray = part * np.array([each.whole for _, each in copied])
-        numbers_J = np.arange(count, dtype=np.float64)
-        arrives_J = (numbers_J + 0.5) * AHEAD_S / num_in_time
-        return Expected(curves, left_J, arrives_J, part)
+        curves = [
+            self.curves.one(self.row_of[job]) if came.curves is None else came.curves
+            for job, came in copied
+        ]
+        return concatenated(curves), np.array([came.whole for _, came in copied])
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Silence:
-    """How long no job has come, against the rate of arrivals before.
+    """How long no job has come, against the rate of arrivals before; a value.
 
     came: instants of recent arrivals. first_at: instant of the first arrival of all.
     """
 
-    came: dict[JobId, float] = field(default_factory=dict)
+    came: Mapping[JobId, float] = field(default_factory=dict)
     first_at: float = math.inf
 
-    def over(self, at: float, jobs: Sequence[JobView]) -> float:
-        """Return the chance that no job comes any more."""
-        came = self.came | {job.id: job.submitted_at for job in jobs}
-        latest_at = max(came.values())
+    def over(self, at: float, jobs: Sequence[JobView]) -> tuple[float, "Silence"]:
+        """Return the chance that no job comes any more, and the silence after a round
+        with these jobs.
+        """
+        known = {**self.came, **{job.id: job.submitted_at for job in jobs}}
+        latest_at = max(known.values())
         since = latest_at - MEMORY_S
-        self.came = {job: came_at for job, came_at in came.items() if came_at > since}
-        self.first_at = min(self.first_at, *self.came.values())
-        span_s = min(MEMORY_S, max(latest_at - self.first_at, SPAN_MIN_S))
-        missed = max(at - latest_at, 0.0) * len(self.came) / span_s
-        return END_CHANCE / (END_CHANCE + (1.0 - END_CHANCE) * math.exp(-missed))
+        came = {job: came_at for job, came_at in known.items() if came_at > since}
+        first_at = min(self.first_at, *came.values())
+        span_s = min(MEMORY_S, max(latest_at - first_at, SPAN_MIN_S))
+        missed = max(at - latest_at, 0.0) * len(came) / span_s
+        over = END_CHANCE / (END_CHANCE + (1.0 - END_CHANCE) * math.exp(-missed))
+        return over, Silence(came, first_at)
