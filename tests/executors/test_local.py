@@ -9,12 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coadapt.core.commands import Start, Stop
-from coadapt.core.events import Event, Outcome, ReplicasExited
+from coadapt.core.events import Event, OfferChanged, Outcome, ReplicasExited
 from coadapt.executors.host import Host
 from coadapt.executors.machine import Machine
 from coadapt.executors.processes import launcher
@@ -27,7 +28,9 @@ from coadapt.executors.processes.records.generation_dir import (
     JobDir,
     ReplicaOrder,
 )
+from coadapt.executors.slot_nodes import SlotNodes
 from coadapt.model import Allocation, BatchConfig, Node
+from coadapt.model.offer import Offer
 from tests.contracts.executor_contract import (
     NODES,
     SLOTS_PER_NODE,
@@ -99,6 +102,19 @@ class LocalSite:
 
     def kill_replicas(self, job: str) -> None:
         kill_of(self.job(job).checkpoints, launcher=False)
+
+
+def test_an_offer_that_changes_is_told_once(tmp_path: Path) -> None:
+    offer = Offer(id="firm", num_gpus=1, price_per_h=2.0, most=3, gpu_type="cpu")
+    nodes = SlotNodes(Machine(nodes=()), [offer], tmp_path)
+    executor = ProcessExecutor(nodes, Host(state_dir=tmp_path, now=lambda: 7.0))
+    posted: list[Event] = []
+    executor.announce({}, posted.append)
+    assert posted == []
+    nodes.offers = (replace(offer, most=0),)
+    executor.announce({}, posted.append)
+    executor.announce({}, posted.append)
+    assert posted == [OfferChanged(at=7.0, offer=replace(offer, most=0))]
 
 
 @pytest.fixture

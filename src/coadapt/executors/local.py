@@ -6,13 +6,13 @@ import os
 
 from coadapt.executors.host import MEBIBYTE, Connect, Host
 from coadapt.executors.machine import Machine, cpu_machine, nvidia_machine
-from coadapt.executors.processes.cluster import LOOPBACK
+from coadapt.executors.processes.cluster import LOOPBACK, check_sold
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
 from coadapt.executors.slot_nodes import (
     SlotExecutor,
     SlotNodes,
     bought_nodes,
-    check_sold,
+    offers_of,
     slot_offers,
 )
 from coadapt.model import InputError
@@ -89,5 +89,5 @@ def _without_offers(
     """Return the executor over what is always here. Raises InputError while bought
     nodes are left.
     """
-    check_sold(bought_nodes(host.state_dir), ())
+    check_sold(offers_of(bought_nodes(host.state_dir)), ())
     return ProcessExecutor(machine, host, options)

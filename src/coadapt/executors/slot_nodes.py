@@ -19,13 +19,14 @@ are real processes.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coadapt.executors.host import Host
 from coadapt.executors.machine import CPU_SLOTS_MAX, Machine
+from coadapt.executors.processes.cluster import check_sold, nodes_to_come
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
 from coadapt.executors.processes.job_processes import kill_on_node
 from coadapt.executors.processes.records.generation_dir import (
@@ -84,17 +85,9 @@ def bought_nodes(state_dir: Path) -> Bought:
     return read_json(state_dir / FILE, Bought) or Bought()
 
 
-def check_sold(bought: Bought, offers: Collection[OfferId]) -> None:
-    """Raise InputError if nodes are ordered or there whose offer is no longer for
-    sale.
-    """
-    kept = {each.node.offer for each in bought.nodes.values()}
-    for name in sorted(kept - set(offers)):
-        allowed = (
-            f"the offer {name!r} as well, since nodes of it are left; with most=0 they "
-            "are given back"
-        )
-        raise InputError("--offer", ", ".join(offers) or None, allowed)
+def offers_of(bought: Bought) -> set[OfferId]:
+    """Return the offers of the nodes that are ordered or there."""
+    return {each.node.offer for each in bought.nodes.values()}
 
 
 class SlotNodes:
@@ -119,7 +112,7 @@ class SlotNodes:
         self._lock = threading.Lock()
         self._bought = bought_nodes(state_dir)
         self._why_gone: dict[NodeId, str] = {}
-        check_sold(self._bought, self._by_id)
+        check_sold(offers_of(self._bought), self._by_id)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -134,16 +127,7 @@ class SlotNodes:
     @property
     def to_come(self) -> tuple[Node, ...]:
         """Nodes that may be bought beside those that are there."""
-        there = [node.offer for node in self.nodes]
-        return tuple(
-            Node(
-                id=f"{offer.id}-to-come-{number}",
-                num_gpus=offer.num_gpus,
-                gpu_type=offer.gpu_type,
-            )
-            for offer in self.offers
-            for number in range(max(offer.most - there.count(offer.id), 0))
-        )
+        return nodes_to_come(self.offers, self.nodes)
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:

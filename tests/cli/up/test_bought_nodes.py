@@ -157,8 +157,8 @@ def test_a_node_lost_without_notice_restarts_its_job_on_another(
             "sizer: got 'demands'; allowed: fixed, demand",
         ),
         (
-            ("--offer", "s=1x1", "--executor", "kubernetes"),
-            "--offer: got 's'; allowed: an engine that buys nodes (local, ray, slurm), not",
+            ("--offer", "s=1x1", "--executor", "tests.executors.test_registry:theirs"),
+            "allowed: an engine that buys nodes (local, ray, slurm, kubernetes), not",
         ),
     ],
 )

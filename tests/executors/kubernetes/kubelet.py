@@ -51,9 +51,10 @@ class TestKubelet:
         for thread in self._threads:
             thread.start()
 
-    def join(self, name: str, count: int) -> None:
+    def join(self, name: str, count: int, labels: dict[str, str] | None = None) -> None:
         """Have a node join, ready; one that crashed, too."""
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+        metadata = {"name": name, "labels": labels or {}}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
         with suppress(ApiError):
             self._api.ask("POST", "/api/v1/nodes", body)
         self._nodes.add(name)
@@ -113,6 +114,19 @@ class TestKubelet:
         for pod in pods:
             pod.kill()
         self.set_ready(name, "Unknown")
+
+    def remove(self, name: str) -> None:
+        """Remove a node with all that is on it, as a cloud and the cluster's garbage
+        collection do.
+        """
+        with self._lock:
+            pods = [pod for pod in self._pods.values() if pod.node == name]
+        for pod in pods:
+            pod.kill()
+        self._api.delete(f"/api/v1/nodes/{name}")
+        for pod in pods:
+            self._api.delete(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", 0)
+        self._nodes.discard(name)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         """Return a pod that is there, or the last one that was."""

@@ -16,6 +16,7 @@ from coadapt.executors.kubernetes.api import CONFLICT, ApiError, JsonObject, Kub
 from coadapt.executors.kubernetes.elastic_jobs import resources_path
 from coadapt.executors.processes.job_processes import kill_marked
 from coadapt.executors.processes.records.generation_dir import JobDir
+from coadapt.model.offer import Offer
 from coadapt.runtime.ports import LiveExecutor
 from tests.contracts.executor_contract import NODES, SLOTS_PER_NODE, until
 from tests.executors.kubernetes.containers import Plain
@@ -90,12 +91,14 @@ class KubernetesSite:
         self.api = control_plane.admin()
         self.node_events: list[Event] = []
         self.slots: str | None = str(SLOTS_PER_NODE)
+        self.offers: tuple[Offer, ...] = ()
         self.kubeconfig = control_plane.kubeconfig(SCHEDULER)
         if ground is None:
             volume = folder / "volume"
             volume.symlink_to(self.state_dir)
             ground = Ground(folder=folder / "kubelet", runtime=Plain(), volume=volume)
-        nodes = nodes or dict.fromkeys(NODES, SLOTS_PER_NODE)
+        if nodes is None:
+            nodes = dict.fromkeys(NODES, SLOTS_PER_NODE)
         self.kubelet = TestKubelet(self.api, ground, nodes)
         self._running: list[tuple[LiveExecutor, threading.Thread]] = []
         (folder / "pod.yaml").write_text(yaml.safe_dump(HOST_NETWORK))
@@ -108,7 +111,7 @@ class KubernetesSite:
             job_token=lambda job: f"token-of-{job}",
             stop_grace_s=stop_grace_s,
         )
-        executor = prepare_executor("kubernetes", self.options())(host)
+        executor = prepare_executor("kubernetes", self.options(), self.offers)(host)
         executor.announce({}, self.node_events.append)
         thread = threading.Thread(target=executor.run, args=(self.node_events.append,))
         thread.start()

@@ -14,10 +14,19 @@ from coadapt.core.commands import Stop
 from coadapt.core.events import NodeJoined, NodeLost, Outcome
 from coadapt.executors.kubernetes.api import JsonObject
 from coadapt.executors.kubernetes.cluster import KubernetesCluster
+from coadapt.executors.kubernetes.holders import keeper_pod
+from coadapt.executors.kubernetes.node_market import NodeMarket
+from coadapt.executors.kubernetes.offers import shelf_of
+from coadapt.model import Node
+from coadapt.model.offer import Offer
 from tests.contracts.executor_contract import Inbox, exited, started, until
+from tests.executors.kubernetes.holder_pods import HolderPods
 from tests.executors.kubernetes.site import KubernetesSite
 from tests.executors.kubernetes.test_kubernetes import SLEEPER, order
+from tests.executors.kubernetes.test_node_market import labelled
 from tests.executors.kubernetes.test_pods import node, settings
+
+CORDONED = {"unschedulable": True}
 
 
 class NodeServer:
@@ -43,6 +52,44 @@ def test_a_node_that_just_left_has_the_address_that_it_had(tmp_path: Path) -> No
     cluster.close()
     assert cluster.address("n") == "192.0.2.7"
     assert cluster.address("never-seen") == "never-seen"
+
+
+def test_a_node_of_an_offer_is_for_jobs_while_it_is_kept_and_ready(
+    tmp_path: Path,
+) -> None:
+    server = HolderPods()
+    offer = Offer(id="firm", num_gpus=4, price_per_h=2.0, most=2)
+    shelf = shelf_of([offer], [], slots=None, resource="nvidia.com/gpu")
+    keeper = keeper_pod(settings(), "firm", 0, "kept")
+    server.ask("POST", "", keeper)
+    server.nodes = {name: labelled(name, "firm") for name in ("kept", "not-kept")} | {
+        "own": node("own")
+    }
+    cluster = KubernetesCluster(
+        server,  # type: ignore[arg-type]  # pods and nodes in memory
+        settings(),
+        tmp_path / "s",
+        slots=None,
+        node_labels={},
+        market=NodeMarket(server, settings(), shelf),  # type: ignore[arg-type]  # likewise
+    )
+    own = Node(id="own", num_gpus=4, gpu_type="a100-sxm4")
+    kept = Node(id="kept", num_gpus=4, offer="firm")
+    assert cluster.nodes == (kept, own)
+    for name in ("kept", "own"):
+        spec = server.nodes[name]["spec"]
+        server.nodes[name] = {**server.nodes[name], "spec": {**spec, **CORDONED}}
+    until(lambda: cluster.nodes == (kept,))
+    until(lambda: list(cluster.noticed) == ["kept"])
+    server.nodes["kept"] = labelled("kept", "firm", ready="False")
+    until(lambda: cluster.nodes == ())
+    server.nodes["kept"] = labelled("kept", "firm")
+    until(lambda: cluster.nodes == (kept,))
+    cluster.give_back("kept")
+    until(lambda: cluster.nodes == ())
+    assert cluster.why_gone == {"kept": "was given back"}
+    until(lambda: server.names == [])
+    cluster.close()
 
 
 def told(site: KubernetesSite) -> list[tuple[str, int]]:

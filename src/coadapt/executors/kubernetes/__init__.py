@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from coadapt.executors.host import MEBIBYTE, Host
 from coadapt.model import InputError
+from coadapt.model.offer import Offer
 
 if TYPE_CHECKING:
     from coadapt.executors.kubernetes.api import JsonObject, KubeApi
@@ -46,6 +47,8 @@ class OnKubernetes:
     address: str = ""
     pass_env: tuple[str, ...] = ()
     log_limit_mib: int = 256
+    offer_nodes: tuple[str, ...] = ()
+    offers: tuple[Offer, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.log_limit_mib <= MIB_MAX:
@@ -59,6 +62,7 @@ class OnKubernetes:
                 raise InputError(
                     f"{EXECUTOR} node_selector", label, "labels, each name=value"
                 )
+        self._check_offers()
         api = self._api()
         template = self.template()
         if not self.image and not _has_image(template):
@@ -100,6 +104,17 @@ class OnKubernetes:
             )
         return found
 
+    def _check_offers(self) -> None:
+        from coadapt.executors.kubernetes.offers import shelf_of
+
+        if self.offers or self.offer_nodes:
+            shelf_of(
+                self.offers,
+                self.offer_nodes,
+                slots=self.slots,
+                resource=self.resource,
+            )
+
     def _api(self) -> "KubeApi":
         try:
             from coadapt.executors.kubernetes.api import KubeApi, NoClusterError
@@ -130,6 +145,7 @@ class OnKubernetes:
             resource=self.resource,
             slots=self.slots,
             template=template,
+            may_be_empty=bool(self.offers),
         )
         if found:
             raise InputError(

@@ -89,9 +89,10 @@ def findings(
     resource: str,
     slots: int | None,
     template: Mapping[str, object],
+    may_be_empty: bool = False,
 ) -> list[str]:
     """Return in words what keeps an executor from working on this cluster, empty if
-    nothing does.
+    nothing does. may_be_empty: nodes come later.
     """
     try:
         beside_kueue = bool(without_queue(dict(template))[1])
@@ -118,7 +119,7 @@ def findings(
         return [f"{api.host}: {error}"]
     spec = template.get("spec")
     tolerations = (spec.get("tolerations") or ()) if isinstance(spec, dict) else ()
-    if usable_nodes(
+    if may_be_empty or usable_nodes(
         nodes, resource=resource, slots=slots, labels={}, tolerations=tolerations
     ):
         return []

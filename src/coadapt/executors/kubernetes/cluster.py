@@ -14,15 +14,19 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from coadapt.executors.kubernetes import proxy
-from coadapt.executors.kubernetes.api import ApiError, KubeApi
+from coadapt.executors.kubernetes.api import ApiError, JsonObject, KubeApi
+from coadapt.executors.kubernetes.node_market import NodeMarket
 from coadapt.executors.kubernetes.nodes import usable_nodes
 from coadapt.executors.kubernetes.pods import PodSettings, selector
 from coadapt.executors.processes.slots import Slot
 from coadapt.model import Node, NodeId
+from coadapt.model.offer import Offer, OfferId
 
 NODES = "/api/v1/nodes"
 RETRY_S = 2.0
@@ -49,16 +53,19 @@ class KubernetesCluster:
         *,
         slots: int | None,
         node_labels: Mapping[str, str],
+        market: NodeMarket | None = None,
     ) -> None:
         """settings_file: the file with the same settings, for proxies. slots: CPU slots
-        per node.
+        per node. market: buys nodes.
         """
         self._api = api
         self._file = settings_file
+        self._market = market
         self._taken = partial(_taken, api, settings)
         tolerations = tuple(
             (settings.template.get("spec") or {}).get("tolerations") or ()
         )
+        self._tolerations = tolerations
         self._usable = partial(
             usable_nodes,
             resource=settings.resource,
@@ -66,13 +73,14 @@ class KubernetesCluster:
             labels=node_labels,
             tolerations=tolerations,
         )
-        self._found: dict[str, dict[str, object]] = {}
+        self._found: dict[str, JsonObject] = {}
         self._known: dict[NodeId, tuple[Node, str]] = {}
         self._addresses: dict[NodeId, str] = {}
         self._listed = threading.Event()
         self.trouble = ""
         self._lock = threading.Lock()
         self._closed = False
+        self._trade_failed = ""
         for loop in (self._watch, self._look_again):
             threading.Thread(target=loop, name="kubernetes-nodes", daemon=True).start()
         self._listed.wait(FIRST_LOOK_S)
@@ -83,10 +91,28 @@ class KubernetesCluster:
 
     @property
     def why_gone(self) -> Mapping[NodeId, str]:
-        """Nothing: a node that disappears is deleted, cordoned or not ready, and its
-        own events say why.
+        """Only about bought nodes that were given back. Other nodes are deleted,
+        cordoned or not ready, and their own events say why.
         """
-        return {}
+        return {} if self._market is None else self._market.why_gone
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """The nodes that can be bought."""
+        return () if self._market is None else self._market.offers
+
+    @property
+    def noticed(self) -> Mapping[NodeId, float]:
+        """When bought nodes may be gone, s since 1970."""
+        return {} if self._market is None else self._market.noticed
+
+    def buy(self, nodes: Mapping[OfferId, int]) -> None:
+        if self._market is not None:
+            self._market.buy(nodes)
+
+    def give_back(self, node: NodeId) -> None:
+        if self._market is not None:
+            self._market.give_back(node)
 
     @property
     def devices(self) -> Mapping[NodeId, tuple[str, ...]]:
@@ -128,12 +154,15 @@ class KubernetesCluster:
                     time.sleep(RETRY_S)
 
     def _follow(self) -> None:
-        listed: dict[str, dict[str, object]] = {}
+        listed: dict[str, JsonObject] = {}
         for change, found in self._api.watch(NODES):
             if self._closed:
                 return
             if change == "LISTED":
                 self._found = listed
+                if self._market is not None and not self._listed.is_set():
+                    # Without a look, bought nodes would seem lost after a restart.
+                    self._market.look(listed, self._tolerations)
                 self.trouble = ""
                 self._look()
                 self._listed.set()
@@ -147,26 +176,71 @@ class KubernetesCluster:
                 self._look()
 
     def _look_again(self) -> None:
-        """Notice the end of pods whose slots are lost. The watch of nodes does not
-        report it.
+        """Notice the end of pods whose slots are lost, which the watch of nodes does
+        not report, and buy nodes.
         """
         while not self._closed:
-            time.sleep(LOOK_S)
+            self._wait()
+            if self._listed.is_set():
+                self._trade()
             with suppress(ApiError):  # the watch of the nodes reports it
                 self._look()
 
+    def _wait(self) -> None:
+        if self._market is None:
+            time.sleep(LOOK_S)
+        else:
+            self._market.changed.wait(LOOK_S)
+
+    def _trade(self) -> None:
+        """Order, keep and give back nodes. If it fails, the next look tries again."""
+        if self._market is None:
+            return
+        try:
+            self._market.look(dict(self._found), self._tolerations)
+        except ApiError as error:
+            if str(error) != self._trade_failed:
+                logger.warning("nodes are neither ordered nor given back: %s", error)
+            self._trade_failed = str(error)
+        else:
+            self._trade_failed = ""
+
     def _look(self) -> None:
         with self._lock:
-            nodes = list(self._found.values())
-            usable = self._usable(nodes)
+            usable = self._present()
             fewer = any(
                 name not in usable or usable[name][0].num_gpus < node.num_gpus
                 for name, (node, _) in self._known.items()
             )
             if fewer or not self._known:
-                usable = self._usable(nodes, busy=self._taken())
+                usable = self._present(busy=self._taken())
             self._known = usable
             self._addresses |= {name: address for name, (_, address) in usable.items()}
+
+    def _present(
+        self, busy: Mapping[str, int] = MappingProxyType({})
+    ) -> dict[str, tuple[Node, str]]:
+        """Return the nodes for jobs, each with its address. A node of an offer is one
+        while it is kept and ready, so that jobs leave it in place after a notice.
+
+        busy: see usable_nodes.
+        """
+        found = dict(self._found)
+        market = self._market
+        if market is None:
+            return self._usable(list(found.values()), busy=busy)
+        offered = market.offered
+        bought = [each for name, each in found.items() if name in offered]
+        others = [
+            each
+            for name, each in found.items()
+            if name not in offered and not market.shelf.has(each)
+        ]
+        ready = self._usable(bought, if_ready=True, busy=busy)
+        return self._usable(others, busy=busy) | {
+            name: (replace(node, offer=offered[name]), address)
+            for name, (node, address) in ready.items()
+        }
 
 
 def _taken(api: KubeApi, settings: PodSettings) -> Mapping[str, int]:

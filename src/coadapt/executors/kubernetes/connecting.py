@@ -8,10 +8,11 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from coadapt.core.commands import GiveBack
 from coadapt.durable import write_whole
 from coadapt.executors.host import Host
 from coadapt.executors.kubernetes import OnKubernetes, sweep
@@ -24,17 +25,27 @@ from coadapt.executors.kubernetes.api import (
     kubeconfig_files,
 )
 from coadapt.executors.kubernetes.cluster import KubernetesCluster
-from coadapt.executors.kubernetes.kueue import KueuePool, follow, without_queue
+from coadapt.executors.kubernetes.holders import holder_selector, read_holder
+from coadapt.executors.kubernetes.kueue import (
+    QUEUE_LABEL,
+    KueuePool,
+    follow,
+    without_queue,
+)
+from coadapt.executors.kubernetes.node_market import NodeMarket
+from coadapt.executors.kubernetes.offers import shelf_of
 from coadapt.executors.kubernetes.pods import (
     CPU,
     LABEL_SCHEDULER,
     MANAGED_BY,
     PodSettings,
 )
+from coadapt.executors.processes.cluster import check_sold, nodes_to_come
 from coadapt.executors.processes.executor import ProcessExecutor, ProcessOptions
 from coadapt.executors.processes.records.generation_dir import write_json
 from coadapt.executors.processes.records.own_files import PRIVATE_FILE
-from coadapt.model import Node, NodeId
+from coadapt.model import InputError, Node, NodeId
+from coadapt.model.offer import Offer
 from coadapt.runtime.ports import Post
 
 SETTINGS = "kubernetes.json"
@@ -66,6 +77,11 @@ class KubernetesExecutor(ProcessExecutor):
         self._pool = pool
         self._ended = threading.Event()
 
+    @property
+    def to_come(self) -> tuple[Node, ...]:
+        """The nodes that can still be bought."""
+        return nodes_to_come(self._nodes.offers, self._nodes.nodes)
+
     def announce(self, known: Mapping[NodeId, Node], post: Post) -> None:
         if self._pool is not None:
             self._pool.tell(post)
@@ -88,6 +104,14 @@ class KubernetesExecutor(ProcessExecutor):
     def close(self) -> None:
         super().close()
         self._nodes.close()
+
+    def _see_to_bought(self, post: Post) -> None:
+        """Give back nodes with a notice once no job holds them: an autoscaler that
+        drains a node may wait until its keeper is gone.
+        """
+        super()._see_to_bought(post)
+        for node in sorted(self._nodes.noticed):
+            self._order_nodes(GiveBack(node=node))
 
     def _look(self, pool: KueuePool, post: Post) -> None:
         while not self._ended.wait(LOOK_S):
@@ -139,6 +163,7 @@ def connect(
         file,
         slots=options.slots,
         node_labels=dict((template.get("spec") or {}).get("nodeSelector") or {}),
+        market=_market(options, api, settings, kueue_labels),
     )
     process_options = ProcessOptions(
         pass_env=frozenset({*options.pass_env, *OWN_CLUSTER}),
@@ -149,6 +174,35 @@ def connect(
     )
     pool = KueuePool(api, settings, host, kueue_labels) if kueue_labels else None
     return KubernetesExecutor(cluster, host, process_options, pool)
+
+
+def _market(
+    options: OnKubernetes,
+    api: KubeApi,
+    settings: PodSettings,
+    kueue_labels: Mapping[str, str],
+) -> NodeMarket | None:
+    """Return what buys nodes, None without offers. Raises InputError."""
+    if options.offers and kueue_labels:
+        allowed = f"no offers beside the label {QUEUE_LABEL}: a queue admits its slots"
+        raise InputError("--offer", _names(options.offers), allowed)
+    pods = f"/api/v1/namespaces/{settings.namespace}/pods"
+    found = api.get(pods, labelSelector=holder_selector(settings))["items"]
+    sold = {read_holder(each).offer for each in found}
+    check_sold(sold, [offer.id for offer in options.offers])
+    if not options.offers:
+        return None
+    shelf = shelf_of(
+        options.offers,
+        options.offer_nodes,
+        slots=options.slots,
+        resource=options.resource,
+    )
+    return NodeMarket(api, settings, shelf)
+
+
+def _names(offers: Sequence[Offer]) -> str:
+    return ", ".join(offer.id for offer in offers)
 
 
 def _own_name(state_dir: Path) -> str:

@@ -28,6 +28,7 @@ def usable_nodes(
     labels: Mapping[str, str],
     tolerations: Sequence[JsonObject],
     busy: Mapping[str, int] = MappingProxyType({}),
+    if_ready: bool = False,
 ) -> dict[str, tuple[Node, str]]:
     """Return, by name, the nodes that are ready, not cordoned and have a slot, each
     with its address.
@@ -35,6 +36,7 @@ def usable_nodes(
     resource: the resource that a slot is. slots: the number of slots per node, instead
     of the node's resources. labels: labels that a node must have. busy: the slots of
     each node that our pods have. A node has at least these, even if it reports fewer.
+    if_ready: every ready node is returned, also one that takes no new pods.
     """
     usable = {}
     for each in found:
@@ -49,7 +51,7 @@ def usable_nodes(
         has = metadata.get("labels") or {}
         if (
             count
-            and why_not(each, tolerations) is None
+            and (is_ready(each) if if_ready else why_not(each, tolerations) is None)
             and all(has.get(key) == value for key, value in labels.items())
         ):
             is_cpu = slots is not None or resource == CPU

@@ -252,8 +252,13 @@ def _volumes(settings: PodSettings, order: PodOrder, name: str) -> list[JsonObje
 
 def slot_request(resource: str, parts: int = PARTS) -> JsonObject:
     """Return a container's resource request for a slot, or for a part of one."""
-    amount = {resource: _amount(resource, parts)}
-    return {"requests": amount, **({} if resource == CPU else {"limits": amount})}
+    return request(resource, _amount(resource, parts))
+
+
+def request(resource: str, amount: str) -> JsonObject:
+    """Return a container's request for an amount of a resource."""
+    wanted = {resource: amount}
+    return {"requests": wanted, **({} if resource == CPU else {"limits": wanted})}
 
 
 def _amount(resource: str, parts: int) -> str:

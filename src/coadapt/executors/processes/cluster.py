@@ -2,12 +2,12 @@
 executor sees them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from coadapt.core.events import NodeJoined, NodeLost
 from coadapt.executors.processes.slots import Slot
-from coadapt.model import Node, NodeId
+from coadapt.model import InputError, Node, NodeId
 from coadapt.model.offer import Offer, OfferId
 
 LOOPBACK = "127.0.0.1"
@@ -80,7 +80,7 @@ class ForSale(Protocol):
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """The offers, with the GPU type of their nodes."""
+        """The offers, with the GPU type of their nodes. Their limits may change."""
         ...
 
     @property
@@ -97,6 +97,34 @@ class ForSale(Protocol):
     def give_back(self, node: NodeId) -> None:
         """Give back a node on which nothing runs."""
         ...
+
+
+def nodes_to_come(offers: Iterable[Offer], present: Iterable[Node]) -> tuple[Node, ...]:
+    """Return the nodes that may be bought beside those that are there."""
+    there = [node.offer for node in present]
+    return tuple(
+        Node(
+            id=f"{offer.id}-to-come-{number}",
+            num_gpus=offer.num_gpus,
+            gpu_type=offer.gpu_type,
+        )
+        for offer in offers
+        for number in range(max(offer.most - there.count(offer.id), 0))
+    )
+
+
+def check_sold(sold: Collection[OfferId], offers: Collection[OfferId]) -> None:
+    """Raise InputError if nodes are ordered or there whose offer is no longer for
+    sale.
+
+    sold: the offers of these nodes.
+    """
+    for name in sorted(set(sold) - set(offers)):
+        allowed = (
+            f"the offer {name!r} as well, since nodes of it are left; with most=0 they "
+            "are given back"
+        )
+        raise InputError("--offer", ", ".join(offers) or None, allowed)
 
 
 def node_events(

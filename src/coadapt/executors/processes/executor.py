@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from coadapt.core.commands import BuyNodes, GiveBack, JobCommand
-from coadapt.core.events import NodeNoticed
+from coadapt.core.events import NodeNoticed, OfferChanged
 from coadapt.executors.host import MEBIBYTE, Host
 from coadapt.executors.node_health import NodeHealth
 from coadapt.executors.processes.cluster import (
@@ -93,6 +93,7 @@ class ProcessExecutor:
         self._orders: queue.SimpleQueue[tuple[_Order, Post]] = queue.SimpleQueue()
         self._announced: dict[NodeId, Node] = {}
         self._noticed: dict[NodeId, float] = {}
+        self._offers_told = tuple(self.offers)
         self._own_address = options.control_host
         self._closed = threading.Event()
 
@@ -208,11 +209,16 @@ class ProcessExecutor:
             self._warn_of_silence(nodes)
 
     def _see_to_bought(self, post: Post) -> None:
-        """Post notices of nodes that will be taken away. Give back nodes that were set
-        aside, because they cost money and no job may use them.
+        """Post notices of nodes that will be taken away, and offers that changed. Give
+        back nodes that were set aside, because they cost money and no job may use them.
         """
         if self._sale is None:
             return
+        offers = tuple(self._sale.offers)
+        for offer in offers:
+            if offer not in self._offers_told:
+                post(OfferChanged(at=self._host.now(), offer=offer))
+        self._offers_told = offers
         for node, gone_at in self._sale.noticed.items():
             if node in self._announced and self._noticed.get(node) != gone_at:
                 post(NodeNoticed(at=self._host.now(), node=node, gone_at=gone_at))
