@@ -4,7 +4,7 @@ would bring.
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,11 +72,15 @@ def shown_starts(
     return {job: within for job, within in ranges if within.end_at < math.inf}
 
 
-def fixed_reason(job: JobView, topology: Topology) -> str:
-    """Return the sentence of a frozen job that has run before."""
-    if job.id in topology.kept:
-        return f"{gets(job, job.allocation)}: its contract is frozen"
-    return "its contract is frozen, and it cannot stay there"
+def fixed_reasons(jobs: Iterable[JobView], topology: Topology) -> dict[JobId, str]:
+    """Return the sentences of frozen jobs that have run before."""
+    found = {}
+    for job in jobs:
+        if job.id in topology.kept:
+            found[job.id] = f"{gets(job, job.allocation)}: its contract is frozen"
+        elif job.id in topology.stranded:
+            found[job.id] = "its contract is frozen, and it cannot stay there"
+    return found
 
 
 def duration(seconds: float) -> str:
@@ -98,18 +102,21 @@ def _of_placed(decided: Decided) -> dict[JobId, str]:
     ranges = [NO_PREDICTION] * len(rows)
     if decided.predictions.has_past:
         ranges = decided.predictions.ranges([now.jobs[row].id for row in rows])
-    found = {}
-    for row, within in zip(rows, ranges, strict=True):
-        job = now.jobs[row]
-        placed = decided.placed[job.id]
-        change = gets(job, placed, *_type_names(decided, row))
-        larger = _next_size(decided, row)
-        brings = "its size is decided once it reports a step"
-        if now.timed_J[row]:
-            brings = _brings(placed.num_replicas, larger)
-        end = _end(decided, row, within, larger.left_s)
-        found[job.id] = f"{change}{end}; {brings}"
-    return found
+    return {
+        now.jobs[row].id: _of_one(decided, row, within)
+        for row, within in zip(rows, ranges, strict=True)
+    }
+
+
+def _of_one(decided: Decided, row: int, within: Prediction) -> str:
+    job = decided.now.jobs[row]
+    placed = decided.placed[job.id]
+    change = gets(job, placed, *_type_names(decided, row))
+    larger = _next_size(decided, row)
+    brings = "its size is decided once it reports a step"
+    if decided.now.timed_J[row]:
+        brings = _brings(placed.num_replicas, larger)
+    return f"{change}{_end(decided, row, within, larger.left_s)}; {brings}"
 
 
 def _end(decided: Decided, row: int, within: Prediction, left_s: float) -> str:

@@ -51,6 +51,7 @@ from coadapt.model import ClusterView, JobId, JobView
 from coadapt.policies.castor.fairness import Fair
 from coadapt.policies.castor.guarantees import Reservations
 from coadapt.policies.castor.situation import ROUND_S, Situation
+from coadapt.policies.castor.topology import Topology
 from coadapt.policies.predictors.declared import forecast_of
 from coadapt.policies.predictors.remaining_work import SEEN_MAX, TRUST
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
@@ -167,6 +168,11 @@ class Capacity:
 
     gpus_T: list[int]
     quota: dict[str, int]
+
+    @classmethod
+    def of(cls, topology: Topology) -> "Capacity":
+        """Return what fixed jobs leave."""
+        return cls(topology.gpus_by_type.tolist(), dict(topology.quota_left))
 
     def copy(self) -> "Capacity":
         """Return a copy that can be changed on its own."""
@@ -285,10 +291,7 @@ def plan_gangs(
         for row, gpus in sizes.items()
     ]
     queue = _ranked(view, now, unranked, trained_s, times)
-    capacity = Capacity(
-        [each.num_gpus for each in now.topology.gpu_types],
-        dict(now.topology.quota_left),
-    )
+    capacity = Capacity.of(now.topology)
     order, admitted = _order(now, queue, first, capacity)
     return _decided(order, admitted, is_gang_J, capacity), after
 
@@ -317,9 +320,7 @@ def _sizes(now: Situation) -> dict[int, int]:
     """Return the GPUs of each job in the order, by row, without jobs that can train
     nowhere.
     """
-    share = sum(each.num_gpus for each in now.topology.gpu_types) // max(
-        len(now.jobs), 1
-    )
+    share = int(now.topology.gpus_by_type.sum()) // max(len(now.jobs), 1)
     sizes = {row: _size(now, row, share) for row in range(len(now.jobs))}
     return {row: gpus for row, gpus in sizes.items() if gpus}
 
@@ -327,10 +328,11 @@ def _sizes(now: Situation) -> dict[int, int]:
 def _unranked(now: Situation, row: int, gpus: int, *, is_gang: bool) -> Gang:
     """Return a job with a rank of 0."""
     job = now.jobs[row]
-    is_timed = bool(now.timed_J[row])
+    types = _types(now, row, gpus)
     has_length = not is_gang or bool(now.facts.hint_J[row] < np.inf)
-    types = _types(now, row, gpus, known=is_timed and has_length)
-    if is_gang and not is_timed:
+    if not (now.timed_J[row] and has_length):
+        types = tuple((of_type, math.inf) for of_type, _ in types)
+    if is_gang and not now.timed_J[row]:
         types = _declared(job, gpus, types)
     return Gang(row, gpus, types, 0.0, is_gang, job.spec.tenant)
 
@@ -366,24 +368,18 @@ def _size(now: Situation, row: int, share: int) -> int:
     return int(gpus.min()) if len(gpus) else 0
 
 
-def _types(
-    now: Situation, row: int, gpus: int, *, known: bool
-) -> tuple[tuple[int, float], ...]:
-    """Return the types of a Gang, with infinity for the seconds unless `known`.
+def _types(now: Situation, row: int, gpus: int) -> tuple[tuple[int, float], ...]:
+    """Return the types of a Gang, with the seconds that goodput and length give.
 
     A type other than the one that the job holds ends later by a rescale.
     """
     held_type, *_, held = now.sources.steps.held_JX[row].tolist()
-    ends = []
-    for column in np.flatnonzero(now.configs.gpus_C == gpus).tolist():
-        goodput = float(now.goodput_JC[row, column])
-        if goodput <= 0.0:
-            continue
-        of_type = int(now.configs.type_C[column])
-        left_s = float(now.left_J[row]) / goodput
-        stays = held > 0 and of_type == held_type
-        end_s = left_s + (0.0 if stays else float(now.rescale_s_J[row]))
-        ends.append((end_s, of_type, left_s if known else math.inf))
+    able_C = (now.configs.gpus_C == gpus) & (now.goodput_JC[row] > 0.0)
+    type_C = now.configs.type_C[able_C]
+    left_s_C = now.left_J[row] / now.goodput_JC[row, able_C]
+    stays_C = (type_C == held_type) & (held > 0)
+    end_s_C = left_s_C + np.where(stays_C, 0.0, now.rescale_s_J[row])
+    ends = zip(end_s_C.tolist(), type_C.tolist(), left_s_C.tolist(), strict=True)
     return tuple((of_type, left_s) for _, of_type, left_s in sorted(ends))
 
 
@@ -512,9 +508,8 @@ def predicted_times(
     at_s = 0.0
     while alive and not (shown <= starts.keys() and now <= ends.keys()):
         served = _admit(alive, capacity.copy())
-        starts |= {
-            each.gang.row: at_s for each in served if each.gang.row not in starts
-        }
+        for each in served:
+            starts.setdefault(each.gang.row, at_s)
         left_s = {
             each.gang.row: part_left[each.gang.row] * each.left_s for each in served
         }

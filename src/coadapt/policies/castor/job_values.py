@@ -14,6 +14,7 @@ import numpy as np
 from coadapt.model import JobId
 from coadapt.policies.castor.situation import MANY_JOBS, Situation
 from coadapt.policies.predictors.expected_arrivals import Expected
+from coadapt.policies.predictors.noise_growth import LaterPhases
 from coadapt.policies.solvers.arrays import FloatArray, IntArray, log
 from coadapt.policies.solvers.concave_envelope import (
     Curves,
@@ -138,12 +139,8 @@ class Values:
             objective,
             FEW_ITERATIONS if few else ITERATIONS,
         )
-        last = {
-            job.id: found.value_P[phases_of[row]]
-            for row, job in enumerate(now.jobs)
-            if now.timed_J[row] and found.value_P[row] > 0.0
-        }
-        return Outlook(found.value_P[: len(now.jobs)], found.timeline), Values(last)
+        outlook = Outlook(found.value_P[: len(now.jobs)], found.timeline)
+        return outlook, Values(_by_job(now, found.value_P, phases_of))
 
     def _start_values(
         self, now: Situation, first_P: FloatArray, phases_of: Sequence[Sequence[int]]
@@ -163,6 +160,17 @@ class Values:
         return start_P
 
 
+def _by_job(
+    now: Situation, value_P: FloatArray, phases_of: Sequence[Sequence[int]]
+) -> dict[JobId, FloatArray]:
+    """Return the values of each timed job's phases, if the job has a value."""
+    return {
+        job.id: value_P[phases_of[row]]
+        for row, job in enumerate(now.jobs)
+        if now.timed_J[row] and value_P[row] > 0.0
+    }
+
+
 def _phases(now: Situation, num_jobs: int) -> list[list[int]]:
     """Return the phases of each present job, in order. num_jobs: with expected ones."""
     begin_J = num_jobs + now.later.begin_J
@@ -177,23 +185,26 @@ def _fluid_jobs(now: Situation, curves: GpuCurves, expected: Expected) -> FluidJ
     """
     later = now.later
     num_here = len(now.jobs)
-    num_jobs = num_here + len(expected.left_J)
     left_J = now.left_J.copy()
     np.subtract.at(left_J, later.job_L, later.left_L)
+    never_L = np.full(len(later.job_L), np.inf)
+    return FluidJobs(
+        concatenated([curves.jobs, expected.curves, curves.later]),
+        np.concatenate((left_J, expected.left_J, later.left_L)),
+        np.concatenate((np.zeros(num_here), expected.arrives_J, never_L)),
+        _next_phases(later, num_here + len(expected.left_J)),
+        curves.gpus_T,
+    )
+
+
+def _next_phases(later: LaterPhases, num_jobs: int) -> IntArray:
+    """Return the number of the phase after each phase, -1 after a job's last one."""
     number_L = np.arange(len(later.job_L))
     first_L = number_L == later.begin_J[later.job_L]
     before_L = np.where(first_L, later.job_L, num_jobs + number_L - 1)
     next_P = np.full(num_jobs + len(number_L), -1)
     next_P[before_L] = num_jobs + number_L
-    return FluidJobs(
-        concatenated([curves.jobs, expected.curves, curves.later]),
-        np.concatenate((left_J, expected.left_J, later.left_L)),
-        np.concatenate(
-            (np.zeros(num_here), expected.arrives_J, np.full(len(number_L), np.inf))
-        ),
-        next_P,
-        curves.gpus_T,
-    )
+    return next_P
 
 
 def _objective(now: Situation, expected: Expected, aims: Aims) -> Objective:

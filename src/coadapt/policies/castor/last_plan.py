@@ -40,14 +40,8 @@ class LastPlan:
         """Return the last plan without the jobs that have ended, None if a new plan is
         needed.
         """
-        given = self.plan.allocations
-        is_new = view.at - self.at >= ROUND_S or not self.room
-        if is_new or view.nodes != self.nodes or view.tenants != self.tenants:
+        if not self._holds(view):
             return None
-        if not len(view.jobs) < self.num_jobs == len(given):
-            return None  # no job has ended, or one of them waited
-        if any(given.get(job.id) != job.allocation for job in view.jobs):
-            return None  # a job arrived, or does not hold what it was given
         here = {job.id for job in view.jobs}
 
         def present(of: Mapping[JobId, _Each]) -> dict[JobId, _Each]:
@@ -55,7 +49,19 @@ class LastPlan:
 
         return replace(
             self.plan,
-            allocations=present(given),
+            allocations=present(self.plan.allocations),
             reasons=present(self.plan.reasons),
             application_times=present(self.plan.application_times),
         )
+
+    def _holds(self, view: ClusterView) -> bool:
+        """Return whether a job has ended, and nothing else has changed."""
+        given = self.plan.allocations
+        if view.at - self.at >= ROUND_S or not self.room:
+            return False
+        if view.nodes != self.nodes or view.tenants != self.tenants:
+            return False
+        if not len(view.jobs) < self.num_jobs == len(given):
+            return False  # no job has ended, or one of them waited
+        # A job that arrived, or does not hold what it was given, has another one.
+        return all(given.get(job.id) == job.allocation for job in view.jobs)

@@ -6,8 +6,7 @@ stay.
 #
 #   1. a job that keeps what it has stays where it is;
 #   2. the others come, the largest first: on as few nodes as can be, best fit for what
-#   is
-#      no whole node, in one rack where one has room;
+#      is no whole node, in one rack where one has room;
 #   3. where that fails, small jobs make way, if all of them fit on one node elsewhere;
 #   4. where that fails too, the job takes the fastest of: a smaller size that fits one
 #      node, and pieces;
@@ -61,6 +60,11 @@ class Floor:
         """Return on how few nodes `count` replicas fit."""
         return -(-count // self.node_gpus)
 
+    def pieces(self, count: int) -> list[int]:
+        """Return how many of `count` replicas go on each of their fewest nodes."""
+        whole, rest = divmod(count, self.node_gpus)
+        return [self.node_gpus] * whole + [rest] * (rest > 0)
+
     def find(self, count: int) -> Allocation | None:
         """Return the best free place for `count` replicas; None if there are not enough
         GPUs.
@@ -91,6 +95,14 @@ class Floor:
         fits = [each for each in some if each[0] >= left]
         _, node = min(fits, key=lambda each: each[0])
         return Allocation(slots=(*slots, (node, left)))
+
+    def apart(self) -> list[JobId]:
+        """Return the jobs that are on more nodes than they need."""
+        return [
+            job
+            for job, each in self.held.items()
+            if each.num_nodes > self.need(each.num_replicas)
+        ]
 
     def small(self) -> Mapping[NodeId, Mapping[JobId, int]]:
         """Return the jobs that are on one node alone, and their GPUs, by node."""
@@ -123,12 +135,7 @@ def place(
 
     for job in largest_first(counts.keys() - floor.held.keys()):
         _settle(floor, jobs, job, counts[job], goodput)
-    apart = [
-        job
-        for job, each in floor.held.items()
-        if each.num_nodes > floor.need(each.num_replicas)
-    ]
-    for job in largest_first(apart):
+    for job in largest_first(floor.apart()):
         _improve(floor, job)
     return floor.held
 
@@ -159,13 +166,10 @@ def _make_way(floor: Floor, count: int) -> None:
     """Move small jobs together so that `count` replicas fit their fewest nodes; all or
     nothing.
     """
-    pieces = [floor.node_gpus] * (count // floor.node_gpus)
-    if count % floor.node_gpus:
-        pieces.append(count % floor.node_gpus)
     lifted: dict[JobId, Allocation] = {}
     chosen: dict[NodeId, int] = {}
     small = floor.small()
-    for piece in pieces:
+    for piece in floor.pieces(count):
         found = _cheapest(floor, small, piece, chosen)
         if found is None:
             _undo(floor, lifted, [])
@@ -176,6 +180,17 @@ def _make_way(floor: Floor, count: int) -> None:
             lifted[job] = floor.lift(job)
     for node, piece in chosen.items():
         floor.free[node] -= piece
+    moved = _put_elsewhere(floor, lifted)
+    for node, piece in chosen.items():
+        floor.free[node] += piece
+    if len(moved) < len(lifted):
+        _undo(floor, lifted, moved)
+
+
+def _put_elsewhere(floor: Floor, lifted: Mapping[JobId, Allocation]) -> list[JobId]:
+    """Put each lifted job on one node, the largest first, until one finds none. Return
+    those that were put.
+    """
     moved: list[JobId] = []
     for job in sorted(lifted, key=lambda job: (-lifted[job].num_replicas, job)):
         elsewhere = floor.find(lifted[job].num_replicas)
@@ -183,10 +198,7 @@ def _make_way(floor: Floor, count: int) -> None:
             break
         floor.put(job, elsewhere)
         moved.append(job)
-    for node, piece in chosen.items():
-        floor.free[node] += piece
-    if len(moved) < len(lifted):
-        _undo(floor, lifted, moved)
+    return moved
 
 
 def _cheapest(

@@ -21,10 +21,10 @@ from coadapt.policies.base import PolicyCard, Prediction
 from coadapt.policies.castor.explain import (
     Decided,
     explained,
-    fixed_reason,
+    fixed_reasons,
     shown_starts,
 )
-from coadapt.policies.castor.fairness import FAIR_FROM, FairClocks, Tolerances
+from coadapt.policies.castor.fairness import FAIR_FROM, Fair, FairClocks, Tolerances
 from coadapt.policies.castor.gangs import GangTimes, Precedence, late, plan_gangs
 from coadapt.policies.castor.guarantees import (
     Reservations,
@@ -39,7 +39,7 @@ from coadapt.policies.castor.job_values import (
     gpu_curves,
 )
 from coadapt.policies.castor.last_plan import LastPlan
-from coadapt.policies.castor.placing import place
+from coadapt.policies.castor.placing import Goodput, place
 from coadapt.policies.castor.round import Sizes, choose
 from coadapt.policies.castor.situation import Predictors, Situation, situation
 from coadapt.policies.castor.topology import topology_of
@@ -202,17 +202,20 @@ class Castor(CastorOptions):
         if not topology.gpu_types:
             return state, Plan()
         fixed = Plan(
-            allocations=topology.kept,
-            reasons={
-                job.id: fixed_reason(job, topology)
-                for job in view.jobs
-                if job.id in topology.kept or job.id in topology.stranded
-            },
+            allocations=topology.kept, reasons=fixed_reasons(view.jobs, topology)
         )
         now, known = situation(view, topology, state.known, room=state.last.room)
         state = replace(state, known=known)
         if not now.jobs:
             return state, fixed
+        return self._planned(state, view, now, fixed)
+
+    def _planned(
+        self, state: State, view: ClusterView, now: Situation, fixed: Plan
+    ) -> tuple[State, Plan]:
+        """Return the state after a round with movable jobs, and its plan. fixed: the
+        plan of the other jobs.
+        """
         state, outlook, sizes = self._decide(state, view, now)
         placed = _places(now, sizes)
         starts = _with_starts(state.starts, view, now, outlook, placed)
@@ -229,7 +232,7 @@ class Castor(CastorOptions):
         plan = Plan(
             allocations={**fixed.allocations, **placed},
             reasons={**fixed.reasons, **explained(decided)},
-            application_times=_timed_by_others(known.applications, now, placed),
+            application_times=_timed_by_others(state.known.applications, now, placed),
             diagnostics=_diagnostics(view.at, len(now.jobs), outlook, sizes),
         )
         last = LastPlan.of(view, plan, room=sizes.room)
@@ -241,53 +244,33 @@ class Castor(CastorOptions):
         """Return the state after the decision, what the relaxation says, and the size
         of each job.
         """
-        num_jobs = len(now.jobs)
-        gpus_T = np.array([each.num_gpus for each in now.topology.gpu_types])
-        curves = gpu_curves(now, gpus_T)
+        curves = gpu_curves(now, now.topology.gpus_by_type)
         state, terms = self._terms(state, view.at, now, curves)
         state, outlook = self._relaxed(state, view.at, now, curves, terms)
         gangs, times = plan_gangs(view, now, terms.first, state.gang_times)
-        reserved = terms.reserved
-        able = now
-        if gangs is not None:
-            reserved = gangs.reserved(reserved, now.facts.size_J)
-            able = gangs.waiting(now)
+        if gangs is None:
+            sizes = choose(now, outlook, terms.reserved)
+        else:
             outlook = outlook._replace(timeline=gangs.predicted(outlook.timeline))
-        end_s_J = np.where(now.timed_J, outlook.timeline.end_s[:num_jobs], np.inf)
-        predictions = state.predictions.predicted(
-            view.at, (job.id for job in now.jobs), end_s_J
-        )
-        state = replace(state, gang_times=times, predictions=predictions)
-        return state, outlook, choose(able, outlook, reserved)
+            reserved = gangs.reserved(terms.reserved, now.facts.size_J)
+            sizes = choose(gangs.waiting(now), outlook, reserved)
+        predictions = _with_ends(state.predictions, view.at, now, outlook)
+        return replace(state, gang_times=times, predictions=predictions), outlook, sizes
 
     def _terms(
         self, state: State, at: float, now: Situation, curves: GpuCurves
     ) -> tuple[State, _Terms]:
-        num_jobs = len(now.jobs)
-        gpus_T = curves.gpus_T.astype(np.int64)
+        state, over = _silent(state, at, now, curves)
+        num_jobs = (1.0 - over) * len(now.jobs) + over * END_JOBS
+        dials = self.dials(median(now.rescale_s_J), curves.unlike, num_jobs)
+        gpus_T = now.topology.gpus_by_type
         tolerance_J, tolerances = state.tolerances.tolerated(at, now, int(gpus_T.sum()))
-        over = 0.0
-        silence = state.silence
-        if curves.several:
-            over, silence = silence.over(at, now.jobs)
-        dials = self.dials(
-            median(now.rescale_s_J),
-            curves.unlike,
-            (1.0 - over) * num_jobs + over * END_JOBS,
-        )
-        clocks = state.clocks
-        fair_limit_J = np.full(num_jobs, np.inf)
-        reserved = no_reservations(num_jobs)
-        late_J = np.zeros(num_jobs, dtype=np.bool_)
-        if dials.rho_max:
-            fair, clocks = clocks.moved(at, now, gpus_T)
-            fair_limit_J = FAIR_FROM * dials.rho_max * fair.takes_s_J
-            reserved = fair_share_reservations(fair, dials.rho_max)
-            late_J = late(now, fair, dials.rho_max)
-        state = replace(state, tolerances=tolerances, silence=silence, clocks=clocks)
-        aims = Aims(dials.makespan_jobs, dials.tail, tolerance_J, fair_limit_J)
-        first = Precedence(late_J, dials.makespan_jobs)
-        return state, _Terms(aims, reserved, first, over)
+        state = replace(state, tolerances=tolerances)
+        terms = _without_limit(dials, tolerance_J, over)
+        if not dials.rho_max:
+            return state, terms
+        fair, clocks = state.clocks.moved(at, now, gpus_T)
+        return replace(state, clocks=clocks), _limited(terms, now, fair, dials.rho_max)
 
     def _relaxed(
         self, state: State, at: float, now: Situation, curves: GpuCurves, terms: _Terms
@@ -301,6 +284,47 @@ class Castor(CastorOptions):
             expected = arrivals.expected(at, in_part=curves.several, over=terms.over)
         outlook, values = state.values.settled(now, curves, expected, terms.aims)
         return replace(state, arrivals=arrivals, values=values), outlook
+
+
+def _silent(
+    state: State, at: float, now: Situation, curves: GpuCurves
+) -> tuple[State, float]:
+    """Return the chance that no job comes any more, 0 on one GPU type."""
+    if not curves.several:
+        return state, 0.0
+    over, silence = state.silence.over(at, now.jobs)
+    return replace(state, silence=silence), over
+
+
+def _without_limit(dials: Dials, tolerance_J: FloatArray, over: float) -> _Terms:
+    """Return the terms of a round in which no job has a fair limit."""
+    num_jobs = len(tolerance_J)
+    never_J = np.full(num_jobs, np.inf)
+    return _Terms(
+        Aims(dials.makespan_jobs, dials.tail, tolerance_J, never_J),
+        no_reservations(num_jobs),
+        Precedence(np.zeros(num_jobs, dtype=np.bool_), dials.makespan_jobs),
+        over,
+    )
+
+
+def _limited(terms: _Terms, now: Situation, fair: Fair, rho_max: float) -> _Terms:
+    """Return `terms` with the limit rho_max."""
+    limit_J = FAIR_FROM * rho_max * fair.takes_s_J
+    return terms._replace(
+        aims=terms.aims._replace(fair_limit_J=limit_J),
+        reserved=fair_share_reservations(fair, rho_max),
+        first=terms.first._replace(late_J=late(now, fair, rho_max)),
+    )
+
+
+def _with_ends(
+    predictions: Predictions, at: float, now: Situation, outlook: Outlook
+) -> Predictions:
+    """Return the record of ends with predictions for the timed jobs."""
+    end_s = outlook.timeline.end_s[: len(now.jobs)]
+    end_s_J = np.where(now.timed_J, end_s, np.inf)
+    return predictions.predicted(at, (job.id for job in now.jobs), end_s_J)
 
 
 def _diagnostics(
@@ -353,30 +377,29 @@ def _timed_by_others(
 
 def _places(now: Situation, sizes: Sizes) -> dict[JobId, Allocation]:
     """Return where each job is placed, type by type."""
-    row_of = {job.id: row for row, job in enumerate(now.jobs)}
-    jobs = {job: now.jobs[row_of[job]] for job in sizes.counts}
+    jobs = {job.id: job for job in now.jobs if job.id in sizes.counts}
     placed: dict[JobId, Allocation] = {}
     for number, gpu_type in enumerate(now.topology.gpu_types):
-        columns = np.flatnonzero(now.configs.type_C == number)
-        column_of = dict(
-            zip(now.configs.gpus_C[columns].tolist(), columns.tolist(), strict=True)
-        )
-
-        def goodput(
-            job: JobId, count: int, spread: bool, column_of: dict[int, int] = column_of
-        ) -> float:
-            column = column_of.get(count)
-            if column is None:
-                return 0.0
-            row = row_of[job]
-            if spread:
-                return now.spread(row, column)
-            return float(now.goodput_JC[row, column])
-
         counts = {
             job: count
             for job, count in sizes.counts.items()
             if sizes.types[job] == number
         }
-        placed |= place(gpu_type, jobs, counts, goodput)
+        placed |= place(gpu_type, jobs, counts, _goodput_on(now, number))
     return placed
+
+
+def _goodput_on(now: Situation, number: int) -> Goodput:
+    """Return the goodput of jobs on a GPU type, as placing asks for it."""
+    row_of = {job.id: row for row, job in enumerate(now.jobs)}
+    columns = np.flatnonzero(now.configs.type_C == number).tolist()
+    column_of = {int(now.configs.gpus_C[column]): column for column in columns}
+
+    def goodput(job: JobId, count: int, spread: bool) -> float:
+        column = column_of.get(count)
+        if column is None:
+            return 0.0
+        row = row_of[job]
+        return now.spread(row, column) if spread else float(now.goodput_JC[row, column])
+
+    return goodput

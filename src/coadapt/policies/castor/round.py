@@ -20,15 +20,16 @@ tenants with a quota.
 # together could earn otherwise. So as many reserved GPUs as fit come before anything
 # else. Prices are those for the other jobs, on what the jobs with reservations leave.
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from coadapt.model import JobId
+from coadapt.model import JobId, TenantId
 from coadapt.policies.castor.guarantees import Reservations
 from coadapt.policies.castor.job_values import Outlook
 from coadapt.policies.castor.situation import ROUND_S, Situation
+from coadapt.policies.castor.topology import Topology
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
 from coadapt.policies.solvers.knapsack import NEVER, WAIT, Choice, Options, prove, solve
 
@@ -95,16 +96,11 @@ def choose(now: Situation, outlook: Outlook, reserved: Reservations) -> Sizes:
     """Return the sizes of this round."""
     earned_JO = earnings(outlook.value_J, _prospects(now))
     plain = _options(now, earned_JO)
-    if reserved.gpus_J.any():
-        choice, gap, price_R = _solve_beside(now, reserved, plain)
-    else:
-        choice = solve(plain)
-        gap = max(choice.bound - choice.value, 0.0)
-        price_R = choice.price_R
+    choice, gap, price_R = _solve(now, reserved, plain)
     chosen = np.flatnonzero(choice.option_J != WAIT)
     option = choice.option_J[chosen]
-    names = [now.jobs[row].id for row in chosen.tolist()]
     value = sum(earned_JO[chosen, option].tolist())
+    names = [now.jobs[row].id for row in chosen.tolist()]
     return Sizes(
         dict(zip(names, plain.gpus_JO[chosen, option].tolist(), strict=True)),
         dict(zip(names, plain.type_JO[chosen, option].tolist(), strict=True)),
@@ -129,13 +125,16 @@ def _prospects(now: Situation) -> Prospects:
     )
 
 
-def _solve_beside(
+def _solve(
     now: Situation, reserved: Reservations, plain: Options
 ) -> tuple[Choice, float, FloatArray]:
     """Return the choice that serves reservations before all else, its gap and prices.
 
     Gap and prices are those of the jobs whose options serve no reservation.
     """
+    if not reserved.gpus_J.any():
+        choice = solve(plain)
+        return choice, max(choice.bound - choice.value, 0.0), choice.price_R
     earned_JO = plain.value_JO
     # One reserved GPU is worth more than all that jobs could earn without it.
     per_gpu = 1.0 + earned_JO.max(axis=1, initial=0.0).sum()
@@ -154,18 +153,22 @@ def _options(now: Situation, value_JO: FloatArray) -> Options:
     type_JC = np.tile(now.configs.type_C, (len(now.jobs), 1))
     num_types = len(topology.gpu_types)
     tenants = sorted(topology.quota_left)
-    number_of = {tenant: num_types + number for number, tenant in enumerate(tenants)}
-    capacity = [each.num_gpus for each in topology.gpu_types]
-    capacity += [max(topology.quota_left[tenant], 0) for tenant in tenants]
+    number_of = {tenant: number for number, tenant in enumerate(tenants, num_types)}
     tenant_J = [number_of.get(job.spec.tenant, -1) for job in now.jobs]
     return Options(
         value_JO=value_JO,
         gpus_JO=np.column_stack((gpus_JC, held_JX[:, 3])),
         type_JO=np.column_stack((type_JC, held_JX[:, 0])),
         tenant_J=np.array(tenant_J, dtype=np.int64),
-        capacity_R=np.array(capacity, dtype=np.int64),
+        capacity_R=_capacity(topology, tenants),
         num_types=num_types,
     )
+
+
+def _capacity(topology: Topology, tenants: Sequence[TenantId]) -> IntArray:
+    """Return the GPUs of each type, then the quota that each tenant has left."""
+    quotas = [max(topology.quota_left[tenant], 0) for tenant in tenants]
+    return np.concatenate((topology.gpus_by_type, np.array(quotas, dtype=np.int64)))
 
 
 def _served(now: Situation, reserved: Reservations, options: Options) -> FloatArray:
@@ -188,14 +191,20 @@ def _beside(
     """
     rows = np.arange(len(option_J))
     served_J = (option_J != WAIT) & (served_JO[rows, option_J] > 0.0)
-    left_R = options.capacity_R.copy()
-    given = rows[served_J]
-    gpus = options.gpus_JO[given, option_J[served_J]]
-    np.subtract.at(left_R, options.type_JO[given, option_J[served_J]], gpus)
-    limited = options.tenant_J[given] >= 0
-    np.subtract.at(left_R, options.tenant_J[given][limited], gpus[limited])
+    left_R = _left_by(options, rows[served_J], option_J[served_J])
     others = rows[~served_J & (option_J != WAIT)]
     value = float(options.value_JO[others, option_J[others]].sum())
     value_JO = np.where(served_J[:, None], NEVER, options.value_JO)
     bound, price_R = prove(options._replace(value_JO=value_JO, capacity_R=left_R))
     return max(bound - value, 0.0), price_R
+
+
+def _left_by(options: Options, job_N: IntArray, option_N: IntArray) -> IntArray:
+    """Return the GPUs and quotas that are left by jobs with these options."""
+    left_R = options.capacity_R.copy()
+    gpus_N = options.gpus_JO[job_N, option_N]
+    np.subtract.at(left_R, options.type_JO[job_N, option_N], gpus_N)
+    tenant_N = options.tenant_J[job_N]
+    limited_N = tenant_N >= 0
+    np.subtract.at(left_R, tenant_N[limited_N], gpus_N[limited_N])
+    return left_R

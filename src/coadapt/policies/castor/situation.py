@@ -19,22 +19,20 @@ C configurations; L later phases of jobs; X as said where it is used.
 # counts as "untimed"; all other jobs are "timed".
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from coadapt.goodput.batch import limits_in_use
 from coadapt.goodput.efficiency_models import NoiseScale, model_of_job
-from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import (
     ClusterView,
     EfficiencyKind,
     JobSpec,
     JobView,
     RescaleContract,
-    TypeProfile,
 )
 from coadapt.policies.castor.topology import Topology, configurations
 from coadapt.policies.predictors.application_models import Applications
@@ -44,7 +42,6 @@ from coadapt.policies.predictors.best_goodputs import (
     Rows,
     Steps,
     goodputs,
-    params_of,
 )
 from coadapt.policies.predictors.measured_step_times import Shape, Slower
 from coadapt.policies.predictors.noise_growth import (
@@ -55,6 +52,7 @@ from coadapt.policies.predictors.noise_growth import (
     noise_over_horizon,
 )
 from coadapt.policies.predictors.remaining_work import RemainingWork, hinted
+from coadapt.policies.predictors.step_time_models import step_time_params
 from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray, power
 
 # A job may have this many times the most replicas that it was timed on; a job that was
@@ -334,28 +332,41 @@ def _with_guesses(rates: _Rates, timed_J: BoolArray, models: _Models) -> _Rates:
 
 def job_facts(jobs: Sequence[JobView], topology: Topology) -> JobFacts:
     """Return what specs and reports say of these jobs, on the topology's GPU types."""
-    names = topology.names
     specs = [job.spec for job in jobs]
-    flags = [(spec.adaptive, spec.batch.accumulation) for spec in specs]
-    held = [_held_lawfully(job, topology) for job in jobs]
-    steps = Steps(
-        _step_time_params(jobs, names),
-        _bools([bool(job.measured.by_type) for job in jobs]),
-        _batches(jobs, names),
-        _bools(flags).reshape(-1, 2),
-        np.array(held, dtype=np.int64).reshape(-1, 4),
-    )
-    allowed = [[spec.replicas.allows_type(name) for name in names] for spec in specs]
-    hints = [hinted(job) for job in jobs]
+    hints = [_hint(job) for job in jobs]
     return JobFacts(
-        steps,
-        _bools(allowed).reshape(len(jobs), len(names)),
+        _steps(jobs, topology),
+        _allowed(specs, topology.names),
         np.array([limits(job) for job in jobs], dtype=np.int64).reshape(-1, 2),
         np.array([_only_size(spec) for spec in specs], dtype=np.int64),
         np.array([_noise_scale(job) for job in jobs], dtype=np.float64),
         np.array([job.measured.progress for job in jobs], dtype=np.float64),
-        np.array([math.inf if hint is None else hint for hint in hints]),
+        np.array(hints, dtype=np.float64),
         _bools([job.measured.num_replicas_profiled > 0 for job in jobs]),
+    )
+
+
+def _allowed(specs: Sequence[JobSpec], names: Sequence[str]) -> BoolArray:
+    """Return which GPU types jobs may use, (J, T)."""
+    allowed = [[spec.replicas.allows_type(name) for name in names] for spec in specs]
+    return _bools(allowed).reshape(len(specs), len(names))
+
+
+def _hint(job: JobView) -> float:
+    """Return the progress at the end of a job, samples, infinity if unknown."""
+    hint = hinted(job)
+    return math.inf if hint is None else hint
+
+
+def _steps(jobs: Sequence[JobView], topology: Topology) -> Steps:
+    flags = [(job.spec.adaptive, job.spec.batch.accumulation) for job in jobs]
+    held = [_held_lawfully(job, topology) for job in jobs]
+    return Steps(
+        step_time_params(jobs, topology.names),
+        _bools([bool(job.measured.by_type) for job in jobs]),
+        _batches(jobs, topology.names),
+        _bools(flags).reshape(-1, 2),
+        np.array(held, dtype=np.int64).reshape(-1, 4),
     )
 
 
@@ -369,33 +380,6 @@ def _batches(jobs: Sequence[JobView], names: Sequence[str]) -> FloatArray:
     """
     batches = [[_batch_limits(job, name) for name in names] for job in jobs]
     return np.array(batches, dtype=np.float64).reshape(len(jobs), len(names), 5)
-
-
-def _step_time_params(jobs: Sequence[JobView], names: Sequence[str]) -> FloatArray:
-    """Return the step-time parameters of jobs on GPU types, (J, T, PARAM_NAMES).
-
-    On types where a job was not timed they follow from a type where it was, by the
-    factors between types. A job without any profile has zeros.
-    """
-    params_JTX = np.zeros((len(jobs), len(names), len(PARAM_NAMES)))
-    partial = []
-    for row, job in enumerate(jobs):
-        profiles = job.measured.by_type
-        if not profiles:
-            continue
-        widest = max(profiles.values(), key=lambda each: each.num_replicas_profiled)
-        for number, name in enumerate(names):
-            if name in profiles:
-                params_JTX[row, number] = _params(profiles[name], widest)
-        if not profiles.keys() >= set(names):
-            partial.append(row)
-    factor_TT = _type_factors(names, jobs) if partial else np.empty(0)
-    for row in partial:
-        profiles = jobs[row].measured.by_type
-        for number, name in enumerate(names):
-            if name not in profiles:
-                params_JTX[row, number] = _params_on(number, names, profiles, factor_TT)
-    return params_JTX
 
 
 def limits(job: JobView) -> tuple[int, int]:
@@ -438,67 +422,6 @@ def _batch_limits(job: JobView, gpu_type: str) -> tuple[int, int, int, int, int]
         limit.min_atomic,
         limit.max_atomic or 0,
     )
-
-
-def _params(profile: TypeProfile, widest: TypeProfile) -> Sequence[float]:
-    """Return step-time parameters on one GPU type, in the order of PARAM_NAMES.
-
-    If the job used only one GPU of this type, synchronisation was never timed there and
-    its fitted parameters are 0. They are then taken from `widest`, the profile of the
-    type on which the job was timed with most replicas.
-    """
-    params = profile.params
-    if profile.num_replicas_profiled <= 1 < widest.num_replicas_profiled:
-        params = replace(widest.params, alpha_c=params.alpha_c, beta_c=params.beta_c)
-    values: tuple[float, ...] = params_of(params)
-    return values
-
-
-def _params_on(
-    number: int,
-    names: Sequence[str],
-    profiles: Mapping[str, TypeProfile],
-    factor_TT: FloatArray,
-) -> Sequence[float]:
-    """Return the step-time parameters on a type where the job was not timed.
-
-    They are those of the type with most replicas timed, the parameters of a pass times
-    the factor between both types.
-    """
-    other = max(
-        sorted(profiles),
-        key=lambda name: (name in names, profiles[name].num_replicas_profiled),
-    )
-    params = profiles[other].params
-    if other in names:
-        factor = float(factor_TT[number, names.index(other)])
-        params = replace(
-            params, alpha_c=params.alpha_c * factor, beta_c=params.beta_c * factor
-        )
-    values: tuple[float, ...] = params_of(params)
-    return values
-
-
-def _type_factors(names: Sequence[str], jobs: Sequence[JobView]) -> FloatArray:
-    """Return how many times longer a pass takes on type a than on type b, (a, b).
-
-    It is the median over jobs that were timed on both, 1 if there are none.
-    """
-    factor_TT = np.ones((len(names), len(names)))
-    known = [job.measured.by_type for job in jobs]
-    for a, one in enumerate(names):
-        for b, other in enumerate(names):
-            both = [types for types in known if one in types and other in types]
-            passes = [(_pass_s(types[one]), _pass_s(types[other])) for types in both]
-            ratios = [own_s / other_s for own_s, other_s in passes if other_s > 0.0]
-            if a != b and ratios:
-                factor_TT[a, b] = float(np.median(ratios))
-    return factor_TT
-
-
-def _pass_s(profile: TypeProfile) -> float:
-    """Return the time of a pass with one sample, s."""
-    return profile.params.alpha_c + profile.params.beta_c
 
 
 def _held(topology: Topology, job: JobView) -> tuple[str, Shape] | None:

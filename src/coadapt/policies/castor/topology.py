@@ -2,8 +2,8 @@
 of a round.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from coadapt.model import (
     Allocation,
     ClusterView,
     JobId,
+    JobView,
     Node,
     NodeId,
     RescaleContract,
@@ -63,6 +64,11 @@ class Topology:
         """The names of the GPU types."""
         return tuple(each.name for each in self.gpu_types)
 
+    @property
+    def gpus_by_type(self) -> IntArray:
+        """The GPUs of each type that a plan may use, (T,)."""
+        return np.array([each.num_gpus for each in self.gpu_types], dtype=np.int64)
+
     def shape_of(self, held: Allocation) -> tuple[int, Shape] | None:
         """Return the number of the GPU type and the shape of an allocation.
 
@@ -77,35 +83,47 @@ class Topology:
         return number, Shape(len(held.slots), len(places), held.num_replicas)
 
 
-def topology_of(view: ClusterView) -> Topology:
-    """Return the topology of a view. Frozen jobs stay where they are if they may."""
-    by_id = {node.id: node for node in view.nodes}
-    quota_left = {tenant: float(quota) for tenant, quota in view.quotas().items()}
-    kept: dict[JobId, Allocation] = {}
-    stranded = set()
-    free = FreeNodes(by_id)
-    for job in view.jobs:
+@dataclass(slots=True)
+class _Fixed:
+    """The frozen jobs of a view, and what they leave. Fields as in Topology."""
+
+    free: FreeNodes
+    quota_left: dict[TenantId, float]
+    kept: dict[JobId, Allocation] = field(default_factory=dict)
+    stranded: set[JobId] = field(default_factory=set)
+
+    def add(self, job: JobView, gpu_type: str | None) -> None:
+        """Add a frozen job that holds GPUs of this type; None: of no single one."""
         held = job.allocation
-        if job.spec.contract is not RescaleContract.FROZEN or not held.slots:
-            continue
-        gpu_type = gpu_type_held(job, by_id)
         limits = job.spec.replicas
         tenant = job.spec.tenant
         allowed = gpu_type is not None and limits.allows_type(gpu_type)
         allowed = allowed and limits.min <= held.num_replicas <= limits.max
-        allowed = allowed and held.num_gpus <= quota_left.get(tenant, np.inf)
-        if not (allowed and free.take(held)):
-            stranded.add(job.id)
-            continue
-        kept[job.id] = held
-        if tenant in quota_left:
-            quota_left[tenant] -= held.num_gpus
-    by_type: dict[str, list[Node]] = {}
-    for node in view.nodes:
-        by_type.setdefault(node.gpu_type, []).append(node)
-    used = {node for allocation in kept.values() for node, _ in allocation.slots}
-    taken = {node: by_id[node].num_gpus - free.gpus[node] for node in used}
-    gpu_types = tuple(_gpu_type(name, by_type[name], taken) for name in sorted(by_type))
+        allowed = allowed and held.num_gpus <= self.quota_left.get(tenant, np.inf)
+        if not (allowed and self.free.take(held)):
+            self.stranded.add(job.id)
+            return
+        self.kept[job.id] = held
+        if tenant in self.quota_left:
+            self.quota_left[tenant] -= held.num_gpus
+
+
+def _fixed(view: ClusterView, by_id: Mapping[NodeId, Node]) -> _Fixed:
+    quota_left = {tenant: float(quota) for tenant, quota in view.quotas().items()}
+    fixed = _Fixed(FreeNodes(by_id), quota_left)
+    for job in view.jobs:
+        if job.spec.contract is RescaleContract.FROZEN and job.allocation.slots:
+            fixed.add(job, gpu_type_held(job, by_id))
+    return fixed
+
+
+def topology_of(view: ClusterView) -> Topology:
+    """Return the topology of a view. Frozen jobs stay where they are if they may."""
+    by_id = {node.id: node for node in view.nodes}
+    fixed = _fixed(view, by_id)
+    used = {node for each in fixed.kept.values() for node, _ in each.slots}
+    taken = {node: by_id[node].num_gpus - fixed.free.gpus[node] for node in used}
+    gpu_types = _gpu_types(view.nodes, taken)
     return Topology(
         gpu_types=gpu_types,
         place={
@@ -113,10 +131,20 @@ def topology_of(view: ClusterView) -> Topology:
             for number, each in enumerate(gpu_types)
             for node in each.nodes
         },
-        kept=kept,
-        stranded=frozenset(stranded),
-        quota_left={tenant: int(left) for tenant, left in quota_left.items()},
+        kept=fixed.kept,
+        stranded=frozenset(fixed.stranded),
+        quota_left={tenant: int(left) for tenant, left in fixed.quota_left.items()},
     )
+
+
+def _gpu_types(
+    nodes: Sequence[Node], taken: Mapping[NodeId, int]
+) -> tuple[GpuType, ...]:
+    """Return the GPU types of all nodes, in order of their names."""
+    by_type: dict[str, list[Node]] = {}
+    for node in nodes:
+        by_type.setdefault(node.gpu_type, []).append(node)
+    return tuple(_gpu_type(name, by_type[name], taken) for name in sorted(by_type))
 
 
 def _gpu_type(name: str, nodes: Sequence[Node], taken: Mapping[NodeId, int]) -> GpuType:
@@ -149,14 +177,31 @@ def configurations(
     are common sizes. Sizes that no job may have are left out: on a large cluster most
     sizes are such.
     """
-    own = set(span_J2.ravel().tolist())
+    configs, common_C = _all_configurations(gpu_types, set(span_J2.ravel().tolist()))
+    node_T = np.array([each.node_gpus for each in gpu_types], dtype=np.int64)
+    size_C = configs.gpus_C
+    low_J1 = span_J2[:, :1]
+    high_J1 = span_J2[:, 1:]
+    is_size_JC = common_C | (size_C == low_J1) | (size_C == high_J1)
+    one_node_C = size_C <= node_T[configs.type_C]
+    within_JC = timed_J[:, None] | one_node_C | (size_C == low_J1)
+    may_JC: BoolArray = is_size_JC & within_JC & (size_C >= low_J1)
+    may_JC &= (size_C <= high_J1) & allowed_JT[:, configs.type_C]
+    return configs, may_JC
+
+
+def _all_configurations(
+    gpu_types: Sequence[GpuType], own: Set[int]
+) -> tuple[Configs, BoolArray]:
+    """Return all configurations, and which of them are common sizes. own: sizes of
+    single jobs.
+    """
     largest = max(own, default=1)
     columns: list[tuple[int, int, int, int]] = []
     common: list[bool] = []
     for number, each in enumerate(gpu_types):
-        sizes = {
-            size for size in _sizes(each.num_gpus, each.node_gpus) if size <= largest
-        }
+        possible = _sizes(each.num_gpus, each.node_gpus)
+        sizes = {size for size in possible if size <= largest}
         for size in sorted(sizes | {size for size in own if size <= each.num_gpus}):
             racks = 1
             if size > each.rack_gpus:
@@ -164,17 +209,7 @@ def configurations(
             columns.append((number, -(-size // each.node_gpus), racks, size))
             common.append(size in sizes)
     configs = Configs(*np.array(columns, dtype=np.int64).reshape(-1, 4).T.copy())
-    node_T = np.array([each.node_gpus for each in gpu_types], dtype=np.int64)
-    size_C = configs.gpus_C
-    low_J1 = span_J2[:, :1]
-    high_J1 = span_J2[:, 1:]
-    is_size_JC = np.array(common, dtype=np.bool_) | (size_C == low_J1)
-    is_size_JC |= size_C == high_J1
-    one_node_C = size_C <= node_T[configs.type_C]
-    within_JC = timed_J[:, None] | one_node_C | (size_C == low_J1)
-    may_JC: BoolArray = is_size_JC & within_JC & (size_C >= low_J1)
-    may_JC &= (size_C <= high_J1) & allowed_JT[:, configs.type_C]
-    return configs, may_JC
+    return configs, np.array(common, dtype=np.bool_)
 
 
 def _sizes(num_gpus: int, node_gpus: int) -> list[int]:
