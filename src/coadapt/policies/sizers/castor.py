@@ -77,7 +77,7 @@ CHANGES_IN_HAND = 3.0
 IN_HAND_S = 900.0
 # A number of GPUs is kept while the planned one is between these parts of it: a change
 # costs a rescale.
-KEPT_FROM = 0.7
+KEPT_FROM = 0.45
 KEPT_TO = 1.1
 
 
@@ -319,12 +319,11 @@ class CastorSizer:
             firm_price=cheapest_firm.offer.price_per_gpu_h * factor,
             share=self._availability[cheapest_spot.offer.id].share,
         )
-        least = least_gpus(job)
-        held = job.allocation.num_replicas
-        return Pace(
-            on_spot=_kept(held, pace.on_spot, least),
-            on_demand=_kept(held, pace.on_demand, least),
+        planned = Pace(
+            on_spot=_kept(job, pace.on_spot), on_demand=_kept(job, pace.on_demand)
         )
+        left_K = _seconds_left(left, curve_K)
+        return _without_haste(job, planned, left_K, due_at - view.at, change_s)
 
     def _due_gpus(
         self,
@@ -517,14 +516,43 @@ class CastorSizer:
         return cost_before - cost_after
 
 
-def _kept(held: int, wanted: int, least: int) -> int:
-    """Return `wanted` GPUs, at least `least` unless none, or those that are held where
-    these are nearly as many.
+def _kept(job: JobView, wanted: int) -> int:
+    """Return `wanted` GPUs, at least the job's fewest unless none, or those that it
+    holds where these are nearly as many.
     """
     if not wanted:
         return 0
+    held = job.allocation.num_replicas
     keeps = KEPT_FROM * held <= wanted <= KEPT_TO * held
-    return held if keeps else max(wanted, least)
+    return held if keeps else max(wanted, least_gpus(job))
+
+
+def _seconds_left(left: float, curve_K: FloatArray) -> FloatArray:
+    """Return the seconds up to the job's end on 1, 2, ... GPUs."""
+    runs_K = curve_K > 0.0
+    return np.where(runs_K, left / np.where(runs_K, curve_K, 1.0), np.inf)
+
+
+def _without_haste(
+    job: JobView, pace: Pace, left_K: FloatArray, time_s: float, change_s: float
+) -> Pace:
+    """Return the pace without changes that a job on course does not need.
+
+    left_K: seconds up to its end on 1, 2, ... GPUs. time_s: up to its deadline.
+    change_s: what a change of GPUs costs, s. On demand nodes are not lost, so that a
+    job needs no more than what ends it IN_HAND_S before its deadline, and a job that
+    ends within the time of a change keeps what it has.
+    """
+    held = min(job.allocation.num_replicas, len(left_K))
+    if held and left_K[held - 1] <= change_s:
+        return Pace(on_spot=held, on_demand=held)
+    on_demand = pace.on_demand
+    if 0 < held < on_demand and left_K[held - 1] <= time_s - IN_HAND_S:
+        on_demand = held
+    enough = np.flatnonzero(left_K + change_s <= time_s - IN_HAND_S)
+    if enough.size:
+        on_demand = min(on_demand, max(int(enough[0]) + 1, least_gpus(job)))
+    return Pace(on_spot=pace.on_spot, on_demand=on_demand)
 
 
 def spot_price(pool: Pool) -> float:
