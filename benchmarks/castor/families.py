@@ -28,8 +28,8 @@ from coadapt.sim.workload import TraceJob, Workload
 
 RESULTS = Path(__file__).parents[1] / "results" / "castor_families.json"
 FIGURES = ("mean", "p99", "makespan", "worst_rho")
-UNTOLD = ("las", "gavel", "pollux", "tiresias", "sia")  # they use no lengths
-TOLD = ("srsf", "srtf")
+WITHOUT_LENGTHS = ("las", "gavel", "pollux", "tiresias", "sia")  # they use no lengths
+WITH_LENGTHS = ("srsf", "srtf")
 REACTION_S = 2.0  # for all policies
 HOUR_S = 3_600.0
 
@@ -40,7 +40,12 @@ REPORTS = "reports"
 NONE = "none"
 DECLARED = "declared"
 WRONG = "wrong"
-RIVALS = {REPORTS: UNTOLD, NONE: UNTOLD, DECLARED: TOLD, WRONG: TOLD}
+RIVALS = {
+    REPORTS: WITHOUT_LENGTHS,
+    NONE: WITHOUT_LENGTHS,
+    DECLARED: WITH_LENGTHS,
+    WRONG: WITH_LENGTHS,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,13 +115,13 @@ def test_the_shortest_is_started_first_where_that_is_asked_for() -> None:
     assert "long" not in DeepPool(order="shortest").allocate(both).allocations
 
 
-def test_a_job_that_told_nothing_has_what_it_requested() -> None:
+def test_a_job_of_unknown_speed_has_what_it_requested() -> None:
     plan = DeepPool(least_idle=0.0).allocate(
         view(nodes(4), job("silent", (1, 4), requested=3))
     )
     assert plan.allocations["silent"] == on(n0=3)
     assert plan.reasons["silent"].endswith(
-        "it told nothing of its speed: it has what it requested"
+        "its speed is unknown: it has what it requested"
     )
 
 

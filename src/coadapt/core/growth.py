@@ -246,7 +246,7 @@ def within(growth: Growth, target: Grant, least: int) -> Grant:
     return target
 
 
-def told_failure(growth: Growth, size: Size, detail: str) -> str:
+def growth_failure_text(growth: Growth, size: Size, detail: str) -> str:
     """Return a sentence for the job's user about a failed growth."""
     assert growth.trained is not None
     how = f": {detail}" if detail else ""
@@ -254,10 +254,10 @@ def told_failure(growth: Growth, size: Size, detail: str) -> str:
     failed = growth.refuses(size)
     if failed is None:
         return f"{back}, {size.in_words} failed{how}"
-    return f"{back}, {told_aside(failed)}"
+    return f"{back}, {set_aside_text(failed)}"
 
 
-def told_aside(failed: FailedSize) -> str:
+def set_aside_text(failed: FailedSize) -> str:
     """Return a text about the size that is set aside, and why it is."""
     how = f": {failed.detail}" if failed.detail else ""
     return (

@@ -78,10 +78,10 @@ from coadapt.core.growth import (
     after_kept,
     after_step,
     cut,
+    growth_failure_text,
     plural,
+    set_aside_text,
     size_of,
-    told_aside,
-    told_failure,
     within,
 )
 from coadapt.core.hindrances import (
@@ -731,7 +731,9 @@ class Scheduler:
             job.growth, size, event.detail, self._largest_node, least
         )
         failed = job.growth.refuses(size)
-        return "" if failed is None else f"trains on as before, {told_aside(failed)}"
+        return (
+            "" if failed is None else f"trains on as before, {set_aside_text(failed)}"
+        )
 
     @property
     def _largest_node(self) -> int:
@@ -851,7 +853,7 @@ class Scheduler:
         job.growth = after_failure(job.growth, size, detail, self._largest_node, least)
         assert job.growth.trained is not None
         job.target = cut(job.target, job.growth.trained, least)
-        why = told_failure(job.growth, size, detail)
+        why = growth_failure_text(job.growth, size, detail)
         status = job.status.after(Trigger.RELEASED, Reason.GROWTH_FAILED, why)
         _end_replicas(job, self.state.at, status)
         # A plan that is being computed for the earlier limits is void.
@@ -1059,7 +1061,7 @@ class Scheduler:
             aside = job.growth.refuses(size_of(allocation))
             assert aside is not None  # else it may have what was planned
             what = "gets fewer GPUs than planned" if given else "waits"
-            why = f"{what}: {told_aside(aside)}"
+            why = f"{what}: {set_aside_text(aside)}"
             reason = Reason.GROWTH_FAILED
         _explain(job, reason, why)
 

@@ -81,7 +81,7 @@ class AntMan:
 
     card: ClassVar[PolicyCard] = PolicyCard(
         paper="Xiao et al., AntMan, OSDI 2020",
-        decides="who is guaranteed, order, and who shares GPUs with whom",
+        decides="which jobs are guaranteed, their order, and which share GPUs",
     )
 
     def __init__(

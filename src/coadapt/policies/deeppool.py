@@ -74,12 +74,12 @@ class DeepPool:
 
     amplification: the most GPU time of a step over that on one GPU. least_idle: the
     part of a step that a foreground job must leave its GPUs idle to have a background
-    job beside it; 1: nobody shares. order: one of Order.
+    job beside it; 1: no GPU is shared. order: one of Order.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
         paper="Park et al., DeepPool, MLSys 2022",
-        decides="GPU counts, once; who shares a GPU",
+        decides="GPU counts, once; which jobs share a GPU",
         oracle="time left, for order=shortest",
     )
 
@@ -187,16 +187,16 @@ class DeepPool:
         if not pool.place(job, gpu_type, planned.count, shares=shares):
             return ""
         if planned.idle is None:
-            return "it told nothing of its speed: it has what it requested"
-        told = (
+            return "its speed is unknown: it has what it requested"
+        measured = (
             f"a step takes {planned.amplification:.2f} times the GPU time of one on "
             f"a single GPU"
         )
         return (
-            f"{told}; its GPUs are idle for {planned.idle:.0%} of it, which others "
+            f"{measured}; its GPUs are idle for {planned.idle:.0%} of it, which others "
             f"may use"
             if shares
-            else told
+            else measured
         )
 
     def _planned(self, job: JobView, gpu_type: str, view: ClusterView) -> _Planned:

@@ -316,29 +316,29 @@ def _note(
     capacity: Capacity,
 ) -> str:
     if job.id in promises and promises[job.id].late:
-        told = (
-            "its deadline was promised and cannot be kept any more: as soon as may be"
+        note = (
+            "its promised deadline cannot be kept any more: it ends as soon as possible"
         )
     elif request is not None and job.id in promises:
         share = plural(promises[job.id].count, "GPU")
-        told = (
-            f"its deadline is promised: {share} from now on would do for the "
+        note = (
+            f"its deadline is promised: {share} from now on are enough for the "
             f"{request.left_s:.0f} s left"
         )
     elif job.spec.deadline_at is None:
-        told = "without a deadline it gets what is left"
+        note = "without a deadline it gets what is left"
     elif job.measured.forecast is None:
-        told = (
+        note = (
             "without a forecast its deadline cannot be promised, so it gets what is "
             "left"
         )
     elif request is None:
-        told = "its deadline has come, so it gets what is left"
+        note = "its deadline has come, so it gets what is left"
     else:
-        told = (
+        note = (
             "its deadline cannot be kept beside those promised before, so it gets "
             "what is left"
         )
     if job.id in capacity.counts:
-        return told
-    return waits(job, useful_span(job)[0], capacity, told)
+        return note
+    return waits(job, useful_span(job)[0], capacity, note)

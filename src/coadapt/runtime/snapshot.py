@@ -9,7 +9,7 @@ from itertools import islice
 from operator import attrgetter
 
 from coadapt.core.accounting import held, num_gpus_held
-from coadapt.core.growth import told_aside
+from coadapt.core.growth import set_aside_text
 from coadapt.core.lifecycle import ENDED, HOLDING, JobState, Reason
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.goodput.efficiency import efficiency
@@ -177,7 +177,7 @@ def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, J
         "num_gpus": allocation.num_replicas,
         "gpus_limit": job.growth.limit,
         "sizes_set_aside": [
-            told_aside(each) for each in job.growth.failed if each.set_aside
+            set_aside_text(each) for each in job.growth.failed if each.set_aside
         ],
         "nodes_unfit": dict(job.unfit_nodes),
         "allocation": to_json(allocation.slots),

@@ -15,10 +15,12 @@ import pytest
 pytest.importorskip("kubernetes")
 
 from coadapt.cli.client import JsonObject
+from coadapt.executors.kubernetes.holders import LABEL_HOLDER
 from tests.cli.live_cluster import call_cli, until
 from tests.executors.kubernetes.autoscaler import TO_BE_DELETED
 from tests.executors.kubernetes.buying_market import PRICE, BuyingCluster
 from tests.executors.kubernetes.control_plane import ControlPlane
+from tests.executors.kubernetes.site import PODS
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -155,3 +157,20 @@ def test_an_offer_with_nodes_cannot_be_left_out(market: Market) -> None:
     told = call_cli("up", *market.site.engine, "--slots", "1", state=market.state)
     assert told.returncode == 2
     assert "the offer 'firm' as well, since nodes of it are left" in told.stderr
+
+
+def test_a_job_keeps_its_node_when_the_keeper_disappears_without_a_scheduler(
+    market: Market,
+) -> None:
+    job = market.submit("job", TARGET=1, GATE=str(market.folder / "gate"))
+    market.wait_for(job, "running")
+    until(lambda: bool(market.trace(job)), "it counts")
+    market.kill()
+    [keeper] = market.site.api.get(PODS, labelSelector=LABEL_HOLDER)["items"]
+    market.site.api.delete(f"{PODS}/{keeper['metadata']['name']}", 0)
+    market.up(slots=1)
+    until(lambda: market.holders == ["firm-0-keeper"], "its node is kept again")
+    (market.folder / "gate").touch()
+    market.wait_for(job, "succeeded")
+    assert len(market.trace(job)) == 2
+    assert len(market.autoscaler.added) == 1

@@ -147,6 +147,18 @@ def test_a_restart_orders_nothing_twice_and_forgets_no_node(market: Market) -> N
     assert market.pods.names == ["firm-0-order", "firm-1-keeper", "spot-0-keeper"]
 
 
+def test_nodes_with_replicas_are_kept_after_a_restart(market: Market) -> None:
+    """Their keepers disappeared meanwhile, or their offer is new."""
+    market.pods.nodes = {
+        name: labelled(name, "spot") for name in ("a", "b", "c", "idle")
+    } | {"own": node("own")}
+    market.market.look(dict(market.pods.nodes), [], ["a", "b", "c", "own", "gone"])
+    # An offer has no more nodes than its `most`.
+    assert market.market.offered == {"a": "spot", "b": "spot"}
+    assert market.pods.names == ["spot-0-keeper", "spot-1-keeper"]
+    assert market.look() == ["a", "b"]
+
+
 def test_an_order_that_arrives_late_meets_the_pod_of_the_same_name(
     market: Market,
 ) -> None:
@@ -359,9 +371,9 @@ def test_offers_have_the_nodes_that_are_named_or_labelled() -> None:
         "spot": {"karpenter.sh/capacity-type": "spot", "pool": "a"},
     }
     assert [offer.gpu_type for offer in shelf.offers] == ["cpu", "cpu"]
-    assert shelf.has({"metadata": {"labels": {LABEL: "firm"}}})
-    assert not shelf.has({"metadata": {"labels": {"pool": "a"}}})
-    assert not shelf.has({"metadata": {}})
+    assert shelf.offer_of({"metadata": {"labels": {LABEL: "firm"}}}) == "firm"
+    assert shelf.offer_of({"metadata": {"labels": {"pool": "a"}}}) is None
+    assert shelf.offer_of({"metadata": {}}) is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Where nobody would gain by what a job leaves, the last round holds; wherever anything
-else changed, not.
-"""
+"""The last plan holds if a job has ended and no other job would gain from its GPUs."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,11 +25,11 @@ def planned(*jobs: JobView) -> tuple[Castor, Plan]:
     return policy, policy.allocate(seen(*jobs))
 
 
-def test_who_stays_keeps_what_it_has() -> None:
+def test_remaining_jobs_keep_their_gpus() -> None:
     policy, first = planned(*ROOM)
     assert first.diagnostics["price"] == 0.0
     then = policy.allocate(seen(ROOM[1], at=75.0))
-    assert then.diagnostics is first.diagnostics  # nothing was worked out
+    assert then.diagnostics is first.diagnostics  # no new plan was made
     assert then.allocations == {"b": on(n1=4)}
     assert then.reasons == {"b": first.reasons["b"]}
     assert list(policy.predictions) == ["b"]
@@ -54,26 +52,26 @@ def test_who_stays_keeps_what_it_has() -> None:
     ],
     ids=[
         "later",
-        "nobody went",
-        "one came",
-        "one holds less",
-        "a node went",
+        "no job ended",
+        "a job came",
+        "a job holds less",
+        "a node was lost",
         "a quota",
     ],
 )
-def test_all_else_is_planned(changed: ClusterView) -> None:
+def test_any_other_change_gets_a_new_plan(changed: ClusterView) -> None:
     policy, first = planned(*ROOM)
     assert policy.allocate(changed).diagnostics is not first.diagnostics
 
 
-def test_so_is_what_leaves_gpus_to_who_gains_by_them() -> None:
+def test_gpus_that_another_job_can_use_get_a_new_plan() -> None:
     policy, first = planned(*CROWD)
     assert first.diagnostics["price"] > 0.0
     then = policy.allocate(seen(CROWD[1], at=75.0))
     assert then.allocations["b"].num_replicas == 12
 
 
-def test_so_is_what_leaves_a_quota_to_who_gains_by_it() -> None:
+def test_a_quota_that_another_job_can_use_gets_a_new_plan() -> None:
     def within(*jobs: JobView, at: float = 60.0) -> ClusterView:
         return replace(
             seen(*jobs, at=at), tenants={"default": Tenant(id="default", quota_gpus=8)}
@@ -87,7 +85,9 @@ def test_so_is_what_leaves_a_quota_to_who_gains_by_it() -> None:
     assert policy.allocate(within(both[1], at=75.0)).allocations["b"].num_replicas == 8
 
 
-def test_sizes_know_whether_there_was_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_depend_on_whether_gpus_had_a_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rooms = []
 
     def noting(*seen: Any, room: bool) -> tuple[Situation, Predictors]:

@@ -1,6 +1,4 @@
-"""Castor's compiled loops over jobs against what they mean, said in other words, over
-drawn goodputs.
-"""
+"""Castor's array code against plain loops over jobs, over drawn goodputs."""
 
 from dataclasses import replace
 
@@ -216,18 +214,18 @@ def test_a_reserved_goodput_is_served_on_any_configuration(seed: int) -> None:
     now = drawn(seed)
     outlook = outlook_of(now)
     goodput_J = np.array([now.goodput_JC[0].max(), np.inf, np.inf, np.inf])
-    owed = Reservations(np.array([1, 0, 0, 0]), goodput_J)
-    sizes = choose(now, outlook, owed)
+    reserved = Reservations(np.array([1, 0, 0, 0]), goodput_J)
+    sizes = choose(now, outlook, reserved)
     assert sizes_of(now, 0, sizes.types["j0"])[sizes.counts["j0"]] == goodput_J[0]
 
 
 @seeds
-def test_it_tells_what_the_next_size_brings(seed: int) -> None:
+def test_sentences_say_what_the_next_size_brings(seed: int) -> None:
     now = drawn(seed)
     rng = np.random.default_rng(seed)
     held = {f"j{row}": int(rng.integers(1, 5)) for row in range(4)}
     types = {job: int(rng.integers(0, 2)) for job in held}
-    told = Decided(
+    decided = Decided(
         now=now,
         sizes=Sizes(held, types, 1.0, 1.0, np.zeros(2), room=False),
         placed={
@@ -237,7 +235,7 @@ def test_it_tells_what_the_next_size_brings(seed: int) -> None:
         starts=Predictions(),
         shown={},
     )
-    for row, (job, why) in enumerate(explained(told).items()):
+    for row, (job, why) in enumerate(explained(decided).items()):
         sizes = sizes_of(now, row, types[job])
         larger = [gpus for gpus in sizes if gpus > held[job]]
         if not now.timed_J[row]:
@@ -272,8 +270,8 @@ def test_it_tells_what_the_next_size_brings(seed: int) -> None:
 
 
 @seeds
-def test_no_start_is_foretold_without_a_past(seed: int) -> None:
-    told = Decided(
+def test_no_start_is_predicted_without_a_past(seed: int) -> None:
+    decided = Decided(
         now=drawn(seed),
         sizes=Sizes({}, {}, 1.0, 1.0, np.zeros(2), room=False),
         placed={},
@@ -281,11 +279,11 @@ def test_no_start_is_foretold_without_a_past(seed: int) -> None:
         starts=Predictions(),
         shown={},
     )
-    assert set(explained(told).values()) <= {""}
+    assert set(explained(decided).values()) <= {""}
 
 
 @seeds
-def test_prices_beside_who_is_served_are_of_all_others_on_what_those_leave(
+def test_prices_are_those_of_the_jobs_without_a_served_reservation(
     seed: int,
 ) -> None:
     options = draw(seed, 1 + seed % 3, seed % 2)

@@ -114,7 +114,7 @@ def test_a_job_past_its_end_is_never_nearly_done() -> None:
     )
 
 
-def test_without_a_hint_jobs_seen_tell() -> None:
+def test_without_a_hint_past_jobs_give_the_length() -> None:
     lengths = RemainingWork()
     unknown = timed("unknown", progress=50.0, target=None)
     assert left(lengths, unknown) == TYPICAL_S
@@ -137,7 +137,7 @@ def test_a_job_of_unknown_length_counts_as_one_that_may_prove_short() -> None:
     # One in three proves short within 60 s, and ends in 100 s more: 3 x 60 + 100 per
     # end.
     assert lengths.unseen_s(60.0) == pytest.approx(280.0)
-    # Where looking takes long, who proves longer is run on too: (3 x 2000 + 100 + 3000)
+    # If a first report takes long, longer jobs are run on too: (3 x 2000 + 100 + 3000)
     # / 2.
     assert lengths.unseen_s(2000.0) == pytest.approx(4550.0)
 
@@ -210,12 +210,12 @@ def test_small_jobs_make_way_for_a_whole_node() -> None:
     assert found["a"].slots[0][0] == found["b"].slots[0][0]
 
 
-def test_who_keeps_its_size_stays_and_the_rest_takes_the_tightest_hole() -> None:
+def test_a_job_that_keeps_its_size_stays_and_others_take_the_tightest_hole() -> None:
     found = placed(nodes(4, 4), {"a": 3, "new": 1, "two": 2}, a=on(n0=3))
     assert found == {"a": on(n0=3), "two": on(n1=2), "new": on(n0=1)}
 
 
-def test_where_nobody_can_make_way_fewer_together_beat_more_apart() -> None:
+def test_fewer_gpus_on_one_node_beat_more_on_two_if_no_job_can_move() -> None:
     held = {"a": on(n0=3), "b": on(n1=3)}
     found = placed(nodes(4, 4), {"a": 3, "b": 3, "c": 2}, **held)
     assert found["c"].num_replicas == 1
@@ -349,7 +349,7 @@ def test_weights_multiply_tenant_and_priority() -> None:
     assert weights.tolist() == [6.0, 1.0]
 
 
-def test_types_that_were_not_timed_are_scaled_by_those_who_know_both() -> None:
+def test_types_that_were_not_timed_are_scaled_by_jobs_timed_on_both() -> None:
     slow = ThroughputParams(alpha_c=0.2, beta_c=0.002)
     fast = ThroughputParams(alpha_c=0.1, beta_c=0.001)
     both = timed(

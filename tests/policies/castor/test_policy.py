@@ -179,7 +179,7 @@ def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unlike", "crowd", "times", "rho_max"),
+    ("unlike", "num_jobs", "times", "rho_max"),
     [
         (0.0, 8.0, 1.0, 2.0),
         (0.1, 8.0, 2.0, 5 / 3),
@@ -190,15 +190,15 @@ def test_an_untimed_job_starts_within_a_node_on_at_most_four() -> None:
     ],
 )
 def test_the_last_end_and_fair_shares_weigh_more_where_gpus_differ(
-    unlike: float, crowd: float, times: float, rho_max: float
+    unlike: float, num_jobs: float, times: float, rho_max: float
 ) -> None:
-    assert Castor().dials(30.0, unlike, crowd) == pytest.approx(
+    assert Castor().dials(30.0, unlike, num_jobs) == pytest.approx(
         (4.0 * times, 0.5, rho_max)
     )
-    assert Castor().dials(0.0, unlike, crowd) == pytest.approx(
+    assert Castor().dials(0.0, unlike, num_jobs) == pytest.approx(
         (2.0 * times, 0.0, rho_max)
     )
-    assert Castor(makespan_jobs=0.0, rho_max=0.0).dials(30.0, unlike, crowd) == (
+    assert Castor(makespan_jobs=0.0, rho_max=0.0).dials(30.0, unlike, num_jobs) == (
         0.0,
         0.5,
         0.0,
@@ -228,11 +228,11 @@ def test_rounds_go_by_how_unlike_their_gpus_are(dial: str) -> None:
     seen = beside_eight(2, *jobs)
     fluid = gpu_curves(situation_of(seen), np.array([2, 8]))
     over, _ = Silence().over(seen.at, seen.jobs)
-    crowd = (1.0 - over) * len(jobs) + over * END_JOBS
-    usual = Castor().dials(jobs[0].rescale_s, fluid.unlike, crowd)._asdict()
+    num_jobs = (1.0 - over) * len(jobs) + over * END_JOBS
+    usual = Castor().dials(jobs[0].rescale_s, fluid.unlike, num_jobs)._asdict()
     plan = Castor().allocate(seen)
     assert Castor(**usual).allocate(seen).diagnostics == plan.diagnostics
-    of_one_type = getattr(Castor().dials(jobs[0].rescale_s, 0.0, crowd), dial)
+    of_one_type = getattr(Castor().dials(jobs[0].rescale_s, 0.0, num_jobs), dial)
     assert (
         Castor(**{**usual, dial: of_one_type}).allocate(seen).diagnostics
         != plan.diagnostics
@@ -280,7 +280,7 @@ def test_a_frozen_job_that_runs_is_never_stopped() -> None:
     assert "frozen" in plan.reasons["frozen"]
 
 
-def test_a_job_that_is_late_by_its_fair_clock_is_owed_its_share() -> None:
+def test_a_job_that_is_late_by_its_fair_clock_gets_its_share_reserved() -> None:
     short = [timed(f"short{number}", target=3e4, at=3_000.0) for number in range(3)]
     old = timed("old", target=1e7, at=0.0)
     seen = ClusterView(at=4_000.0, nodes=nodes(4), jobs=(old, *short))
@@ -341,7 +341,7 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
     assert goodput[held.num_replicas] >= fair.goodput_J[0]
 
 
-def test_a_share_goes_before_what_a_job_of_one_size_is_owed() -> None:
+def test_a_fair_share_goes_before_the_reservation_of_a_gang() -> None:
     old = timed("old", target=1e7, at=0.0)
     pressing = timed(
         "pressing", gpus=(4, 4), target=3e4, at=3_990.0, deadline_at=3_995.0
@@ -352,7 +352,7 @@ def test_a_share_goes_before_what_a_job_of_one_size_is_owed() -> None:
 
 
 def test_fair_shares_bound_what_is_lost() -> None:
-    """The guarantee, played: n jobs stay, whoever is late gets its share, the quotient
+    """The guarantee, simulated: n jobs stay, each late job gets its share, the quotient
     rises no more.
     """
     clocks = FairClocks()
@@ -374,7 +374,7 @@ def test_fair_shares_bound_what_is_lost() -> None:
         for row, each in enumerate(now.jobs):
             served = (
                 late_J[row] or each.id == "j0"
-            )  # greed: everything but what is owed goes to j0
+            )  # greed: all but the reserved shares goes to j0
             done[each.id] += step * float(alone_J[row]) * served
             if done[each.id] >= whole and each.id not in ends:
                 ends[each.id] = at + step
@@ -383,7 +383,7 @@ def test_fair_shares_bound_what_is_lost() -> None:
     assert max(ends.values()) <= 1.0 * fair_s + 30.0 + 20 * step
 
 
-def test_it_says_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
+def test_reasons_say_when_a_job_ends_and_what_more_gpus_are_worth() -> None:
     policy = Castor()
     jobs = timed("a"), timed("b")
     why = policy.allocate(view(nodes(4), *jobs)).reasons["a"]
@@ -413,7 +413,7 @@ def learned(state: State) -> State:
     )
 
 
-def test_a_start_is_foretold_until_its_interval_has_passed() -> None:
+def test_a_start_is_predicted_until_its_interval_has_passed() -> None:
     policy = Castor(expect=False)
     running = timed("running", gpus=(4, 4), target=1e5, held=on(n0=4))
     waits = timed("waits", gpus=(4, 4), target=1e7, at=10.0)
@@ -426,7 +426,7 @@ def test_a_start_is_foretold_until_its_interval_has_passed() -> None:
     assert late.reasons["waits"] == ""
 
 
-def test_no_start_is_foretold_where_the_quota_forbids_it() -> None:
+def test_no_start_is_predicted_where_the_quota_forbids_it() -> None:
     policy = Castor()
     policy._kept.state = learned(policy._kept.state)
     poor = job("poor", tenant="t")
@@ -434,7 +434,7 @@ def test_no_start_is_foretold_where_the_quota_forbids_it() -> None:
     assert plan.reasons["poor"] == ""
 
 
-def test_the_gap_of_the_round_is_told() -> None:
+def test_the_diagnostics_have_the_gap_of_the_round() -> None:
     plan = Castor().allocate(
         view(nodes(4, 4), *(timed(f"j{number}") for number in range(6)))
     )
@@ -474,7 +474,7 @@ def two_types(fast: TypeProfile, *, moved: bool) -> tuple[ClusterView, JobView]:
     ), one
 
 
-def test_who_moves_to_another_gpu_type_is_told_so() -> None:
+def test_the_reason_names_a_new_gpu_type() -> None:
     slow = timed("x").measured.by_type["gpu"]
     fast = replace(slow, params=replace(slow.params, alpha_c=0.001, beta_c=0.0001))
     for moved, said in (
@@ -554,7 +554,7 @@ def on_type_a(name: str, held: Allocation = WAITING, target: float = 1e6) -> Job
     )
 
 
-def test_ends_are_foretold_by_the_gpus_of_the_type_where_jobs_are() -> None:
+def test_ends_are_predicted_by_the_gpu_type_of_the_job() -> None:
     one = timed("x", gpus=(4, 4), by_type=faster_a(1.0), held=on(b0=4))
     beside_one_a = Castor(expect=False)
     alone = Castor(expect=False)
@@ -565,7 +565,7 @@ def test_ends_are_foretold_by_the_gpus_of_the_type_where_jobs_are() -> None:
     )
 
 
-def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
+def test_a_job_for_one_gpu_type_is_predicted_to_wait_for_that_type() -> None:
     """Eight GPUs of another type are free all the time, which were taken for those that
     it waits for.
     """
@@ -579,7 +579,7 @@ def test_who_may_use_one_gpu_type_only_is_foretold_to_wait_for_that() -> None:
     )
 
 
-def test_who_is_expected_in_part_counts_in_part() -> None:
+def test_a_job_that_is_expected_in_part_counts_in_part() -> None:
     """In the sum of completion times, and for the last end."""
     seen = beside_eight(
         4, *[on_type_a(f"j{number}", target=1e6) for number in range(3)]
@@ -588,11 +588,11 @@ def test_who_is_expected_in_part_counts_in_part() -> None:
     fluid = gpu_curves(now, np.array([4, 8]))
     part = Expected(fluid.jobs, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25)
     never_J = np.full(3, np.inf)
-    crowd = _fluid_jobs(now, fluid, part)
+    fluid_jobs = _fluid_jobs(now, fluid, part)
     goal = _objective(now, part, Aims(0.0, 0.0, never_J, never_J))
     assert goal.weight_J.tolist() == [1.0] * 3 + [0.25] * 3
     assert goal.chance_J.tolist() == [1.0] * 3 + [0.25] * 3
-    assert crowd.arrives_P[3:6].tolist() == [40.0, 80.0, 120.0]
+    assert fluid_jobs.arrives_P[3:6].tolist() == [40.0, 80.0, 120.0]
 
 
 def test_on_several_gpu_types_all_of_two_hours_are_expected_until_nobody_comes_any_more(
@@ -637,7 +637,7 @@ def test_a_gpu_type_that_is_lost_takes_the_expected_jobs_along() -> None:
     }
 
 
-def test_when_a_job_starts_is_foretold_with_what_proved_wrong_before() -> None:
+def test_predicted_starts_learn_from_past_errors() -> None:
     """Jobs that wait for one that holds all GPUs; of those that were taken back nothing
     is learned.
     """

@@ -44,8 +44,8 @@ def test_by_its_hint_a_job_has_the_median_residual_of_its_tenants_hints(
         ratios[tenant].append(ratio)
         done = float(rng.choice([0.0, 0.5, 1.0, 3.0, 9.0])) * 1e4
         asked = str(rng.choice(sorted(ratios)))
-        told = sorted(ratios[asked][-50:] + [1.0] * TRUST)
-        longer = [each for each in told if each * 1e4 > done]
+        known = sorted(ratios[asked][-50:] + [1.0] * TRUST)
+        longer = [each for each in known if each * 1e4 > done]
         rest = (
             max(median(longer) * 1e4 - done, NEARLY_DONE * done)
             if longer
@@ -56,8 +56,8 @@ def test_by_its_hint_a_job_has_the_median_residual_of_its_tenants_hints(
 
 
 def plain(says: Predictions, left_s: float) -> tuple[float, float]:
-    """Return the least and the most that a job is said to take: percentiles of errors
-    of those alike.
+    """Return the least and the most that a job is predicted to take, by percentiles of
+    the errors of similar predictions.
     """
     around_s = left_s + SEEN_EVERY_S
     said_s = 2.0 ** round(math.log2(around_s))
@@ -96,7 +96,7 @@ def test_intervals_are_percentiles_of_errors_of_those_alike(
         assert found == pytest.approx((left_s, least_s, most_s)), name
 
 
-def test_something_is_said_anew_once_half_of_what_was_said_is_over() -> None:
+def test_a_prediction_is_recorded_again_after_half_of_its_time() -> None:
     says = Predictions()
     for at in (0.0, 40.0, 50.0, 60.0, 75.0):
         says = says.predicted(at, "abc", np.array([100.0 - at, np.inf, 10.0]))

@@ -22,7 +22,7 @@ def test_a_deadline_is_promised_with_the_smallest_share_that_keeps_it() -> None:
     plan = ElasticFlow(slot_s=100.0, margin=0.0).allocate(view(nodes(4), due, free))
     assert counts(plan) == {"due": 2, "free": 2}
     assert plan.reasons["due"] == (
-        "starts on 2 GPUs; its deadline is promised: 2 GPUs from now on would do for "
+        "starts on 2 GPUs; its deadline is promised: 2 GPUs from now on are enough for "
         "the 500 s left"
     )
     assert (
@@ -117,8 +117,8 @@ def test_a_promise_that_cannot_be_kept_any_more_still_goes_before_others() -> No
         )
         assert counts(plan) == {"due": 1}
         assert plan.reasons["due"] == (
-            "starts on 1 GPU; its deadline was promised and cannot be kept any more: "
-            "as soon as may be"
+            "starts on 1 GPU; its promised deadline cannot be kept any more: it ends "
+            "as soon as possible"
         )
 
 

@@ -1,4 +1,4 @@
-"""What jobs of one application showed, lent to the next."""
+"""Application models: measurements of earlier jobs that later jobs borrow."""
 
 import math
 from dataclasses import replace
@@ -214,7 +214,7 @@ def test_other_jobs_that_disagree_with_what_a_job_timed_are_not_believed(
         (1.0, 1, 0, False),  # no other job trained there either
     ],
 )
-def test_who_was_timed_on_one_gpu_of_a_type_borrows_from_its_application_there_if_passes_agree(
+def test_a_job_timed_on_one_gpu_of_a_type_borrows_a_model_if_passes_agree(
     slower: float, profiled: int, settings: int, believed: bool
 ) -> None:
     known = Applications()
@@ -239,12 +239,10 @@ def test_who_was_timed_on_one_gpu_of_a_type_borrows_from_its_application_there_i
 @pytest.mark.parametrize(
     ("slower", "believed"), [(None, True), (1.0, True), (3.0, False)]
 )
-def test_who_is_being_started_on_a_type_borrows_from_its_application_until_a_step_was_timed(
+def test_a_job_that_starts_on_a_type_borrows_until_a_step_was_timed(
     slower: float | None, believed: bool
 ) -> None:
-    """It has a batch there, and tells of it; that alone is no setting in which it has
-    trained.
-    """
+    """It reports a batch there; that alone is no setting in which it has trained."""
     known = Applications()
     theirs = timed("any").measured.by_type["gpu"]
     fast = ("fast", Shape(1, 1, 2))
@@ -263,7 +261,7 @@ def test_who_is_being_started_on_a_type_borrows_from_its_application_until_a_ste
     ) is believed
 
 
-def test_a_step_time_tells_of_the_type_alone_on_which_it_was_timed() -> None:
+def test_a_step_time_counts_for_its_own_gpu_type_only() -> None:
     known = Applications()
     profile = timed("any").measured.by_type["gpu"]
     tenfold = replace(profile, params=replace(PARAMS, alpha_c=10 * PARAMS.alpha_c))
@@ -320,7 +318,7 @@ def test_a_job_that_is_slower_than_its_application_is_so_everywhere() -> None:
     assert (slower_JX < 1.65).all()
 
 
-def test_what_a_job_told_counts_once() -> None:
+def test_a_report_counts_once() -> None:
     """However many rounds it waits after it: two jobs alike in 1, and in 5 of them."""
     first, second = (
         of(timed("other", progress=1e4, grad=GradStats(sqr=1.0, var=var)))
@@ -371,8 +369,8 @@ def test_of_jobs_that_trained_in_as_many_settings_the_first_goes_on_lending() ->
         assert borrowing(known, new).measured.by_type["gpu"].params.alpha_c == lends
 
 
-def test_who_trained_on_a_gpu_type_lends_what_is_known_of_it() -> None:
-    """Not who trained in more settings on another, and has seen one GPU of it."""
+def test_the_model_of_a_gpu_type_is_that_of_a_job_that_trained_there() -> None:
+    """Not that of a job with more settings on another type."""
     known = Applications()
     profile = timed("any").measured.by_type["gpu"]
     glimpsed = replace(
@@ -507,7 +505,7 @@ def test_noise_lies_between_what_was_seen_and_grows_like_a_root_beyond(
         )
 
 
-def growing_kin() -> Applications:
+def growing_application() -> Applications:
     """Return what is known of an application whose noise grew like progress."""
     known = Applications()
     for octave in range(8, 28):
@@ -529,7 +527,7 @@ def growing_kin() -> Applications:
 
 def test_what_a_job_has_left_is_cut_where_its_noise_will_grow() -> None:
     # What is far off is cut in three, each with more to win by GPUs.
-    known = growing_kin()
+    known = growing_application()
     young = of(
         timed(
             "young",
@@ -555,7 +553,7 @@ def test_what_a_job_has_left_is_cut_where_its_noise_will_grow() -> None:
 
 def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> None:
     # How far the plan looks along it is in what it takes the noise for.
-    known = growing_kin()
+    known = growing_application()
     young = of(
         timed(
             "young",
@@ -565,36 +563,36 @@ def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> No
             held=on(n0=2),
         )
     )
-    told = [
+    situations = [
         seen(known, replace(young, rescale_s=rescale_s))
         for rescale_s in (0.3, 3.0, 10.0, 30.0, 250.0)
     ]
     in_place, few_s, more_s, usual, long_s = (
-        float(each.sources.noise_J[0]) for each in told
+        float(each.sources.noise_J[0]) for each in situations
     )
     assert in_place == few_s < more_s < usual < long_s
     # What is not looked at now comes in later phases: all of it is scheduled.
-    firsts = [each.left_J[0] - each.later.left_L.sum() for each in told]
+    firsts = [each.left_J[0] - each.later.left_L.sum() for each in situations]
     assert firsts[0] < firsts[2] < firsts[3]
 
 
 def test_sizes_look_farther_where_there_is_room() -> None:
-    known = growing_kin()
+    known = growing_application()
     grad = GradStats(sqr=1.0, var=1e6 / 64e4)
     young = replace(
         of(timed("young", progress=1e6, target=1e9, grad=grad, held=on(n0=1))),
         rescale_s=10.0,
     )
-    told = view(nodes(4, 4, 4, 4), young)
+    young_view = view(nodes(4, 4, 4, 4), young)
     crowded, roomy = (
-        situation_of(told, known, room=room).sources.noise_J[0]
+        situation_of(young_view, known, room=room).sources.noise_J[0]
         for room in (False, True)
     )
     assert 1.1 * crowded < roomy
 
 
 def test_where_there_is_room_sizes_are_for_the_most_that_the_noise_comes_to() -> None:
-    one = of_kin(2.0**20, 2.0**20, 2.0**20)
+    one = training_of(2.0**20, 2.0**20, 2.0**20)
     mean, most = (
         noise_over_horizon(one, one.left_J, room=room)[0] for room in (False, True)
     )
@@ -602,7 +600,7 @@ def test_where_there_is_room_sizes_are_for_the_most_that_the_noise_comes_to() ->
     assert most == pytest.approx(1.9 * 2.0**20, rel=0.01)
 
 
-def of_kin(progress: float, noise: float, left: float) -> Trainings:
+def training_of(progress: float, noise: float, left: float) -> Trainings:
     """Return a job with this noise scale, whose application's were as much as their
     progress.
     """
@@ -623,7 +621,7 @@ def test_noise_grows_as_that_of_other_jobs_and_comes_near_to_theirs(
 ) -> None:
     begun = 2.0**20
     own = 2.0**20 * math.exp(apart)
-    one = of_kin(begun, own, 2.0 ** (20.0 + octaves) - begun)
+    one = training_of(begun, own, 2.0 ** (20.0 + octaves) - begun)
     parts = later_phases(one, one.left_J, np.array([1e-3 * begun]), 100)
     assume(len(parts.left_L))  # own noise may be where theirs comes to
     assert parts.left_L.sum() == pytest.approx(one.left_J[0] - 1e-3 * begun)
@@ -648,7 +646,7 @@ def test_noise_grows_as_that_of_other_jobs_and_comes_near_to_theirs(
 def test_noise_that_grows_beyond_all_numbers_is_cut_like_any_other(
     log_noise: float,
 ) -> None:
-    one = of_kin(1e4, math.exp(-log_noise), 1e8)
+    one = training_of(1e4, math.exp(-log_noise), 1e8)
     one.curve_AB[:] = np.where(
         np.arange(NUM_BINS) < 20 * BINS_PER_OCTAVE, -log_noise, log_noise
     )
@@ -669,7 +667,7 @@ def test_noise_that_grows_beyond_all_numbers_is_cut_like_any_other(
 def test_what_is_left_is_cut_once_for_each_time_that_its_noise_doubles(
     grows: float, parts: int
 ) -> None:
-    one = of_kin(2.0**20, 2.0**20, (grows - 1.0) * 2.0**20)
+    one = training_of(2.0**20, 2.0**20, (grows - 1.0) * 2.0**20)
     assert len(later_phases(one, one.left_J, np.array([1.0]), 3).job_L) == parts
 
 
@@ -810,7 +808,7 @@ def test_errors_that_are_kept_are_those_worked_out_anew(
 
 
 @given(st.dictionaries(st.integers(1, 64), st.floats(0.3, 3.0), min_size=1, max_size=6))
-def test_what_nobody_trained_on_has_errors_between_its_neighbours(
+def test_an_unused_size_has_errors_between_its_neighbours(
     slower_of: dict[int, float],
 ) -> None:
     times = StepTimes()
@@ -848,7 +846,7 @@ def test_what_the_model_said_is_bounded(atomic: list[int]) -> None:
             assert len(said) <= 5
 
 
-def test_jobs_are_told_what_their_other_jobs_timed_where_they_train() -> None:
+def test_jobs_get_the_step_times_of_their_application_where_they_train() -> None:
     known = Applications()
     shape = Shape(1, 1, 2)
     for total in (128, 256):
@@ -857,18 +855,18 @@ def test_jobs_are_told_what_their_other_jobs_timed_where_they_train() -> None:
         )
     new = of(newcomer())
     known, _ = known.observed([new], held).borrowing([new])
-    told = known.application_times(new, "gpu", shape)
-    assert told is not None
-    assert {(step.atomic, step.accumulation) for step in told.steps} == {
+    times = known.application_times(new, "gpu", shape)
+    assert times is not None
+    assert {(step.atomic, step.accumulation) for step in times.steps} == {
         (64, 0),
         (128, 0),
     }
-    for step in told.steps:
+    for step in times.steps:
         said_s = float(step_time(PARAMS, Placement((2,)), step.atomic))
         assert step.seconds == pytest.approx(0.9 * said_s)
-    assert told.are_of("gpu", Placement((2,)))
+    assert times.are_of("gpu", Placement((2,)))
     assert (
-        known.application_times(new, "gpu", shape) is told
+        known.application_times(new, "gpu", shape) is times
     )  # one value for all, until a report says more
     other = of(trained(timed("other"), total=512))
     known, _ = known.observed([new, other], held).borrowing([new])
@@ -877,7 +875,7 @@ def test_jobs_are_told_what_their_other_jobs_timed_where_they_train() -> None:
     assert len(more.steps) == 3
 
 
-def test_nobody_is_told_of_others_or_of_where_nobody_was() -> None:
+def test_no_step_times_of_other_applications_or_unused_shapes() -> None:
     known = Applications()
     shape = Shape(1, 1, 2)
     known = known.observed([of(trained(timed("other")))], held)
@@ -893,7 +891,7 @@ def test_nobody_is_told_of_others_or_of_where_nobody_was() -> None:
     assert known.application_times(new, "gpu", shape) is not None
 
 
-def test_who_keeps_its_batch_is_told_nothing() -> None:
+def test_a_job_with_a_fixed_batch_gets_no_step_times() -> None:
     known = Applications()
     fixed = of(newcomer())
     fixed = replace(fixed, spec=replace(fixed.spec, contract=RescaleContract.FIXED))
@@ -903,14 +901,14 @@ def test_who_keeps_its_batch_is_told_nothing() -> None:
     assert known.application_times(fixed, "gpu", Shape(1, 1, 2)) is None
 
 
-def test_no_more_steps_are_kept_than_jobs_are_told_of() -> None:
+def test_jobs_get_all_step_times_that_are_kept() -> None:
     times = StepTimes()
     shape = Shape(1, 1, 2)
     for atomic in range(1, 2 * BATCHES_KEPT):
         times = times.noted((shape, atomic, 0), 0.0)
-    told = times.application_times("gpu", PARAMS, shape)
-    assert told is not None
-    assert [step.atomic for step in told.steps] == list(
+    found = times.application_times("gpu", PARAMS, shape)
+    assert found is not None
+    assert [step.atomic for step in found.steps] == list(
         range(BATCHES_KEPT, 2 * BATCHES_KEPT)
     )
 

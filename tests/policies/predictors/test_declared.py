@@ -1,4 +1,4 @@
-"""Declared lengths: what they say before a job told anything, and each policy's use of
+"""Declared lengths: what they say before a job has reported, and each policy's use of
 them.
 """
 
@@ -47,16 +47,16 @@ def test_steps_count_at_the_requested_batch_and_along_a_schedule() -> None:
     batch = BatchLimits(initial=10, schedule=ramp)
     ramped = job("b", contract=RescaleContract.SCHEDULE, batch=batch)
     # Three steps of 10 pass the key 25; three of 100 pass 300; then of 1.
-    told = [
+    job_view = [
         declared_samples(declared(ramped, JobLength(steps=steps)))
         for steps in (1.0, 3.0, 4.5, 6.0, 8.0)
     ]
-    assert told == [10.0, 30.0, 180.0, 330.0, 332.0]
+    assert job_view == [10.0, 30.0, 180.0, 330.0, 332.0]
 
 
 def test_a_forecast_of_its_own_comes_first() -> None:
-    told = declared(job("a", steps=7.0, times=(3.0,)), JobLength(steps=1000.0))
-    assert forecast_of(told) == told.measured.forecast
+    job_view = declared(job("a", steps=7.0, times=(3.0,)), JobLength(steps=1000.0))
+    assert forecast_of(job_view) == job_view.measured.forecast
 
 
 def test_before_any_measurement_a_step_takes_a_second_on_the_gpus_it_requested() -> (
@@ -73,7 +73,7 @@ def test_before_any_measurement_a_step_takes_a_second_on_the_gpus_it_requested()
     assert forecast_of(job("a")) is None
 
 
-def test_a_step_time_that_was_told_goes_with_what_is_held() -> None:
+def test_a_reported_step_time_belongs_to_the_current_allocation() -> None:
     held = declared(
         job("a", (1, 8), requested=2, held=on(n0=4)),
         JobLength(steps=10.0),
@@ -88,10 +88,12 @@ def test_a_step_time_that_was_told_goes_with_what_is_held() -> None:
     )
 
 
-def test_a_step_time_model_tells_all_counts() -> None:
-    told = declared(job("a", (1, 4)), JobLength(steps=10.0))
-    told = replace(told, measured=replace(told.measured, by_type={"gpu": PROFILE}))
-    forecast = forecast_of(told)
+def test_a_step_time_model_gives_the_time_on_every_count() -> None:
+    job_view = declared(job("a", (1, 4)), JobLength(steps=10.0))
+    job_view = replace(
+        job_view, measured=replace(job_view.measured, by_type={"gpu": PROFILE})
+    )
+    forecast = forecast_of(job_view)
     assert forecast is not None
     assert forecast.step_time_s == pytest.approx(
         (0.64, 0.32, 0.22, 0.16)
@@ -107,7 +109,7 @@ def test_a_job_past_its_word_is_of_unknown_length_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["srtf", "srsf", "afs"])
-def test_who_declares_less_goes_first(name: str) -> None:
+def test_the_job_with_the_shorter_declared_length_goes_first(name: str) -> None:
     """Before any report, and before jobs of unknown length."""
     long = declared(job("a"), JobLength(steps=100.0))
     short = declared(job("b", at=1.0), JobLength(steps=10.0))
@@ -115,7 +117,7 @@ def test_who_declares_less_goes_first(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["srtf", "srsf"])
-def test_who_declared_goes_before_jobs_of_unknown_length(name: str) -> None:
+def test_a_declared_length_goes_before_an_unknown_one(name: str) -> None:
     seen = view(nodes(1), job("a"), declared(job("b", at=1.0), JobLength(steps=1e6)))
     assert counts(create_policy(name).allocate(seen)) == {"b": 1}
 
@@ -134,30 +136,31 @@ def test_nobody_grows_beyond_its_request_by_a_speed_that_nobody_measured(
 
 
 def test_ones_counts_epochs_and_what_is_done_by_the_word() -> None:
-    told = declared(job("a", (1, 4)), JobLength(samples=1000.0), samples=250.0)
-    assert (completed_share(told), epoch_samples(told)) == (0.25, 10.0)
+    job_view = declared(job("a", (1, 4)), JobLength(samples=1000.0), samples=250.0)
+    assert (completed_share(job_view), epoch_samples(job_view)) == (0.25, 10.0)
     assert (
         completed_share(declared(job("a"), JobLength(samples=1000.0), samples=1200.0))
         is None
     )
-    reported = replace(told.measured, progress_target=500.0)
+    reported = replace(job_view.measured, progress_target=500.0)
     epochs = replace(
-        declared(told, JobLength(epochs=5.0), samples=250.0), measured=reported
+        declared(job_view, JobLength(epochs=5.0), samples=250.0), measured=reported
     )
     assert (completed_share(epochs), epoch_samples(epochs)) == (0.5, 100.0)
     record = Record(limit=1, allowed=1)
-    record.note(told)
+    record.note(job_view)
     assert (record.completed, record.epochs) == (0.25, 25.0)
 
 
 def test_a_pace_goes_by_the_word_at_the_batch_in_use() -> None:
-    told = declared(
+    job_view = declared(
         job("a", held=Allocation(slots=(("n0", 1),))),
         JobLength(steps=10.0),
         samples=128.0,
     )
-    told = replace(
-        told, measured=replace(told.measured, batch=BatchConfig(total=128, atomic=128))
+    job_view = replace(
+        job_view,
+        measured=replace(job_view.measured, batch=BatchConfig(total=128, atomic=128)),
     )
-    pace = Paces().observe(view(nodes(1), told))["a"]
+    pace = Paces().observe(view(nodes(1), job_view))["a"]
     assert (pace.steps_left, pace.known) == (4.0, True)

@@ -1,6 +1,4 @@
-"""Who is expected: the curves of jobs that have gone stay theirs, however they are
-kept.
-"""
+"""Expected arrivals: curves, number and instants, and the chance of none."""
 
 import numpy as np
 import pytest
@@ -31,7 +29,7 @@ def curve(curves: Curves, row: int) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_is_expected_has_the_curve_that_it_had_last(seed: int) -> None:
+def test_an_expected_job_has_its_last_curve(seed: int) -> None:
     """Jobs come and go over hours, with other curves and lengths in each round; of some
     none is known.
     """
@@ -122,7 +120,7 @@ def test_in_part_all_of_two_hours_are_expected_as_much_in_sum(
     assert np.diff(expected.arrives_J) == pytest.approx(AHEAD_S / count, rel=0.02)
 
 
-def test_nobody_is_expected_where_it_is_likely_over() -> None:
+def test_no_job_is_expected_after_the_likely_last_one() -> None:
     known = Arrivals()
     jobs = [timed(f"j{number}", at=60.0 * number) for number in range(60)]
     known = known.observed(
@@ -135,7 +133,7 @@ def test_nobody_is_expected_where_it_is_likely_over() -> None:
     assert half.part == pytest.approx(0.5 * whole.part)
 
 
-def test_the_longer_nobody_comes_against_the_rate_the_likelier_it_is_over() -> None:
+def test_a_longer_silence_makes_a_further_arrival_less_likely() -> None:
     """Jobs that come at random over eight hours hardly ever seem the last; after them
     it is soon sure.
     """
@@ -159,9 +157,7 @@ def test_the_longer_nobody_comes_against_the_rate_the_likelier_it_is_over() -> N
 
 
 def test_silence_counts_against_the_rate_before_it_not_within_it() -> None:
-    """Two hours of silence leave the rate of the two hours before; whoever comes breaks
-    it.
-    """
+    """Two hours of silence do not change the rate before it; an arrival ends it."""
     jobs = [timed(f"j{number}", at=600.0 * number) for number in range(12)]
     over, silence = Silence().over(6_600.0, jobs)
     assert over == pytest.approx(END_CHANCE)

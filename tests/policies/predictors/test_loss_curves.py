@@ -30,10 +30,10 @@ def points(
 def test_a_curve_of_the_family_is_found_again(
     slope: float, start: float, floor: float, num: int, quadratic: bool
 ) -> None:
-    told = points(slope, start, floor, num)
-    curve = fit_curve(told, quadratic=quadratic)
+    reported = points(slope, start, floor, num)
+    curve = fit_curve(reported, quadratic=quadratic)
     assert curve is not None
-    x_P, loss_P = np.array(told).T
+    x_P, loss_P = np.array(reported).T
     expected = normalised(loss_P)
     assert expected is not None
     assert np.abs(curve.at(x_P) - expected).max() < 0.06  # of the range seen
@@ -68,10 +68,10 @@ def test_whatever_was_logged_the_curve_never_rises_and_stays_finite(
 def test_units_of_loss_and_of_x_do_not_matter_nor_which_way_it_goes(
     num: int, scale: float, shift: float, stretch: float
 ) -> None:
-    told = points(0.3, 0.7, 0.2, num)
-    one = fit_curve(told)
-    other = fit_curve([(stretch * k, scale * loss + shift) for k, loss in told])
-    turned = fit_curve([(k, -loss) for k, loss in told])
+    reported = points(0.3, 0.7, 0.2, num)
+    one = fit_curve(reported)
+    other = fit_curve([(stretch * k, scale * loss + shift) for k, loss in reported])
+    turned = fit_curve([(k, -loss) for k, loss in reported])
     assert one is not None
     assert other is not None
     assert turned is not None
@@ -86,10 +86,10 @@ def test_too_few_points_and_level_ones_give_no_curve() -> None:
 
 
 def test_an_outlier_is_left_out() -> None:
-    told = points(0.5, 0.5, 0.0, 20)
-    spoilt = [(x, 50.0 if x == 10.0 else loss) for x, loss in told]
+    reported = points(0.5, 0.5, 0.0, 20)
+    spoilt = [(x, 50.0 if x == 10.0 else loss) for x, loss in reported]
     curve = fit_curve(spoilt)
-    clean = fit_curve(told)
+    clean = fit_curve(reported)
     assert curve is not None
     assert clean is not None
     fall = (curve.at(10.0) - curve.at(20.0)) / (curve.at(1.0) - curve.at(20.0))

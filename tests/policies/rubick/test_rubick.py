@@ -156,7 +156,7 @@ def test_a_job_that_told_nothing_has_what_it_requested() -> None:
     plan = Rubick().allocate(view(nodes(8), job("silent", (1, 8), requested=3)))
     assert counts(plan) == {"silent": 3}
     assert plan.reasons["silent"].endswith(
-        "it told nothing of its speed: it has what it requested"
+        "its speed is unknown: it has what it requested"
     )
 
 

@@ -73,7 +73,14 @@ def test_gpu_time_by_use_adds_up_to_gpus_times_wall_time(seed: int) -> None:
     }
     assert set(used) == {
         f"coadapt_job_gpu_seconds_total {use}"
-        for use in ("startup", "rescale", "stopping", "productive", "untold", "idle")
+        for use in (
+            "startup",
+            "rescale",
+            "stopping",
+            "productive",
+            "unreported",
+            "idle",
+        )
     }
     assert math.isclose(sum(used.values()), there_gpu_s, rel_tol=1e-9)
 
@@ -95,7 +102,7 @@ def test_uses_waits_ends_and_counters_that_outlive_their_jobs() -> None:
     figures = told(counted(stage))
     expected = {
         "coadapt_job_gpu_seconds_total startup": 20.0,
-        "coadapt_job_gpu_seconds_total untold": 2 * 5.0 + 2 * 5.0,
+        "coadapt_job_gpu_seconds_total unreported": 2 * 5.0 + 2 * 5.0,
         "coadapt_job_gpu_seconds_total productive": 40.0,
         "coadapt_job_gpu_seconds_total idle": 8 * 100.0 - 80.0,
         "coadapt_failures_total": 1.0,

@@ -162,7 +162,7 @@ class KubernetesCluster:
                 self._found = listed
                 if self._market is not None and not self._listed.is_set():
                     # Without a look, bought nodes would seem lost after a restart.
-                    self._market.look(listed, self._tolerations)
+                    self._market.look(listed, self._tolerations, self._taken())
                 self.trouble = ""
                 self._look()
                 self._listed.set()
@@ -234,7 +234,7 @@ class KubernetesCluster:
         others = [
             each
             for name, each in found.items()
-            if name not in offered and not market.shelf.has(each)
+            if name not in offered and market.shelf.offer_of(each) is None
         ]
         ready = self._usable(bought, if_ready=True, busy=busy)
         return self._usable(others, busy=busy) | {

@@ -16,7 +16,9 @@ keeper are offered to the scheduler.
 # first order, and until then no order is created or cancelled.
 #
 # A keeper that disappears (evicted by its node, deleted by a person) is created again
-# while its node is there.
+# while its node is there. The first look after a start also creates one on each node of
+# an offer that has replicas. Either its keeper disappeared while no scheduler ran, or
+# the offer is new.
 #
 # A node that is not ready leaves at once, and its keeper is deleted after LOST_S.
 # Until then it may come back. Later, the keeper would only keep the autoscaler from
@@ -69,13 +71,13 @@ class Shelf:
     offers: tuple[Offer, ...]
     labels: Mapping[OfferId, Mapping[str, str]]
 
-    def has(self, found: JsonObject) -> bool:
-        """Return whether a node belongs to an offer by its labels."""
+    def offer_of(self, found: JsonObject) -> OfferId | None:
+        """Return the offer to which a node belongs by its labels, None without any."""
         own = found["metadata"].get("labels") or {}
-        return any(
-            all(own.get(key) == value for key, value in labels.items())
-            for labels in self.labels.values()
-        )
+        for offer, labels in self.labels.items():
+            if labels.items() <= own.items():
+                return offer
+        return None
 
 
 def arrive_s(offer: Offer) -> float:
@@ -146,16 +148,21 @@ class NodeMarket:
         self.changed.set()
 
     def look(
-        self, nodes: Mapping[NodeId, JsonObject], tolerations: Sequence[JsonObject]
+        self,
+        nodes: Mapping[NodeId, JsonObject],
+        tolerations: Sequence[JsonObject],
+        busy: Iterable[NodeId] = (),
     ) -> None:
         """Read the holders, and bring what was ordered one step on. Raises ApiError.
 
-        nodes: of the cluster. tolerations: of the replicas.
+        nodes: of the cluster. tolerations: of the replicas. busy: nodes with replicas,
+        which get a keeper if they belong to an offer.
         """
         self.changed.clear()
         holders = self._read()
         with self._lock:
             self._take(holders, nodes)
+            self._adopt(holders, [nodes[node] for node in busy if node in nodes])
         self._keep_and_drop(holders, nodes)
         with self._lock:
             self._offer(holders, nodes, tolerations)
@@ -191,6 +198,38 @@ class NodeMarket:
             for node in self._kept
             if node in nodes and not is_ready(nodes[node])
         }
+
+    def _adopt(self, holders: Sequence[Holder], busy: Iterable[JsonObject]) -> None:
+        """Take in nodes with replicas that have no keeper."""
+        for found in busy:
+            node = str(found["metadata"]["name"])
+            offer_id = self.shelf.offer_of(found)
+            if offer_id is None or node in self._kept:
+                continue
+            free = self._free_numbers(self._offers[offer_id], holders)
+            if not free:
+                logger.warning(
+                    "node %s has replicas, but offer %s has no room for it: they stop",
+                    *(node, offer_id),
+                )
+                continue
+            name = holder_name(self._settings, offer_id, free[0], Role.KEEPER)
+            self._kept[node] = Holder(
+                name=name,
+                offer=offer_id,
+                number=free[0],
+                role=Role.KEEPER,
+                node=node,
+            )
+
+    def _free_numbers(self, offer: Offer, holders: Iterable[Holder]) -> list[int]:
+        """Return the numbers that no pod or kept node of an offer has."""
+        used = {
+            each.number
+            for each in (*holders, *self._kept.values())
+            if each.offer == offer.id
+        }
+        return [number for number in range(offer.most) if number not in used]
 
     def _keep_and_drop(
         self, holders: Sequence[Holder], nodes: Mapping[NodeId, JsonObject]
@@ -305,12 +344,12 @@ class NodeMarket:
         """Create the orders that are missing, and cancel those that are too many."""
         with self._lock:
             wanted = dict(self._wanted)
-            kept = list(self._kept.values())
-            staying = [each for each in kept if each.node not in self._returned]
+            staying = [
+                each for node, each in self._kept.items() if node not in self._returned
+            ]
         orders = [each for each in holders if each.role is Role.ORDER]
         for offer_id, count in wanted.items():
             offer = self._offers[offer_id]
-            used = {each.number for each in (*holders, *kept) if each.offer == offer_id}
             nodes = sum(each.offer == offer_id for each in staying)
             pending = sorted(
                 each.number
@@ -319,7 +358,7 @@ class NodeMarket:
             )
             for number in pending[max(count - nodes, 0) :]:
                 self._cancel(offer_id, number)
-            free = [number for number in range(offer.most) if number not in used]
+            free = self._free_numbers(offer, holders)
             for number in free[: max(count - nodes - len(pending), 0)]:
                 self._ask_for(offer, number)
 

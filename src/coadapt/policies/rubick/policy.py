@@ -311,7 +311,7 @@ class Rubick(RubickOptions):
 
 def _told(one: CurvePoint) -> str:
     if not one.curve.known:
-        return "it told nothing of its speed: it has what it requested"
+        return "its speed is unknown: it has what it requested"
     part = one.curve.rates[one.step] / one.curve.rates[one.paid_step(one.gpu_type)]
     kind = "guaranteed" if one.guaranteed else "best effort"
     units, slope = one.up

@@ -15,7 +15,7 @@ USES = {
     JobState.STOPPING: "stopping",
 }
 PRODUCTIVE = "productive"
-UNTOLD = "untold"
+UNREPORTED = "unreported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class JobStanding:
 def standing_of(job: JobRecord, nodes: Mapping[NodeId, Node]) -> JobStanding:
     """Return the contribution of a job that has not ended. nodes: nodes that are up."""
     holding = held(job)
-    trains = UNTOLD if job.running.reported_at is None else PRODUCTIVE
+    trains = UNREPORTED if job.running.reported_at is None else PRODUCTIVE
     state = job.state
     return JobStanding(
         usage=job.usage,
@@ -60,7 +60,7 @@ class Sums:
         """Pending jobs by reason and tenant."""
         self.num_held = 0.0
         """GPUs that jobs hold."""
-        self.num_gpus = dict.fromkeys((*USES.values(), PRODUCTIVE, UNTOLD), 0.0)
+        self.num_gpus = dict.fromkeys((*USES.values(), PRODUCTIVE, UNREPORTED), 0.0)
         """Those on nodes that are there, by use."""
         self._num_holding: Counter[str] = Counter()
 

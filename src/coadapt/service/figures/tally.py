@@ -10,7 +10,7 @@ decisions, GPU time by use.
 # share of each loss is a division in PromQL. The uses are:
 #
 #   productive  the job has reported a step since it was started
-#   untold      the job runs and has reported no step: it still comes up, or its script
+#   unreported  the job runs and has reported no step: it still starts, or its script
 #               never reports
 #   startup, rescale, stopping
 #               between an order and its answer
