@@ -501,9 +501,13 @@ def test_ls_filters_and_every_verb_has_json(cluster: LiveCluster) -> None:
     ).stdout.splitlines()
     assert [json.loads(line)["line"] for line in lines] == ["a", "b"]
     page = cluster.folder / "page.html"
-    assert json.loads(
-        run_cli("report", str(page), "--json", state=cluster.state).stdout
-    )["page"] == str(page)
+    report = run_cli("report", str(page), "--json", state=cluster.state)
+    assert json.loads(report.stdout)["page"] == str(page)
+    assert json.loads(report.stdout)["jobs_left_out"] == 0
+    assert not report.stderr
+    report = run_cli("report", str(page), "--jobs", "1", state=cluster.state)
+    assert report.stdout == f"{page}\n"
+    assert report.stderr.startswith("It shows the 1 jobs that ended last, and all live")
     assert (
         json.loads(run_cli("cancel", kept, "--json", state=cluster.state).stdout)[
             "jobs"

@@ -106,6 +106,27 @@ def test_the_index_tells_what_the_recorder_tells(seed: int) -> None:
         assert thinned[-1] == whole[-1]
 
 
+def test_a_history_of_the_jobs_that_ended_last_says_what_it_leaves_out() -> None:
+    index = JobIndex(":memory:")
+    state = written(index, journal_of(1)).state
+    whole = whole_history(index, state)
+    ended = {name: job.ended_at for name, job in whole.jobs.items() if job.ended_at}
+    latest = sorted(ended, key=lambda name: (-ended[name], name))
+    assert len(latest) > 2
+    part = whole_history(index, state, num_ended=2)
+    live = whole.jobs.keys() - ended.keys()
+    assert part.jobs.keys() == {*latest[:2], *live}
+    assert part.since == ended[latest[2]]
+    assert part.num_left_out == len(latest) - 2
+    assert [told(job) for job in part.jobs.values()] == [
+        told(job) for name, job in whole.jobs.items() if name in part.jobs
+    ]
+    assert part.rounds == [round_ for round_ in whole.rounds if round_.at >= part.since]
+    every = whole_history(index, state, num_ended=len(latest))
+    assert (every.since, every.num_left_out) == (None, 0)
+    assert every.jobs.keys() == whole.jobs.keys()
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
 def test_a_restart_from_a_snapshot_forges_no_history(

@@ -132,12 +132,17 @@ class Round:
 class History:
     """A whole run up to `at`. capacity: (instant, GPUs of the live nodes from then on),
     in order.
+
+    since: where it has only the jobs that ended last, the instant (s) from which on it
+    has every job that lived; None: it has all jobs. num_left_out: the other ended jobs.
     """
 
     at: float = 0.0
     jobs: dict[JobId, JobHistory] = field(default_factory=dict)
     capacity: list[tuple[float, int]] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
+    since: float | None = None
+    num_left_out: int = 0
 
 
 # What is written of a live job, and what decided which GPUs it held, and why, when it

@@ -160,13 +160,23 @@ def rescales_of(index: JobIndex, job: JobId) -> list[MeasuredRescale]:
     return [rescale_of(row)[0] for row in index.rows(job, RESCALE)]
 
 
-def whole_history(index: JobIndex, state: SchedulerState) -> History:
+def whole_history(
+    index: JobIndex, state: SchedulerState, num_ended: int | None = None
+) -> History:
     """Return all that the index knows; live jobs have the figures of `state`, which is
     of the same event.
+
+    num_ended: of the ended jobs, only so many are read: those that ended last.
     """
     history = History(at=state.at)
+    if num_ended is None:
+        ended: Iterable[EndedJob] = _all_ended(index)
+    else:
+        ended = _latest_ended(index, num_ended, history)
     for row in index.rows(CLUSTER, CAPACITY, ROUND):
         if row.kind == ROUND:
+            if history.since is not None and row.at < history.since:
+                continue
             number, error, diagnostics = cast(
                 "tuple[int, str, dict[str, float]]", row.payload
             )
@@ -176,7 +186,7 @@ def whole_history(index: JobIndex, state: SchedulerState) -> History:
         else:
             _add_capacity(history, row.at, cast(int, row.payload))
     live = [job for job in state.jobs.values() if job.state not in ENDED]
-    told = [_ended_job(index, job) for job in _all_ended(index)]
+    told = [_ended_job(index, job) for job in ended]
     told += [_live_job(index, job, state.at) for job in live]
     for job in sorted(told, key=lambda job: (job.submitted_at, job.id)):
         history.jobs[job.id] = job
@@ -231,6 +241,16 @@ def _all_ended(index: JobIndex) -> Iterable[EndedJob]:
     while page := index.ended_page(EndedQuery(limit=PAGE, after=after)):
         yield from page
         after = (page[-1].submitted_at, page[-1].id)
+
+
+def _latest_ended(index: JobIndex, number: int, history: History) -> list[EndedJob]:
+    """Return the jobs that ended last; note in the history what it leaves out."""
+    jobs = index.ended_latest(number + 1)
+    if len(jobs) > number:
+        counts = index.counts()
+        history.since = jobs.pop().ended_at
+        history.num_left_out = sum(counts.values()) - number
+    return jobs
 
 
 def _ended_job(index: JobIndex, job: EndedJob) -> JobHistory:

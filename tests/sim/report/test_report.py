@@ -115,6 +115,7 @@ def test_the_values_of_one_job() -> None:
         "metrics": {"jct_mean_s": 100.0},
         "states": {"succeeded": 1},
         "num_jobs": 1,
+        "num_left_out": 0,
         "jct": [100.0],
         "gpus": 4,
         "planless": [],
@@ -155,6 +156,20 @@ def test_the_values_of_one_job() -> None:
     }
     assert curves["used"][0] == 0.0  # type: ignore[index,call-overload]
     assert len(curves["used"]) == NUM_BINS  # type: ignore[index,call-overload,arg-type]
+
+
+def test_curves_begin_where_the_history_has_every_job() -> None:
+    history = one_job()
+    history.since = 50.0
+    history.num_left_out = 3
+    values = run_values(ReportRun(label="x", history=history))
+    curves = values["curves"]
+    assert isinstance(curves, dict)
+    at = curves["at"]
+    assert isinstance(at, list)
+    assert at[0] == pytest.approx(50.0, abs=1.0)
+    assert len(at) == NUM_BINS
+    assert values["num_left_out"] == 3
 
 
 def test_curves_keep_the_area_under_them() -> None:

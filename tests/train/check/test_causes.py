@@ -81,7 +81,6 @@ def kind(**values: Any) -> str:
         "again": alone(),
         "changed": two(),
         "shared": two(),
-        "allowed": 1e-5,
     }
     return find_cause(Seen(**{**same, **values})).kind
 
@@ -134,7 +133,6 @@ def test_what_two_replicas_from_the_start_do_alike_starts_again_in_a_change() ->
             again=alone(**values),
             changed=moved(two(values, joined), since=4),
             shared=shared,
-            allowed=1e-5,
         )
     )
     assert cause.kind == "starts-again-parameters"
@@ -168,11 +166,11 @@ def test_a_training_that_is_not_finite_is_so_alone() -> None:
     steps = alone()
     for step in range(4, NUM_STEPS + 1):
         steps[step] = [row(step, losses=((4, float("nan")),))]
-    cause = find_cause(Seen(alone=steps, again=steps, changed=steps, allowed=1e-5))
+    cause = find_cause(Seen(alone=steps, again=steps, changed=steps))
     assert cause.kind == "not-finite"
     assert "from step 4 on, alone too" in cause.text
     steps[NUM_STEPS] = [row(NUM_STEPS)]  # it recovers
-    seen = Seen(alone=steps, again=steps, changed=steps, allowed=1e-5)
+    seen = Seen(alone=steps, again=steps, changed=steps)
     assert find_cause(seen).kind == "unknown"
 
 
@@ -184,7 +182,7 @@ def test_an_average_that_moves_otherwise_is_seen() -> None:
             found[step] = [replace(item, seen={"ema": ["module", value, None]})]
         return found
 
-    one = Seen(alone=steps(3.0), again=alone(), changed=steps(3.001), allowed=1e-5)
+    one = Seen(alone=steps(3.0), again=alone(), changed=steps(3.001))
     assert strayed(one) == []
     assert strayed(replace(one, changed=steps(1.5))) == ["ema"]
 

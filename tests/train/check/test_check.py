@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coadapt.train.check.__main__ import Outcome, main
-from coadapt.train.check.compare import Compared, Finding, allowed_distance
+from coadapt.train.check.compare import Compared, Finding
+from coadapt.train.check.rounding import Rounding
 from coadapt.train.check.rows import Steps, sizes
 from coadapt.train.check.schedule import (
     STEPS_PER_CHANGE,
@@ -268,7 +269,7 @@ def compared(changed: Steps, **values: Any) -> dict[str, Finding]:
         changed=changed,
         state_alone=state,
         state_changed=state,
-        allowed=1e-5,
+        rounding=Rounding(),
         fixed=True,
     )
     return {finding.what: finding for finding in replace(one, **values).findings()}
@@ -333,14 +334,6 @@ def test_what_rounding_makes_of_lbfgs_is_said(
     found = compared({1: [ROW]}, state_alone=alone, state_changed=changed)["parameters"]
     assert found.same is False
     assert ("LBFGS may be led elsewhere by rounding" in found.text) is blamed
-
-
-def test_what_rounding_does_to_a_script_is_allowed_tenfold_within_bounds() -> None:
-    one = {"model": {"w": torch.ones(100)}}
-    for off, allowed in ((0.0, 1e-5), (1e-5, 1e-4), (0.1, 1e-2)):
-        assert allowed_distance(
-            one, {"model": {"w": torch.ones(100) + off}}
-        ) == pytest.approx(allowed, rel=0.02)
 
 
 def test_exit_codes() -> None:

@@ -4,12 +4,15 @@ files.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from coadapt.train.check.replicas import ScriptRun
+from coadapt.train.wrappers.recorder import Plan
 from tests.contracts.executor_contract import until
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
@@ -57,3 +60,17 @@ def test_its_replicas_and_files_go_with_it(
         assert list(kept.iterdir()) == []
     finally:
         check.kill()
+
+
+def test_the_port_of_a_run_is_reserved_until_its_end(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text("import time; time.sleep(600)")
+    run = ScriptRun((str(script),), tmp_path / "run", Plan(num_steps=1), 1e9, {})
+    run.start(1)
+    assert run._rendezvous is not None
+    place = run._rendezvous.getsockname()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(place)
+    run.close()
+    with socket.socket() as other:
+        other.bind(place)

@@ -13,8 +13,14 @@ pytestmark = [
     pytest.mark.usefixtures("forked_replicas"),
 ]
 
-NAMED = ("token-mean", "average-not-registered", "left-by-a-local-loss", "not-a-number")
-QUIET = ("early-stop", "four-steps")
+NAMED = (
+    "token-mean",
+    "loss-weight-from-a-count-at-a-large-rate",
+    "average-not-registered",
+    "left-by-a-local-loss",
+    "not-a-number",
+)
+QUIET = ("early-stop", "four-steps", "rounding-grows-by-a-large-rate")
 
 
 def first_of(names: tuple[str, ...]) -> list[object]:

@@ -221,3 +221,31 @@ def test_a_compiled_model_saves_plain_names_and_loads_both(compiled: str) -> Non
     with_marks = {f"_orig_mod.{name}": value for name, value in saved.items()}
     inner.load_state_dict(with_marks)
     assert inner.state_dict()["2.weight"].equal(saved["2.weight"])
+
+
+@pytest.mark.parametrize("compiled", ["whole", "part"])
+def test_an_average_of_a_compiled_model_has_plain_names(compiled: str) -> None:
+    plain = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    names = [f"module.{name}" for name in plain.state_dict()]
+    given: nn.Module = plain
+    if compiled == "whole":
+        given = torch.compile(plain, backend="eager")
+    else:
+        plain[1] = torch.compile(plain[1], backend="eager")
+    run = ct.init()
+    model, optimizer = run.prepare(given, torch.optim.SGD(given.parameters(), lr=0.1))
+    average = torch.optim.swa_utils.AveragedModel(model)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    average.update_parameters(model)
+    saved = average.state_dict()
+    assert list(saved) == ["n_averaged", *names]
+    for name, value in model.state_dict().items():
+        assert saved[f"module.{name}"].equal(value)
+    # What earlier versions saved.
+    marked = {
+        name.replace("module.", "module._orig_mod."): torch.zeros_like(value)
+        for name, value in saved.items()
+    }
+    average.load_state_dict(marked)
+    assert not average.state_dict()["module.0.weight"].any()

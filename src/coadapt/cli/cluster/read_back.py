@@ -16,17 +16,20 @@ from coadapt.runtime.runtime import Observer
 
 
 def read_back(
-    journal_path: Path, index_path: Path, config: SchedulerConfig
+    journal_path: Path,
+    index_path: Path,
+    config: SchedulerConfig,
+    num_ended: int | None = None,
 ) -> tuple[Scheduler, History]:
     """Return the scheduler as the journal leaves it, and the history of all jobs that
-    are known.
+    are known: of the ended ones those `num_ended` that ended last, all by default.
 
     The files are left as they are, so that a scheduler may be running on them: what the
     index does not have yet is added to a copy in memory.
     """
     index = JobIndex(":memory:")
     scheduler, _ = read_back_into(index, journal_path, index_path, config)
-    return scheduler, whole_history(index, scheduler.state)
+    return scheduler, whole_history(index, scheduler.state, num_ended)
 
 
 def read_back_into(

@@ -9,12 +9,28 @@ import typer
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.model import InputError
 
+# Twice what the page draws in rows: figures and curves over them cost seconds.
+NUM_ENDED = 2_000
+
 
 def report(
     page: Annotated[Path, typer.Argument(help="HTML file to write.")] = Path(
         "coadapt-report.html"
     ),
     state: StateOption = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs",
+            min=1,
+            help="Ended jobs on the page: those that ended last. Live jobs are always "
+            "on it.",
+        ),
+    ] = NUM_ENDED,
+    all_jobs: Annotated[
+        bool,
+        typer.Option("--all", help="All ended jobs: minutes with 100,000 of them."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the page's path and figures as JSON.")
     ] = False,
@@ -34,7 +50,10 @@ def report(
     if page.is_dir() or not page.absolute().parent.is_dir():
         raise InputError("page", str(page), "a file in a directory that exists")
     scheduler, history = read_back(
-        directory.journal, directory.index, directory.first_config()
+        directory.journal,
+        directory.index,
+        directory.first_config(),
+        None if all_jobs else jobs,
     )
     policy = (directory.last_run() or {}).get("policy", "live")
     run = ReportRun(
@@ -45,5 +64,16 @@ def report(
         [run],
         title=f"Coadapt on {', '.join(sorted(scheduler.state.nodes)) or 'no node'}",
     )
-    figures = {"page": str(page), "policy": policy, "metrics": run.metrics}
+    figures = {
+        "page": str(page),
+        "policy": policy,
+        "metrics": run.metrics,
+        "jobs_left_out": history.num_left_out,
+    }
     typer.echo(json.dumps(figures) if as_json else str(page))
+    if history.num_left_out:
+        text = (
+            f"It shows the {jobs} jobs that ended last, and all live ones. "
+            f"{history.num_left_out} that ended earlier are left out (--all shows them)."
+        )
+        typer.echo(text, err=True)

@@ -54,6 +54,7 @@ coadapt.executors.processes.launcher GENERATION_DIR`.
 import math
 import os
 import signal
+import socket
 import sys
 import time
 from contextlib import suppress
@@ -96,7 +97,7 @@ from coadapt.executors.processes.replica import (
     base_envs,
     cause_of,
     first_failed,
-    free_port,
+    reserve_port,
     shell,
     spawn,
 )
@@ -219,6 +220,8 @@ class _Launcher:
         self._lead = directory
         self._order = order
         self._spawned: list[Replica] = []
+        # Keeps the port at which the replicas meet, see reserve_port.
+        self._rendezvous: socket.socket | None = None
         # One file per replica elsewhere, which exists once the replica lives.
         self._to_begin: list[Path] = []
         self._is_begun = directory.has_started
@@ -363,7 +366,10 @@ class _Launcher:
 
     def _start(self, order: LaunchOrder) -> list[Replica]:
         envs = dict(self._control_envs)
-        envs["MASTER_PORT"] = str(free_port(order.replicas))
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+        self._rendezvous = reserve_port(order.replicas)
+        envs["MASTER_PORT"] = str(self._rendezvous.getsockname()[1])
         replicas = []
         for item in order.replicas:
             command = (*item.via, *shell(order.run))

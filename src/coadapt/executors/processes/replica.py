@@ -189,18 +189,21 @@ def _stopped_from_outside(who: str, code: int, how: str, lines: list[str]) -> st
     return saved if code == EXIT_STOPPED else f"{who} {how} from outside"
 
 
-def free_port(replicas: Sequence[ReplicaOrder]) -> int:
-    """Return a port for the rendezvous at the first replica. If that replica is on this
-    machine, the port is free.
+def reserve_port(replicas: Sequence[ReplicaOrder]) -> socket.socket:
+    """Return a socket that is bound to a port for the rendezvous at the first replica.
+
+    While the socket is open, the kernel gives the port to no program that asks for any
+    free one. A replica can listen at it nevertheless, if it sets SO_REUSEADDR, as torch
+    does. If the first replica is on another machine, the port may be in use there.
     """
     address = replicas[0].envs["MASTER_ADDR"] if replicas else ""
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        reserved.bind((address, 0))
+    except OSError:
+        reserved.bind(("", 0))
+    return reserved
 
 
 def shell(command: str) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ def run_values(run: ReportRun) -> dict[str, Json]:
         "metrics": {key: _finite(value) for key, value in run.metrics.items()},
         "states": _count_states(jobs),
         "num_jobs": len(jobs),
+        "num_left_out": history.num_left_out,
         "jct": _completion_times(jobs),
         "gpus": history.capacity[-1][1] if history.capacity else 0,
         "curves": _curves(history, jobs, origin),
@@ -320,12 +321,13 @@ def _curves(
     history: History, jobs: Sequence[JobHistory], origin: float
 ) -> dict[str, Json]:
     """Return means over periods of equal length: the share of GPUs in use, the number
-    of waiting jobs, and the efficiency.
+    of waiting jobs, and the efficiency. They begin where the history has every job.
     """
     end = history.at
-    if end <= origin or not jobs:
+    begin = origin if history.since is None else max(origin, history.since)
+    if end <= begin or not jobs:
         return {"at": [], "used": [], "waiting": [], "efficiency": []}
-    edges = np.linspace(origin, end, NUM_BINS + 1)
+    edges = np.linspace(begin, end, NUM_BINS + 1)
     used = [
         (span.start, span.end, span.num_gpus)
         for job in jobs

@@ -21,15 +21,18 @@ from coadapt.train.check.causes import (
     Seen,
     by_layers,
     find_cause,
+    not_alike,
     not_finite_since,
     not_used,
     strayed,
 )
-from coadapt.train.check.compare import Compared, Finding, State, allowed_distance
+from coadapt.train.check.compare import Compared, Finding, State, distance
 from coadapt.train.check.failures import explain_failure, explain_silence
 from coadapt.train.check.replicas import LateError, ScriptRun
+from coadapt.train.check.rounding import Rounding, up_to
 from coadapt.train.check.rows import contents, kinds, read_steps, sizes
 from coadapt.train.check.schedule import (
+    STEPS_PER_CHANGE,
     Change,
     Failure,
     await_end,
@@ -45,9 +48,10 @@ from coadapt.train.wrappers.recorder import END_FILE, Plan
 EXIT_SAME = 0
 EXIT_DIFFERENT = 1
 EXIT_UNFIT = 2
-NUDGE = 6e-8  # half a unit in the last place of float32
 # Of the runs that say what a loss is a mean of.
 STILL_STEPS = 12
+# Findings that need no measure of rounding: samples and replicas are compared exactly.
+EXACT = ("samples", "replicas")
 # Contracts that promise the training of one replica.
 SAME_TRAINING = ("fixed", "self")
 
@@ -71,7 +75,8 @@ class Outcome:
     """What a check came to. problem: why it could not be carried out, or a run failed;
     empty otherwise.
 
-    cause: of a difference or a failure, where one was looked for.
+    cause: of a difference or a failure, where one was looked for. compared_until: the
+    first step that could not be compared, because rounding alone parts two runs there.
     """
 
     num_steps: int = 0
@@ -81,6 +86,7 @@ class Outcome:
     problem: str = ""
     lines: tuple[str, ...] = ()
     wall_s: float = 0.0
+    compared_until: int | None = None
 
     @property
     def code(self) -> int:
@@ -181,7 +187,10 @@ def _check(settings: Settings, folder: Path, deadline: float) -> Outcome:
     still = replace(plan, num_steps=min(STILL_STEPS, settings.steps), still=True)
     plans = {
         "alone": plan,
-        "nudged": replace(plan, nudge=NUDGE),
+        "nudged": replace(plan, nudge=1),
+        "nudged_again": replace(plan, nudge=2),
+        "nudged_thrice": replace(plan, nudge=3),
+        "equal": plan,
         "changed": plan,
         "shared": plan,
         "still_alone": still,
@@ -200,13 +209,17 @@ def _check(settings: Settings, folder: Path, deadline: float) -> Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runs:
-    """The runs of a check. shared: two replicas without a change, where a cause is
-    looked for; still: see Seen.
+    """The runs of a check. nudged: references that measure rounding; equal: the run
+    alone once more; all but the first where runs differ. shared: two replicas without a
+    change, where a cause is looked for; still: see Seen.
     """
 
     settings: Settings
     alone: ScriptRun
     nudged: ScriptRun
+    nudged_again: ScriptRun
+    nudged_thrice: ScriptRun
+    equal: ScriptRun
     changed: ScriptRun
     shared: ScriptRun
     still_alone: ScriptRun
@@ -237,7 +250,7 @@ class _Runs:
         if since is not None:
             text = f"not finite from step {since} on, alone too: nothing was compared"
             finding = Finding(what="losses", same=False, text=text)
-            cause = find_cause(self._seen(1.0))
+            cause = find_cause(self._seen(Rounding()))
             return Outcome(num_steps=num_steps, findings=(finding,), cause=cause)
         fitting = sizes(self.alone.folder, settings.replicas)
         if fitting == [1]:
@@ -247,14 +260,7 @@ class _Runs:
                 f"is a library's"
             )
             return Outcome(num_steps=num_steps, problem=text)
-        if fitting:
-            first, changes = draw_anew(
-                num_steps, settings.changes, fitting, settings.seed
-            )
-        else:
-            first, changes = draw_changes(
-                num_steps, settings.changes, settings.replicas, settings.seed
-            )
+        first, changes = self._draw(num_steps, fitting)
         made: list[Change] = []
         if changes:
             made, failure = self._lead(first, changes)
@@ -293,6 +299,21 @@ class _Runs:
             )
         return self._compared(made)
 
+    def _draw(self, num_steps: int, fitting: Sequence[int]) -> tuple[int, list[Change]]:
+        """Return the replicas to start with, and the changes.
+
+        fitting: the numbers of replicas at which another library's loop trains.
+        """
+        settings = self.settings
+        if fitting:
+            return draw_anew(num_steps, settings.changes, fitting, settings.seed)
+        # As many steps as the changes need, and more as long as rounding is small.
+        least = STEPS_PER_CHANGE * settings.changes + 1
+        room = max(self._rounding().horizon or num_steps, least)
+        return draw_changes(
+            min(num_steps, room), settings.changes, settings.replicas, settings.seed
+        )
+
     def _lead(
         self, first: int, changes: Sequence[Change]
     ) -> tuple[list[Change], Failure | None]:
@@ -305,62 +326,109 @@ class _Runs:
             ) from late
 
     def _compared(self, made: Sequence[Change]) -> Outcome:
+        compared, findings = self._comparison()
+        if _by_rounding(compared, findings):
+            runs = (self.nudged_again, self.nudged_thrice, self.equal)
+            for run in runs:
+                run.start(1)
+            for run in runs:
+                await_end(run)
+            compared, findings = self._comparison()
+        unlike = not_alike(compared.alone, read_steps(self.equal.folder))
+        if unlike is not None:
+            findings.append(Finding(what="script", same=False, text=unlike.text))
+        cause = None
+        if any(finding.by_design for finding in findings):
+            cause = by_layers(compared.layers)
+        if any(finding.same is False for finding in findings):
+            cause = self._cause(compared.rounding)
+        return Outcome(
+            num_steps=max(compared.alone),
+            changes=tuple(map(str, made)),
+            findings=tuple(findings),
+            cause=cause,
+            compared_until=compared.compared_until,
+        )
+
+    def _comparison(self) -> tuple[Compared, list[Finding]]:
+        """Compare with the references that have run."""
         contract, state = _state(self.alone)
-        _, nudged_state = _state(self.nudged)
         _, changed_state = _state(self.changed)
-        steps = read_steps(self.alone.folder)
+        references = [_state(run)[1] for run in self._references()]
         compared = Compared(
-            alone=steps,
+            alone=read_steps(self.alone.folder),
             changed=read_steps(self.changed.folder),
             state_alone=state,
             state_changed=changed_state,
-            allowed=allowed_distance(state, nudged_state),
+            rounding=self._rounding(state, references),
             fixed=contract in SAME_TRAINING and not _goes_by_noise(state),
             layers=kinds(self.alone.folder),
+            references=references,
         )
         findings = compared.findings()
-        seen = self._seen(compared.allowed)
+        seen = self._seen(compared.rounding)
         names = strayed(seen) if compared.fixed and not compared.layers else []
         if names:
             text = f"`{names[0]}` ends elsewhere than alone"
             findings.append(Finding(what="script", same=False, text=text))
-        cause = None
-        by_design = [finding for finding in findings if finding.by_design]
-        if by_design:
-            cause = by_layers(compared.layers)
-        if any(finding.same is False for finding in findings):
-            if not sizes(self.alone.folder, 2) or 2 in sizes(self.alone.folder, 2):
-                self.shared.start(2)
-                await_end(self.shared)
-            cause = find_cause(self._seen(compared.allowed))
-            if cause.kind == LOSS:
-                self.still_alone.start(1)
-                self.still_shared.start(2)
-                await_end(self.still_alone)
-                await_end(self.still_shared)
-                cause = find_cause(self._seen(compared.allowed))
-        return Outcome(
-            num_steps=max(steps),
-            changes=tuple(map(str, made)),
-            findings=tuple(findings),
-            cause=cause,
-        )
+        return compared, findings
 
-    def _seen(self, allowed: float) -> Seen:
+    def _cause(self, rounding: Rounding) -> Cause:
+        """Look for the cause of a difference, with further runs."""
+        fitting = sizes(self.alone.folder, 2)
+        if not fitting or 2 in fitting:
+            self.shared.start(2)
+            await_end(self.shared)
+        cause = find_cause(self._seen(rounding))
+        if cause.kind != LOSS:
+            return cause
+        self.still_alone.start(1)
+        self.still_shared.start(2)
+        await_end(self.still_alone)
+        await_end(self.still_shared)
+        return find_cause(self._seen(rounding))
+
+    def _references(self) -> list[ScriptRun]:
+        runs = (self.nudged, self.nudged_again, self.nudged_thrice, self.equal)
+        return [run for run in runs if run.members]
+
+    def _rounding(
+        self, state: State | None = None, ends: Sequence[State] = ()
+    ) -> Rounding:
+        """Return how far the references part from the run alone, and their ends from
+        its end.
+        """
+        steps = [read_steps(run.folder) for run in self._references()]
+        last = [] if state is None else [distance(state, end) or 0.0 for end in ends]
+        return Rounding.measured(read_steps(self.alone.folder), steps, last)
+
+    def _seen(self, rounding: Rounding) -> Seen:
+        alone = read_steps(self.alone.folder)
+        changed = read_steps(self.changed.folder)
+        shared = read_steps(self.shared.folder)
         return Seen(
-            alone=read_steps(self.alone.folder),
+            alone=alone,
             again=read_steps(self.nudged.folder),
-            changed=read_steps(self.changed.folder),
-            shared=read_steps(self.shared.folder),
+            changed=up_to(changed, rounding.parting(alone, changed).undecided),
+            shared=up_to(shared, rounding.parting(alone, shared).undecided),
             still_alone=read_steps(self.still_alone.folder),
             still_shared=read_steps(self.still_shared.folder),
-            allowed=allowed,
+            rounding=rounding,
+            equal=read_steps(self.equal.folder),
             hosted=bool(sizes(self.alone.folder, 2)),
             layers=kinds(self.alone.folder),
             contents_alone=contents(self.alone.folder),
             contents_again=contents(self.nudged.folder),
             contents_shared=contents(self.shared.folder),
         )
+
+
+def _by_rounding(compared: Compared, findings: Sequence[Finding]) -> bool:
+    """Return whether runs differ, and more references may show that rounding is why."""
+    if compared.compared_until is not None:
+        return True
+    different = {finding.what for finding in findings if finding.same is False}
+    return bool(different) and not different & set(EXACT)
 
 
 class SilentError(Exception):
@@ -430,6 +498,13 @@ def told(outcome: Outcome, settings: Settings) -> str:
         lines.append(f"not the same training, first in {different[0].what}")
     elif any(finding.by_design for finding in outcome.findings):
         lines.append("the same training, but for what differs by design")
+    elif outcome.compared_until == 1:
+        lines.append("not compared: rounding alone parts two runs from the first step")
+    elif outcome.compared_until is not None:
+        lines.append(
+            f"the same training up to step {outcome.compared_until - 1}; from there "
+            f"rounding alone parts two runs of this script, so a comparison cannot tell"
+        )
     else:
         lines.append("the same training")
     if outcome.cause is not None:

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from coadapt.train.check.rounding import LEAST, Rounding, distance
 from coadapt.train.check.rows import Steps
 from coadapt.train.wrappers.drift import TOLERANCE, by_replica
 from coadapt.train.wrappers.recorder import StepRow
@@ -73,8 +74,10 @@ class Seen:
     shared: on two replicas without a change, empty where that was not run. still: both
     once more, with parameters that no step changes; empty where losses need not be
     looked at. changed: under changes.
-    allowed: relative difference of parameters that rounding explains. Contents are by
-    replica. hosted: the loop is another library's, which calls the model past the run.
+    rounding: what it explains of a difference; runs end where it explains too much.
+    Contents are by replica. hosted: the loop is another library's, which calls the
+    model past the run. equal: a second run alone without any difference, empty where
+    that was not run.
     """
 
     alone: Steps
@@ -83,7 +86,8 @@ class Seen:
     shared: Steps = field(default_factory=dict)
     still_alone: Steps = field(default_factory=dict)
     still_shared: Steps = field(default_factory=dict)
-    allowed: float
+    rounding: Rounding = field(default_factory=Rounding)
+    equal: Steps = field(default_factory=dict)
     hosted: bool = False
     layers: Sequence[str] = ()
     contents_alone: Contents = ()
@@ -96,6 +100,7 @@ def find_cause(seen: Seen) -> Cause:
     questions = (
         _not_finite,
         _not_repeatable,
+        _not_alike,
         _not_used,
         _other_samples,
         _other_contents,
@@ -161,13 +166,18 @@ def strayed(seen: Seen) -> list[str]:
             continue
         moved = abs(_float(value) - _float(first[name][1]))
         allowed = 0.05 * moved + SAME_VALUE * abs(_float(value))
-        others = [row.seen.get(name) for row in seen.changed[last]]
-        if moved and any(
-            other is not None and abs(_float(other[1]) - _float(value)) > allowed
-            for other in others
-        ):
+        others = _values_of(name, seen.changed[last])
+        again = _values_of(name, seen.again.get(last, []))
+        far = [abs(item - _float(value)) > allowed for item in others]
+        by_rounding = [abs(item - _float(value)) > allowed for item in again]
+        if moved and any(far) and not any(by_rounding):
             names.append(name)
     return names
+
+
+def _values_of(name: str, rows: Sequence[StepRow]) -> list[float]:
+    """Return what a variable of the script holds in each row that has it."""
+    return [_float(row.seen[name][1]) for row in rows if name in row.seen]
 
 
 def _not_finite(seen: Seen) -> Cause | None:
@@ -211,6 +221,35 @@ def _not_repeatable(seen: Seen) -> Cause | None:
             return Cause(kind="rate-by-time", text=text, remedy=remedy)
         if step == next(iter(seen.alone)) and _far(_loss(rows), _loss(others), REPEATS):
             return _unseeded(seen, step)
+    return None
+
+
+def _not_alike(seen: Seen) -> Cause | None:
+    return not_alike(seen.alone, seen.equal)
+
+
+def not_alike(alone: Steps, equal: Steps) -> Cause | None:
+    """Return the cause where a second run alone, which is equal in everything, is not
+    the same training. Without such a run: None.
+
+    Runs that begin to differ within rounding are alike: threads may add up in another
+    order.
+    """
+    for step, rows in alone.items():
+        if step not in equal:
+            continue
+        own = rows[0]
+        other = equal[step][0]
+        if own.sketch == other.sketch and own.checksum == other.checksum:
+            continue
+        if distance(own, other) <= LEAST:
+            return None
+        text = f"two runs alone, equal in everything, part in step {step}"
+        remedy = (
+            "give what draws a fixed seed, and go neither by the time nor by the order "
+            "in which something ends"
+        )
+        return Cause(kind="not-repeatable", text=text, remedy=remedy)
     return None
 
 
@@ -443,7 +482,7 @@ def _trained_beside(seen: Seen) -> Cause | None:
 def _other_losses(seen: Seen) -> Cause | None:
     """Losses of two replicas against one, where parameters are still the same."""
     step = _first_unlike(seen)
-    if step is None or not _parted(seen.alone, seen.shared, seen.allowed):
+    if step is None or not _parted(seen.alone, seen.shared, seen.rounding):
         return None
     alone = seen.alone[step]
     rows = seen.shared[step]
@@ -550,7 +589,7 @@ def _kind_of_loss(seen: Seen) -> str:
 
 def _other_gradients(seen: Seen) -> Cause | None:
     step = _first_unlike(seen)
-    if step is None or not _parted(seen.alone, seen.shared, seen.allowed):
+    if step is None or not _parted(seen.alone, seen.shared, seen.rounding):
         return None
     parted = _replicas_part(seen.shared)
     if parted is not None and parted < step:
@@ -608,7 +647,7 @@ def _other_gradients(seen: Seen) -> Cause | None:
 
 def _other_parameters(seen: Seen) -> Cause | None:
     """Two replicas that part though they step with the same gradient."""
-    step = _parted(seen.alone, seen.shared, seen.allowed)
+    step = _parted(seen.alone, seen.shared, seen.rounding)
     apart = _replicas_part(seen.shared)
     if step is None and apart is None:
         return None
@@ -654,7 +693,7 @@ def _starts_again(seen: Seen) -> Cause | None:
     """
     if not seen.shared:
         return None
-    step = _parted(seen.alone, seen.changed, seen.allowed)
+    step = _parted(seen.alone, seen.changed, seen.rounding)
     apart = _replicas_part(seen.changed)
     starts = [item for item in (step, apart) if item is not None]
     if starts:
@@ -735,13 +774,13 @@ def _unknown(seen: Seen) -> Cause:
     """Say what is known, and guess nothing."""
     known = []
     if seen.shared:
-        own = _parted(seen.alone, seen.shared, seen.allowed)
+        own = _parted(seen.alone, seen.shared, seen.rounding)
         known.append(
             "two replicas from the start train the same"
             if own is None
             else f"two replicas from the start differ since step {own}"
         )
-    step = _parted(seen.alone, seen.changed, seen.allowed)
+    step = _parted(seen.alone, seen.changed, seen.rounding)
     if step is not None:
         known.append(f"with changes, parameters differ since step {step}")
     if seen.layers:
@@ -825,16 +864,11 @@ def _first_unlike(seen: Seen) -> int | None:
     return next(iter(common), None)
 
 
-def _parted(alone: Steps, run: Steps, allowed: float) -> int | None:
-    """Return the first step after which parameters differ by more than is allowed."""
-    for step, rows in alone.items():
-        if step not in run:
-            continue
-        own = rows[0]
-        other = run[step][0]
-        if abs(own.checksum - other.checksum) > allowed * max(own.norm, 1e-30):
-            return step
-    return None
+def _parted(alone: Steps, run: Steps, rounding: Rounding) -> int | None:
+    """Return the first step after which parameters differ by more than rounding
+    explains.
+    """
+    return rounding.parting(alone, run).apart
 
 
 def _replicas_part(run: Steps) -> int | None:

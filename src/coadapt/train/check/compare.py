@@ -7,31 +7,33 @@ why.
 # difference is the one to mend.
 #
 # Parameters cannot be equal to the bit: sums over replicas are taken in another order.
-# How much of a difference is due to that depends on the script, so it is measured: a
-# third run alone begins with parameters that are off by one rounding error, and where
-# it ends says what rounding makes of this training. Ten times that is allowed.
+# How much of a difference is due to that depends on the script, so it is measured by
+# reference runs (rounding.py). Where rounding has grown too large to tell it from a
+# fault, rates, calls and parameters are compared up to there; and of what the
+# checkpoint has besides, that in which the references agree with the run alone.
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from coadapt.train.check.rounding import MOST, Parting, Rounding, up_to
 from coadapt.train.check.rows import Steps
 from coadapt.train.wrappers.drift import TOLERANCE, by_replica
 from coadapt.train.wrappers.recorder import StepRow
 
-# Of the norm of all parameters: what is allowed at least, and at most.
-LEAST = 1e-5
-MOST = 1e-2
-ROUNDING_FACTOR = 10.0
 # A rate that a scheduler computed in another order of operations.
 RATE_TOLERANCE = 1e-9
 # Of registered figures: sums over replicas again.
 FIGURE_TOLERANCE = 1e-4
+# Of such figures in a reference run: within this, they do not depend on rounding.
+STEADY_TOLERANCE = 1e-5
+ALONE_UNLIKE = "two runs alone differ from the first step on"
 State = Mapping[str, object]
 
 
@@ -47,10 +49,10 @@ class Finding:
     by_design: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Two runs of the same script. allowed: relative difference of parameters that
-    rounding explains.
+    """Two runs of the same script. rounding: what it explains of a difference.
+    references: the ends of the runs that measured it.
 
     fixed: the contract promises the same training; else only what every contract does
     is compared.
@@ -62,9 +64,28 @@ class Compared:
     changed: Steps
     state_alone: State
     state_changed: State
-    allowed: float
+    rounding: Rounding
     fixed: bool
     layers: Sequence[str] = ()
+    references: Sequence[State] = ()
+
+    @cached_property
+    def parting(self) -> Parting:
+        """Where the run under changes parts from the run alone; nowhere if both end
+        alike.
+        """
+        apart = distance(self.state_alone, self.state_changed)
+        allowed = min(self.rounding.explains_at_end, MOST)
+        if apart is None or apart <= allowed:
+            return Parting()
+        return self.rounding.parting(self.alone, self.changed)
+
+    @property
+    def compared_until(self) -> int | None:
+        """The first step that could not be compared: rounding alone has parted the
+        runs there. None if all could.
+        """
+        return self.parting.undecided if self.fixed else None
 
     def findings(self) -> list[Finding]:
         return [
@@ -82,9 +103,13 @@ class Compared:
         other = max(self.changed, default=0)
         if not self.fixed:
             return _by_contract("length")
-        same = own == other
-        text = f"{own} steps" if same else f"{other} steps, alone {own}"
-        return Finding(what="length", same=same, text=text)
+        if own == other:
+            return Finding(what="length", same=True, text=f"{own} steps")
+        text = f"{other} steps, alone {own}"
+        if self.compared_until is not None:
+            text += f", which may follow from step {self.compared_until}"
+            return Finding(what="length", same=None, text=text)
+        return Finding(what="length", same=False, text=text)
 
     def _samples(self) -> Finding:
         if not any(row.ids for rows in self.alone.values() for row in rows):
@@ -151,6 +176,9 @@ class Compared:
     def _rates(self) -> Finding:
         if not self.fixed:
             return _by_contract("learning rates")
+        if self.compared_until == min(self.alone):
+            text = f"not compared: {ALONE_UNLIKE}"
+            return Finding(what="learning rates", same=None, text=text)
         for step, first, other in self._pairs():
             for own, wanted in zip(
                 _flat(other.rates), _flat(first.rates), strict=False
@@ -158,11 +186,15 @@ class Compared:
                 if not math.isclose(own, wanted, rel_tol=RATE_TOLERANCE):
                     text = f"step {step}: {own:.6g}, alone {wanted:.6g}"
                     return Finding(what="learning rates", same=False, text=text)
-        return Finding(what="learning rates", same=True, text="the same in each step")
+        text = f"the same in each step{self._limit()}"
+        return Finding(what="learning rates", same=True, text=text)
 
     def _updates(self) -> Finding:
         if not self.fixed:
             return _by_contract("optimiser steps")
+        if self.compared_until == min(self.alone):
+            text = f"not compared: {ALONE_UNLIKE}"
+            return Finding(what="optimiser steps", same=None, text=text)
         for step, first, other in self._pairs():
             if first.updates != other.updates:
                 text = (
@@ -170,10 +202,9 @@ class Compared:
                     f"{_calls(first)}"
                 )
                 return Finding(what="optimiser steps", same=False, text=text)
-        calls = sum(sum(rows[0].updates) for rows in self.alone.values())
-        return Finding(
-            what="optimiser steps", same=True, text=f"the same {calls} calls"
-        )
+        calls = sum(sum(first.updates) for _, first, _ in self._pairs())
+        text = f"the same {calls} calls{self._limit()}"
+        return Finding(what="optimiser steps", same=True, text=text)
 
     def _parameters(self) -> Finding:
         if not self.fixed:
@@ -185,8 +216,9 @@ class Compared:
                 same=None,
                 text="not compared: a model's state is not all tensors",
             )
-        if found <= self.allowed:
-            text = f"equal up to {found:.1e} of their norm; allowed {self.allowed:.1e}"
+        allowed = min(self.rounding.explains_at_end, MOST)
+        if found <= allowed:
+            text = f"equal up to {found:.1e} of their norm; allowed {allowed:.1e}"
             return Finding(what="parameters", same=True, text=text)
         if self.layers:
             text = (
@@ -194,9 +226,14 @@ class Compared:
                 f"{' and '.join(self.layers)}"
             )
             return Finding(what="parameters", same=None, text=text, by_design=True)
-        began = self._parted_at()
+        began = self.parting.apart
+        explained = self.rounding.explains_at_end
+        if began is None and (self.compared_until or found <= explained):
+            return self._undecided(found)
         since = "" if began is None else f", since step {began}"
-        text = f"differ by {found:.1e} of their norm{since}; allowed {self.allowed:.1e}"
+        if began is not None:
+            allowed = min(self.rounding.explains(began), MOST)
+        text = f"differ by {found:.1e} of their norm{since}; allowed {allowed:.1e}"
         if _searches(self.state_alone):
             text += (
                 "; LBFGS may be led elsewhere by rounding in float32: make model and "
@@ -204,6 +241,24 @@ class Compared:
                 "again, what differs then is a mistake"
             )
         return Finding(what="parameters", same=False, text=text)
+
+    def _undecided(self, found: float) -> Finding:
+        """Parameters that rounding alone may have parted by `found`."""
+        step = self.compared_until
+        if step == min(self.alone):
+            text = f"not compared: {ALONE_UNLIKE} (they end {found:.1e} apart)"
+            return Finding(what="parameters", same=None, text=text)
+        where = "in the end" if step is None else f"from step {step} on"
+        same_until = "" if step is None else f"the same up to step {step - 1}; "
+        text = (
+            f"{same_until}{where} rounding alone parts two runs of this script, so a "
+            f"comparison cannot tell (they end {found:.1e} of their norm apart)"
+        )
+        return Finding(what="parameters", same=None, text=text)
+
+    def _limit(self) -> str:
+        until = self.compared_until
+        return "" if until is None else f" up to step {until - 1}"
 
     def _checkpoint(self) -> Finding:
         if not self.fixed:
@@ -217,7 +272,10 @@ class Compared:
             if name not in self.state_changed:
                 return Finding(what="checkpoint", same=False, text=f"{name} is missing")
             place = _first_difference(
-                self.state_alone[name], self.state_changed[name], name
+                self.state_alone[name],
+                self.state_changed[name],
+                name,
+                [reference.get(name) for reference in self.references],
             )
             if place is not None and not (
                 self.layers and name not in ("state", "scheduler")
@@ -228,29 +286,12 @@ class Compared:
         )
 
     def _pairs(self) -> Iterator[tuple[int, StepRow, StepRow]]:
-        """Yield the first replica's row of each step, alone and under changes."""
-        for step, rows in self.alone.items():
+        """Yield the first replica's row of each step, alone and under changes, as far
+        as they can be compared.
+        """
+        for step, rows in up_to(self.alone, self.compared_until).items():
             if step in self.changed:
                 yield step, rows[0], self.changed[step][0]
-
-    def _parted_at(self) -> int | None:
-        """Return the first step after which parameters differ by more than is
-        allowed.
-        """
-        for step, first, other in self._pairs():
-            if abs(first.checksum - other.checksum) > self.allowed * max(
-                first.norm, 1e-30
-            ):
-                return step
-        return None
-
-
-def allowed_distance(alone: State, nudged: State) -> float:
-    """Return the relative difference of parameters that rounding may make; `nudged`
-    began off by rounding.
-    """
-    own = distance(alone, nudged)
-    return LEAST if own is None else min(max(LEAST, ROUNDING_FACTOR * own), MOST)
 
 
 def distance(one: State, other: State) -> float | None:
@@ -337,11 +378,20 @@ def _apart(rows: Sequence[StepRow]) -> str | None:
     return None
 
 
-def _first_difference(one: object, other: object, place: str) -> str | None:
-    """Return where two states differ, in words; None if they do not."""
+def _first_difference(
+    one: object, other: object, place: str, references: Sequence[object] = ()
+) -> str | None:
+    """Return where two states differ, in words; None if they do not.
+
+    references: the same of runs that differ from the first by rounding. What differs in
+    one of them, too, is not compared.
+    """
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for key in [*one, *(key for key in other if key not in one)]:
-            found = _first_difference(one.get(key), other.get(key), f"{place}.{key}")
+            of_references = [_child(item, key) for item in references]
+            found = _first_difference(
+                one.get(key), other.get(key), f"{place}.{key}", of_references
+            )
             if found is not None:
                 return found
         return None
@@ -350,28 +400,38 @@ def _first_difference(one: object, other: object, place: str) -> str | None:
         and isinstance(other, list | tuple)
         and len(one) == len(other)
     ):
-        places = (
-            _first_difference(a, b, f"{place}[{index}]")
-            for index, (a, b) in enumerate(zip(one, other, strict=True))
-        )
-        return next((found for found in places if found is not None), None)
-    return (
-        None
-        if _alike(one, other)
-        else f"{place} is {_short(other)}, alone {_short(one)}"
-    )
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+            of_references = [_child(item, index) for item in references]
+            found = _first_difference(a, b, f"{place}[{index}]", of_references)
+            if found is not None:
+                return found
+        return None
+    if _alike(one, other, FIGURE_TOLERANCE):
+        return None
+    if not all(_alike(one, item, STEADY_TOLERANCE) for item in references):
+        return None
+    return f"{place} is {_short(other)}, alone {_short(one)}"
 
 
-def _alike(one: object, other: object) -> bool:
+def _child(item: object, key: object) -> object:
+    """Return what a mapping or a sequence has under a key; None if it has not."""
+    if isinstance(item, Mapping):
+        return item.get(key)
+    if isinstance(item, list | tuple) and isinstance(key, int) and key < len(item):
+        return item[key]
+    return None
+
+
+def _alike(one: object, other: object, tolerance: float) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if one.shape != other.shape:
             return False
         if not one.is_floating_point():
             return torch.equal(one, other)
         gap = float((one.double() - other.double()).norm())
-        return gap <= FIGURE_TOLERANCE * float(one.double().norm()) or gap == 0.0
+        return gap <= tolerance * float(one.double().norm()) or gap == 0.0
     if isinstance(one, float) and isinstance(other, float | int):
-        return one == other or math.isclose(one, other, rel_tol=FIGURE_TOLERANCE)
+        return one == other or math.isclose(one, other, rel_tol=tolerance)
     return bool(one == other)
 
 

@@ -35,6 +35,7 @@ from coadapt.model.wire import to_json
 from coadapt.train.env import ENV_CHECK_DIR, child_environ
 from coadapt.train.wrappers.recorder import PLAN_FILE, Plan
 
+LOOPBACK = "127.0.0.1"
 LOOK_S = 0.02
 END_S = 30.0
 # A check must not save by itself in between: what it compares is the end.
@@ -71,6 +72,7 @@ class ScriptRun:
         self._deadline = deadline
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._plan = plan
+        self._rendezvous: socket.socket | None = None
         self._make_folders()
 
     @property
@@ -87,7 +89,10 @@ class ScriptRun:
         self.members = tuple(
             member_name(self.generation, rank) for rank in range(num_replicas)
         )
-        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        self._let_go_of_port()
+        self._rendezvous = _reserve_port()
+        port = self._rendezvous.getsockname()[1]
+        rendezvous = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
         for rank in range(num_replicas):
             self._spawn(rank, num_replicas, rendezvous)
 
@@ -208,6 +213,12 @@ class ScriptRun:
             with suppress(ProcessLookupError):
                 os.killpg(self._processes[name].pid, signal.SIGKILL)
             self._processes[name].wait(END_S)
+        self._let_go_of_port()
+
+    def _let_go_of_port(self) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+        self._rendezvous = None
 
     def _spawn(self, rank: int, num_replicas: int, envs: Mapping[str, str]) -> None:
         name = member_name(self.generation, rank)
@@ -241,7 +252,11 @@ class ScriptRun:
         )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _reserve_port() -> socket.socket:
+    """Return a socket bound to a port at which replicas can listen, and which no other
+    program is given as long as it is open.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((LOOPBACK, 0))
+    return reserved

@@ -46,6 +46,7 @@ def _row(data: dict[str, Any]) -> StepRow:
         row,
         ids=tuple(row.ids),
         rates=rates,
+        sketch=tuple(row.sketch),
         updates=tuple(row.updates),
         forwards=tuple(row.forwards),
         backwards=tuple(row.backwards),

@@ -274,12 +274,7 @@ def _whole(value: object) -> object:
 @torch.no_grad()
 def checksum(pairs: Sequence[Watched]) -> tuple[float, float]:
     """Return the sum and the norm of all parameters that may change."""
-    found = [
-        item.detach()
-        for pair in pairs
-        for item in pair.parameters()
-        if item.requires_grad and not item.is_complex()
-    ]
+    found = [item.detach() for item in trained(pairs)]
     if not found:
         return 0.0, 0.0
     sums = torch.stack(
@@ -291,6 +286,16 @@ def checksum(pairs: Sequence[Watched]) -> tuple[float, float]:
     norms = torch.stack([norm.double() for norm in torch._foreach_norm(found)])
     total, norm = torch.stack([sums.double().sum(), norms.norm()]).tolist()
     return total, norm
+
+
+def trained(pairs: Sequence[Watched]) -> list[Tensor]:
+    """Return all parameters that may change and are real numbers."""
+    return [
+        item
+        for pair in pairs
+        for item in pair.parameters()
+        if item.requires_grad and not item.is_complex()
+    ]
 
 
 def by_replica(values: Sequence[object]) -> str:

@@ -249,10 +249,16 @@ class ElasticModel(nn.Module):
         return state if first else {}
 
     def __deepcopy__(self, memo: dict[int, object]) -> nn.Module:
-        """Return a copy of `module` alone, as averages of weights want it: it trains
-        with nobody.
+        """Return a copy of `module` alone, as averages of weights want it. It is not
+        compiled, so that a file of it has the plain names.
         """
-        return copy.deepcopy(self.module, memo)
+        twin = copy.deepcopy(_uncompiled(self.module), memo)
+        for parent in list(twin.modules()):
+            for name, child in list(parent.named_children()):
+                if _uncompiled(child) is not child:
+                    setattr(parent, name, _uncompiled(child))
+        twin.register_load_state_dict_pre_hook(_without_marks)  # type: ignore[no-untyped-call]  # torch's own
+        return twin
 
     def __reduce_ex__(self, _protocol: object) -> tuple[object, ...]:
         """Be written as `module` alone, so that `torch.save(model)` gives a file that
@@ -322,6 +328,20 @@ def _as_part(
     """Let a module around this one (torch.compile) load what it saved."""
     for name in [name for name in state if name.startswith(prefix)]:
         state[f"{prefix}module.{name[len(prefix) :]}"] = state.pop(name)
+
+
+def _without_marks(
+    _module: nn.Module, state: dict[str, object], prefix: str, *_: object
+) -> None:
+    """Let a copy load what a compiled copy saved, as earlier versions made it."""
+    _make_plain(state, prefix)
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    """Return what torch.compile was given; the module itself if it is not compiled."""
+    inner = getattr(module, COMPILED.rstrip("."), module)
+    assert isinstance(inner, nn.Module)
+    return inner
 
 
 def _plain(name: str) -> str:

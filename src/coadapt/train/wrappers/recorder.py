@@ -18,10 +18,11 @@ from coadapt.durable import put_in_place, write_whole
 from coadapt.model import InputError
 from coadapt.model.rescale import member_name
 from coadapt.model.wire import from_json, to_json
+from coadapt.train.dtensors import local_shards
 from coadapt.train.env import Draws
 from coadapt.train.rng import seed_rng
 from coadapt.train.session import Session
-from coadapt.train.wrappers.drift import Watched, checksum
+from coadapt.train.wrappers.drift import Watched, checksum, trained
 from coadapt.train.wrappers.evidence import Evidence, contents
 
 PLAN_FILE = "plan.json"
@@ -35,6 +36,12 @@ LOOK_S = 0.01
 # ever.
 GATE_WAIT_MAX_S = 3600.0
 SLOW_IMPORT = "torch._dynamo"
+FLOAT32_ERROR = torch.finfo(torch.float32).eps
+# Of a gradient, in units of the last place: two kernels add up the products of a layer
+# in other orders.
+SUM_ERRORS = 16.0
+SKETCH_SUMS = 64
+SKETCH_SEED = 1
 # What draws or computes per replica, so that parameters differ between numbers of
 # replicas.
 RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
@@ -45,15 +52,15 @@ class Plan:
     """What a run that is checked is told. num_steps: after which it stops. seed: of all
     random generators.
 
-    nudge: multiply parameters by 1 ± this at the start, to see what rounding makes of
-    the run.
+    nudge: a number > 0 makes a reference run, whose parameters at the start and whose
+    gradients are off by rounding errors; each number draws other ones.
     still: take back what each step does to the parameters, so that losses of two runs
     can be compared.
     """
 
     num_steps: int
     seed: int = 0
-    nudge: float = 0.0
+    nudge: int = 0
     still: bool = False
 
 
@@ -73,6 +80,7 @@ class StepRow:
 
     ids: of its samples. rates, updates: of each pair of model and optimiser: learning
     rates of its groups; calls of step(). checksum, norm: of all parameters after it.
+    sketch: sums of them by which two rows are compared, see Sketch.
     forwards, backwards: through each model. losses: of each backward, with the samples
     of its pass. gradient: a mixed sum and the norm of what the optimiser was given.
     draws: global generators that the loop's body drew from. others: steps of optimisers
@@ -92,6 +100,7 @@ class StepRow:
     updates: tuple[int, ...]
     checksum: float
     norm: float
+    sketch: tuple[float, ...] = ()
     forwards: tuple[int, ...] = ()
     backwards: tuple[int, ...] = ()
     losses: tuple[tuple[int, float], ...] = ()
@@ -101,6 +110,41 @@ class StepRow:
     touched: bool = False
     hooks: int = 0
     seen: dict[str, list[object]] = field(default_factory=dict)
+
+
+class Sketch:
+    """Reduces all parameters to SKETCH_SUMS numbers, so that the distance of two such
+    rows of numbers is about that of the parameters.
+
+    Each parameter goes with a random sign, always the same, into one of the sums. The
+    expected square of the distance is exact, with a relative deviation of
+    (2 / SKETCH_SUMS)^0.5 (Charikar, Chen, Farach-Colton: Finding frequent items in data
+    streams, 2002).
+    """
+
+    def __init__(self) -> None:
+        self._signs: list[Tensor] = []
+
+    @torch.no_grad()
+    def of(self, pairs: Sequence[Watched]) -> tuple[float, ...]:
+        """Return the sums of all parameters that may change."""
+        items = [item.detach() for item in trained(pairs)]
+        if [item.numel() for item in items] != [item.numel() for item in self._signs]:
+            chance = torch.Generator().manual_seed(SKETCH_SEED)
+            self._signs = [
+                (torch.randint(0, 2, (item.numel(),), generator=chance) * 2 - 1).to(
+                    item.device, torch.int8
+                )
+                for item in items
+            ]
+        sums = torch.zeros(SKETCH_SUMS, dtype=torch.float64)
+        shift = 0
+        for item, signs in zip(items, self._signs, strict=True):
+            signed = item.reshape(-1).double() * signs
+            whole = nn.functional.pad(signed, (0, -signed.numel() % SKETCH_SUMS))
+            sums += whole.view(-1, SKETCH_SUMS).sum(0).roll(shift).cpu()
+            shift += item.numel()
+        return tuple(sums.tolist())
 
 
 class StepRecorder:
@@ -122,6 +166,7 @@ class StepRecorder:
         self._parameters: list[nn.Parameter] = []
         self._first: list[Tensor] = []
         self._chance = torch.Generator()
+        self._sketch = Sketch()
         # Of autocast, as soon as the script uses it: the relative rounding error.
         self._precision = 0.0
         self.sample_ids: Callable[[], Sequence[int]] = list
@@ -158,19 +203,16 @@ class StepRecorder:
 
     @torch.no_grad()
     def _nudge(self) -> None:
-        """Change each parameter by a rounding error, up or down; the script's
-        generators stay as they are.
+        """Change each parameter by a rounding error, up or down, and each gradient from
+        now on; the script's generators stay as they are.
         """
-        chance = torch.Generator().manual_seed(self._plan.seed)
+        self._chance = torch.Generator().manual_seed(self._plan.nudge)
         for item in self._parameters:
-            signs = torch.randint(0, 2, item.shape, generator=chance) * 2.0 - 1.0
-            own = torch.finfo(item.dtype).eps if item.is_floating_point() else 0.0
-            nudge = self._plan.nudge
-            if own > torch.finfo(torch.float32).eps:
-                nudge = own
-            item.mul_(1.0 + nudge * signs.to(item))
-        # Under autocast, rounding happens in every step, and far above that of float32.
-        self._chance = chance
+            if item.is_floating_point():
+                # Half a unit in the last place, or a whole one in few digits.
+                own = torch.finfo(item.dtype).eps
+                self._shake([item], own if own > FLOAT32_ERROR else own / 2.0)
+        # Under autocast rounding is far above that of float32.
         kind = self._session.group.device.type
 
         def note_precision(_module: nn.Module, _args: object) -> None:
@@ -181,12 +223,23 @@ class StepRecorder:
         self.evidence.change_gradients = self._nudge_gradients
 
     def _nudge_gradients(self, grads: Sequence[Tensor]) -> None:
-        """Change gradients calculated in low precision, as its rounding may."""
-        if not self._precision:
-            return
+        """Change gradients as rounding may: each is a sum, and other kernels, passes
+        and replicas add it up in another order.
+        """
         for grad in grads:
-            signs = torch.randint(0, 2, grad.shape, generator=self._chance) * 2.0 - 1.0
-            grad.mul_(1.0 + self._precision * signs.to(grad))
+            if grad.is_floating_point():
+                own = torch.finfo(grad.dtype).eps
+                error = own if own > FLOAT32_ERROR else SUM_ERRORS * own
+                self._shake([grad], max(error, self._precision))
+
+    def _shake(self, tensors: Sequence[Tensor], error: float) -> None:
+        """Multiply each number by 1 ± `error`."""
+        for item in local_shards(tensors):
+            values = item._values() if item.is_sparse else item
+            signs = (
+                torch.randint(0, 2, values.shape, generator=self._chance) * 2.0 - 1.0
+            )
+            values.mul_(1.0 + error * signs.to(values))
 
     @torch.no_grad()
     def _keep_still(self) -> None:
@@ -215,6 +268,7 @@ class StepRecorder:
             updates=self._since("steps", pairs),
             checksum=total,
             norm=norm,
+            sketch=() if session.model_is_sharded else self._sketch.of(pairs),
             forwards=self._since("forwards", pairs),
             backwards=self._since("backwards", pairs),
             **cast("dict[str, Any]", self.evidence.take()),

@@ -219,6 +219,39 @@ if count % 3 == 0:
     optimizer.zero_grad()
 """
 
+# Rounding grows in these, for three reasons: two runs of each that differ by 1e-7 at
+# first have little in common after some tens of steps.
+DEEP = (
+    "model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), "
+    "nn.Linear(32, 1))"
+)
+RECURRENT = """
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.RNN(1, 24, batch_first=True)
+        self.head = nn.Linear(24, 1)
+        with torch.no_grad():
+            self.rnn.weight_hh_l0.mul_(2.1)
+    def forward(self, x):
+        return self.head(self.rnn(x.repeat(1, 4)[:, :, None])[0][:, -1])
+model = Recurrent()
+"""
+LARGE_RATE = {
+    "model": DEEP,
+    "optimizer": "optimizer = torch.optim.Adam(model.parameters(), lr=0.5)",
+}
+CLIPPED = {
+    "model": DEEP,
+    "optimizer": "optimizer = torch.optim.SGD(model.parameters(), lr=3.0, momentum=0.9)",
+}
+RECURRENT_RATE = {
+    "model": RECURRENT,
+    "optimizer": "optimizer = torch.optim.SGD(model.parameters(), lr=0.05, "
+    "momentum=0.9)",
+}
+CLIP = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+
 FAULTS = (
     Planted(
         name="token-mean",
@@ -520,6 +553,38 @@ FAULTS = (
         ),
         kinds=("not-repeatable",),
     ),
+    # Faults in scripts in which rounding grows: they show before it has.
+    Planted(
+        name="box-mean-at-a-large-rate",
+        source=script(body=BOX_BODY, **LARGE_RATE),
+        kinds=("weighted-mean",),
+        words=("run.weight",),
+    ),
+    Planted(
+        name="loss-weight-from-a-count-at-a-large-rate",
+        source=script(
+            begin="anneal = 0",
+            body=BODY.format(extra="").replace(
+                "targets)",
+                "targets) + min(1.0, anneal / 20) * model(inputs).square().mean()",
+            )
+            + "anneal += 1",
+            **LARGE_RATE,
+        ),
+        kinds=("starts-again-parameters",),
+        words=("anneal",),
+    ),
+    Planted(
+        name="state-beside-the-optimiser-of-a-recurrent-network",
+        source=extra(
+            CLIP,
+            before=OUTSIDE,
+            model=RECURRENT,
+            optimizer="optimizer = Outer(model.parameters(), lr=0.05)",
+        ),
+        kinds=("starts-again-parameters", "refused"),
+        words=("velocities",),
+    ),
 )
 
 SOUND = {
@@ -673,5 +738,18 @@ SOUND = {
     "timer": script(
         begin="began = time.time()\nelapsed = 0.0",
         body=BODY.format(extra="") + "elapsed = time.time() - began",
+    ),
+    "rounding-grows-by-a-large-rate": script(**LARGE_RATE),
+    "rounding-grows-by-clipped-steps": extra(CLIP, **CLIPPED),
+    "rounding-grows-in-a-recurrent-network": extra(CLIP, **RECURRENT_RATE),
+    "rounding-grows-and-the-rate-follows": extra(
+        CLIP + "\nrun.mean(loss=loss)",
+        after="sched = run.prepare_scheduler(torch.optim.lr_scheduler."
+        "ReduceLROnPlateau(optimizer, patience=0, factor=0.9))\n"
+        "state = run.state(best=1e9)\nema = torch.optim.swa_utils."
+        "AveragedModel(model)\nrun.register('ema', ema)",
+        over="figure = run.totals()['loss']\nsched.step(figure)\n"
+        "state.best = min(state.best, figure)\nema.update_parameters(model)",
+        **CLIPPED,
     ),
 }

@@ -30,6 +30,7 @@ function showSubtitle() {
   const same = (key) => DATA.runs.every((run) => run[key] === first[key]);
   const parts = [];
   if (same("num_jobs")) parts.push(count(first.num_jobs, "job"));
+  if (first.num_left_out) parts.push(`${count(first.num_left_out, "job")} that ended earlier left out`);
   if (same("gpus") && first.gpus) parts.push(count(first.gpus, "GPU"));
   if (DATA.runs.length > 1) parts.push(count(DATA.runs.length, "run"));
   parts.push(duration(Math.max(...DATA.runs.map((run) => run.end))) + (DATA.runs.length > 1 ? " at most" : ""));
