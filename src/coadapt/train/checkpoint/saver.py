@@ -164,8 +164,12 @@ class Saver:
             elif group.rank == 0:
                 self._writer.write_now(state)
             self._writer.wait()
-        except OSError as error:
-            failure = str(error) or type(error).__name__
+        except (OSError, RuntimeError) as error:
+            # torch may raise an error of its own after the one of the file.
+            cause = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(cause, OSError):
+                raise
+            failure = str(cause) or type(cause).__name__
         # The others must not end first: a launcher may take that for a failure and end
         # rank 0 as well.
         failure = share_from_first(group, failure)
