@@ -11,12 +11,13 @@ benchmarks/results/autoscaling.json.
 # osdi21: the workloads 1, 2, 3 and 6. drawn: built-in workloads, one per seed, castor's
 # sizer at several values of time beside fixed sizes. Policy: pollux for the first two,
 # castor for drawn workloads. A node costs 1 an hour.
+# daily: drawn workloads with a lull each night, where a fixed size pays for idle nodes.
 
 import argparse
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,13 @@ OFFER = "node=4x1,most=16,provision=120"
 WORKLOADS = (1, 2, 3, 6)
 VALUES = (0.25, 0.5, 1.0, 2.0, 4.0)
 FIXED = (2, 4, 6, 8, 12, 16)
+# Days of a daily workload, its jobs per day, and the hours in which a day's jobs come.
+DAYS = 2
+DAY_JOBS = 8
+DAY_S = 24 * 3600.0
+WORKDAY_S = 8 * 3600.0
+DAILY_VALUES = (0.5, 1.0, 2.0, 4.0, 8.0)
+DAILY_FIXED = (1, 2, 3, 4, 6, 8, 12, 16)
 
 # Shares of the time in which the benchmark's regions have spot nodes, from its README;
 # prices of a node of one V100 as there, in dollars.
@@ -52,6 +60,7 @@ ON_DEMAND, SPOT = 3.06, 0.9731
 LATE_SCALE = 1.11
 LATE_NODES = 4
 LATE_DECISION_S = 300.0
+LATE_POLICY = "pollux"
 LATE_SIZERS = (
     f"uniform-progress(decision_s={LATE_DECISION_S:.0f})",
     "castor(value_of_time=0)",
@@ -148,7 +157,7 @@ def play_late(
         round_s=LATE_DECISION_S,
         rescale_s=overhead_s,
     )
-    result = simulate(workload, applications, terms.largest, "castor", config=config)
+    result = simulate(workload, applications, terms.largest, LATE_POLICY, config=config)
     assert result.costs is not None
     return {
         "sizer": sizer.partition("(")[0],
@@ -230,10 +239,75 @@ def drawn(num_seeds: int, num_jobs: int) -> list[Row]:
     return rows
 
 
+def daily_workload(seed: int) -> tuple[Workload, dict[str, Application]]:
+    """Return DAYS days of DAY_JOBS drawn jobs each, which come within WORKDAY_S."""
+    jobs: list[TraceJob] = []
+    applications: dict[str, Application] = {}
+    for day in range(DAYS):
+        drawn_day, applications = builtin_workload(
+            "default", DAY_JOBS, DAYS * seed + day, num_gpus=64
+        )
+        stretch = WORKDAY_S / max(job.at for job in drawn_day.jobs)
+        jobs += [
+            replace(job, id=f"{day}-{job.id}", at=day * DAY_S + stretch * job.at)
+            for job in drawn_day.jobs
+        ]
+    return Workload(name=f"daily:{seed}", jobs=tuple(jobs)), applications
+
+
+def daily(num_seeds: int, policy: str) -> dict[str, object]:
+    """Return the runs of daily workloads, and what each sizer costs beside fixed sizes
+    at the same mean completion time.
+    """
+    sizers = [f"castor(value_of_time={value})" for value in DAILY_VALUES]
+    sizers += ["demand", *(f"fixed(nodes={nodes})" for nodes in DAILY_FIXED)]
+    rows: list[Row] = []
+    for seed in range(num_seeds):
+        workload, applications = daily_workload(seed)
+        rows += [
+            {"seed": seed, **play(workload, applications, sizer, policy)}
+            for sizer in sizers
+        ]
+    return {"policy": policy, "runs": rows, "beside_fixed": beside_fixed(rows)}
+
+
+def beside_fixed(rows: Sequence[Row]) -> dict[str, Row]:
+    """Return, by sizer, the mean and the range over workloads of its cost over that of
+    the cheapest fixed size that is at most 5 % slower than the sizer.
+
+    A workload counts for a sizer if there is such a fixed size.
+    """
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if str(row["sizer"]).startswith("fixed"):
+            continue
+        rivals = [
+            float(each["cost"])
+            for each in rows
+            if each["seed"] == row["seed"]
+            and str(each["sizer"]).startswith("fixed")
+            and float(each["jct_h"]) <= 1.05 * float(row["jct_h"])
+        ]
+        if rivals:
+            ratio = float(row["cost"]) / min(rivals)
+            found.setdefault(str(row["sizer"]), []).append(ratio)
+    return {
+        sizer: {
+            "workloads": len(ratios),
+            "mean": round(sum(ratios) / len(ratios), 3),
+            "least": round(min(ratios), 3),
+            "most": round(max(ratios), 3),
+        }
+        for sizer, ratios in found.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", default=os.environ.get("COADAPT_TRACES", "."))
-    parser.add_argument("--only", choices=("figure10", "deadlines", "osdi21", "drawn"))
+    parts_of = ("figure10", "deadlines", "osdi21", "drawn", "daily")
+    parser.add_argument("--only", choices=parts_of)
+    parser.add_argument("--policy", default="castor", help="of the part daily")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=40)
     given = parser.parse_args()
@@ -243,6 +317,7 @@ def main() -> None:
         "deadlines": lambda: deadlines(given.seeds),
         "osdi21": lambda: osdi21(Path(given.traces)),
         "drawn": lambda: drawn(given.seeds, given.jobs),
+        "daily": lambda: daily(given.seeds, given.policy),
     }
     for name, part in parts.items():
         if given.only in (None, name):

@@ -284,6 +284,10 @@ def test_a_policy_has_its_row_its_page_and_its_file(name: str) -> None:
     page = ROOT / "docs" / "policies" / f"{name}.md"
     assert page.is_file()
     assert page.read_text(encoding="utf-8").startswith("# ")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"[{name}](docs/policies/{name}.md)" in readme, "a row of the README's table"
+    index = (ROOT / "docs" / "policies" / "index.md").read_text(encoding="utf-8")
+    assert f"({name}.md)" in index, "a row of the table in docs/policies/index.md"
     assert callable(create_policy(name).allocate)
     card = policy_card(name)
     assert card.paper

@@ -4,9 +4,12 @@
 
 Each row is a simulated cluster on which jobs are submitted for eight hours of each day,
 day after day: drawn days first, then the days that count. Those are the OSDI'21
-workloads ($COADAPT_TRACES), or drawn ones of other seeds (built-in jobs, and jobs that
-never change size). At some moments of each day the state of that moment is rolled
-forward, as `coadapt explain` does it. What is said then is compared with what came.
+workloads ($COADAPT_TRACES), or drawn ones of other seeds: built-in jobs, jobs that
+never change size, and days drawn from the OSDI'21 workloads. At some moments of each
+day the state of that moment is rolled forward, as `coadapt explain` does it. What is
+said then is compared with what came. Moments are asked in a random order until the
+time of the row is up (`--budget`).
+
 Four ways are beside each other: the interval as it was computed (`rolled`), the one
 that is corrected by the scores of estimates whose outcome was known at that moment
 (`corrected`), and two that need no model:
@@ -28,6 +31,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
@@ -41,7 +45,7 @@ from coadapt.policies import create_policy
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.history import JobHistory
 from coadapt.sim.ahead.arrivals import Arrivals, Submission
-from coadapt.sim.ahead.calibration import Calibration
+from coadapt.sim.ahead.calibration import Calibration, Past
 from coadapt.sim.ahead.estimate import Range, estimates
 from coadapt.sim.ahead.remainder import EndedWork, Work
 from coadapt.sim.ahead.roll import Question
@@ -55,12 +59,14 @@ from coadapt.sim.workload import TraceJob, Workload
 RESULTS = Path(__file__).parents[1] / "results" / "estimates.json"
 POLICIES = ("fifo", "tiresias", "pollux", "castor", "gavel")
 GPUS_PER_NODE = 4
-MOMENTS = 3
+MOMENTS = 6
 ROLLS = 20
+# Of the futures of one row, s: five policies take less than ten minutes.
+BUDGET_S = 100.0
 DRAWN_DAYS = 2
 # Of the drawn days that count; the ones before have others, and parameters were chosen
 # on days of seeds above 100.
-SEEDS = (1, 2, 3)
+SEEDS = (1, 2, 3, 4)
 OSDI21 = (1, 2, 3, 6)
 HOUR_S = 3_600.0
 DAY_S = 24 * HOUR_S
@@ -93,10 +99,45 @@ class Said:
     came: float
 
 
-def played(
-    policy: str, stream: Stream, moments: int, rolls: int, *, arrivals: bool
-) -> list[Said]:
-    """Return what was said at all moments of a stream, without corrections."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a row may cost. moments: of each day. rolls: futures of each moment.
+
+    wall_s: no further moment is asked after so long, s. processes: that ask moments at
+    the same time.
+    """
+
+    moments: int = MOMENTS
+    rolls: int = ROLLS
+    wall_s: float = BUDGET_S
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A simulated stream: the state at each moment (s), and what became of the jobs."""
+
+    policy: str
+    states: Sequence[tuple[float, SchedulerState]]
+    jobs: Mapping[JobId, JobHistory]
+    arrivals: bool
+
+    def said_at(self, number: int, rolls: int) -> list[Said]:
+        """Return what is said at a moment, without corrections."""
+        at, state = self.states[number]
+        jobs = self.jobs
+        question = Question(
+            state=state,
+            at=at,
+            policy=self.policy,
+            ended=ended_work(jobs.values(), at),
+            arrivals=submissions(jobs.values(), at) if self.arrivals else Arrivals(),
+        )
+        return said_now(question, jobs, rolls)
+
+
+def played(policy: str, stream: Stream, moments: int, *, arrivals: bool) -> Played:
+    """Simulate a stream under a policy; keep the state at `moments` of each day."""
     workload, applications = one_after_the_other(stream.days)
     cluster = tuple(
         Node(id=f"node-{number:02d}", num_gpus=min(GPUS_PER_NODE, stream.num_gpus))
@@ -118,22 +159,42 @@ def played(
             simulation.clock.run(until=at)
             state = picture_of(simulation.runtime.scheduler.state)
             state.config = simulation.runtime.scheduler.config
-            states.append((at, state))
+            if state.active:
+                states.append((at, state))
     while not simulation.clock.idle:
         simulation.clock.run(until=simulation.clock.now() + HOUR_S)
     jobs = simulation.recorder.history.jobs
+    return Played(policy=policy, states=states, jobs=jobs, arrivals=arrivals)
+
+
+def said_within(run: Played, budget: Budget) -> tuple[list[Said], int]:
+    """Return what was said at the moments for which there was time, and their number.
+
+    Moments are asked in a random order, so that those of all days are among them.
+    """
+    begun = time.monotonic()
+    order = np.random.default_rng(1).permutation(len(run.states))
     said: list[Said] = []
-    for at, state in states:
-        if state.active:
-            question = Question(
-                state=state,
-                at=at,
-                policy=policy,
-                ended=ended_work(jobs.values(), at),
-                arrivals=submissions(jobs.values(), at) if arrivals else Arrivals(),
-            )
-            said += said_now(question, jobs, rolls)
-    return said
+    num_asked = 0
+    # Forked, so that each process has the run without a copy through a pipe.
+    _runs[:] = [run]
+    with get_context("fork").Pool(budget.processes) as pool:
+        for first in range(0, len(order), budget.processes):
+            if time.monotonic() - begun > budget.wall_s:
+                break
+            together = order[first : first + budget.processes]
+            asked = [(int(number), budget.rolls) for number in together]
+            for found in pool.starmap(_said_at, asked, chunksize=1):
+                said += found
+            num_asked += len(asked)
+    return said, num_asked
+
+
+_runs: list[Played] = []
+
+
+def _said_at(number: int, rolls: int) -> list[Said]:
+    return _runs[0].said_at(number, rolls)
 
 
 def one_after_the_other(days: Sequence[Mix]) -> Mix:
@@ -264,18 +325,18 @@ def by_limits(
 
 def correct(said: Sequence[Said]) -> None:
     """Add the corrected interval to each, by what was known at its moment."""
-    known = {"starts": Calibration(), "ends": Calibration()}
-    waiting: list[Said] = []
-    for at in sorted({each.at for each in said}):
-        for each in sorted(waiting, key=lambda each: each.at + each.came):
-            if each.at + each.came <= at:
-                known[each.kind].add(each.ranges["rolled"], each.came, each.at)
-        waiting = [each for each in waiting if each.at + each.came > at]
-        now = [each for each in said if each.at == at]
-        for each in now:
-            rolled = each.ranges["rolled"]
-            each.ranges["corrected"] = known[each.kind].corrected(rolled)
-        waiting += now
+    for kind in ("starts", "ends"):
+        of_kind = [each for each in said if each.kind == kind]
+        past = [
+            Past(said=each.ranges["rolled"], at=each.at, came_s=each.came)
+            for each in of_kind
+        ]
+        for at in {each.at for each in of_kind}:
+            known = Calibration.of([each for each in past if each.at < at], at)
+            for each in of_kind:
+                if each.at == at:
+                    rolled = each.ranges["rolled"]
+                    each.ranges["corrected"] = known.corrected(rolled)
 
 
 def figures(said: Sequence[Said]) -> dict[str, object]:
@@ -304,24 +365,48 @@ def share(flags: Iterable[bool]) -> float:
 
 def osdi21(traces: Path) -> Stream:
     """Return days drawn from all four workloads, and then these."""
+    read, applications = osdi21_days(traces)
+    days = [drawn_osdi21(read, seed) for seed in range(DRAWN_DAYS)]
+    counted = [*days, *read]
+    return Stream(
+        days=[(day, applications) for day in counted],
+        num_counted=len(read),
+        num_gpus=64,
+    )
+
+
+def osdi21_drawn(traces: Path, seeds: Sequence[int]) -> Stream:
+    """Return days drawn from all four workloads; those of `seeds` count."""
+    read, applications = osdi21_days(traces)
+    drawn = [*range(1_000, 1_000 + DRAWN_DAYS), *seeds]
+    return Stream(
+        days=[(drawn_osdi21(read, seed), applications) for seed in drawn],
+        num_counted=len(seeds),
+        num_gpus=64,
+    )
+
+
+def osdi21_days(traces: Path) -> tuple[list[Workload], Mapping[str, Application]]:
+    """Return the four workloads, and their applications."""
     folder = traces / "osdi21"
     read = [
         load_trace(folder / "workloads" / f"workload-{number}.csv", folder / "traces")
         for number in OSDI21
     ]
-    applications = read[0][1]
-    jobs = [job for workload, _ in read for job in workload.jobs]
-    drawn = []
-    for day in range(DRAWN_DAYS):
-        random = np.random.default_rng(day)
-        at = sorted(float(jobs[n].at) for n in random.integers(len(jobs), size=160))
-        chosen = [jobs[n] for n in random.integers(len(jobs), size=160)]
-        drawn_jobs = tuple(
-            replace(job, id=f"{number:03d}", at=when)
-            for number, (when, job) in enumerate(zip(at, chosen, strict=True))
-        )
-        drawn.append((Workload(name="drawn", jobs=drawn_jobs), applications))
-    return Stream(days=[*drawn, *read], num_counted=len(read), num_gpus=64)
+    return [workload for workload, _ in read], read[0][1]
+
+
+def drawn_osdi21(read: Sequence[Workload], seed: int) -> Workload:
+    """Return a day of jobs and instants that are drawn from all of `read`."""
+    jobs = [job for workload in read for job in workload.jobs]
+    random = np.random.default_rng(seed)
+    at = sorted(float(jobs[n].at) for n in random.integers(len(jobs), size=160))
+    chosen = [jobs[n] for n in random.integers(len(jobs), size=160)]
+    drawn = tuple(
+        replace(job, id=f"{number:03d}", at=when)
+        for number, (when, job) in enumerate(zip(at, chosen, strict=True))
+    )
+    return Workload(name="drawn", jobs=drawn)
 
 
 def drawn_days(day: Callable[[int], Mix], seeds: Sequence[int]) -> Stream:
@@ -377,6 +462,7 @@ def streams(
         found[path.stem] = partial(of_file, path)
     if traces is not None:
         found["osdi21"] = partial(osdi21, traces)
+        found["drawn osdi21"] = partial(osdi21_drawn, traces, seeds)
     return found
 
 
@@ -391,33 +477,33 @@ def main() -> None:
     parser.add_argument("--seed", type=int, nargs="*", default=SEEDS)
     parser.add_argument("--moments", type=int, default=MOMENTS, help="Of each day.")
     parser.add_argument("--rolls", type=int, default=ROLLS)
-    parser.add_argument("--no-arrivals", action="store_true")
+    parser.add_argument(
+        "--budget", type=float, default=BUDGET_S, help="Of the futures of a row, s."
+    )
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--no-arrivals",
+        dest="arrivals",
+        action="store_false",
+        help="Ignore later jobs.",
+    )
     parser.add_argument("--no-store", action="store_true")
     parser.add_argument("--raw", type=Path, help="Append all estimates to this file.")
     arguments = parser.parse_args()
+    budget = Budget(
+        moments=arguments.moments,
+        rolls=arguments.rolls,
+        wall_s=arguments.budget,
+        processes=arguments.processes,
+    )
     found = load_results(RESULTS)
     made = streams(arguments.traces, arguments.file, arguments.seed)
     for name, make in made.items():
         if arguments.only and not name.startswith(tuple(arguments.only)):
             continue
         for policy in arguments.policy:
-            begun = time.process_time()
             stream = make()
-            said = played(
-                policy,
-                stream,
-                arguments.moments,
-                arguments.rolls,
-                arrivals=not arguments.no_arrivals,
-            )
-            correct(said)
-            counted_from = (len(stream.days) - stream.num_counted) * DAY_S
-            counted = [each for each in said if each.at >= counted_from]
-            row: dict[str, object] = {
-                kind: figures([each for each in counted if each.kind == kind])
-                for kind in ("starts", "ends")
-            }
-            row["cpu_s"] = round(time.process_time() - begun)
+            row, said = measured(policy, stream, budget, arrivals=arguments.arrivals)
             found.setdefault(name, {})[policy] = row
             print(name, policy, json.dumps(row), flush=True)
             if arguments.raw is not None:
@@ -426,6 +512,27 @@ def main() -> None:
                         file.write(json.dumps(raw(name, policy, each)) + "\n")
             if not arguments.no_store:
                 store_results(RESULTS, found)
+
+
+def measured(
+    policy: str, stream: Stream, budget: Budget, *, arrivals: bool
+) -> tuple[dict[str, object], list[Said]]:
+    """Return the row of a policy, and all that was said."""
+    load = os.getloadavg()[0]
+    begun = time.monotonic()
+    run = played(policy, stream, budget.moments, arrivals=arrivals)
+    said, num_moments = said_within(run, budget)
+    correct(said)
+    counted_from = (len(stream.days) - stream.num_counted) * DAY_S
+    counted = [each for each in said if each.at >= counted_from]
+    row: dict[str, object] = {
+        kind: figures([each for each in counted if each.kind == kind])
+        for kind in ("starts", "ends")
+    }
+    row["moments"] = f"{num_moments} of {len(run.states)}"
+    row["wall_s"] = round(time.monotonic() - begun)
+    row["load_of_the_machine"] = round(load, 1)
+    return row, said
 
 
 def raw(name: str, policy: str, said: Said) -> dict[str, object]:

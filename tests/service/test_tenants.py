@@ -45,6 +45,7 @@ def test_what_is_granted_is_told_and_counts(
             "quota_gpus": None,
             "priority": 0,
             "budget": None,
+            "value_of_time": None,
             "cost": 0.0,
             "num_gpus": 1.0,
             "num_jobs": 1,
@@ -52,6 +53,9 @@ def test_what_is_granted_is_told_and_counts(
             "num_jobs_beyond_quota": 0,
         }
     ]
+    valued = client.put("/v1/tenants/vision", json={"value_of_time": 2.5})
+    assert valued.json()["value_of_time"] == 2.5
+    assert client.put("/v1/tenants/a", json={"value_of_time": -1}).status_code == 422
     answer = client.put(
         "/v1/tenants/vision", json={"quota_gpus": 0, "weight": 2.5, "priority": -1}
     )

@@ -30,6 +30,10 @@ class Tenant:
     """Higher goes first, for policies that know priorities."""
     budget: float | None = None
     """What its jobs may cost, in the currency of the prices; None: no limit."""
+    value_of_time: float | None = None
+    """What an hour of completion time of one of its jobs is worth, in the currency of
+    the prices; None: what the sizer takes for all jobs.
+    """
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -41,6 +45,12 @@ class Tenant:
         if self.budget is not None and not 0.0 <= self.budget < math.inf:
             raise ValueError(
                 f"Tenant.budget must be finite and >= 0, got {self.budget}"
+            )
+
+        value = self.value_of_time
+        if value is not None and not 0.0 <= value < math.inf:
+            raise ValueError(
+                f"Tenant.value_of_time must be finite and >= 0, got {value}"
             )
 
     def allows(self, num_gpus: int) -> bool:

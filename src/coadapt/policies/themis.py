@@ -14,10 +14,10 @@ from coadapt.policies.base import PolicyCard
 
 class Themis:
     """Finish-time fairness as Gavel, Shockwave and Sia compare with it: without the
-    auction.
+    auction. A job of unknown length counts as half done.
 
-    round_s, resolve_s, hold_back: see RoundOptions. central: of equally good parts the
-    most central. Jobs that do not tell their length count as half done.
+    round_s, resolve_s, hold_back: see RoundOptions. central: of equally good time
+    shares, take the most central ones.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(

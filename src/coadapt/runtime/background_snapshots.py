@@ -122,6 +122,7 @@ def copy_of(job: JobRecord) -> JobRecord:
     made.growth = job.growth
     made.unfit_nodes = job.unfit_nodes
     made.heard_at = job.heard_at
+    made.lost_node = job.lost_node
     made.retry_at = job.retry_at
     made.measured = job.measured
     made.usage = job.usage

@@ -1,4 +1,6 @@
-"""Tenants over HTTP: weight, quota and budget of each, and what its jobs hold."""
+"""Tenants over HTTP: weight, quota, budget and value of time of each, and what its jobs
+hold.
+"""
 
 import asyncio
 from collections import Counter
@@ -64,6 +66,13 @@ class TenantBody(BaseModel):
         ge=0,
         le=COST_MAX,
         description=f"a number in 0..{COST_MAX:g}, or null for no limit",
+    )
+    value_of_time: float | None = Field(
+        default=None,
+        ge=0,
+        le=COST_MAX,
+        description=f"a number in 0..{COST_MAX:g}: what an hour of a job's completion "
+        "time is worth, or null for the sizer's",
     )
 
 

@@ -1,19 +1,21 @@
 """What a future changes against the present, in percent; and what came before."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from coadapt.cli.forecast import live_question
 from coadapt.cli.forecast.live_question import past_arrivals, submission_of
-from coadapt.cli.forecast.tables import as_plain, compared
+from coadapt.cli.forecast.tables import as_plain, compared, left_out
+from coadapt.cli.forecast.words import in_words
 from coadapt.core.lifecycle import JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import BatchLimits, JobSpec, Measured, Usage
 from coadapt.model.prices import Prices
 from coadapt.model.wire import to_json
 from coadapt.runtime.job_index import EndedJob
-from coadapt.sim.ahead.estimate import Estimate, Range
+from coadapt.sim.ahead.estimate import Estimate, JobEstimate, Range
 from coadapt.sim.ahead.roll import Question
 
 
@@ -54,6 +56,32 @@ def test_as_json() -> None:
     assert more["sooner_percent"] == 18.0  # type: ignore[index, call-overload]
     assert more["dearer_percent"] == 9.0  # type: ignore[index, call-overload]
     assert more["cost"] == {"median": 54.5, "low": 54.5, "high": 54.5}  # type: ignore[index, call-overload]
+
+
+def ends(median: float) -> JobEstimate:
+    return JobEstimate(starts=same(0.0), ends=same(median), sizes=(1,))
+
+
+def test_what_there_was_no_time_for_is_said() -> None:
+    whole = future("as it is", 1_000.0, None)
+    assert left_out(whole, whole.num_rolls) == ""
+    few = replace(whole, num_rolls=3)
+    assert "3 of 20 futures were computed" in left_out(few, 20)
+    jobs = {"a": ends(600.0), "b": ends(math.inf)}
+    cut = replace(whole, jobs=jobs, ahead_s=7_200.0)
+    assert "they reach 2.0 h ahead, 1 of 2 jobs end later" in left_out(cut, 20)
+    question = Question(state=SchedulerState(), at=7.0, policy="fifo")
+    assert as_plain([cut], question)["ahead_s"] == 7_200.0
+    assert as_plain([whole], question)["ahead_s"] is None
+
+
+def test_what_is_beyond_the_futures_is_later_than_their_reach() -> None:
+    never = same(math.inf)
+    assert in_words(never) == "more than 14 days"
+    assert in_words(never, 7_200.0) == "more than 2.0 h"
+    assert in_words(Range(median=60.0, low=30.0, high=math.inf), 7_200.0) == (
+        "60 s (30 s to more than 2.0 h)"
+    )
 
 
 SPEC = JobSpec(name="j", batch=BatchLimits(initial=8, max_total=8))

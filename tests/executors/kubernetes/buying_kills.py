@@ -5,11 +5,11 @@ no node is ordered twice, none is forgotten, and no job restarts.
 
 Each round submits an elastic job of two replicas, kills the scheduler, gives one of
 its two nodes a notice, kills the scheduler again while another node is ordered, and
-ends the job. Told are the times of growing, draining and shrinking.
+ends the job. Told are the times of growing, draining and shrinking, and those of two
+first rounds without kills.
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+from benchmarks.stored import store_results
 from coadapt.model.wire import Json
 from tests.cli.live_cluster import until
 from tests.executors.kubernetes.autoscaler import TO_BE_DELETED
@@ -29,6 +30,7 @@ from tests.executors.kubernetes.site import make_ready
 
 TRAINER = f"exec {sys.executable} {Path(__file__).parents[1] / 'fake_trainer.py'}"
 NODES = 2
+CALM_ROUNDS = 2
 PAUSE_MAX_S = 4.0
 LIMIT_S = 240.0
 
@@ -36,16 +38,19 @@ Times = dict[str, list[float]]
 
 
 class Rounds:
-    """Rounds of one cluster. times: s, by what was measured."""
+    """Rounds of one cluster. times: s, by what was measured. kills: whether the
+    scheduler is killed.
+    """
 
     def __init__(self, cluster: BuyingCluster, seed: int) -> None:
         self.times: Times = {}
+        self.kills = False
         self._cluster = cluster
         self._draw = random.Random(seed)
         self._num = 0
 
     def play(self) -> None:
-        """Play one round, with two kills."""
+        """Play one round, with two kills if there are any."""
         cluster = self._cluster
         folder = cluster.folder / f"round-{self._num}"
         folder.mkdir()
@@ -97,6 +102,8 @@ class Rounds:
         return cluster.autoscaler.removed[goes]
 
     def _kill(self) -> None:
+        if not self.kills:
+            return
         time.sleep(self._draw.uniform(0.0, PAUSE_MAX_S))
         began = time.monotonic()
         self._cluster.kill()
@@ -116,6 +123,7 @@ class Rounds:
         self._note(what, began)
 
     def _note(self, what: str, began: float) -> None:
+        what = f"{what}, {'with' if self.kills else 'without'} kills"
         self.times.setdefault(what, []).append(time.monotonic() - began)
         print(f"round {self._num}: {what}: {self.times[what][-1]:.1f} s", flush=True)
 
@@ -144,7 +152,7 @@ def main() -> None:
             "load": os.getloadavg()[0],
             "seconds": {what: _told(each) for what, each in times.items()},
         }
-        given.out.write_text(json.dumps(result, indent=1) + "\n")
+        store_results(given.out, result)
 
 
 def _measure(folder: Path, plane: ControlPlane, kills: int, seed: int) -> Times:
@@ -154,6 +162,9 @@ def _measure(folder: Path, plane: ControlPlane, kills: int, seed: int) -> Times:
     try:
         cluster.up(slots=1)
         rounds = Rounds(cluster, seed)
+        for _ in range(CALM_ROUNDS):
+            rounds.play()
+        rounds.kills = True
         for _ in range(kills // 2):
             rounds.play()
         assert cluster.holders == []

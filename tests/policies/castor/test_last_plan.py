@@ -38,7 +38,7 @@ def test_remaining_jobs_keep_their_gpus() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        seen(ROOM[1], at=121.0),
+        seen(ROOM[1], at=120.0),
         seen(*ROOM, at=75.0),
         seen(ROOM[1], timed("c", gpus=(1, 4)), at=75.0),
         seen(
@@ -51,7 +51,7 @@ def test_remaining_jobs_keep_their_gpus() -> None:
         ),
     ],
     ids=[
-        "later",
+        "a round later",
         "no job ended",
         "a job came",
         "a job holds less",

@@ -144,3 +144,27 @@ def test_castor_waits_for_spot_nodes_while_the_deadline_allows_it() -> None:
     firm, spot = bought(asked(sizer, due(9, gpus=0), spot=False))
     assert firm > 0
     assert spot == 0
+
+
+def without_spot() -> Sizer:
+    """Return castor's sizer after days without spot nodes."""
+    sizer = create_sizer("castor(value_of_time=0)")
+    for index in range(400):
+        asked(sizer, due(1000), spot=False, at=HOUR - (400 - index) * 1800.0)
+    return sizer
+
+
+def test_castor_changes_no_job_that_ends_in_time_with_what_it_holds() -> None:
+    # Three hours of work; the reserve is a part of the time that is left.
+    assert bought(asked(without_spot(), due(3.3, left=3.0), spot=False)) == (1, 0)
+    assert bought(asked(without_spot(), due(3.1, left=3.0), spot=False))[0] > 1
+    # A quarter of a minute is left, and the deadline is near or far.
+    for hours in (0.2, 4.0):
+        ends = due(hours, left=0.25 / 60.0)
+        assert bought(asked(without_spot(), ends, spot=False)) == (1, 0)
+        assert bought(asked(without_spot(), ends, spot=True)) == (0, 1)
+
+
+def test_castor_starts_a_short_job_near_its_deadline_on_few_gpus() -> None:
+    waits = due(0.29, left=0.25 / 60.0, gpus=0)
+    assert bought(asked(without_spot(), waits, spot=False)) == (1, 0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.model import InputError, Node
+from coadapt.model import InputError, Node, Tenant
 from coadapt.model.offer import Pool, Sizing, SizingError, check_sizing
 from coadapt.policies.sizers import create_sizer
 from coadapt.policies.sizers.castor import kept_shares, spot_price
@@ -173,6 +173,22 @@ def test_castor_does_not_buy_nodes_that_come_after_the_job_ended() -> None:
         .nodes["a"]
         > 1
     )
+
+
+def test_castor_buys_more_for_a_tenant_whose_time_is_worth_more() -> None:
+    def bought(**values: float) -> int:
+        asked = view(job(gpus=0, noise=1e3, left=1e8))
+        tenants = {
+            name: Tenant(id=name, value_of_time=value) for name, value in values.items()
+        }
+        cluster = replace(asked.cluster, tenants=tenants)
+        sizer = create_sizer("castor(value_of_time=1)")
+        return sizer.size(replace(asked, cluster=cluster)).nodes["a"]
+
+    assert bought() < bought(default=50.0)
+    assert bought(default=50.0) == bought(**{"*": 50.0})
+    # A tenant's own value counts before that of all tenants.
+    assert bought() == bought(default=1.0, **{"*": 50.0})
 
 
 def test_a_wide_job_on_spot_nodes_keeps_less_of_its_time() -> None:

@@ -63,6 +63,23 @@ def test_the_process_is_given_the_question_and_its_answer_is_kept() -> None:
     assert found.answer == {"got": GIVEN}
 
 
+def test_the_progress_of_the_process_is_shown_until_it_answers(tmp_path: Path) -> None:
+    goes_on = tmp_path / "goes_on"
+    questions = answered_by(
+        "import json, pathlib, time\n"
+        "print(json.dumps({'progress': [3, 80]}), flush=True)\n"
+        f"while not pathlib.Path({str(goes_on)!r}).exists(): time.sleep(0.05)\n"
+        "print(json.dumps({'answer': 7}))\n"
+    )
+    questions.ask(GIVEN)  # type: ignore[arg-type]
+    until(lambda: latest(questions).progress == (3, 80))
+    assert latest(questions).values()["progress"] == [3, 80]
+    assert latest(questions).state is QuestionState.BUSY
+    goes_on.touch()
+    until(lambda: latest(questions).state is QuestionState.DONE)
+    assert latest(questions).answer == {"answer": 7}
+
+
 def test_a_second_question_is_refused_until_the_first_one_is_stopped() -> None:
     questions = answered_by("import time; time.sleep(600)")
     questions.ask(GIVEN)  # type: ignore[arg-type]

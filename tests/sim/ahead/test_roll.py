@@ -14,6 +14,7 @@ from coadapt.core.hindrances import Hindrances
 from coadapt.core.lifecycle import JobState
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, Order, Running, SchedulerState, Status
+from coadapt.goodput.table import goodput_table
 from coadapt.model import (
     Allocation,
     BatchConfig,
@@ -26,6 +27,7 @@ from coadapt.model import (
     Measured,
     Node,
     ReplicaLimits,
+    RescaleContract,
     Usage,
 )
 from coadapt.model.prices import Prices
@@ -34,7 +36,8 @@ from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.ports import Post
 from coadapt.runtime.runtime import Runtime
 from coadapt.runtime.solver import InlineSolver
-from coadapt.sim.ahead import remainder
+from coadapt.sim.ahead import estimate, remainder
+from coadapt.sim.ahead import roll as roll_module
 from coadapt.sim.ahead.arrivals import DAY_S, Arrivals, Submission
 from coadapt.sim.ahead.estimate import Range, estimates
 from coadapt.sim.ahead.forward_world import START_S, ForwardWorld
@@ -45,7 +48,7 @@ from coadapt.sim.ahead.remainder import (
     Work,
     remainder_of,
 )
-from coadapt.sim.ahead.roll import Question, roll
+from coadapt.sim.ahead.roll import Course, Question, roll
 from coadapt.sim.ahead.scenario import Scenario
 from coadapt.sim.clock import VirtualClock
 
@@ -374,6 +377,45 @@ def test_jobs_of_its_application_say_how_long_it_is_else_those_of_its_size() -> 
     assert work.longer_than(spec("a"), 100.0)[:2] == [700.0, 800.0]
 
 
+def test_what_others_needed_is_that_of_the_nearest_sizes() -> None:
+    random = np.random.default_rng(3)
+    jobs = [
+        Work(str(random.choice(["", "bert"])), int(gpus), float(gpu_s))
+        for gpus, gpu_s in zip(
+            random.choice([1, 2, 3, 8], 200),
+            random.lognormal(6.0, 2.0, 200),
+            strict=True,
+        )
+    ]
+    work = EndedWork(jobs=jobs)
+    for gpus in (1, 2, 5):
+        for used in (0.0, 400.0, 1e9):
+            longer = [job for job in jobs if job.gpu_s > used]
+            longer.sort(key=lambda job: abs(math.log(job.gpus / gpus)))
+            expected = [job.gpu_s for job in longer[: remainder.ALIKE_MAX]]
+            assert work.longer_than(spec("a", gpus), used) == expected
+
+
+@pytest.mark.parametrize(
+    "contract", [RescaleContract.FIXED, RescaleContract.ADAPTIVE, RescaleContract.SELF]
+)
+def test_a_job_without_step_times_has_the_rate_of_the_table(
+    contract: RescaleContract,
+) -> None:
+    limits = BatchLimits(initial=8, max_total=12, min_atomic=2)
+    known = replace(
+        record(Measured(progress=30.0)),
+        spec=JobSpec(name="j", batch=limits, contract=contract),
+    )
+    found = remainder_of(known, NODES, 0.0, EndedWork())
+    for count in (1, 2, 3, 4, 5, 6, 7, 9):
+        allocation = Allocation(slots=(("a", count),))
+        table = goodput_table([found.view], [1], [count], gpu_type="gpu")
+        # A size that the batch forbids has the mean rate: 0.3 a GPU-second.
+        expected = table.goodput_JC[0, 0] or 0.3 * count
+        assert found.rate(allocation, NODES) == pytest.approx(expected)
+
+
 def test_a_guess_where_nothing_is_known() -> None:
     found = remainder_of(record(Measured(), gpu_s=5_000.0), NODES, 0.0, EndedWork())
     assert (found.source, found.draws) == (Source.GUESS, (5_000.0,))
@@ -410,6 +452,50 @@ def test_a_budget_that_is_over_leaves_one_course_of_each_scenario() -> None:
     assert [each.num_rolls for each in found] == [1, 1]
     assert found[1].jobs["next"].starts.median == 0.0
     assert found[0].jobs["next"].starts.median > 0.0
+
+
+def test_courses_that_are_cut_are_computed_equally_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = live_state(
+        ("short", spec("short", 1)), ("wide", spec("wide", 4)), ("next", spec("next"))
+    )
+    cut_s = {"as it is": 2_000.0, "+1": 6_000.0}
+
+    def cut(question: Question, seed: int, wall_s: float) -> Course:
+        assert wall_s == 5.0
+        whole = roll(question, seed)
+        ahead_s = cut_s[question.scenario.name]
+        return replace(whole.until(ahead_s), ahead_s=ahead_s)
+
+    monkeypatch.setattr(estimate, "roll", cut)
+    scenarios = [Scenario(), Scenario(name="+1", nodes=1)]
+    found = estimates(asked(state), scenarios, 1, 1, budget_s=10.0)
+    assert [each.ahead_s for each in found] == [2_000.0, 2_000.0]
+    now, more = found
+    # With one node more all start at once; each needs 4,000 s of a GPU.
+    assert now.jobs.keys() == more.jobs.keys() == {"short", "wide", "next"}
+    assert now.jobs["wide"].ends.median == math.inf
+    assert more.jobs["wide"].ends.median < 1_100.0
+    assert more.mean_end.median < now.mean_end.median <= 2_000.0
+
+
+def test_a_course_stops_where_its_time_is_over() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    found = roll(asked(state), seed=0, wall_s=0.0)
+    assert found.ahead_s == 2.0 * CONFIG.round_s
+    assert found.names == {"wide", "next"}
+    assert not found.ends_s
+
+
+def test_many_jobs_have_fewer_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = live_state(*((f"{number}", spec(f"{number}")) for number in range(8)))
+    few = roll(asked(state), seed=0)
+    monkeypatch.setattr(roll_module, "JOBS_FEW", 4)
+    monkeypatch.setattr(roll_module, "REACTION_PER_JOB_S", 70.0)
+    many = roll(asked(state), seed=0)
+    waited = sorted(many.starts_s.values())[4] - sorted(few.starts_s.values())[4]
+    assert 0.0 < waited <= 280.0
 
 
 @pytest.mark.processes

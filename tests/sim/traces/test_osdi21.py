@@ -208,7 +208,8 @@ def test_an_unknown_format_is_refused(
     tmp_path: Path, profiles: Path, text: str
 ) -> None:
     with pytest.raises(
-        InputError, match=r"the header of a known format \(sia, osdi21, "
+        InputError,
+        match=r"the header of a known format \(sia, osdi21, .*arrival_s,gpus,curve,length_s",
     ):
         load_trace(write_workload(tmp_path, text), profiles)
 

@@ -204,6 +204,7 @@ def _as_spreadsheets_do(text: str) -> bytes:
     [
         ("w.csv", _as_spreadsheets_do(CURVE)),
         ("w.csv", _as_spreadsheets_do(CURVE.replace(",", ";"))),
+        ("w.csv", CURVE.replace(",", "|").encode()),
         ("w.csv", CURVE.replace(",", "\t").encode()),
         ("w.csv", CURVE.replace("\n", ",,\n").encode()),
         ("w.csv", (CURVE + ",,,,\n\n").encode()),

@@ -43,6 +43,14 @@ def set_tenant(
             f"{NO_QUOTA}: no limit.",
         ),
     ] = None,
+    value_of_time: Annotated[
+        str | None,
+        typer.Option(
+            "--value-of-time",
+            help="What an hour of a job's completion time is worth to the sizer castor. "
+            f"{NO_QUOTA}: the sizer's own.",
+        ),
+    ] = None,
     state: StateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -56,7 +64,7 @@ def set_tenant(
     granted = next((each for each in known if each["id"] == name), {})
     body: JsonObject = {
         key: granted[key]
-        for key in ("quota_gpus", "weight", "priority", "budget")
+        for key in ("quota_gpus", "weight", "priority", "budget", "value_of_time")
         if key in granted
     }
     if quota is not None:
@@ -66,7 +74,9 @@ def set_tenant(
     if priority is not None:
         body["priority"] = priority
     if budget is not None:
-        body["budget"] = _budget(budget)
+        body["budget"] = _number("--budget", budget)
+    if value_of_time is not None:
+        body["value_of_time"] = _number("--value-of-time", value_of_time)
     answer = client.put(f"/v1/tenants/{quoted(name, safe='')}", body)
     typer.echo(json.dumps(answer) if as_json else _line(answer))
 
@@ -93,13 +103,13 @@ def _quota(text: str) -> int | None:
     return int(text)
 
 
-def _budget(text: str) -> float | None:
+def _number(option: str, text: str) -> float | None:
     if text == NO_QUOTA:
         return None
     try:
         return float(text)
     except ValueError:
-        raise InputError("--budget", text, f"a number, or {NO_QUOTA}") from None
+        raise InputError(option, text, f"a number, or {NO_QUOTA}") from None
 
 
 def _line(tenant: JsonObject) -> str:
@@ -117,6 +127,9 @@ def _line(tenant: JsonObject) -> str:
     budget = cast("float | None", tenant.get("budget"))
     if budget is not None:
         line += f", spent {cast(float, tenant['cost']):.2f} of {budget:.2f}"
+    value = cast("float | None", tenant.get("value_of_time"))
+    if value is not None:
+        line += f", an hour of a job is worth {value:g}"
     if num_barred:
         need = "needs" if num_barred == 1 else "need"
         line += (

@@ -5,6 +5,7 @@ from html import escape
 
 from coadapt.cli.demo.plan import NUM_SLOTS
 from coadapt.cli.demo.side import JobRun, Side
+from coadapt.cli.svg import text
 
 WIDTH = 760
 LEFT = 90
@@ -21,7 +22,7 @@ def picture(sides: Sequence[Side]) -> str:
     top = 10
     for side in sides:
         sizes = "each job from 1 to 4 GPUs" if side.elastic else "fixed sizes"
-        parts.append(_text(10, top + 16, f"{side.policy}, {sizes}", weight="bold"))
+        parts.append(text(10, top + 16, f"{side.policy}, {sizes}", weight="bold"))
         top += 26
         for index, run in enumerate(side.runs):
             parts += _row(run, top, scale, COLOURS[index % len(COLOURS)])
@@ -39,7 +40,7 @@ def picture(sides: Sequence[Side]) -> str:
 
 def _row(run: JobRun, top: float, scale: float, colour: str) -> list[str]:
     base = top + BAR_MAX
-    parts = [_text(10, base - 4, run.job.name)]
+    parts = [text(10, base - 4, run.job.name)]
     ended_s = run.ended_s if run.ended_s is not None else run.arrived_s
     begin = LEFT + run.arrived_s * scale
     length = (ended_s - run.arrived_s) * scale
@@ -65,17 +66,8 @@ def _axis(end_s: float, scale: float, top: float) -> list[str]:
     parts = []
     for at_s in range(0, int(end_s) + 1, 10):
         x = LEFT + at_s * scale
-        parts.append(_text(x, top + 12, f"{at_s} s", anchor="middle"))
+        parts.append(text(x, top + 12, f"{at_s} s", anchor="middle"))
     parts.append(
-        _text(LEFT, top + 28, "height of a bar: GPUs held, 1 to 4; line: the job waits")
+        text(LEFT, top + 28, "height of a bar: GPUs held, 1 to 4; line: the job waits")
     )
     return parts
-
-
-def _text(
-    x: float, y: float, text: str, *, weight: str = "normal", anchor: str = "start"
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}" '
-        f'text-anchor="{anchor}">{escape(text)}</text>'
-    )

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coadapt.cli.completion import complete_job
-from coadapt.cli.forecast.options import ArrivalsOption, RunsOption
+from coadapt.cli.forecast.options import (
+    SECONDS,
+    ArrivalsOption,
+    RunsOption,
+    SecondsOption,
+)
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.runtime.story import why_now
 
@@ -31,6 +36,7 @@ def explain(
     state: StateOption = None,
     runs: RunsOption = 20,
     arrivals: ArrivalsOption = True,
+    seconds: SecondsOption = SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show why a job has its GPUs, when it starts and ends, and what would help.
@@ -39,7 +45,8 @@ def explain(
     """
     from coadapt.cli.forecast.kept import corrected
     from coadapt.cli.forecast.live_question import named_job, read_live
-    from coadapt.cli.forecast.tables import as_plain
+    from coadapt.cli.forecast.progress import shown_progress
+    from coadapt.cli.forecast.tables import as_plain, left_out
     from coadapt.cli.forecast.words import about_deadline, sentence
     from coadapt.sim.ahead.estimate import estimates
     from coadapt.sim.ahead.scenario import Scenario
@@ -56,19 +63,24 @@ def explain(
         Scenario(name="the highest priority", priorities={name: highest + 1}),
         Scenario(name="submitted before all others", first=(name,)),
     ]
-    found = corrected(estimates(question, scenarios, runs), directory, live)
+    with shown_progress() as show:
+        told = estimates(question, scenarios, runs, budget_s=seconds, show=show)
+    found = corrected(told, directory, live)
     why = why_now(question.state.jobs[name].status)[1]
     if as_json:
         typer.echo(json.dumps({"id": name, "why": why, **as_plain(found, question)}))
         return
     typer.echo(f"{name}: {why}")
-    typer.echo(f"It {sentence(found[0].jobs[name], question.at)}.")
+    job_found = found[0].jobs[name]
+    typer.echo(f"It {sentence(job_found, question.at, found[0].ahead_s)}.")
     due_at = question.state.jobs[name].spec.deadline_at
     if due_at is not None:
-        typer.echo(about_deadline(found[0].jobs[name], question.at, due_at))
+        typer.echo(about_deadline(job_found, question.at, due_at))
     typer.echo("With")
     for each in found[1:]:
         typer.echo(f"  {each.scenario}: {_difference(found[0], each, name)}")
+    if said := left_out(found[0], runs):
+        typer.echo(said)
 
 
 def _difference(now: "Estimate", other: "Estimate", name: str) -> str:

@@ -1,7 +1,7 @@
 """The comparison behind `coadapt what-if` and the page's view of the same name."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -42,12 +42,13 @@ def compare_futures(
     *,
     arrivals: bool = True,
     budget_s: float = math.inf,
+    show: Callable[[int, int], None] | None = None,
 ) -> tuple[list[Estimate], Question]:
     """Return the futures of the live jobs, first as it is, then with the change, and
     the question that they answer.
 
     num_processes: of the computation; None: one for each core. arrivals: whether jobs
-    come later, as they came before. budget_s: see `estimates`. Raises InputError.
+    come later, as they came before. budget_s, show: see `estimates`. Raises InputError.
     """
     for policy in change.policies:
         policy_card(policy)
@@ -69,7 +70,9 @@ def compare_futures(
     if len(scenarios) > FUTURES_MAX + 1:
         allowed = f"at most {FUTURES_MAX} pairs of a policy and a number of nodes"
         raise InputError("what-if", len(scenarios) - 1, allowed)
-    found = estimates(question, scenarios, num_rolls, num_processes, budget_s)
+    found = estimates(
+        question, scenarios, num_rolls, num_processes, budget_s=budget_s, show=show
+    )
     return corrected(found, directory, live), question
 
 

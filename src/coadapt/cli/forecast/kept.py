@@ -14,12 +14,14 @@ from coadapt.cli.forecast.live_question import Live
 from coadapt.cli.state_dir import StateDir
 from coadapt.durable import write_whole
 from coadapt.model import JobId
-from coadapt.sim.ahead.calibration import Calibration
+from coadapt.sim.ahead.calibration import Calibration, Past
 from coadapt.sim.ahead.estimate import Estimate, JobEstimate, Range
 from coadapt.sim.ahead.scenario import Scenario
 
 # About a thousand outcomes are used; most lines wait for theirs, or lost it.
 LINES_KEPT = 5_000
+# An interval of fewer futures is too narrow, and its score says nothing of others.
+ROLLS_MIN = 10
 
 
 class Kept(NamedTuple):
@@ -37,23 +39,36 @@ def corrected(
     found: Sequence[Estimate], directory: StateDir, live: Live
 ) -> list[Estimate]:
     """Return the estimates with intervals that past ones correct. The first of `found`
-    is kept for later, if it is of things as they are.
+    is kept for later, if it is of things as they are, and of enough futures.
 
     Where the directory cannot be written nothing is kept.
     """
     path = directory.path / "estimates.jsonl"
     lines = list(_read(path))
-    kinds = {"starts": Calibration(), "ends": Calibration()}
-    came = {"starts": live.started_at, "ends": live.ended_at}
-    for each in lines:
-        truth_at = came[each.kind].get(each.job)
-        if truth_at is not None and truth_at > each.at:
-            said = Range(low=each.low, median=each.median, high=each.high)
-            kinds[each.kind].add(said, truth_at - each.at, each.at)
-    if found[0].scenario == Scenario().name:
+    at = live.question.at
+    kinds = {
+        kind: Calibration.of(_past(lines, kind, live), at)
+        for kind in ("starts", "ends")
+    }
+    if found[0].scenario == Scenario().name and found[0].num_rolls >= ROLLS_MIN:
         with suppress(OSError):
             _write(path, [*lines, *_lines(found[0], live)][-LINES_KEPT:])
     return [_of_estimate(each, kinds["starts"], kinds["ends"]) for each in found]
+
+
+def _past(lines: Sequence[Kept], kind: str, live: Live) -> Iterator[Past]:
+    """Yield the estimates of a kind whose outcome is known or still comes; those of
+    other jobs, which failed or were cancelled, lost it.
+    """
+    came = live.started_at if kind == "starts" else live.ended_at
+    comes = {job.id for job in live.question.state.active}.difference(came)
+    for each in lines:
+        if each.kind != kind:
+            continue
+        came_s = came.get(each.job, math.inf) - each.at
+        if came_s > 0.0 and (math.isfinite(came_s) or each.job in comes):
+            said = Range(low=each.low, median=each.median, high=each.high)
+            yield Past(said=said, at=each.at, came_s=came_s)
 
 
 def _of_estimate(found: Estimate, starts: Calibration, ends: Calibration) -> Estimate:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from coadapt.cli.forecast.futures import Change, compare_futures
-from coadapt.cli.forecast.tables import compared, range_values
+from coadapt.cli.forecast.tables import compared, finite, range_values
 from coadapt.cli.forecast.words import cost_in_words
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.state import SchedulerState
@@ -25,9 +25,10 @@ from coadapt.sim.ahead.roll import Question
 # What a page can show. `coadapt what-if --json` has all jobs.
 JOBS_SHOWN = 40
 CURVE_POINTS = 200
-# After so long, s, the answer is that of the futures computed by then. The scheduler
+# After so long, s, the answer is that of the futures computed by then, as far as they
+# go: with the state read, and the answer written, less than a minute. The scheduler
 # ends the process after 600 s.
-BUDGET_S = 240.0
+BUDGET_S = 40.0
 
 
 def change_of(given: Mapping[str, Json]) -> Change:
@@ -50,8 +51,10 @@ def page_answer(found: Sequence[Estimate], question: Question) -> dict[str, Json
     return {
         "at": question.at,
         "policy": question.policy,
+        "currency": "" if state.prices is None else state.prices.currency,
         "num_futures": found[0].num_rolls,
         "futures_wanted": NUM_ROLLS,
+        "ahead_s": finite(found[0].ahead_s),
         "num_jobs": len(names),
         "scenarios": [_scenario(each, found[0], state) for each in found],
         "jobs": [
@@ -71,6 +74,7 @@ def _scenario(
         "cost": cost_in_words(
             estimate.cost, "" if state.prices is None else state.prices.currency
         ),
+        "cost_range": None if estimate.cost is None else range_values(estimate.cost),
         "num_jobs": len(ends),
         "num_later": sum(math.isinf(end) for end in ends),
         "mean_end_s": range_values(estimate.mean_end),
@@ -121,6 +125,11 @@ def _shown_name(state: SchedulerState, name: JobId) -> str:
     return name if record is None else record.spec.name
 
 
+def _show(num_computed: int, num_wanted: int) -> None:
+    """Write a line of its own before that of the answer."""
+    print(json.dumps({"progress": [num_computed, num_wanted]}), flush=True)
+
+
 def main() -> None:
     os.nice(NICENESS)
     given = json.load(sys.stdin)
@@ -134,6 +143,7 @@ def main() -> None:
             NUM_ROLLS,
             num_processes,
             budget_s=BUDGET_S,
+            show=_show,
         )
     except InputError as error:
         json.dump({"error": str(error)}, sys.stdout)

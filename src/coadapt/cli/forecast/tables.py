@@ -14,8 +14,32 @@ from coadapt.sim.ahead.roll import Question
 JOBS_SHOWN = 30
 
 
-def show_estimates(found: Sequence[Estimate], question: Question) -> None:
-    """Print a row for each job, and a column for each scenario."""
+def left_out(found: Estimate, num_wanted: int) -> str:
+    """Return what a forecast left out because its time was over, "" if nothing."""
+    parts = []
+    if found.num_rolls < num_wanted:
+        parts.append(
+            f"{found.num_rolls} of {num_wanted} futures were computed, so that "
+            f"intervals are too narrow"
+        )
+    if math.isfinite(found.ahead_s):
+        num_later = sum(math.isinf(job.ends.median) for job in found.jobs.values())
+        parts.append(
+            f"they reach {span(found.ahead_s)} ahead, {num_later} of {len(found.jobs)} "
+            f"jobs end later, and means count these as if they ended then"
+        )
+    if not parts:
+        return ""
+    return f"The time was over: {'; '.join(parts)}. --seconds allows more."
+
+
+def show_estimates(
+    found: Sequence[Estimate], question: Question, num_wanted: int
+) -> None:
+    """Print a row for each job, and a column for each scenario.
+
+    num_wanted: of futures, so that the end says if there are fewer.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -27,12 +51,12 @@ def show_estimates(found: Sequence[Estimate], question: Question) -> None:
         table.add_column(estimate.scenario.upper())
     names = list(dict.fromkeys(job for each in found for job in each.jobs))
     for name in names[:JOBS_SHOWN]:
-        cells = [Text(_cell(each.jobs.get(name))) for each in found]
+        cells = [Text(_cell(each.jobs.get(name), each.ahead_s)) for each in found]
         table.add_row(Text(name), *cells)
     table.add_section()
-    means = [Text(in_words(each.mean_end)) for each in found]
+    means = [Text(in_words(each.mean_end, each.ahead_s)) for each in found]
     table.add_row("mean of all jobs", *means)
-    lasts = [Text(in_words(each.last_end)) for each in found]
+    lasts = [Text(in_words(each.last_end, each.ahead_s)) for each in found]
     table.add_row("last end", *lasts)
     prices = question.state.prices
     if prices is not None:
@@ -44,17 +68,19 @@ def show_estimates(found: Sequence[Estimate], question: Question) -> None:
         console.print(f"{each.scenario}: {compared(found[0], each)}")
     if len(names) > JOBS_SHOWN:
         console.print(f"and {len(names) - JOBS_SHOWN} more jobs: --json shows all")
+    if said := left_out(found[0], num_wanted):
+        console.print(said)
     console.print(
         f"median (9 of 10), policy in force: {question.policy}", style="bright_black"
     )
 
 
-def _cell(job: JobEstimate | None) -> str:
+def _cell(job: JobEstimate | None, ahead_s: float) -> str:
     if job is None:
         return "does not run"
     if math.isinf(job.ends.median):
-        return span(job.ends.median)
-    return f"{in_words(job.ends)}, {sizes(job)}"
+        return span(job.ends.median, ahead_s)
+    return f"{in_words(job.ends, ahead_s)}, {sizes(job)}"
 
 
 def as_plain(found: Sequence[Estimate], question: Question) -> dict[str, Json]:
@@ -62,6 +88,8 @@ def as_plain(found: Sequence[Estimate], question: Question) -> dict[str, Json]:
     prices = question.state.prices
     return {
         "at": question.at,
+        "num_futures": found[0].num_rolls,
+        "ahead_s": finite(found[0].ahead_s),
         "currency": None if prices is None else prices.currency,
         "scenarios": [{**_plain(each), **against(found[0], each)} for each in found],
     }
@@ -121,10 +149,12 @@ def compared(now: Estimate, other: Estimate) -> str:
     return ", ".join(parts) or "not comparable within 14 days"
 
 
+def finite(seconds: float) -> float | None:
+    """Return seconds; null for infinity, which JSON does not have."""
+    return None if math.isinf(seconds) else round(seconds, 1)
+
+
 def range_values(found: Range) -> Json:
     """Return seconds from now; null beyond the horizon."""
     values = cast("dict[str, float]", asdict(found))
-    return {
-        name: None if math.isinf(value) else round(value, 1)
-        for name, value in values.items()
-    }
+    return {name: finite(value) for name, value in values.items()}

@@ -6,7 +6,12 @@ from typing import Annotated
 
 import typer
 
-from coadapt.cli.forecast.options import ArrivalsOption, RunsOption
+from coadapt.cli.forecast.options import (
+    SECONDS,
+    ArrivalsOption,
+    RunsOption,
+    SecondsOption,
+)
 from coadapt.cli.state_dir import StateOption, find_state_dir
 from coadapt.model import InputError
 
@@ -44,14 +49,21 @@ def what_if(
     state: StateOption = None,
     runs: RunsOption = 20,
     arrivals: ArrivalsOption = True,
+    seconds: SecondsOption = SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write a page with pictures."),
+    ] = None,
 ) -> None:
     """Estimate when the live jobs start and end, with and without a change.
 
     Reads the scheduler's files. The scheduler need not run, and is not changed.
     """
     from coadapt.cli.forecast.futures import Change, compare_futures
+    from coadapt.cli.forecast.progress import shown_progress
     from coadapt.cli.forecast.tables import as_plain, show_estimates
+    from coadapt.cli.forecast.what_if_page import write_report
 
     change = Change(
         policies=tuple(policy or ()),
@@ -60,13 +72,21 @@ def what_if(
         submit=tuple(submit or ()),
         without=tuple(without or ()),
     )
-    found, question = compare_futures(
-        find_state_dir(state), change, runs, arrivals=arrivals
-    )
+    with shown_progress() as show:
+        found, question = compare_futures(
+            find_state_dir(state),
+            change,
+            runs,
+            arrivals=arrivals,
+            budget_s=seconds,
+            show=show,
+        )
+    if html is not None:
+        write_report(html, found, question, runs)
     if as_json:
         typer.echo(json.dumps(as_plain(found, question)))
         return
-    show_estimates(found, question)
+    show_estimates(found, question, runs)
 
 
 def _counts(text: str) -> tuple[int, ...]:

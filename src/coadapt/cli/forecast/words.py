@@ -4,32 +4,38 @@ import math
 import time
 
 from coadapt.sim.ahead.estimate import JobEstimate, Range
+from coadapt.sim.ahead.roll import HORIZON_S
 
 MINUTE_S = 60.0
 HOUR_S = 3_600.0
 DAY_S = 86_400.0
 
 
-def span(seconds: float) -> str:
+def span(seconds: float, ahead_s: float = math.inf) -> str:
     """Return `40 s`, `12 min`, `3.5 h`, `2.1 days`; `more than 14 days` beyond the
-    horizon.
+    horizon, or more than `ahead_s` where a forecast reaches no further.
     """
     if math.isinf(seconds):
-        return "more than 14 days"
+        return f"more than {span(min(ahead_s, HORIZON_S))}"
     if seconds < 100.0:
         return f"{seconds:.0f} s"
     if seconds < 100.0 * MINUTE_S:
         return f"{seconds / MINUTE_S:.0f} min"
     if seconds < 2.0 * DAY_S:
         return f"{seconds / HOUR_S:.1f} h"
-    return f"{seconds / DAY_S:.1f} days"
+    days = seconds / DAY_S
+    return f"{days:.0f} days" if seconds == HORIZON_S else f"{days:.1f} days"
 
 
-def in_words(found: Range) -> str:
-    """Return `12 min (8 min to 20 min)`: the median, and where nine in ten are."""
-    if span(found.low) == span(found.high):
-        return span(found.median)
-    return f"{span(found.median)} ({span(found.low)} to {span(found.high)})"
+def in_words(found: Range, ahead_s: float = math.inf) -> str:
+    """Return `12 min (8 min to 20 min)`: the median, and where nine in ten are.
+
+    ahead_s: see `span`.
+    """
+    low, median, high = (
+        span(each, ahead_s) for each in (found.low, found.median, found.high)
+    )
+    return median if low == high else f"{median} ({low} to {high})"
 
 
 def cost_in_words(found: Range | None, currency: str) -> str:
@@ -62,14 +68,17 @@ def sizes(found: JobEstimate) -> str:
     return f"on {' then '.join(map(str, shown))}{more} {noun}"
 
 
-def sentence(found: JobEstimate, at: float) -> str:
-    """Return when a job starts and ends, in one sentence; at: now, s since 1970."""
-    ends = f"ends in about {in_words(found.ends)}, at {clock(at + found.ends.median)}"
+def sentence(found: JobEstimate, at: float, ahead_s: float = math.inf) -> str:
+    """Return when a job starts and ends, in one sentence; at: now, s since 1970.
+
+    ahead_s: see `span`.
+    """
+    ends = f"ends in about {in_words(found.ends, ahead_s)}, at {clock(at + found.ends.median)}"
     if found.starts.high <= 1.0:
         return f"runs {sizes(found)}, {ends}"
     if math.isinf(found.starts.median):
-        return "does not start within 14 days"
-    return f"starts in about {in_words(found.starts)}, {sizes(found)}, {ends}"
+        return f"does not start within {span(min(ahead_s, HORIZON_S))}"
+    return f"starts in about {in_words(found.starts, ahead_s)}, {sizes(found)}, {ends}"
 
 
 def about_deadline(found: JobEstimate, at: float, due_at: float) -> str:

@@ -277,15 +277,14 @@ def plan_gangs(
     after this round.
     """
     is_gang_J = gangs_in(now)
+    if not is_gang_J.any():
+        return None, times.observed({})
     sizes = _sizes(now)
     trained_s = {
         now.jobs[row].id: _trained_s(view, now.jobs[row], gpus)
         for row, gpus in sizes.items()
         if is_gang_J[row]
     }
-    after = times.observed(trained_s)
-    if not trained_s:
-        return None, after
     unranked = [
         _unranked(now, row, gpus, is_gang=bool(is_gang_J[row]))
         for row, gpus in sizes.items()
@@ -293,7 +292,8 @@ def plan_gangs(
     queue = _ranked(view, now, unranked, trained_s, times)
     capacity = Capacity.of(now.topology)
     order, admitted = _order(now, queue, first, capacity)
-    return _decided(order, admitted, is_gang_J, capacity), after
+    gangs = _decided(order, admitted, is_gang_J, capacity)
+    return gangs, times.observed(trained_s)
 
 
 def _order(

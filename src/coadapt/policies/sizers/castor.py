@@ -41,6 +41,7 @@ from coadapt.model import JobView
 from coadapt.model.checkpoint_period import SAVE_DEFAULT_S, kept_share
 from coadapt.model.measured import SAVE_S
 from coadapt.model.offer import HOUR_S, OfferId, Pool, Sizing, SizingView
+from coadapt.model.tenant import EVERYBODY
 from coadapt.policies.sizers.base import SizerCard
 from coadapt.policies.sizers.curves import (
     FloatArray,
@@ -76,7 +77,7 @@ CHANGES_IN_HAND = 3.0
 IN_HAND_S = 900.0
 # A number of GPUs is kept while the planned one is between these parts of it: a change
 # costs a rescale.
-KEPT_FROM = 0.7
+KEPT_FROM = 0.45
 KEPT_TO = 1.1
 
 
@@ -84,7 +85,8 @@ KEPT_TO = 1.1
 class _Choice:
     """A job on one GPU type: its goodput on 1..K GPUs, and what is left of it.
 
-    price: of a GPU-hour. least_gpus: that it must have. gpus: that it is to have.
+    value: of an hour of its completion time. price: of a GPU-hour. least_gpus: that it
+    must have. gpus: that it is to have.
     urgent: whether a deadline asks for more than its value of time does, on demand.
     paced: whether the GPUs follow from a deadline and the spot nodes of the moment.
     """
@@ -92,6 +94,7 @@ class _Choice:
     job: JobView
     gpu_type: str
     curve_K: FloatArray
+    value: float
     price: float
     left: float
     least_gpus: int
@@ -111,9 +114,9 @@ class CastorSizer:
     """Buys the GPUs whose saving of completion time is worth more than their price.
 
     value_of_time: what an hour of a job's completion is worth, in the currency of the
-    prices. budget_per_h: the most that nodes may cost in an hour. budget: the most that
-    they may cost in total. deadlines: whether jobs' deadlines are met. spot: whether
-    spot nodes are bought.
+    prices, where its tenant sets none. budget_per_h: the most that nodes may cost in an
+    hour. budget: the most that they may cost in total. deadlines: whether jobs'
+    deadlines are met. spot: whether spot nodes are bought.
     """
 
     card: ClassVar[SizerCard] = SizerCard(
@@ -161,7 +164,9 @@ class CastorSizer:
         if not choices:
             return Sizing(nodes=nodes, reason=reason + "no job needs any")
         gpus = sum(each.gpus for each in choices)
-        words = f"{len(choices)} jobs are worth {gpus} GPUs at {self._value:g} an hour"
+        words = (
+            f"{len(choices)} jobs are worth {gpus} GPUs at {_values(choices)} an hour"
+        )
         if factor > 1.0:
             words = f"the budget pays for {gpus} GPUs of {len(choices)} jobs"
         if any(each.urgent for each in choices):
@@ -169,6 +174,16 @@ class CastorSizer:
         if changed:
             words += "; a change does not pay yet"
         return Sizing(nodes=nodes, reason=reason + words)
+
+    def _value_of(self, job: JobView, view: SizingView) -> float:
+        """Return the worth of an hour of the job's completion time: its tenant's, else
+        that of all tenants, else the sizer's.
+        """
+        for name in (job.spec.tenant, EVERYBODY):
+            value = view.cluster.tenant(name).value_of_time
+            if value is not None:
+                return value
+        return self._value
 
     def _see(self, view: SizingView) -> None:
         """Note which spot offers can be had now."""
@@ -207,7 +222,7 @@ class CastorSizer:
         }
         for gpu_type, pool in (timed or allowed).items():
             option = self._on_type(job, view, pool, factor, gpu_type)
-            cost = self._value + option.price * factor * option.gpus
+            cost = option.value + option.price * factor * option.gpus
             goodput = float(option.curve_K[max(option.gpus, 1) - 1])
             options.append((cost / goodput if goodput > 0.0 else math.inf, option))
             if not timed:
@@ -223,6 +238,7 @@ class CastorSizer:
         most = most_for(job, pool.offer)
         whole_K = best_up_to(goodput_curve(job, pool.offer, most))
         curve_K = best_up_to(whole_K * kept_shares(job, pool, most))
+        value = self._value_of(job, view)
         price = pool.offer.price_per_gpu_h
         left = _left(job, view.at, curve_K)
         if not is_timed(job, gpu_type):
@@ -230,13 +246,14 @@ class CastorSizer:
                 job=job,
                 gpu_type=gpu_type,
                 curve_K=curve_K,
+                value=value,
                 price=price,
                 left=left,
                 least_gpus=least,
                 gpus=least,
             )
         num_gpus_K = np.arange(1, len(curve_K) + 1)
-        rate_K = self._value + price * factor * num_gpus_K
+        rate_K = value + price * factor * num_gpus_K
         runs_K = (curve_K > 0.0) & (num_gpus_K >= least)
         cost_K = np.where(runs_K, rate_K / np.where(runs_K, curve_K, 1.0), np.inf)
         gpus = int(cost_K.argmin()) + 1
@@ -244,11 +261,12 @@ class CastorSizer:
         if pace is not None:
             has_spot = pool.offer.is_spot
             paced = pace.on_spot if has_spot else pace.on_demand
-            gpus = max(paced, gpus) if self._value else paced
+            gpus = max(paced, gpus) if value else paced
             return _Choice(
                 job=job,
                 gpu_type=gpu_type,
                 curve_K=curve_K,
+                value=value,
                 price=price,
                 left=left,
                 least_gpus=gpus,
@@ -261,6 +279,7 @@ class CastorSizer:
             job=job,
             gpu_type=gpu_type,
             curve_K=curve_K,
+            value=value,
             price=price,
             left=left,
             least_gpus=max(least, due),
@@ -300,12 +319,11 @@ class CastorSizer:
             firm_price=cheapest_firm.offer.price_per_gpu_h * factor,
             share=self._availability[cheapest_spot.offer.id].share,
         )
-        least = least_gpus(job)
-        held = job.allocation.num_replicas
-        return Pace(
-            on_spot=_kept(held, pace.on_spot, least),
-            on_demand=_kept(held, pace.on_demand, least),
+        planned = Pace(
+            on_spot=_kept(job, pace.on_spot), on_demand=_kept(job, pace.on_demand)
         )
+        left_K = _seconds_left(left, curve_K)
+        return _without_haste(job, planned, left_K, due_at - view.at, change_s)
 
     def _due_gpus(
         self,
@@ -366,7 +384,7 @@ class CastorSizer:
 
     def _loss(self, choice: _Choice, gpus: int) -> float:
         """Return what it costs in time to have one GPU less."""
-        return self._value * (choice.hours(gpus - 1) - choice.hours(gpus))
+        return choice.value * (choice.hours(gpus - 1) - choice.hours(gpus))
 
     # -- nodes
 
@@ -492,20 +510,49 @@ class CastorSizer:
             return -price * choice.gpus * delay_h
         rescale_h = choice.job.rescale_s / HOUR_S
         after_h = stay_h + rescale_h + part_left * choice.hours(choice.gpus)
-        cost_before = (self._value + price * held) * before_h
-        cost_after = self._value * after_h + price * held * stay_h
+        cost_before = (choice.value + price * held) * before_h
+        cost_after = choice.value * after_h + price * held * stay_h
         cost_after += price * choice.gpus * (after_h - stay_h)
         return cost_before - cost_after
 
 
-def _kept(held: int, wanted: int, least: int) -> int:
-    """Return `wanted` GPUs, at least `least` unless none, or those that are held where
-    these are nearly as many.
+def _kept(job: JobView, wanted: int) -> int:
+    """Return `wanted` GPUs, at least the job's fewest unless none, or those that it
+    holds where these are nearly as many.
     """
     if not wanted:
         return 0
+    held = job.allocation.num_replicas
     keeps = KEPT_FROM * held <= wanted <= KEPT_TO * held
-    return held if keeps else max(wanted, least)
+    return held if keeps else max(wanted, least_gpus(job))
+
+
+def _seconds_left(left: float, curve_K: FloatArray) -> FloatArray:
+    """Return the seconds up to the job's end on 1, 2, ... GPUs."""
+    runs_K = curve_K > 0.0
+    return np.where(runs_K, left / np.where(runs_K, curve_K, 1.0), np.inf)
+
+
+def _without_haste(
+    job: JobView, pace: Pace, left_K: FloatArray, time_s: float, change_s: float
+) -> Pace:
+    """Return the pace without changes that a job on course does not need.
+
+    left_K: seconds up to its end on 1, 2, ... GPUs. time_s: up to its deadline.
+    change_s: what a change of GPUs costs, s. On demand nodes are not lost, so that a
+    job needs no more than what ends it IN_HAND_S before its deadline, and a job that
+    ends within the time of a change keeps what it has.
+    """
+    held = min(job.allocation.num_replicas, len(left_K))
+    if held and left_K[held - 1] <= change_s:
+        return Pace(on_spot=held, on_demand=held)
+    on_demand = pace.on_demand
+    if 0 < held < on_demand and left_K[held - 1] <= time_s - IN_HAND_S:
+        on_demand = held
+    enough = np.flatnonzero(left_K + change_s <= time_s - IN_HAND_S)
+    if enough.size:
+        on_demand = min(on_demand, max(int(enough[0]) + 1, least_gpus(job)))
+    return Pace(on_spot=pace.on_spot, on_demand=on_demand)
 
 
 def spot_price(pool: Pool) -> float:
@@ -531,6 +578,14 @@ def kept_shares(job: JobView, pool: Pool, most: int) -> FloatArray:
         for count in range(1, num_nodes + 1)
     ]
     return np.repeat(by_nodes, pool.offer.num_gpus)[:most]
+
+
+def _values(choices: Sequence[_Choice]) -> str:
+    """Return the worth of an hour of the jobs, as a number or a range."""
+    values = sorted({each.value for each in choices})
+    if len(values) == 1:
+        return f"{values[0]:g}"
+    return f"{values[0]:g} to {values[-1]:g}"
 
 
 def _left(job: JobView, at: float, curve_K: FloatArray) -> float:

@@ -10,12 +10,14 @@ import logging
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import IO
 
 from coadapt.model.wire import Json
 
@@ -36,7 +38,10 @@ class QuestionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question. began_at: s since 1970. answer: of its process; {} until then."""
+    """A question. began_at: s since 1970. answer: of its process; {} until then.
+
+    progress: how many futures are computed, and how many in all; () until one is.
+    """
 
     number: int
     state: QuestionState
@@ -45,6 +50,7 @@ class Asked:
     took_s: float = 0.0
     answer: Mapping[str, Json]
     error: str = ""
+    progress: tuple[int, ...] = ()
 
     def values(self) -> dict[str, Json]:
         """Return the question and its answer as plain data."""
@@ -56,6 +62,7 @@ class Asked:
             "took_s": round(self.took_s, 2),
             "answer": dict(self.answer),
             "error": self.error,
+            "progress": list(self.progress),
         }
 
 
@@ -101,18 +108,19 @@ class Questions:
                 answer={},
             )
             self._stopped = False
+            problems = tempfile.TemporaryFile()  # noqa: SIM115  # _answer closes it
             # A group of its own: the process has others that compute for it.
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=problems,
                 start_new_session=True,
             )
             self._latest = asked
             answering = threading.Thread(
                 target=self._answer,
-                args=(self._process, asked),
+                args=(self._process, problems, asked),
                 name="what-if",
                 daemon=True,
             )
@@ -130,24 +138,35 @@ class Questions:
         """End the computation: the scheduler stops."""
         self.stop()
 
-    def _answer(self, process: "subprocess.Popen[bytes]", asked: Asked) -> None:
+    def _answer(
+        self, process: "subprocess.Popen[bytes]", problems: IO[bytes], asked: Asked
+    ) -> None:
         begun = time.monotonic()
-        error = ""
-        output = problem = b""
+        timed_out = threading.Event()
+
+        def end() -> None:
+            timed_out.set()
+            _kill(process)
+
+        timer = threading.Timer(self._timeout_s, end)
+        timer.start()
+        output = b""
         try:
-            question = json.dumps(dict(asked.given)).encode()
-            output, problem = process.communicate(question, self._timeout_s)
-        except subprocess.TimeoutExpired:
-            error = (
-                f"it took longer than {self._timeout_s:g} s and was ended; on the "
-                "command line `coadapt what-if --runs 1` has no limit"
-            )
+            output = self._last_line(process, asked)
+            process.wait()
         finally:
+            timer.cancel()
             _kill(process)
             process.wait()
-        answer: dict[str, Json] = {}
-        if not error:
-            answer, error = _read(output, problem, process.returncode)
+        with problems:
+            problems.seek(0)
+            answer, error = _read(output, problems.read(), process.returncode)
+        if timed_out.is_set():
+            answer = {}
+            error = (
+                f"it took longer than {self._timeout_s:g} s and was ended; on the "
+                "command line `coadapt what-if --seconds 3600` may take longer"
+            )
         with self._lock:
             self._process = None
             if self._stopped:
@@ -160,6 +179,35 @@ class Questions:
             self._latest = replace(
                 asked, state=state, took_s=took_s, answer=answer, error=error
             )
+
+    def _last_line(self, process: "subprocess.Popen[bytes]", asked: Asked) -> bytes:
+        """Ask the process, and return the last line that it writes. The lines before it
+        are its progress.
+        """
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # A process that does not read its question ends without an answer.
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(dict(asked.given)).encode())
+            process.stdin.close()
+        last = b""
+        for line in process.stdout:
+            last = line
+            if progress := _progress(line):
+                with self._lock:
+                    self._latest = replace(asked, progress=progress)
+        return last
+
+
+def _progress(line: bytes) -> tuple[int, ...]:
+    """Return the numbers of a line of progress, () for any other line."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return ()
+    if not isinstance(found, dict) or found.keys() != {"progress"}:
+        return ()
+    return tuple(found["progress"])
 
 
 def _read(output: bytes, problem: bytes, exit_code: int) -> tuple[dict[str, Json], str]:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -59,6 +59,10 @@ class Estimate:
     """What becomes of a scenario. mean_end: of the jobs, last_end: of the last one, s
     from now. cost: of the GPUs that they hold until then; None without prices.
     num_rolls: over how many courses.
+
+    ahead_s: how far they were computed where time was short, else infinite. Starts and
+    ends beyond it are infinite, and `mean_end` counts a job that has not ended by then
+    as if it ended there.
     """
 
     scenario: str
@@ -67,6 +71,7 @@ class Estimate:
     last_end: Range
     cost: Range | None = None
     num_rolls: int = NUM_ROLLS
+    ahead_s: float = math.inf
 
 
 def estimates(
@@ -74,10 +79,15 @@ def estimates(
     scenarios: Sequence[Scenario],
     num_rolls: int = NUM_ROLLS,
     num_processes: int | None = None,
+    *,
     budget_s: float = math.inf,
+    show: Callable[[int, int], None] | None = None,
 ) -> list[Estimate]:
     """Return what becomes of each scenario, over the same `num_rolls` draws of what is
     left of jobs; over fewer, but at least one, if these take longer than `budget_s`.
+    Where even one course of each takes longer, all are computed equally far ahead, as
+    `Estimate.ahead_s` says. `show` is called with the number of courses that are
+    computed, and of all, after each of them.
 
     The courses are computed in other processes; with `num_processes` 1, in this one.
     Raises InputError.
@@ -89,27 +99,46 @@ def estimates(
     ]
     ends_at = time.monotonic() + budget_s
     num_at_once = min(num_processes or os.cpu_count() or 1, len(rolls))
+    wall_s = budget_s * num_at_once / len(asked)
     if num_at_once == 1:
         found = _in_time(
-            (roll(asked[n], seed) for n, seed in rolls), len(asked), ends_at
+            _shown(
+                (roll(asked[n], seed, wall_s) for n, seed in rolls), len(rolls), show
+            ),
+            len(asked),
+            ends_at,
         )
     else:
         with ProcessPoolExecutor(
             num_at_once,
             mp_context=get_context("spawn"),
             initializer=_prepare,
-            initargs=(asked,),
+            initargs=(asked, wall_s),
         ) as pool:
-            courses = _few_ahead(pool, rolls, num_at_once)
+            courses = _shown(_few_ahead(pool, rolls, num_at_once), len(rolls), show)
             found = _in_time(courses, len(asked), ends_at)
+    ahead_s = min(course.ahead_s for course in found)
+    if math.isfinite(ahead_s):
+        found = [course.until(ahead_s) for course in found]
     return [
         _estimate(
             scenario,
             found[number :: len(asked)],
+            ahead_s,
             priced=question.state.prices is not None,
         )
         for number, scenario in enumerate(scenarios)
     ]
+
+
+def _shown(
+    courses: Iterator[Course], num_courses: int, show: Callable[[int, int], None] | None
+) -> Iterator[Course]:
+    """Yield the courses, and show how many of `num_courses` there are."""
+    for number, course in enumerate(courses, 1):
+        if show is not None:
+            show(number, num_courses)
+        yield course
 
 
 def _in_time(
@@ -142,15 +171,16 @@ def _few_ahead(
 
 
 def _estimate(
-    scenario: Scenario, courses: Sequence[Course], *, priced: bool
+    scenario: Scenario, courses: Sequence[Course], ahead_s: float, *, priced: bool
 ) -> Estimate:
-    names = sorted({job for course in courses for job in course.starts_s})
+    names = sorted({job for course in courses for job in course.names})
     jobs = {name: _of_job(name, courses) for name in names}
     means: list[float] = []
     lasts: list[float] = []
     for course in courses:
         ends = [course.ends_s.get(name, math.inf) for name in names]
-        means.append(sum(ends) / len(ends) if ends else 0.0)
+        counted = [min(end, ahead_s) for end in ends]
+        means.append(sum(counted) / len(ends) if ends else 0.0)
         lasts.append(max(ends, default=0.0))
     return Estimate(
         scenario=scenario.name,
@@ -159,6 +189,7 @@ def _estimate(
         last_end=Range.of(lasts),
         cost=Range.of([course.cost for course in courses]) if priced else None,
         num_rolls=len(courses),
+        ahead_s=ahead_s,
     )
 
 
@@ -184,14 +215,15 @@ def _quantile(ordered: np.ndarray, share: float) -> float:
     return low + (place - math.floor(place)) * (high - low)
 
 
-_asked: list[Question] = []
+_asked: list[tuple[Question, float]] = []
 
 
-def _prepare(asked: list[Question]) -> None:
+def _prepare(asked: list[Question], wall_s: float) -> None:
     os.nice(NICENESS)
-    _asked[:] = asked
+    _asked[:] = [(question, wall_s) for question in asked]
 
 
 def _roll(which: tuple[int, int]) -> Course:
     number, seed = which
-    return roll(_asked[number], seed)
+    question, wall_s = _asked[number]
+    return roll(question, seed, wall_s)

@@ -21,7 +21,14 @@ from coadapt.runtime.ports import Cancel, Post
 from coadapt.sim.ahead.remainder import Remainder
 from coadapt.sim.clock import VirtualClock
 
+# Reports take most of the time of a forecast. They tell the scheduler that a job lives,
+# and the progress of one whose step times were measured; that of another one is not
+# known between its start and its end. So its reports become rare.
 REPORT_S = 120.0
+REPORT_LATER_S = 300.0
+REPORT_RARE_S = 1_800.0
+# In the first hour minutes matter.
+SOON_S = 3_600.0
 # What a start or a rescale costs a job of which none was measured.
 START_S = 15.0
 
@@ -63,6 +70,7 @@ class ForwardWorld:
         self.costs: dict[JobId, float] = {}
         self._prices = state.prices
         self._clock = clock
+        self._begun_at = clock.now()
         # The scheduler's own: nodes may come and go.
         self._nodes: Mapping[NodeId, Node] = state.nodes
         self._remainders = remainders
@@ -155,7 +163,9 @@ class ForwardWorld:
             cancel_report=_nothing,
         )
         self._alive[job] = alive
-        self._report_later(job, alive, since + REPORT_S, post)
+        spec = self._remainders[job].view.spec
+        first_s = min(REPORT_S, spec.hang_timeout_s / 2.0)
+        self._report_later(job, alive, first_s, post)
 
     def _per_h(self, allocation: Allocation) -> float:
         """Return what an allocation costs per hour; 0 where no prices are known."""
@@ -169,7 +179,9 @@ class ForwardWorld:
             gpus[gpu_type] = held + count * allocation.gpu_share
         return self._prices.per_h(gpus)
 
-    def _report_later(self, job: JobId, alive: _Alive, when: float, post: Post) -> None:
+    def _report_later(
+        self, job: JobId, alive: _Alive, apart_s: float, post: Post
+    ) -> None:
         def report() -> None:
             self._book(job, alive)
             measured = self._remainders[job].view.measured
@@ -189,9 +201,23 @@ class ForwardWorld:
                 )
             )
             if self._alive.get(job) is alive:
-                self._report_later(job, alive, self._clock.now() + REPORT_S, post)
+                self._report_later(job, alive, self._next_apart_s(job, apart_s), post)
 
+        when = max(self._clock.now(), alive.since) + apart_s
         alive.cancel_report = self._clock.call_at(when, report)
+
+    def _next_apart_s(self, job: JobId, apart_s: float) -> float:
+        """Return the seconds to the next report, after one that came `apart_s` after
+        the one before it.
+        """
+        view = self._remainders[job].view
+        longest_s = REPORT_RARE_S
+        if view.measured.by_type:
+            soon = self._clock.now() - self._begun_at < SOON_S
+            longest_s = REPORT_S if soon else REPORT_LATER_S
+        # A job that is silent for longer is stopped.
+        longest_s = min(longest_s, view.spec.hang_timeout_s / 2.0)
+        return min(2.0 * apart_s, longest_s)
 
     def _book(self, job: JobId, alive: _Alive) -> None:
         now = self._clock.now()

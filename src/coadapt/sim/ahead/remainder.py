@@ -21,16 +21,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from coadapt.core.accounting import job_view, num_gpus_held
 from coadapt.core.state import JobRecord
+from coadapt.goodput.batch import adaptive_grid, limits_in_use, requested_grid
 from coadapt.goodput.efficiency import efficiency
 from coadapt.goodput.table import goodput_table
-from coadapt.model import Allocation, JobSpec, JobView, Node, NodeId
+from coadapt.model import Allocation, BatchLimits, JobSpec, JobView, Node, NodeId
 from coadapt.model.measured import PERCENT_DONE, REMAINING_S
 
 GUESS_MIN_GPU_S = 600.0
@@ -71,7 +73,7 @@ class Work(NamedTuple):
     gpu_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EndedWork:
     """Jobs that succeeded."""
 
@@ -92,13 +94,36 @@ class EndedWork:
         They are of its application, or else of all those that requested about as many
         GPUs.
         """
-        longer = [job for job in self.jobs if job.gpu_s > gpu_s]
-        same = [job.gpu_s for job in longer if job.application == spec.application]
-        if same and spec.application:
-            return same
-        gpus = spec.replicas.requested
-        longer.sort(key=lambda job: abs(math.log(max(job.gpus, 1) / max(gpus, 1))))
-        return [job.gpu_s for job in longer[:ALIKE_MAX]]
+        if spec.application:
+            same = self._by_application.get(spec.application, ())
+            longer = [each for each in same if each > gpu_s]
+            if longer:
+                return longer
+        nearest = self._nearest(spec.replicas.requested)
+        return list(islice((each for each in nearest if each > gpu_s), ALIKE_MAX))
+
+    @cached_property
+    def _by_application(self) -> Mapping[str, Sequence[float]]:
+        found: dict[str, list[float]] = {}
+        for job in self.jobs:
+            found.setdefault(job.application, []).append(job.gpu_s)
+        return found
+
+    def _nearest(self, gpus: int) -> Sequence[float]:
+        """Return what the jobs needed, those first that requested about `gpus` GPUs."""
+        found = self._by_gpus.get(gpus)
+        if found is None:
+            asked = max(gpus, 1)
+            ordered = sorted(
+                self.jobs, key=lambda job: abs(math.log(max(job.gpus, 1) / asked))
+            )
+            found = [job.gpu_s for job in ordered]
+            self._by_gpus[gpus] = found
+        return found
+
+    @cached_property
+    def _by_gpus(self) -> dict[int, Sequence[float]]:
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,18 +161,28 @@ class Remainder:
             racks,
         )
         if key not in self._rates:
-            table = goodput_table(
-                [self.view],
-                [key[0]],
-                [key[1]],
-                gpu_type=key[2],
-                num_racks_C=[key[3]],
-            )
-            goodput = float(table.goodput_JC[0, 0])
             # The limits of the batch may rule this size out: the job trains on it all
             # the same, at its mean speed so far.
-            self._rates[key] = goodput or key[1] * self._mean_rate
+            goodput = self._goodput(*key)
+            self._rates[key] = goodput or allocation.num_replicas * self._mean_rate
         return self._rates[key] * allocation.gpu_share
+
+    def _goodput(
+        self, num_nodes: int, num_replicas: int, gpu_type: str, num_racks: int
+    ) -> float:
+        """Return units per second; 0 where the limits of the batch forbid the size."""
+        if gpu_type not in self.view.measured.by_type:
+            limits = limits_in_use(self.view, gpu_type)
+            lawful = _is_lawful(limits, num_replicas, adaptive=self.view.spec.adaptive)
+            return float(num_replicas) if lawful else 0.0
+        table = goodput_table(
+            [self.view],
+            [num_nodes],
+            [num_replicas],
+            gpu_type=gpu_type,
+            num_racks_C=[num_racks],
+        )
+        return float(table.goodput_JC[0, 0])
 
     @property
     def _mean_rate(self) -> float:
@@ -159,6 +194,13 @@ class Remainder:
     @cached_property
     def _rates(self) -> dict[tuple[int, int, str, int], float]:
         return {}
+
+
+@lru_cache(maxsize=4_096)
+def _is_lawful(limits: BatchLimits, num_replicas: int, *, adaptive: bool) -> bool:
+    """Return whether a batch within the limits can be cut for so many replicas."""
+    grid = adaptive_grid if adaptive else requested_grid
+    return bool((grid(limits, (num_replicas,)).total_CB > 0).any())
 
 
 def remainder_of(

@@ -1,5 +1,7 @@
 """One course of the future: the core, from a live state on, until all jobs ended."""
 
+import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -17,14 +19,19 @@ from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.runtime import Runtime
 from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.ahead.arrivals import Arrivals, Submission
-from coadapt.sim.ahead.forward_world import ForwardWorld
+from coadapt.sim.ahead.forward_world import REPORT_RARE_S, SOON_S, ForwardWorld
 from coadapt.sim.ahead.remainder import EndedWork, Remainder, remainder_of
 from coadapt.sim.ahead.scenario import Scenario
 from coadapt.sim.clock import VirtualClock
 
 HORIZON_S = 14 * 86_400.0
-STEP_S = 3_600.0
+STEP_S = 900.0
 ROUND_MIN_S = 30.0
+# Between decisions, s per live job beyond the first ones: five minutes at 10,000. There
+# is a decision after each arrival and exit, and each takes time in proportion to the
+# jobs.
+REACTION_PER_JOB_S = 0.03
+JOBS_FEW = 200
 # After the first hour, where minutes do not matter any more, s.
 ROUND_LATER_S = 300.0
 # How the ids of jobs begin that come later.
@@ -50,29 +57,43 @@ class Question:
 class Course:
     """What became of the jobs that are live now, or that the question submits, s after
     now: first starts and ends. sizes: replicas in order. cost: of the GPUs that they
-    held, 0 without prices.
+    held, 0 without prices. names: the jobs that started, and those that may start after
+    `ahead_s`. ahead_s: up to where the course was computed, if its time was over;
+    infinite if not.
 
-    A job that is not in `ends_s` had not ended at the horizon.
+    A job that is not in `ends_s` had not ended at the horizon, or at `ahead_s`.
     """
 
     starts_s: Mapping[JobId, float]
     ends_s: Mapping[JobId, float]
     sizes: Mapping[JobId, tuple[int, ...]]
     cost: float
+    names: frozenset[JobId]
+    ahead_s: float = math.inf
+
+    def until(self, ahead_s: float) -> "Course":
+        """Return what came up to `ahead_s`, s after now; costs and sizes stay."""
+        return replace(
+            self,
+            starts_s={job: at for job, at in self.starts_s.items() if at <= ahead_s},
+            ends_s={job: at for job, at in self.ends_s.items() if at <= ahead_s},
+        )
 
 
-def roll(question: Question, seed: int) -> Course:
+def roll(question: Question, seed: int, wall_s: float = math.inf) -> Course:
     """Return one course, drawn with `seed`: a job's remainder is the same for a seed.
 
-    Raises InputError for a scenario that does not fit the state.
+    wall_s: after so long (s) it is computed no further. Raises InputError for a
+    scenario that does not fit the state.
     """
+    stops_at = time.monotonic() + wall_s
     at = question.at
     until = at + question.horizon_s
     scenario = question.scenario
     state = picture_of(question.state)
     state.at = max(state.at, at)
     scenario.prepare(state)
-    state.config = _slower(state.config or SchedulerConfig())
+    state.config = _slower(state.config or SchedulerConfig(), len(state.active))
     clock = VirtualClock(at)
     remainders: dict[JobId, Remainder] = {}
     world = ForwardWorld(clock, state, remainders)
@@ -96,12 +117,15 @@ def roll(question: Question, seed: int) -> Course:
     runtime.post_all([SchedulerRestarted(at=at), *events])
     random = np.random.default_rng([seed, 1])
     _submit_next(question.arrivals.drawn(at, until, random), drawn, runtime, clock)
-    _run(runtime, clock, until, asked)
+    left, reached = _run(runtime, clock, until, asked, stops_at)
+    starts_s = _after(world.started_at, asked, at)
     return Course(
-        starts_s=_after(world.started_at, asked, at),
+        starts_s=starts_s,
         ends_s=_after(world.ended_at, asked, at),
         sizes={job: tuple(world.sizes[job]) for job in asked if job in world.sizes},
         cost=sum(world.costs.get(job, 0.0) for job in asked),
+        names=left.union(starts_s),
+        ahead_s=reached - at,
     )
 
 
@@ -176,31 +200,49 @@ def _after(
     return {job: instants[job] - at for job in jobs if job in instants}
 
 
-def _slower(config: SchedulerConfig) -> SchedulerConfig:
-    """Return the settings with fewer periodic rounds, where arrivals and exits have
-    one.
+def _slower(config: SchedulerConfig, num_jobs: int) -> SchedulerConfig:
+    """Return the settings of a forecast for `num_jobs` live jobs.
 
-    A scheduler that decides each second decides the same nearly always.
+    A scheduler that decides each second decides the same nearly always. Where arrivals
+    and exits have a decision of their own, periodic ones are fewer; for many jobs all
+    are. Replicas of a forecast report rarely, and none hangs.
     """
+    least_s = REACTION_PER_JOB_S * max(num_jobs - JOBS_FEW, 0)
+    config = replace(config, silence_s=max(config.silence_s, 3.0 * REPORT_RARE_S))
     if config.reaction_s is None:
-        return config
-    return replace(config, round_s=max(config.round_s, ROUND_MIN_S))
+        return replace(config, round_s=max(config.round_s, least_s))
+    return replace(
+        config,
+        round_s=max(config.round_s, least_s, ROUND_MIN_S),
+        reaction_s=max(config.reaction_s, least_s),
+    )
 
 
 def _run(
-    runtime: Runtime, clock: VirtualClock, until: float, asked: Iterable[JobId]
-) -> None:
-    """Play until the jobs that are asked about have ended, or cannot start."""
+    runtime: Runtime,
+    clock: VirtualClock,
+    until: float,
+    asked: Iterable[JobId],
+    stops_at: float,
+) -> tuple[frozenset[JobId], float]:
+    """Play until the jobs that are asked about have ended, or cannot start.
+
+    Returns no job and infinity; or, if `stops_at` on the monotonic clock came before,
+    the jobs that have not ended and the instant (s) that was reached.
+    """
     left = set(asked)
     scheduler = runtime.scheduler
     jobs = scheduler.state.jobs
+    soon = clock.now() + SOON_S
     # The first rounds say which jobs can never start.
     clock.run(until=min(clock.now() + 2.0 * scheduler.config.round_s, until))
     scheduler.explains = False
     while left and clock.now() < until and not clock.idle:
+        if time.monotonic() > stops_at:
+            return frozenset(left), clock.now()
         clock.run(until=min(clock.now() + STEP_S, until))
         config = scheduler.config
-        if config.round_s < ROUND_LATER_S:
+        if config.round_s < ROUND_LATER_S and clock.now() >= soon:
             scheduler.state.config = replace(config, round_s=ROUND_LATER_S)
         left = {
             name
@@ -209,6 +251,7 @@ def _run(
             and jobs[name].state not in ENDED
             and not _never_starts(jobs[name])
         }
+    return frozenset(), math.inf
 
 
 def _never_starts(job: JobRecord) -> bool:

@@ -93,7 +93,11 @@ def _importer(path: Path, profiles: Path | None, name: str | None) -> Importer:
             return importer
     shown = lines[0] if lines else "an empty file"
     raise InputError(
-        f"{path} line 1", shown, f"the header of a known format ({', '.join(FORMATS)})"
+        f"{path} line 1",
+        shown,
+        f"the header of a known format ({', '.join(FORMATS)}); a table of your own "
+        "needs a header with arrival_s, gpus, and application, or curve and length_s, "
+        "such as 'arrival_s,gpus,curve,length_s' (docs/traces.md)",
     )
 
 

@@ -35,7 +35,7 @@ _OPENS: dict[bytes, Callable[[Path], IO[bytes]]] = {
 # A spreadsheet's "Unicode text" begins with one of these.
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COMPRESSED = (".gz", ".bz2", ".xz")
-DELIMITERS = (",", ";", "\t")
+DELIMITERS = (",", ";", "\t", "|")
 _UNREADABLE = (
     OSError,
     EOFError,

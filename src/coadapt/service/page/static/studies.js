@@ -2,21 +2,13 @@
 
 import { clock, count, facts, fill, jobLink, make, number, pager, state, table } from "./dom.js";
 import { get } from "./api.js";
+import { draw, extent, picture, style, text } from "./svg.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const STATES = { complete: "succeeded", pruned: "cancelled", fail: "failed", running: "running" };
 
 export function view(name) {
   style();
   return name ? one(name) : all();
-}
-
-// The style sheet of these views is loaded with them.
-function style() {
-  if (document.getElementById("studies-style")) return;
-  document.head.append(
-    make("link", { id: "studies-style", rel: "stylesheet", href: "page/studies.css" }),
-  );
 }
 
 function all() {
@@ -166,31 +158,6 @@ function charts(found) {
   }
   return parts;
 }
-
-function draw(tag, attributes = {}, ...children) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
-function picture(width, height, label, ...children) {
-  return draw(
-    "svg",
-    { viewBox: `0 0 ${width} ${height}`, class: "drawn", role: "img", "aria-label": label },
-    ...children,
-  );
-}
-
-function extent(values) {
-  const low = Math.min(...values);
-  const high = Math.max(...values);
-  const room = high > low ? 0.05 * (high - low) : Math.abs(low) * 0.1 || 1;
-  return [low - room, high + room];
-}
-
-const text = (x, y, words, anchor = "start") =>
-  draw("text", { x, y, "text-anchor": anchor }, words);
 
 function history(found) {
   const [width, height, left, bottom] = [900, 240, 70, 24];

@@ -4,11 +4,12 @@
 import { clock, duration, fill, jobLink, make, number, table } from "./dom.js";
 import { Away, get, post, remove } from "./api.js";
 import { curves } from "./charts.js";
+import { costCurve } from "./cost.js";
 
 const PATH = "v1/page/what-if";
 const POLL_MS = 1000;
 // Of the horizon of the computation, in roll.py.
-const LATER = "more than 14 days";
+const HORIZON = "14 days";
 
 export function view(query) {
   const answer = make("section", { "aria-label": "Answer" });
@@ -50,7 +51,7 @@ export function view(query) {
     fields.querySelector("#what-if-ask").disabled = busy || !found.available;
     stop.hidden = !busy;
     status.textContent = busy
-      ? `Computing ${words(last.asked)}, for ${Math.round(found.at - last.began_at)} s so far.`
+      ? `Computing ${words(last.asked)}, for ${Math.round(found.at - last.began_at)} s so far${progress(last)}.`
       : "";
     root.setAttribute("aria-busy", String(busy));
     const key = `${last?.number}/${last?.state}/${found.available}`;
@@ -85,6 +86,7 @@ export function view(query) {
     return [
       make("h3", {}, `${words(last.asked)}, asked at ${clock(answer.at, found.at)}`),
       figures(answer),
+      ...costCurve(answer),
       make("h3", {}, "Jobs that have not ended, by their median ends"),
       place,
       make("h3", {}, "Jobs"),
@@ -96,9 +98,7 @@ export function view(query) {
           (answer.jobs.length < answer.num_jobs
             ? `The ${answer.jobs.length} of ${number(answer.num_jobs)} jobs whose ends differ most. `
             : "") +
-          (answer.num_futures < answer.futures_wanted
-            ? `Many jobs take long: ${answer.num_futures} of ${answer.futures_wanted} futures were computed. `
-            : "") +
+          leftOut(answer) +
           `Computed in ${duration(last.took_s)}.`,
       ),
     ];
@@ -230,11 +230,32 @@ function words(asked) {
   return parts.join(", ");
 }
 
-function span(seconds) {
-  return seconds === null ? LATER : duration(seconds);
+function progress(last) {
+  return last.progress.length ? `; ${last.progress.join(" of ")} futures are computed` : "";
 }
 
-function interval(range) {
+// What was not computed, because the time for an answer was over.
+function leftOut(answer) {
+  const parts = [];
+  if (answer.num_futures < answer.futures_wanted)
+    parts.push(
+      `${answer.num_futures} of ${answer.futures_wanted} futures were computed, so that intervals are too narrow`,
+    );
+  if (answer.ahead_s !== null)
+    parts.push(
+      `they reach ${duration(answer.ahead_s)} ahead, and means count a job that ends later as if it ended then`,
+    );
+  return parts.length ? `The time for an answer was over: ${parts.join("; ")}. ` : "";
+}
+
+// How far the futures of an answer reach, in words.
+function reach(answer) {
+  return answer.ahead_s === null ? HORIZON : duration(answer.ahead_s);
+}
+
+function interval(range, answer) {
+  const span = (seconds) =>
+    seconds === null ? `more than ${reach(answer)}` : duration(seconds);
   const text = span(range.median);
   if (span(range.low) === span(range.high)) return text;
   return `${text} (${span(range.low)} to ${span(range.high)})`;
@@ -249,10 +270,10 @@ function figures(answer) {
     ["Future", "name", (each) => each.name],
     ["Against as it is", "", (each) => each.compared],
     ["Cost", "", (each) => each.cost || "no prices"],
-    ["Mean time to the end", "", (each) => interval(each.mean_end_s)],
-    ["Last end", "", (each) => interval(each.last_end_s)],
+    ["Mean time to the end", "", (each) => interval(each.mean_end_s, answer)],
+    ["Last end", "", (each) => interval(each.last_end_s, answer)],
     ["Jobs", "", (each) => number(each.num_jobs)],
-    ["Not ended in 14 days", "", (each) => number(each.num_later)],
+    [`Not ended in ${reach(answer)}`, "", (each) => number(each.num_later)],
   ];
   return table("Futures", columns, answer.scenarios);
 }
@@ -264,10 +285,10 @@ function sizes(gpus) {
   return `on ${changed.slice(0, 3).join(" then ")}${more} ${noun}`;
 }
 
-function cell(job) {
+function cell(job, answer) {
   if (!job) return "does not run";
-  if (job.ends_s.median === null) return LATER;
-  return `${interval(job.ends_s)}, ${sizes(job.gpus)}`;
+  if (job.ends_s.median === null) return `more than ${reach(answer)}`;
+  return `${interval(job.ends_s, answer)}, ${sizes(job.gpus)}`;
 }
 
 function jobs(answer) {
@@ -276,7 +297,7 @@ function jobs(answer) {
     ...answer.scenarios.map((scenario, place) => [
       `Ends in, ${scenario.name}`,
       "wide",
-      ([, , cells]) => cell(cells[place]),
+      ([, , cells]) => cell(cells[place], answer),
     ]),
   ];
   return table("Jobs in each future", columns, answer.jobs);
