@@ -9,7 +9,8 @@ from coadapt.policies import POLICIES, create_policy
 from tests.core.reason_oracle import FalseReasonError, try_clusters
 
 CLUSTERS = 4
-# 1,000 were tried once for 29 policies: no sentence was false. That takes minutes each.
+# Other clusters were tried once (seeds from 2000): 200 for each of 11 policies, 100 for
+# each of 7, 40 for `themis` and 20 for `lwf`. None of their 70,297 sentences was false.
 MANY_CLUSTERS = 40
 KINDS = {"held", "size", "quota", "policy"}
 

@@ -26,8 +26,8 @@ from coadapt.sim.ahead.roll import Question
 JOBS_SHOWN = 40
 CURVE_POINTS = 200
 # After so long, s, the answer is that of the futures computed by then, as far as they
-# go: with the state read, and the answer written, less than a minute. The scheduler
-# ends the process after 600 s.
+# go. Of a minute, the rest is for reading the state and writing the answer. The
+# scheduler ends the process after 600 s.
 BUDGET_S = 40.0
 
 
