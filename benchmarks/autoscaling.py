@@ -9,9 +9,11 @@ benchmarks/results/autoscaling.json.
 # deadlines: the variants of "Can't Be Late" (Frontier-CS; Wu et al., NSDI 2024), with
 # drawn availability, for one elastic job on 1 to 16 nodes.
 # osdi21: the workloads 1, 2, 3 and 6. drawn: built-in workloads, one per seed, castor's
-# sizer at several values of time beside fixed sizes. Policy: pollux for the first two,
-# castor for drawn workloads. A node costs 1 an hour.
+# sizer at several values of time beside fixed sizes.
 # daily: drawn workloads with a lull each night, where a fixed size pays for idle nodes.
+# checkpoints: jobs on spot nodes without notice, by the time between checkpoints.
+# Policy: castor for drawn workloads, max-min for checkpoints, else pollux. A node costs
+# 1 an hour.
 
 import argparse
 import json
@@ -24,7 +26,12 @@ from pathlib import Path
 from benchmarks.stored import load_results, store_results
 from coadapt.model import JobSpec, ReplicaLimits, RescaleContract
 from coadapt.sim.applications import Application
-from coadapt.sim.experiment import ExperimentConfig, simulate
+from coadapt.sim.experiment import (
+    ExperimentConfig,
+    compose,
+    new_policy,
+    simulate,
+)
 from coadapt.sim.library.builtin import BUILTIN_APPLICATIONS, builtin_workload
 from coadapt.sim.market.files import parse_offer
 from coadapt.sim.market.spells import draw_spells
@@ -42,8 +49,8 @@ DAYS = 2
 DAY_JOBS = 8
 DAY_S = 24 * 3600.0
 WORKDAY_S = 8 * 3600.0
-DAILY_VALUES = (0.5, 1.0, 2.0, 4.0, 8.0)
-DAILY_FIXED = (1, 2, 3, 4, 6, 8, 12, 16)
+DAILY_VALUES = (0.25, 1.0, 4.0)
+DAILY_FIXED = (1, 2, 3, 4, 6, 8)
 
 # Shares of the time in which the benchmark's regions have spot nodes, from its README;
 # prices of a node of one V100 as there, in dollars.
@@ -65,6 +72,11 @@ LATE_SIZERS = (
     f"uniform-progress(decision_s={LATE_DECISION_S:.0f})",
     "castor(value_of_time=0)",
 )
+
+# Seconds that a checkpoint costs, losses of a node per hour, least seconds between two.
+SAVE_S = 20.0
+SAVE_HAZARDS = (0.05, 0.5, 2.0)
+SAVE_WAYS = {"chosen": 0.0, "each_minute": 0.0, "each_hour": 3600.0}
 
 Row = dict[str, float | str]
 
@@ -213,6 +225,48 @@ def late_variant(runs: list[Row], region: str, deadline: str, overhead: str) -> 
     return found
 
 
+def checkpoints(num_seeds: int) -> dict[str, Row]:
+    """Return mean completion times in hours by losses of a node per hour: with
+    checkpoints as jobs choose them, at each report (a minute), and each hour.
+    """
+    found: dict[str, Row] = {}
+    for hazard in SAVE_HAZARDS:
+        row: Row = {}
+        for way, checkpoint_s in SAVE_WAYS.items():
+            hours = [
+                hours_on_spot(hazard, checkpoint_s, seed, chosen=way == "chosen")
+                for seed in range(num_seeds)
+            ]
+            row[way] = round(sum(hours) / len(hours), 3)
+        print(hazard, json.dumps(row), flush=True)
+        found[f"{hazard:g}"] = row
+    return found
+
+
+def hours_on_spot(
+    hazard: float, checkpoint_s: float, seed: int, *, chosen: bool
+) -> float:
+    """Return the mean completion time of three jobs on four spot nodes, in hours.
+
+    chosen: whether jobs choose the period of checkpoints, which is `checkpoint_s` at
+    least.
+    """
+    offer = parse_offer(f"spot=4x1,market=spot,most=4,hazard={hazard}")
+    terms = MarketTerms(offers=(offer,), sizer="fixed", seed=seed)
+    workload, applications = builtin_workload("default", 3, 0, num_gpus=16)
+    config = ExperimentConfig(
+        market=terms, figures_only=True, save_s=SAVE_S, checkpoint_s=checkpoint_s
+    )
+    policy = new_policy("max-min", 0)
+    simulation = compose(workload, applications, terms.largest, policy, config)
+    if not chosen:
+        simulation.world.hazard_of = lambda _: 0.0
+    simulation.run()
+    jobs = simulation.recorder.history.jobs.values()
+    ends = [job.ended_at - job.submitted_at for job in jobs if job.ended_at is not None]
+    return sum(ends) / len(ends) / 3600.0
+
+
 def osdi21(traces: Path) -> list[Row]:
     """Return the runs of the OSDI'21 workloads under sizers for clusters."""
     rows = []
@@ -305,9 +359,9 @@ def beside_fixed(rows: Sequence[Row]) -> dict[str, Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", default=os.environ.get("COADAPT_TRACES", "."))
-    parts_of = ("figure10", "deadlines", "osdi21", "drawn", "daily")
+    parts_of = ("figure10", "deadlines", "osdi21", "drawn", "daily", "checkpoints")
     parser.add_argument("--only", choices=parts_of)
-    parser.add_argument("--policy", default="castor", help="of the part daily")
+    parser.add_argument("--policy", default="pollux", help="of the part daily")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=40)
     given = parser.parse_args()
@@ -317,6 +371,7 @@ def main() -> None:
         "deadlines": lambda: deadlines(given.seeds),
         "osdi21": lambda: osdi21(Path(given.traces)),
         "drawn": lambda: drawn(given.seeds, given.jobs),
+        "checkpoints": lambda: checkpoints(given.seeds),
         "daily": lambda: daily(given.seeds, given.policy),
     }
     for name, part in parts.items():

@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 
 from coadapt.core.commands import Solve, Start, Stop
-from coadapt.core.events import Outcome, PricesConfigured, TenantConfigured
+from coadapt.core.events import (
+    NodeLost,
+    Outcome,
+    PricesConfigured,
+    TenantConfigured,
+)
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.model import Tenant
@@ -53,6 +58,16 @@ def test_a_job_at_its_max_cost_saves_and_ends_and_names_both_figures() -> None:
     assert (job.state, job.reason) == (JobState.CANCELLED, Reason.MAX_COST)
     told = "stopped: its cost of 1.20 EUR reached max_cost 1.00 EUR"
     assert job.explanation == told
+
+
+def test_a_job_whose_node_is_lost_while_it_stops_still_ended_for_its_max_cost() -> None:
+    stage = limited(1.0)
+    stage.timer(60.0 + HOUR)
+    stage.handle(NodeLost(at=stage.at, node="n0"))
+    assert stage.job().reason is Reason.NODE_LOST
+    stage.exited(Outcome.LOST)
+    job = stage.job()
+    assert (job.state, job.reason) == (JobState.CANCELLED, Reason.MAX_COST)
 
 
 def test_a_job_that_waits_after_a_preemption_ends_at_its_max_cost_too() -> None:

@@ -322,6 +322,7 @@ class Scheduler:
             job.status,
             cancel_requested=True,
             cancel_why=why,
+            cancel_reason=reason,
             explanation=f"is being stopped: {why.removeprefix('stopped: ')}",
         )
         if reason is not Reason.CANCELLED:
@@ -563,7 +564,7 @@ class Scheduler:
                 commands.append(BuyNodes(number=buying.number, nodes=buying.totals))
         elif isinstance(event, TimerFired):
             buying.alarm_at = None
-        elif isinstance(event, JobSubmitted | NodeJoined | NodeLost):
+        elif isinstance(event, JobSubmitted | NodeJoined | NodeLost | OfferChanged):
             buying.wake(at, at_once=not self.state.nodes)
         if buying.is_due(at):
             buying.book(at)
@@ -758,9 +759,7 @@ class Scheduler:
         elif job.status.cancel_requested:
             # Snapshots of earlier versions have no reason.
             why = job.status.cancel_why or "cancelled on request"
-            costs = job.reason is Reason.MAX_COST
-            reason = Reason.MAX_COST if costs else Reason.CANCELLED
-            self._end(job, Trigger.CANCELLED, reason, why)
+            self._end(job, Trigger.CANCELLED, job.status.cancel_reason, why)
         else:
             self._release(job, event)
         commands = self._converge(job) + ([] if foreseen else self._wake())

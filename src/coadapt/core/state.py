@@ -81,6 +81,8 @@ class Status:
     """Its user cancelled it: it gets no GPUs any more, and policies do not see it."""
     cancel_why: str = ""
     """Why it is cancelled, as the end of a sentence; "" while it is not."""
+    cancel_reason: Reason = Reason.CANCELLED
+    """The reason that it ends with once it is cancelled, for programs."""
     unseen: str = ""
     """Why it is unknown at the moment whether its replicas are alive; "" if it is
     known.

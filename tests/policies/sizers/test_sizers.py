@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coadapt.model import InputError, Node, Tenant
+from coadapt.model import InputError, Node, ReplicaLimits, Tenant
 from coadapt.model.offer import Pool, Sizing, SizingError, check_sizing
 from coadapt.policies.sizers import create_sizer
 from coadapt.policies.sizers.castor import kept_shares, spot_price
@@ -189,6 +189,17 @@ def test_castor_buys_more_for_a_tenant_whose_time_is_worth_more() -> None:
     assert bought(default=50.0) == bought(**{"*": 50.0})
     # A tenant's own value counts before that of all tenants.
     assert bought() == bought(default=1.0, **{"*": 50.0})
+
+
+def test_castor_buys_the_type_that_has_enough_gpus_for_a_gang() -> None:
+    small = offer("small", num_gpus=3, price_per_h=0.3, gpu_type="small", most=1)
+    large = offer("large", num_gpus=2, price_per_h=4.0, gpu_type="large", most=4)
+    gang = job(gpus=0)
+    limits = ReplicaLimits(min=8, max=8, requested=8)
+    gang = replace(gang, spec=replace(gang.spec, replicas=limits))
+    asked = view(gang, pools=(Pool(offer=small), Pool(offer=large)))
+    answer = create_sizer("castor(value_of_time=2)").size(asked)
+    assert answer.nodes == {"small": 0, "large": 4}
 
 
 def test_a_wide_job_on_spot_nodes_keeps_less_of_its_time() -> None:

@@ -2,7 +2,10 @@
 
 import json
 import logging
+import os
+import re
 import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,13 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.train.checkpoint.store import CheckpointStore
+from coadapt.train.exits.stop import EXIT_UNSAVED
 from tests.train.replicas import run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 NUM_STEPS = 24
+STOP_AT = 5
 FULL = range(6, 18)  # steps during which no file may be larger than this
 LIMIT_BYTES = 16384
 
@@ -78,3 +83,35 @@ def test_a_write_that_fails_leaves_no_part(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def stop_without_room(folder: str) -> None:
+    """Save once, then stop where files cannot grow."""
+    torch.set_num_threads(1)
+    logging.basicConfig(level=logging.WARNING)
+    run = ct.init(checkpoint_dir=Path(folder, "kept"), checkpoint_every_s=1000.0)
+    net = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    model, optimizer = run.prepare(net, optimizer)
+    loader = run.loader(TensorDataset(torch.ones(NUM_STEPS * 8, 64)), batch_size=8)
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            if run.progress.step == STOP_AT:
+                hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+                resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, hard))
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_a_stop_without_room_is_said_in_one_line(
+    num_replicas: int, tmp_path: Path
+) -> None:
+    codes = run_replicas(stop_without_room, [str(tmp_path)] * num_replicas, tmp_path)
+    output = "".join(path.read_text() for path in tmp_path.glob("output-*.txt"))
+    assert codes == [EXIT_UNSAVED] * num_replicas, output
+    said = r"stopped at step \d+, and its state could not be saved: \[Errno 27\]"
+    assert len(re.findall(said, output)) == 1
+    assert "Traceback" not in output

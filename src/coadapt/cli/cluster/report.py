@@ -29,7 +29,9 @@ def report(
     ] = NUM_ENDED,
     all_jobs: Annotated[
         bool,
-        typer.Option("--all", help="All ended jobs: minutes with 100,000 of them."),
+        typer.Option(
+            "--all", help="All ended jobs: slow where there are many thousands."
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the page's path and figures as JSON.")

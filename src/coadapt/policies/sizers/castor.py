@@ -54,6 +54,7 @@ from coadapt.policies.sizers.growth import least_gpus, most_for
 from coadapt.policies.sizers.offers import (
     all_within,
     cheapest_first,
+    gpus_by_type,
     in_words,
     nodes_for,
 )
@@ -215,6 +216,13 @@ class CastorSizer:
             for gpu_type, pool in best_of_type.items()
             if job.spec.replicas.allows_type(gpu_type)
         }
+        room = gpus_by_type(pools, view.cluster.nodes, lambda offer: offer.most)
+        roomy = {
+            gpu_type: pool
+            for gpu_type, pool in allowed.items()
+            if room[gpu_type] >= least_gpus(job)
+        }
+        allowed = roomy or allowed
         timed = {
             gpu_type: pool
             for gpu_type, pool in allowed.items()

@@ -74,17 +74,10 @@ def on_one_type(
     nodes have room for it, else the cheapest that has room, else the one with the most.
     nodes: of the cluster; those of no offer have room, too.
     """
-    at_once: dict[str, float] = {}
-    room: dict[str, float] = {}
-    for pool in cheapest_first(pools):
-        offer = pool.offer
-        for gpus_of, count in ((at_once, offer.least), (room, offer.most)):
-            before = gpus_of.get(offer.gpu_type, 0.0)
-            gpus_of[offer.gpu_type] = before + count * offer.num_gpus
-    for node in nodes:
-        if not node.offer and node.gpu_type in room:
-            at_once[node.gpu_type] += node.num_gpus
-            room[node.gpu_type] += node.num_gpus
+    pools = cheapest_first(pools)
+    nodes = list(nodes)
+    at_once = gpus_by_type(pools, nodes, lambda offer: offer.least)
+    room = gpus_by_type(pools, nodes, lambda offer: offer.most)
     found: dict[tuple[str, ...], float] = {}
     for types, gpus in sorted(wanted, key=lambda each: len(each[0]) or math.inf):
         allowed = [name for name in room if not types or name in types]
@@ -97,6 +90,23 @@ def on_one_type(
         room[chosen] -= gpus
         found[(chosen,)] = found.get((chosen,), 0.0) + gpus
     return found
+
+
+def gpus_by_type(
+    pools: Iterable[Pool], nodes: Iterable[Node], count_of: Callable[[Offer], int]
+) -> dict[str, float]:
+    """Return the GPUs of each type on sale: on so many nodes of each offer, and on the
+    cluster's nodes of no offer.
+    """
+    gpus: dict[str, float] = {}
+    for pool in pools:
+        offer = pool.offer
+        before = gpus.get(offer.gpu_type, 0.0)
+        gpus[offer.gpu_type] = before + count_of(offer) * offer.num_gpus
+    for node in nodes:
+        if not node.offer and node.gpu_type in gpus:
+            gpus[node.gpu_type] += node.num_gpus
+    return gpus
 
 
 def _use_free(

@@ -61,12 +61,14 @@ class CostLedger:
     nodes: dict[NodeId, tuple[OfferId, float]] = field(default_factory=dict)
     """The live nodes that were bought: the offer of each, and since when it is live."""
     nodes_cost: float = 0.0
-    slack: float = 0.0
-    """The largest allowed difference between the core's and the provider's bill. The
-    core gets news of nodes and prices late.
-    """
     waited: set[JobId] = field(default_factory=set)
     """The jobs that waited for a budget."""
+    _dearest: dict[OfferId, float] = field(default_factory=dict)
+    """The highest price of each offer so far."""
+    _late_h: dict[OfferId, float] = field(default_factory=dict)
+    """The node-hours of each offer by which the two bills may differ."""
+    _late_prices: float = 0.0
+    """The cost by which the two bills may differ because news of prices is late."""
     _types: dict[NodeId, str] = field(default_factory=dict)
     _held: dict[JobId, _Holding] = field(default_factory=dict)
     _round_due_at: float | None = None
@@ -127,11 +129,13 @@ class CostLedger:
                 looked = self._note_budget(event)
             case OffersConfigured():
                 self.offers = {offer.id: offer for offer in event.offers}
+                self._note_prices()
             case OfferChanged() if event.offer.id in self.offers:
                 before = self.offers[event.offer.id].price_per_h
                 changed = abs(event.offer.price_per_h - before)
-                self.slack += changed * late_h * len(self.nodes)
+                self._late_prices += changed * late_h * len(self.nodes)
                 self.offers[event.offer.id] = event.offer
+                self._note_prices()
             case NodeJoined():
                 self._types[event.node.id] = event.node.gpu_type
             case TimerFired():
@@ -172,10 +176,29 @@ class CostLedger:
                 self.nodes_cost += offer.price_per_h * left_s / HOUR_S
             self._allow_for(offer_id, late_h)
 
+    def _note_prices(self) -> None:
+        for offer in self.offers.values():
+            before = self._dearest.get(offer.id, 0.0)
+            self._dearest[offer.id] = max(before, offer.price_per_h)
+
     def _allow_for(self, offer_id: OfferId, late_h: float) -> None:
+        """Allow a node's life, and with it its billing periods, to begin or end
+        later.
+        """
         if late_h > 0.0:
-            offer = self.offers[offer_id]
-            self.slack += offer.price_per_h * (late_h + offer.billing_s / HOUR_S)
+            billing_h = self.offers[offer_id].billing_s / HOUR_S
+            before = self._late_h.get(offer_id, 0.0)
+            self._late_h[offer_id] = before + late_h + billing_h
+
+    @property
+    def slack(self) -> float:
+        """The largest allowed difference between the core's and the provider's bill.
+        The core gets news of nodes and prices late.
+        """
+        late_nodes = sum(
+            self._dearest[offer_id] * hours for offer_id, hours in self._late_h.items()
+        )
+        return self._late_prices + late_nodes
 
     # -- what the core must say of it
 

@@ -139,18 +139,42 @@ class Saver:
         state = (
             {**self.state(totals, stopped=stopped), "rng": generators} if first else {}
         )
-        if cut:
+        if stopped:
+            self._write_last(state, cut=cut)
+        elif cut:
             self._write_shards(state)
         elif first:
-            (self._writer.write_now if stopped else self._writer.write)(state)
-        if stopped:
-            self._writer.wait()
-            # The others must not end first: a launcher may take that for a failure and
-            # end rank 0 as well.
-            share_from_first(session.group, True)
+            self._writer.write(state)
         self._saved_at = time.monotonic()
         if not stopped:
             session.checkpoint_period.note_save(self._saved_at - began_at)
+
+    def _write_last(self, state: dict[str, object], *, cut: bool) -> None:
+        """Write a checkpoint before this returns, on every replica. Raises OSError on
+        all of them if it could not be written.
+
+        cut: each replica has a part of the model.
+        """
+        assert self._writer is not None
+        group = self._session.group
+        failure = ""
+        try:
+            if cut:
+                self._write_shards(state)
+            elif group.rank == 0:
+                self._writer.write_now(state)
+            self._writer.wait()
+        except (OSError, RuntimeError) as error:
+            # torch may raise an error of its own after the one of the file.
+            cause = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(cause, OSError):
+                raise
+            failure = str(cause) or type(cause).__name__
+        # The others must not end first: a launcher may take that for a failure and end
+        # rank 0 as well.
+        failure = share_from_first(group, failure)
+        if failure:
+            raise OSError(failure)
 
     def wait(self) -> None:
         """Return when the last checkpoint is on disk. Raises OSError if it could not be

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from coadapt.model.contract_env import EXIT_STOPPED
 from coadapt.train.checkpoint.saver import Saver
-from coadapt.train.exits.stop import EXIT_GRACE_S, StopSignal, exit_after
+from coadapt.train.exits.stop import EXIT_GRACE_S, EXIT_UNSAVED, StopSignal, exit_after
 from coadapt.train.rescale.pause import Pause
 from coadapt.train.session import Session
 from coadapt.train.wrappers.model import ElasticModel
@@ -89,9 +89,20 @@ class CheckpointRescaler:
         return self._stop.requested
 
     def stop(self) -> None:
-        self._saver.save(stopped=True)
+        step = self._session.progress.step
+        try:
+            self._saver.save(stopped=True)
+        except OSError as error:
+            if self._session.group.rank == 0:
+                logger.error(  # the cause is in the text
+                    "stopped at step %d, and its state could not be saved: %s; the "
+                    "next start continues from the last checkpoint",
+                    step,
+                    error,
+                )
+            leave(EXIT_UNSAVED)
         self._stop.saved()
-        logger.info("stopped at step %d, state saved", self._session.progress.step)
+        logger.info("stopped at step %d, state saved", step)
         leave(EXIT_STOPPED)
 
     def wanted(self) -> int:
