@@ -33,6 +33,7 @@ def test_the_settings_of_an_earlier_version_are_those_that_its_journal_begins_un
         rescale_in_place=False,
         growth_trial_s=0.0,
         backoff_first_s=0.0,
+        lost_node_first=False,
     )
 
 
