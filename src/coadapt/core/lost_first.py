@@ -56,7 +56,7 @@ def with_lost_first(
         try:
             check_plan(view, changed)
         except PlanError:
-            continue  # a quota: the plan stands
+            continue  # a quota does not allow it
         plan = changed
     return plan
 

@@ -186,9 +186,9 @@ def whole_history(
         else:
             _add_capacity(history, row.at, cast(int, row.payload))
     live = [job for job in state.jobs.values() if job.state not in ENDED]
-    told = [_ended_job(index, job) for job in ended]
-    told += [_live_job(index, job, state.at) for job in live]
-    for job in sorted(told, key=lambda job: (job.submitted_at, job.id)):
+    histories = [_ended_job(index, job) for job in ended]
+    histories += [_live_job(index, job, state.at) for job in live]
+    for job in sorted(histories, key=lambda job: (job.submitted_at, job.id)):
         history.jobs[job.id] = job
     return history
 

@@ -64,8 +64,8 @@ def explain(
         Scenario(name="submitted before all others", first=(name,)),
     ]
     with shown_progress() as show:
-        told = estimates(question, scenarios, runs, budget_s=seconds, show=show)
-    found = corrected(told, directory, live)
+        computed = estimates(question, scenarios, runs, budget_s=seconds, show=show)
+    found = corrected(computed, directory, live)
     why = why_now(question.state.jobs[name].status)[1]
     if as_json:
         typer.echo(json.dumps({"id": name, "why": why, **as_plain(found, question)}))

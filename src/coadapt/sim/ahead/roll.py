@@ -209,6 +209,9 @@ def _slower(config: SchedulerConfig, num_jobs: int) -> SchedulerConfig:
     """
     least_s = REACTION_PER_JOB_S * max(num_jobs - JOBS_FEW, 0)
     config = replace(config, silence_s=max(config.silence_s, 3.0 * REPORT_RARE_S))
+    if num_jobs > JOBS_FEW:
+        # While jobs settle, each first step takes time in proportion to the jobs.
+        config = replace(config, settle_s=0.0)
     if config.reaction_s is None:
         return replace(config, round_s=max(config.round_s, least_s))
     return replace(
