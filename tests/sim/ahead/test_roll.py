@@ -1,21 +1,18 @@
 """Forecasts: the core rolled forward from a live state; courses known by hand."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from coadapt.core import converge as converge_module
 from coadapt.core.commands import Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted, NodeJoined
 from coadapt.core.hindrances import Hindrances
 from coadapt.core.lifecycle import JobState
 from coadapt.core.scheduler import Scheduler
-from coadapt.core.settling import settling
 from coadapt.core.state import JobRecord, Order, Running, SchedulerState, Status
 from coadapt.goodput.table import goodput_table
 from coadapt.model import (
@@ -501,29 +498,12 @@ def test_many_jobs_have_fewer_decisions(monkeypatch: pytest.MonkeyPatch) -> None
     assert 0.0 < waited <= 280.0
 
 
-def test_with_many_jobs_no_first_step_looks_at_all_jobs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Jobs that settle are all looked at in each first step: 10,000 jobs took minutes
-    for one round.
-    """
-    state = live_state(*((f"{number}", spec(f"{number}")) for number in range(8)))
-    young: list[int] = []
-
-    def counted(
-        state: SchedulerState, jobs: Iterable[JobRecord], settle_s: float
-    ) -> frozenset[str]:
-        found = settling(state, jobs, settle_s)
-        young.append(len(found))
-        return found
-
-    monkeypatch.setattr(converge_module, "settling", counted)
-    roll(asked(state), seed=0)
-    assert max(young) > 0
-    young.clear()
-    monkeypatch.setattr(roll_module, "JOBS_FEW", 4)
-    roll(asked(state), seed=0)
-    assert max(young) == 0
+def test_with_many_jobs_a_forecast_does_not_settle_jobs() -> None:
+    """With 10,000 jobs that settle, one round takes minutes."""
+    few = roll_module._slower(CONFIG, roll_module.JOBS_FEW)
+    many = roll_module._slower(CONFIG, roll_module.JOBS_FEW + 1)
+    assert few.settle_s == CONFIG.settle_s > 0.0
+    assert many.settle_s == 0.0
 
 
 @pytest.mark.processes
