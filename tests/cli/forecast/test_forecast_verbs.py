@@ -10,7 +10,9 @@ from typing import cast
 import pytest
 
 from coadapt.cli.forecast.explain import _change
+from coadapt.cli.forecast.live_question import read_live
 from coadapt.cli.forecast.words import about_deadline, clock
+from coadapt.cli.state_dir import StateDir
 from coadapt.sim.ahead.estimate import JobEstimate, Range
 from tests.cli.live_cluster import LiveCluster, call_cli, run_cli, until
 
@@ -65,6 +67,16 @@ def test_another_node_starts_the_waiting_job_now(
     # Nothing of it came to the scheduler.
     assert cluster.job(jobs["waiter"])["state"] == before
     assert len(cluster.client.get("/v1/nodes")["nodes"]) == 1  # type: ignore[arg-type]
+
+
+def test_a_question_has_what_the_policy_saw_last(
+    cluster: LiveCluster, jobs: dict[str, str]
+) -> None:
+    past = read_live(StateDir(cluster.state)).question.past
+    assert jobs["waiter"] in [job.id for job in past[-1].jobs]
+    instants = [view.at for view in past]
+    assert instants == sorted(instants)
+    assert len(instants) > 1
 
 
 def test_without_a_job_and_its_table(
