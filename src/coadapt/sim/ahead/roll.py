@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from coadapt.core.commands import Command
+from coadapt.core.commands import Command, Solve
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import Event, JobSubmitted, SchedulerRestarted
 from coadapt.core.lifecycle import ENDED, JobState, Reason
@@ -15,11 +15,10 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import ClusterView, JobId
 from coadapt.policies import create_policy
-from coadapt.policies.base import Policy
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.runtime import Observer, Runtime
-from coadapt.runtime.solver import InlineSolver, decide
+from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.ahead.arrivals import Arrivals, Submission
 from coadapt.sim.ahead.forward_world import REPORT_RARE_S, SOON_S, ForwardWorld
 from coadapt.sim.ahead.remainder import EndedWork, Remainder, remainder_of
@@ -113,7 +112,7 @@ def roll(question: Question, seed: int, wall_s: float = math.inf) -> Course:
         clock=clock,
         executor=world,
         store=NullStore(),
-        solver=InlineSolver(_policy(question), clock.now),
+        solver=_solver(question, clock),
         observers=[_time_limit(stops_at)],
     )
     drawn = _Drawn.of(question, seed, state, remainders, world)
@@ -136,13 +135,27 @@ def roll(question: Question, seed: int, wall_s: float = math.inf) -> Course:
         reached = max(math.nextafter(clock.now(), at), at)
         unseen = {job for job in scenario.submit if job not in state.ended}
         left = _open(asked, state) | (unseen - state.jobs.keys())
+    return _course(world, asked, left, at, reached)
+
+
+def _course(
+    world: ForwardWorld,
+    asked: Sequence[JobId],
+    left: Collection[JobId],
+    at: float,
+    reached: float,
+) -> Course:
+    """Return what became of the jobs that are asked about, from `at` to `reached`, s.
+
+    left: those that may start, or end, after it.
+    """
     starts_s = _after(world.started_at, asked, at)
     course = Course(
         starts_s=starts_s,
         ends_s=_after(world.ended_at, asked, at),
         sizes={job: tuple(world.sizes[job]) for job in asked if job in world.sizes},
         cost=sum(world.costs.get(job, 0.0) for job in asked),
-        names=frozenset(left.union(starts_s)),
+        names=frozenset(starts_s).union(left),
         ahead_s=reached - at,
     )
     return course.until(course.ahead_s)
@@ -192,19 +205,20 @@ class _Drawn:
         self.world.expect(job.id, left.draw(_random(self.seed, job.id), self.common))
 
 
-def _policy(question: Question) -> Policy:
-    """Return the policy that decides, as it is now: the one in force with what it keeps
-    of its last rounds; another one would begin without.
+def _solver(question: Question, clock: VirtualClock) -> InlineSolver:
+    """Return what decides: the policy in force, with what it keeps of its last rounds;
+    another one begins without.
     """
     name = question.scenario.policy or question.policy
-    policy = create_policy(name)
+    solver = InlineSolver(create_policy(name), clock.now)
     if name == question.policy:
         for view in question.past:
-            try:
-                decide(policy, view)
-            except Exception:  # noqa: BLE001 - a policy is outside: a round that it fails in is skipped, as it was
-                continue
-    return policy
+            solver(Solve(round=0, view=view), _ignore)
+    return solver
+
+
+def _ignore(_: Event) -> None:
+    """Take a plan, or the failure of one, that was carried out long ago."""
 
 
 def _submit_next(
