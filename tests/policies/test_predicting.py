@@ -73,11 +73,11 @@ def test_what_is_known_of_an_application_goes_before_its_curve_and_a_guess_comes
     )
     other = told(job("c", application="y"), 200_000.0, None)
     learning.observe(view(nodes(2), late, other))
-    assert left_samples(other, learning) == (200_000.0, "a guess: it told no loss")
+    assert left_samples(other, learning) == (200_000.0, "a guess: it reported no loss")
     learning.observe(view(nodes(2), late, told(other, 200_000.0, 3.0)))
     assert left_samples(other, learning) == (
         20 * 200_000.0,
-        "a guess: it told too few losses",
+        "a guess: it reported too few losses",
     )
 
 

@@ -101,7 +101,7 @@ def lean_part(function: Function) -> Function:
 def _compiled(function: Function, **options: bool) -> Function:
     if _njit is None:
         return function
-    # A C function around each kernel would be called by nobody.
+    # No caller needs a C function around each kernel.
     given: dict[str, Any] = {
         "nogil": True,
         "error_model": "numpy",

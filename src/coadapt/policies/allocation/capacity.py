@@ -115,9 +115,9 @@ def _no_gpus() -> defaultdict[str, int]:
 class Capacity:
     """The GPUs left to give, by type and by quota, and what was given so far.
 
-    Frozen jobs that run keep what they hold from the start: nobody may rescale them,
-    nor (a tenant has no way to allow it yet) preempt them. They lose it only where the
-    cluster or their quota shrank.
+    Frozen jobs that run keep their allocations: they may not be rescaled, and a tenant
+    cannot yet allow them to be preempted. They lose GPUs only if the cluster or their
+    quota shrank.
 
     counts: replicas given per job. gpu_types: the type they are of. A job that shares
     GPUs may keep them; what is given anew are whole ones (sharing.py places the

@@ -1,4 +1,4 @@
-"""Whether there is room for everybody: then nobody has to be compared with anybody."""
+"""Contenders: the jobs that a queue has to order. None need it if all jobs fit."""
 
 from collections.abc import Sequence
 

@@ -44,9 +44,9 @@ def admit(
 
     Those that must be placed anew are placed in this order too (as Tiresias in Pollux's
     simulator), by `picks` as in `pack`.
-    `queue` holds each job of `view` once, or `contenders` alone. Only a job that waits
-    for free GPUs stops those behind it (without backfill): one that waits for its
-    tenant's quota, or for a larger cluster, harms nobody.
+    `queue` holds each job of `view` once, or `contenders` alone. Without backfill, a
+    job that waits for free GPUs stops the jobs behind it. A job that waits for its
+    tenant's quota or for a larger cluster does not.
     """
     capacity = Capacity(view)
     held = standing_of(view)

@@ -1,18 +1,17 @@
-"""GPUs that are there and that nobody may use now: which ones a policy does not get to
-see.
+"""Unavailable GPUs: GPUs of the cluster that jobs may not use now. Policies do not see
+them.
 """
 
-# The lender of GPUs (Kueue's queue, an operator's limit for all) says how many, not
-# which. A policy plans for nodes. So the quota of everybody is turned into nodes that
-# are smaller, here, once for all policies.
+# A limit on all jobs together (of Kueue's queue, or the operator's) says how many GPUs
+# may be used, not which. Policies plan for nodes. So this limit is turned into smaller
+# nodes here, once for all policies.
 #
-# Idle GPUs go first, from the node that has most of them: nobody loses anything. Where
-# they are not enough, GPUs go one by one from the job that loses least by it, so that
-# the policy finds exactly that job on a node that has become too small for it, and
-# shrinks it in place. What is lost is counted by job as goodput on what is left against
-# goodput now, in units of its goodput on one replica: goodputs of two jobs have no unit
-# in common, and "as many replicas' worth" is one. A job whose speed is not known loses
-# a whole replica's worth.
+# Idle GPUs are hidden first, from the node that has most of them, which costs no job
+# anything. If they are not enough, GPUs are hidden one by one under the job that loses
+# least by it. The policy then finds this job on a node that is too small for it, and
+# shrinks it in place. The loss of a job is the goodput that it loses over its goodput
+# on one replica, because the goodputs of two jobs have no unit in common. A job whose
+# speed is not known loses 1 for each replica.
 #
 # Jobs that cannot shrink by one go whole, the youngest first, then frozen ones, and
 # shared GPUs last of all.
@@ -31,8 +30,8 @@ from coadapt.model.view import standing_of
 
 
 def without_unavailable_gpus(view: ClusterView) -> ClusterView:
-    """Return the view with as many GPUs as all jobs together may hold; itself where
-    nobody limits them.
+    """Return the view with as many GPUs as all jobs together may hold; the same view if
+    there is no such limit.
     """
     quota = view.quotas().get(EVERYBODY)
     if quota is None:

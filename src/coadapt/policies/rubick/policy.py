@@ -295,7 +295,7 @@ class Rubick(RubickOptions):
                 first = "guaranteed jobs and those that gain more by a GPU go first"
                 notes[job.id] = waits(job, least, capacity, first)
             elif one is not None:
-                notes[job.id] = _told(one)
+                notes[job.id] = _explained(one)
         plan = counted_plan(
             view, capacity, notes, picks=dict.fromkeys(capacity.counts, Pick.FEWEST)
         )
@@ -309,7 +309,7 @@ class Rubick(RubickOptions):
         return replace(plan, batches={**plan.batches, **batches})
 
 
-def _told(one: CurvePoint) -> str:
+def _explained(one: CurvePoint) -> str:
     if not one.curve.known:
         return "its speed is unknown: it has what it requested"
     part = one.curve.rates[one.step] / one.curve.rates[one.paid_step(one.gpu_type)]

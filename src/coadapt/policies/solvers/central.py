@@ -93,12 +93,12 @@ class _Point(NamedTuple):
 
 
 def solve_central(problem: Lp) -> FloatArray | None:
-    """Return x_V of the largest value_V @ x_V, of many such one inside. `upper_V` is
-    not heeded.
+    """Return x_V of the largest value_V @ x_V; of several, one in the interior.
+    `upper_V` is ignored.
 
-    None: it has none, or none bounded, as far as can be told. Dense: for hundreds of
-    variables. A value_V of zeros asks for a point inside of all that is allowed. All
-    x_V > 0; those that are alike are equal.
+    None: no solution, or no bounded one, was found. The method is dense, for hundreds
+    of variables. With a value_V of zeros the result is an interior point of the
+    feasible set. All x_V > 0, and variables that are alike have equal values.
     """
     if not len(problem.value_V):
         return np.zeros(0)

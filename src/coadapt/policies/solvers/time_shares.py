@@ -110,7 +110,7 @@ def least_worst(
     """Return X_JT of the least largest (age_j + left_j / r_j(X)) / ideal_j. age, ideal:
     s; left: steps.
 
-    None: out of time, or nobody can run.
+    None: out of time, or no job can run.
     """
     from scipy.optimize import brentq
 
@@ -207,7 +207,7 @@ def central_max_total(base: Base, value_JT: FloatArray) -> FloatArray | None:
 
 
 def _level(base: Base, need_J: FloatArray) -> float | None:
-    """Return the largest z; 0 if nobody needs anything."""
+    """Return the largest z; 0 if no job needs anything."""
     level = _level_lp(base, need_J)
     if level is None:
         return 0.0
