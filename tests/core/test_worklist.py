@@ -24,7 +24,7 @@ from coadapt.core.scheduler import VIEWS_BEHIND_MAX, Scheduler
 from coadapt.core.state import ENDED_KEPT, JobRecord, SchedulerState
 from coadapt.core.worklist import Worklist, may_act, moves_soon
 from coadapt.model import Allocation, ClusterView, FreeGpus, Node, TrainingReport
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 from coadapt.runtime.index_writer import touched_jobs
 from coadapt.sim.faults.fault_run import run_seed
 from tests.core.stage import Stage, on
@@ -65,8 +65,8 @@ class Checked(Scheduler):
         assert [job.id for job in self.state.active] == in_order, event
         fresh = Scheduler(self.config, self.state).view()
         assert self.view() == fresh, event
-        kept = standing_of(self.view())
-        summed = standing_of(ClusterView(at=0.0, nodes=fresh.nodes, jobs=fresh.jobs))
+        kept = current_allocations(self.view())
+        summed = current_allocations(ClusterView(at=0.0, nodes=fresh.nodes, jobs=fresh.jobs))
         assert (kept.allocations, kept.batches, kept.jobs) == (
             summed.allocations,
             summed.batches,

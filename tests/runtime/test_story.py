@@ -12,7 +12,7 @@ from coadapt.core.events import (
     TrainingResumed,
 )
 from coadapt.model import BatchConfig, GradStats, Plan, TrainingReport
-from coadapt.model.measured import NOBODY, NOT_FINITE, RANK, RATIO
+from coadapt.model.measured import NO_STRAGGLER, NOT_FINITE, RANK, RATIO
 from coadapt.runtime.snapshot import cluster_snapshot, job_snapshot
 from coadapt.runtime.story import story
 from tests.core.stage import Stage, on
@@ -224,7 +224,7 @@ def test_a_straggler_is_told_when_it_is_found_and_when_it_is_gone() -> None:
     stage = Stage()
     stage.running(allocation=on(n0=1, n1=2))
     for progress, metrics in enumerate(
-        ({RANK: 2.0, RATIO: 1.6}, {RANK: 2.0, RATIO: 1.7}, {RANK: NOBODY})
+        ({RANK: 2.0, RATIO: 1.6}, {RANK: 2.0, RATIO: 1.7}, {RANK: NO_STRAGGLER})
     ):
         stage.reported(TrainingReport(progress=float(progress), metrics=metrics))
     assert [text for _, text in told(stage) if "peers" in text] == [

@@ -61,7 +61,7 @@ class Reason(StrEnum):
     )
     REPLICAS_LOST = "replicas_lost"
     UNSEEN = (
-        "unseen"  # nobody can see whether its replicas still live; they may train on
+        "unseen"  # it is unknown whether its replicas still live; they may train on
     )
     HUNG = "hung"  # its replicas had not reported for longer than hang_timeout
     SCRIPT_FAILED = "script_failed"

@@ -25,7 +25,7 @@ from coadapt.core.events import PlanFailed, PlanReady, SizingFailed, SizingReady
 from coadapt.goodput.compiled import when_compiling
 from coadapt.model import ClusterView, JobView, Plan
 from coadapt.model.offer import Pool, Sizing, SizingView
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 from coadapt.policies.base import Policy
 from coadapt.policies.sizers import Sizer
 from coadapt.runtime.ports import Post
@@ -118,7 +118,7 @@ class ProcessSolver:
                     return
                 self.decision_s.append(time.perf_counter() - started)
                 if isinstance(answer, Plan):
-                    plan = answer.made_of(standing_of(command.view), plan)
+                    plan = answer.made_of(current_allocations(command.view), plan)
                     post(PlanReady(at=self._now(), round=command.round, plan=plan))
                 else:
                     logger.warning(

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model import Allocation
-from coadapt.model.measured import NOBODY, RANK, RATIO, straggler
+from coadapt.model.measured import NO_STRAGGLER, RANK, RATIO, straggler
 from coadapt.train.group.stragglers import WINDOW, Stragglers
 from tests.train.replicas import run_replicas
 
@@ -74,13 +74,13 @@ def test_a_slow_step_now_and_then_is_nobodys_fault() -> None:
         after(
             *[step if turn % 5 == 0 else (1.0,) * 4 for turn, step in enumerate(turns)]
         ).told()[RANK]
-        == NOBODY
+        == NO_STRAGGLER
     )
 
 
 def test_what_makes_all_slower_names_nobody() -> None:
     assert after(*[(seconds, seconds) for seconds in range(1, 50)]).told() == {
-        RANK: NOBODY,
+        RANK: NO_STRAGGLER,
         RATIO: 1.0,
     }
 
@@ -99,7 +99,7 @@ def test_what_was_said_of_more_replicas_is_not_said_of_fewer() -> None:
     told = {RANK: 3.0, RATIO: 2.0}
     assert straggler(told, Allocation(slots=(("n0", 3),))) == ""
     assert straggler({RANK: 0.0, RATIO: 2.0}, Allocation(slots=(("n0", 1),))) == ""
-    assert straggler({RANK: NOBODY, RATIO: 1.1}, FOUR) == straggler({}, FOUR) == ""
+    assert straggler({RANK: NO_STRAGGLER, RATIO: 1.1}, FOUR) == straggler({}, FOUR) == ""
 
 
 @pytest.mark.train

@@ -22,7 +22,7 @@ from coadapt.model import (
     TenantId,
     holding,
 )
-from coadapt.model.view import Standing, standing_of
+from coadapt.model.view import CurrentAllocations, current_allocations
 
 
 class Verdict(StrEnum):
@@ -136,7 +136,7 @@ class Capacity:
         self._held_by: defaultdict[TenantId, defaultdict[str, int]] = defaultdict(
             _no_gpus
         )
-        for job in standing_of(view).frozen:
+        for job in current_allocations(view).frozen:
             self.keep(job)
 
     def verdict(self, job: JobView, count: int) -> Verdict:
@@ -182,7 +182,7 @@ class Capacity:
             self._give_back_quota(job, count - held.num_gpus)
         return True
 
-    def keep_all(self, held: Standing) -> bool:
+    def keep_all(self, held: CurrentAllocations) -> bool:
         """Give all jobs at once what they hold; return False, and give nothing, where
         it takes a closer look.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coadapt.model import ClusterView, JobId, JobView, Plan, RescaleContract, TenantId
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 from coadapt.policies.allocation.capacity import Capacity, Verdict, span
 from coadapt.policies.allocation.contenders import contenders
 from coadapt.policies.allocation.counted_plan import counted_plan, placed_plan
@@ -49,7 +49,7 @@ def admit(
     tenant's quota or for a larger cluster does not.
     """
     capacity = Capacity(view)
-    held = standing_of(view)
+    held = current_allocations(view)
     order = list(queue)
     stay = (
         not rule.preempt
