@@ -102,7 +102,10 @@ def test_a_node_that_got_smaller_gives_what_it_has_left() -> None:
     stage.running()
     for count, free in ((6, 4), (3, 1), (2, 0)):
         stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=count)))
-        assert current_allocations(stage.scheduler.view()).free.whole == {"n0": free, "n1": 4}
+        assert current_allocations(stage.scheduler.view()).free.whole == {
+            "n0": free,
+            "n1": 4,
+        }
     stage.submit("b")
     stage.round(120.0, {"a": on(n0=2), "b": on(n0=1)})
     assert "3 GPUs given, it has 2" in stage.scheduler.state.plan_error

@@ -66,7 +66,9 @@ class Checked(Scheduler):
         fresh = Scheduler(self.config, self.state).view()
         assert self.view() == fresh, event
         kept = current_allocations(self.view())
-        summed = current_allocations(ClusterView(at=0.0, nodes=fresh.nodes, jobs=fresh.jobs))
+        summed = current_allocations(
+            ClusterView(at=0.0, nodes=fresh.nodes, jobs=fresh.jobs)
+        )
         assert (kept.allocations, kept.batches, kept.jobs) == (
             summed.allocations,
             summed.batches,

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from coadapt.model import Allocation, BatchConfig, ClusterView, Grant, JobView, Usage
-from coadapt.model.view import JobViews, CurrentAllocations, current_allocations
+from coadapt.model.view import CurrentAllocations, JobViews, current_allocations
 from tests.policies.stage import job, nodes, on, view
 
 CLUSTER = nodes(4, 4)

@@ -12,7 +12,12 @@ from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.job import OWNS_BATCH, RescaleContract
 from coadapt.model.report import ApplicationTimes
 from coadapt.model.tenant import EVERYBODY, beyond_quota
-from coadapt.model.view import ClusterView, JobView, CurrentAllocations, current_allocations
+from coadapt.model.view import (
+    ClusterView,
+    CurrentAllocations,
+    JobView,
+    current_allocations,
+)
 
 T = TypeVar("T")
 

@@ -232,9 +232,7 @@ class JobViews:
 def current_allocations(view: ClusterView) -> CurrentAllocations:
     """Return the current allocations of the jobs of `view`; computed once."""
     if view._current is None:  # a field of the view that only this file fills
-        object.__setattr__(
-            view, "_current", JobViews(view.nodes, view.jobs).current()
-        )
+        object.__setattr__(view, "_current", JobViews(view.nodes, view.jobs).current())
     known = view._current  # as above
     assert isinstance(known, CurrentAllocations)
     return known

@@ -298,9 +298,7 @@ def _serve(
 
 
 def _send_view(connection: Connection, view: ClusterView) -> None:
-    """Send a view in pieces: to pickle thousands of jobs takes long, and nobody waits
-    for it.
-    """
+    """Send a view in pieces, because pickling thousands of jobs takes long."""
     connection.send((replace(view, jobs=()), len(view.jobs)))
     for first in range(0, len(view.jobs), JOBS_PER_PIECE):
         connection.send(view.jobs[first : first + JOBS_PER_PIECE])

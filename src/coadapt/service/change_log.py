@@ -11,7 +11,7 @@ from coadapt.core.events import Event, PlanFailed, PlanReady, TrainingResumed
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId
-from coadapt.runtime.story import told_in_place, why_now
+from coadapt.runtime.story import rescale_text, why_now
 
 # Letters by which "starts" and "starting", "runs" and "running" are told to be the same
 # verb.
@@ -65,7 +65,7 @@ class ChangeLog:
                     "job %s generation %d: %s",
                     job.id,
                     event.generation,
-                    told_in_place(job, event),
+                    rescale_text(job, event),
                 )
 
 

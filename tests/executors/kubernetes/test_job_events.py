@@ -18,7 +18,7 @@ from coadapt.executors.kubernetes.job_events import (
     told,
 )
 from coadapt.runtime.history import MeasuredRescale
-from coadapt.runtime.job_history import Change, Standing
+from coadapt.runtime.job_history import Change, JobStatus
 
 OBJECT = {"metadata": {"name": "cifar", "namespace": "ml", "uid": "u-1"}}
 
@@ -61,12 +61,12 @@ class Clock:
         return self.now
 
 
-def standing(state: str, reason: str, replicas: int = 0) -> Standing:
-    return Standing(state=JobState(state), reason=Reason(reason), replicas=replicas)
+def standing(state: str, reason: str, replicas: int = 0) -> JobStatus:
+    return JobStatus(state=JobState(state), reason=Reason(reason), replicas=replicas)
 
 
 def change(
-    was: Standing | None, now: Standing, why: str = "so it is", seq: int = 1
+    was: JobStatus | None, now: JobStatus, why: str = "so it is", seq: int = 1
 ) -> Change:
     return Change(seq=seq, at=float(seq), text="its story", why=why, was=was, now=now)
 

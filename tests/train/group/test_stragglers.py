@@ -99,7 +99,9 @@ def test_what_was_said_of_more_replicas_is_not_said_of_fewer() -> None:
     told = {RANK: 3.0, RATIO: 2.0}
     assert straggler(told, Allocation(slots=(("n0", 3),))) == ""
     assert straggler({RANK: 0.0, RATIO: 2.0}, Allocation(slots=(("n0", 1),))) == ""
-    assert straggler({RANK: NO_STRAGGLER, RATIO: 1.1}, FOUR) == straggler({}, FOUR) == ""
+    assert (
+        straggler({RANK: NO_STRAGGLER, RATIO: 1.1}, FOUR) == straggler({}, FOUR) == ""
+    )
 
 
 @pytest.mark.train

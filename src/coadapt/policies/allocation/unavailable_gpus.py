@@ -53,7 +53,10 @@ def without_unavailable_gpus(view: ClusterView) -> ClusterView:
 
 def _withheld(view: ClusterView, count: int) -> Iterator[NodeId]:
     """Yield the node of each of `count` GPUs that are withheld."""
-    idle = {node: max(free, 0) for node, free in current_allocations(view).free.whole.items()}
+    idle = {
+        node: max(free, 0)
+        for node, free in current_allocations(view).free.whole.items()
+    }
     while count and max(idle.values(), default=0):
         # The most idle node goes on being chosen, so that nodes are withheld whole.
         node = max(idle, key=lambda name: (idle[name], name))
