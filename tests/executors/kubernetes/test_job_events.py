@@ -254,7 +254,7 @@ def test_what_is_too_much_is_counted_and_what_comes_later_waits_but_not_the_end(
     assert len(said) == BURST
     assert said[0][:2] == (
         "Skipped",
-        "6 changes up to here are told by `coadapt story` only: there were too many",
+        "6 changes up to here are in `coadapt story` only: there were too many",
     )
     assert said[-1][1] == f"2 replicas: try {BURST + 5}"
     assert teller.tell(OBJECT, flapping(100, 1)) == 99

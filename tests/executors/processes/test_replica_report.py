@@ -36,7 +36,7 @@ def ended(folder: Path, code: int, *lines: str) -> Replica:
         (
             EXIT_STOPPED,
             (TRAINS,),
-            "replica 1 was told to stop from outside; it saved first",
+            "replica 1 got a stop signal from outside; it saved first",
         ),
         (
             -signal.SIGTERM,

@@ -290,8 +290,7 @@ def _fitting(wanted: list[Told], room: int) -> list[Told]:
     skipped = wanted[len(wanted) - len(kept) - 1]
     count = len(wanted) - len(kept)
     text = (
-        f"{count} changes up to here are told by `coadapt story` only: there were "
-        f"too many"
+        f"{count} changes up to here are in `coadapt story` only: there were too many"
     )
     return [
         Told(
