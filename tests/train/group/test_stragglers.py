@@ -42,7 +42,7 @@ def train_with_a_slow_one(out: str) -> None:
             wrapped(x).square().mean().backward()
             optimizer.step()
     if run.is_first:
-        told = run._session.figures.stragglers.told()  # as its reports do
+        told = run._session.figures.stragglers.metrics()  # as its reports do
         Path(out).write_text(json.dumps(dict(told)))
     run.close()
 
@@ -56,8 +56,8 @@ def after(*steps: tuple[float, ...]) -> Stragglers:
 
 def test_the_slow_one_is_named_with_its_figure_once_it_was_seen_often() -> None:
     slow = (1.0, 1.1, 1.0, 1.7)
-    assert after(*[slow] * (WINDOW - 1)).told() == {}
-    told = after(*[slow] * WINDOW).told()
+    assert after(*[slow] * (WINDOW - 1)).metrics() == {}
+    told = after(*[slow] * WINDOW).metrics()
     assert told[RANK] == 3
     assert (
         straggler(told, FOUR)
@@ -73,13 +73,13 @@ def test_a_slow_step_now_and_then_is_nobodys_fault() -> None:
     assert (
         after(
             *[step if turn % 5 == 0 else (1.0,) * 4 for turn, step in enumerate(turns)]
-        ).told()[RANK]
+        ).metrics()[RANK]
         == NO_STRAGGLER
     )
 
 
 def test_what_makes_all_slower_names_nobody() -> None:
-    assert after(*[(seconds, seconds) for seconds in range(1, 50)]).told() == {
+    assert after(*[(seconds, seconds) for seconds in range(1, 50)]).metrics() == {
         RANK: NO_STRAGGLER,
         RATIO: 1.0,
     }
@@ -87,12 +87,12 @@ def test_what_makes_all_slower_names_nobody() -> None:
 
 def test_steps_that_not_all_measured_do_not_count_and_a_new_group_begins_anew() -> None:
     stragglers = after(*[(1.0, 2.0)] * WINDOW, *[(1.0, 0.0)] * 100)
-    assert stragglers.told() == {RANK: 1.0, RATIO: 2.0}
+    assert stragglers.metrics() == {RANK: 1.0, RATIO: 2.0}
     stragglers.clear()
-    assert stragglers.told() == {}
+    assert stragglers.metrics() == {}
     stragglers.note((1.0,))
     stragglers.note(())
-    assert stragglers.told() == {}
+    assert stragglers.metrics() == {}
 
 
 def test_what_was_said_of_more_replicas_is_not_said_of_fewer() -> None:

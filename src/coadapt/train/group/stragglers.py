@@ -47,7 +47,7 @@ class Stragglers:
         self._ratios = []
         self._count = 0
 
-    def told(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         """Return the slowest rank and its ratio to the median, as metrics of a report.
         Empty before WINDOW steps.
         """
