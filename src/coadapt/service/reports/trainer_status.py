@@ -26,7 +26,8 @@ from coadapt.service.limits import NAMES_MAX, SECONDS_MAX
 
 VALUE_LENGTH_MAX = 1_000
 TIME_LENGTH_MAX = 100
-# Told at once, and then per second; so many jobs are remembered.
+# Status reports that a job may send at once, and then per second; most jobs for which
+# they are counted.
 BURST = 10
 PER_S = 0.5
 JOBS_MAX = 10_000
@@ -95,7 +96,7 @@ class Throttle:
         self._left: OrderedDict[JobId, tuple[float, float]] = OrderedDict()
 
     def check(self, job: JobId) -> None:
-        """Raises HTTPException 429 where the job has told too often."""
+        """Raises HTTPException 429 if the job has reported too often."""
         now = self._clock()
         left, at = self._left.pop(job, (float(BURST), now))
         left = min(left + (now - at) * PER_S, float(BURST))
@@ -105,5 +106,5 @@ class Throttle:
             self._left.popitem(last=False)
         if not allowed:
             wait = str(math.ceil((1.0 - left) / PER_S))
-            most = f"told too often: {PER_S:g} times a second at most"
+            most = f"reported too often: {PER_S:g} times a second at most"
             raise HTTPException(TOO_MANY_REQUESTS, most, {"Retry-After": wait})
