@@ -67,8 +67,8 @@ def useful_slots(job: JobView, node_slots: int) -> int:
     """Return how many slots `job` uses well, by the goodput that each more of them
     brings.
 
-    One whose speed is not known, or that nobody may rescale, uses what it has, or the
-    fewest that it takes.
+    A job whose speed is not known, or that may not be rescaled, uses what it has, or
+    its fewest replicas.
     """
     limits = job.spec.replicas
     held = job.allocation.num_replicas

@@ -123,7 +123,7 @@ def _compare_job(
             return  # the next start finds that by itself
     if end is not None:
         found.ended[job] = (
-            f"{end} after the backup; it is not run again, and is told as cancelled"
+            f"{end} after the backup; it is not run again, and is shown as cancelled"
         )
     elif newest is not None and newest.number > known:
         text = f"was started {newest.number} times, {known} of them before the backup"
