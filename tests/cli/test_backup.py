@@ -114,7 +114,7 @@ def test_what_ended_since_is_not_run_again_and_all_is_told(
     assert told[:4] == [
         (
             "  cancelled-later cancelled after the backup; it is not run again, and is "
-            "told as cancelled"
+            "shown as cancelled"
         ),
         (
             "  goes-on was started 2 times, 0 of them before the backup; it goes on "
@@ -123,7 +123,7 @@ def test_what_ended_since_is_not_run_again_and_all_is_told(
         ),
         (
             "  succeeded-later succeeded after the backup; it is not run again, and is "
-            "told as cancelled"
+            "shown as cancelled"
         ),
         "  unknown was submitted after the backup; its files stay",
     ]
