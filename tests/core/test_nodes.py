@@ -33,7 +33,7 @@ def test_a_job_that_waits_says_what_the_cluster_has_now_though_the_plan_says_the
 ):
     stage = Stage()
     stage.submit(job_spec=spec((6, 8)))
-    told = list[str]()
+    reasons = list[str]()
     for at, event in (
         (60.0, None),
         (120.0, NodeLost(at=61.0, node="n1")),
@@ -42,11 +42,11 @@ def test_a_job_that_waits_says_what_the_cluster_has_now_though_the_plan_says_the
         if event is not None:
             stage.handle(event)
         stage.round(at, {})
-        told.append(stage.job().explanation)
+        reasons.append(stage.job().explanation)
     needs = "waits: needs at least 6 GPUs, "
     waits = needs + "8 of 8 are free, and the policy gives it none"
     small = needs + "the cluster has 4 of one type; node n1 with 4 was lost"
-    assert told == [waits, small, waits]
+    assert reasons == [waits, small, waits]
 
 
 def test_a_node_that_comes_back_is_full_of_those_who_have_not_ended_there() -> None:

@@ -39,11 +39,11 @@ class Checked(Scheduler):
         anew = Scheduler(self.config, deepcopy(self.state))
         before = {job.id: copy(job) for job in self.state.jobs.values()}
         commands = super().handle(event)
-        told = {job.id for job in touched_jobs(event, commands, self.state)}
+        touched = {job.id for job in touched_jobs(event, commands, self.state)}
         differ = {
             job for job, record in self.state.jobs.items() if record != before.get(job)
         }
-        assert differ <= told or isinstance(event, SchedulerRestarted), event
+        assert differ <= touched or isinstance(event, SchedulerRestarted), event
         assert (anew.handle(event), anew.state) == (commands, self.state), event
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         free = FreeGpus(self.state.nodes.values())

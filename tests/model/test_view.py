@@ -19,8 +19,8 @@ PLACES = (
 )
 
 
-def _parts(told: CurrentAllocations) -> object:
-    return told._replace(free=None), told.free.whole, told.free.parts  # type: ignore[arg-type]  # has no equality
+def _parts(seen: CurrentAllocations) -> object:
+    return seen._replace(free=None), seen.free.whole, seen.free.parts  # type: ignore[arg-type]  # has no equality
 
 
 def _changed(rng: random.Random, each: JobView) -> JobView:
@@ -62,21 +62,21 @@ def test_what_is_kept_from_view_to_view_is_what_a_view_sums_up_itself() -> None:
             present.values(), key=lambda each: (each.submitted_at, each.id)
         )
         alone = ClusterView(at=60.0, nodes=there, jobs=tuple(in_order))
-        told = kept.view(60.0, {})
-        assert told == alone
-        assert _parts(current_allocations(told)) == _parts(current_allocations(alone))
-        assert list(current_allocations(told).free.whole) == [
+        seen = kept.view(60.0, {})
+        assert seen == alone
+        assert _parts(current_allocations(seen)) == _parts(current_allocations(alone))
+        assert list(current_allocations(seen).free.whole) == [
             node.id for node in there
         ]  # policies go through them
 
 
 def test_a_view_stays_as_it_was_made() -> None:
     kept = JobViews(CLUSTER, [job("a", held=on(n0=1))])
-    told = kept.view(60.0, {})
-    before = _parts(current_allocations(told))
+    seen = kept.view(60.0, {})
+    before = _parts(current_allocations(seen))
     kept.put(job("b", held=on(n1=1)))
     kept.drop("a")
-    assert _parts(current_allocations(told)) == before
+    assert _parts(current_allocations(seen)) == before
 
 
 def test_what_nobody_changed_is_the_same_object_in_the_next_view() -> None:
@@ -86,7 +86,7 @@ def test_what_nobody_changed_is_the_same_object_in_the_next_view() -> None:
     kept.put(replace(first.jobs["a"], usage=Usage(num_starts=1)))
     second = current_allocations(kept.view(120.0, {}))
     assert second.allocations is first.allocations
-    assert [told.jobs["a"].usage.num_starts for told in (first, second)] == [0, 1]
+    assert [seen.jobs["a"].usage.num_starts for seen in (first, second)] == [0, 1]
 
 
 def test_what_a_job_may_not_keep_stands_apart() -> None:
@@ -96,8 +96,8 @@ def test_what_a_job_may_not_keep_stands_apart() -> None:
         job("of a type that it does not allow", held=on(n1=1), gpu_types=("fast",)),
         job("lawful", held=on(n1=1)),
     )
-    told = current_allocations(view(CLUSTER, *jobs))
-    assert (list(told.allocations), told.free.whole) == (["lawful"], {"n0": 4, "n1": 3})
+    seen = current_allocations(view(CLUSTER, *jobs))
+    assert (list(seen.allocations), seen.free.whole) == (["lawful"], {"n0": 4, "n1": 3})
 
 
 def test_another_view_of_the_same_kind_sums_up_anew() -> None:
