@@ -103,7 +103,7 @@ def test_optimus_decides_once_a_period_and_lets_new_jobs_in_between() -> None:
     c = job("c", at=55.0)
     held = replace(b, grant=Grant(allocation=on(n0=1)))
     assert (
-        "GPUs are given anew every 600 s"
+        "GPUs are allocated every 600 s"
         in policy.allocate(view(nodes(4), a, held, c, at=180.0)).reasons["c"]
     )
     assert counts(policy.allocate(view(nodes(4), a, held, c, at=660.0)))["c"] == 1

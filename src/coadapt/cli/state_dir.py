@@ -189,7 +189,7 @@ class StateDir:
             except BlockingIOError:
                 raise self._taken("") from None
             if self.is_listened_on():
-                raise self._taken(", although somebody removed its lock file")
+                raise self._taken(", although its lock file was removed")
             yield
 
     def _taken(self, but: str) -> InputError:

@@ -53,7 +53,7 @@ class Reason(StrEnum):
     ALLOCATED = "allocated"
     PREEMPTED = "preempted"
     RESCALED = "rescaled"
-    RESCALE_FAILED = "rescale_failed"  # the replicas of before train on
+    RESCALE_FAILED = "rescale_failed"  # the previous replicas train on
     GROWTH_FAILED = "growth_failed"  # it goes back to the size that trained last
     NODE_LOST = "node_lost"
     NODE_UNFIT = (

@@ -55,8 +55,8 @@ class JobView:
     measured.
     """
     num_gpus_held: float = 0.0
-    """GPUs that are its own since `usage` was booked: of before and after while an
-    order is unanswered.
+    """GPUs that it holds since `usage` was booked; while an order is unanswered, both
+    the previous and the ordered ones.
     """
 
     @property

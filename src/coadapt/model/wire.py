@@ -18,8 +18,8 @@ path to it.
 # together on the way out of an error, from its end: the path to a valid value is not
 # needed.
 #
-# The encoder of Python's library is one call into C, which lets no other thread run: of
-# the books of 10,000 jobs it made readers wait for 0.4 s. What is as large as that is
+# The encoder of Python's library is one call into C, which lets no other thread run:
+# for the state of 10,000 jobs it made readers wait for 0.4 s. Such large values are
 # written in pieces.
 
 import dataclasses

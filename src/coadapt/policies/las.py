@@ -15,8 +15,8 @@ class Las:
     queues against that.
 
     turn_s: jobs that run stay in front of those that wait until so many seconds have
-    passed; 0: each round decides anew (the textbook). A job that never ran comes first
-    at any time.
+    passed; 0: each round has a new order (the textbook). A job that never ran comes
+    first at any time.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="order")

@@ -47,8 +47,9 @@ ANY_ROUND = -1
 class Span:
     """A stretch of time (s) in which a job's state and what it held did not change.
 
-    num_gpus: GPUs held, weighted by the share of each; during a rescale those of before
-    and after. shape: replicas per node of the last order, in rank order.
+    num_gpus: GPUs held, weighted by the share of each; during a rescale, both the
+    previous and the ordered ones. shape: replicas per node of the last order, in rank
+    order.
     """
 
     start: float

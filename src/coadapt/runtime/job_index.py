@@ -188,7 +188,7 @@ class JobIndex:
             self._upto = max(self._upto, seq)
         while len(self._buffer) >= BUFFER_MAX:
             self._write(BUFFER_MAX)
-            give_way()  # to readers, who wait for the lock
+            give_way()  # to readers that wait for the lock
 
     def flush(self) -> None:
         """Write what waits in memory."""

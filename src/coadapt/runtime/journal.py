@@ -28,8 +28,8 @@ writer at a time.
 # that is cut off leaves rows that count no more, for the next one.
 #
 # An event that the core refuses stays in its row. A row in `refusals` says that a
-# replay leaves it out, so the books are as if it had never come, and the event can
-# still be looked at.
+# replay leaves it out, so the state is as if it had never come, and the event can still
+# be looked at.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence

@@ -166,8 +166,8 @@ class TrainConfig:
     """The settings of a training process, from its environment.
 
     logged: see ENV_LOGGED. rescale_dir: where it reads orders to rescale in place, or
-    control. listeners_dir: where it notes that it heeds SIGTERM. checkpoint_dir: of the
-    run's own files. checkpoint_url: the object store where its checkpoints are, ""
+    control. listeners_dir: where it notes that it handles SIGTERM. checkpoint_dir: of
+    the run's own files. checkpoint_url: the object store where its checkpoints are, ""
     where they are in checkpoint_dir. check_dir: where `coadapt check` reads what the
     steps were.
     """

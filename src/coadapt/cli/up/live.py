@@ -611,8 +611,8 @@ def _check_not_lost(
         journal.close()
         raise StoreError(
             f"the journal is empty, and {replaced[-1]} was put aside: a restore broke "
-            f"off; repeat it with: coadapt restore FILE (to begin anew, move that "
-            f"file away)"
+            f"off; repeat it with: coadapt restore FILE (to start without jobs, move "
+            f"that file away)"
         )
     running = [job for job, _ in executor.adopted()]
     if running and journal.last_number == 0:

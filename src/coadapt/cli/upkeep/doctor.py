@@ -277,7 +277,7 @@ def _cost_text(judgement: "Judgement") -> str:
             "jobs may be shown in a state before the lost events: look at them with "
             "coadapt ls --all"
         )
-    return "nothing is lost of the books of jobs: a snapshot holds them"
+    return "no state of jobs is lost: a snapshot holds it"
 
 
 def _tell_refusals(directory: StateDir, refusals: list[tuple[int, str, str]]) -> None:

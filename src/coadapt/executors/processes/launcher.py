@@ -6,7 +6,7 @@ were. It uses the standard library only, so that it starts fast. Started as `pyt
 coadapt.executors.processes.launcher GENERATION_DIR`.
 """
 
-# Who may write which file, and when
+# Which process may write which file, and when
 #
 # Three parties write files: the executor (it may die and restart at any moment), the
 # launcher (one per job, or none) and the replicas. Each file has one writer, and is

@@ -120,8 +120,7 @@ class Capacity:
     quota shrank.
 
     counts: replicas given per job. gpu_types: the type they are of. A job that shares
-    GPUs may keep them; what is given anew are whole ones (sharing.py places the
-    others).
+    GPUs may keep them; new GPUs are whole ones (gpu_sharing.py places the others).
     """
 
     def __init__(self, view: ClusterView) -> None:

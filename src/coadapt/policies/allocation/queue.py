@@ -42,7 +42,7 @@ def admit(
     """Return the plan in which the jobs of `queue`, in its order, get the GPUs they
     requested while they fit.
 
-    Those that must be placed anew are placed in this order too (as Tiresias in Pollux's
+    Jobs that need a new place are placed in this order too (as Tiresias in Pollux's
     simulator), by `picks` as in `pack`.
     `queue` holds each job of `view` once, or `contenders` alone. Without backfill, a
     job that waits for free GPUs stops the jobs behind it. A job that waits for its

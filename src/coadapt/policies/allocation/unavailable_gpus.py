@@ -122,7 +122,7 @@ class _Loser:
         return not self._frozen and self.num_left > self._job.spec.replicas.min
 
     def _rank(self) -> tuple[bool, bool, float, float, str]:
-        """Who has the least goes first."""
+        """Return a sort key: the job with the least one loses a GPU first."""
         loss = self._loss() if self._shrinks else 0.0
         return (
             self._frozen,

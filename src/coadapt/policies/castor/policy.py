@@ -174,12 +174,14 @@ class Castor(CastorOptions):
 
     @property
     def predictions(self) -> dict[JobId, Prediction]:
-        """When each job of the last round will have ended, where anything is known."""
+        """The predicted end of each job of the last round, where anything is known."""
         return self._kept.state.predictions.latest
 
     @property
     def starts(self) -> dict[JobId, Prediction]:
-        """When each job that waited in the last round will start, likewise."""
+        """The predicted start of each job that waited in the last round, where anything
+        is known.
+        """
         return self._kept.state.starts.latest
 
     def allocate(self, view: ClusterView) -> Plan:

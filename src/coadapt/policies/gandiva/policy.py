@@ -149,7 +149,7 @@ class Gandiva:
             self._grow_all(now)
         return self._plan(now, self._take_turns(now))
 
-    # -- who lives where
+    # -- which jobs live on which servers
     # ----------------------------------------------------------------------------------
 
     def _begin(self, view: ClusterView) -> _Round:

@@ -38,7 +38,7 @@ BoolArray = NDArray[np.bool_]
 
 EMPTY = -1
 SWAP_CHANCE = 0.5  # of a gene in crossover (authors' configuration)
-REMOVE_CHANCE = 0.3  # of a job in mutation (likewise)
+REMOVE_CHANCE = 0.3  # of a job in mutation (authors' configuration)
 
 
 class Round(NamedTuple):

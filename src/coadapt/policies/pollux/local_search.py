@@ -513,11 +513,11 @@ def _make_way_in_turn(
 
 @lean_part
 def _make_way(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
-    """Let those who want, who wait foremost, take what they like of what `job` holds,
-    and `job` the rest.
+    """Let jobs that want more GPUs take them from `job`, waiting jobs first, and `job`
+    the rest.
 
-    Returns whether that gained; else all is as before. Who wants more is marked in the
-    plan.
+    Returns whether the plan is better; if not, it is unchanged. Jobs that want more are
+    marked in the plan.
     """
     num_jobs = plan.cost_J.size
     old_J = plan.value_J

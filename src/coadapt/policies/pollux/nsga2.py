@@ -214,7 +214,7 @@ def _mutate(costs: RoundCosts, rows_JN: IntArray, rng: np.random.Generator) -> N
             tenants += rows_JN[job, node] > 0
         if used >= costs.capacity_N[node]:
             continue
-        # Who holds GPUs on the node takes more of what is free there sooner than who
+        # A job that holds GPUs on the node takes its free GPUs sooner than one that
         # does not.
         newcomer = 1.0 / num_jobs
         holder = newcomer + (1.0 - newcomer) / max(tenants, 1)
@@ -450,8 +450,8 @@ def _sort_by_value(population: Population, grown: int) -> None:
 
 @compiled_part
 def _sort_by_front(population: Population, grown: int) -> None:
-    """Rank the candidates, who are in order of value, and group them by rank, else
-    keeping their order.
+    """Rank the candidates, which are in order of value, and group them by rank. Within
+    a rank they keep their order.
 
     In that order a candidate is dominated by a front exactly if the front's latest
     member dominates it.

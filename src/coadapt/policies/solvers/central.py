@@ -107,8 +107,8 @@ def solve_central(problem: Lp) -> FloatArray | None:
     for _ in range(STEPS_MAX):
         wrong = _residuals(form, point)
         if _done(form, point, wrong):
-            # Not x_V: s of x >= 0 is x, never below 0, and tells also of those near 0
-            # who is nearer.
+            # Not x_V: the s of x >= 0 is x, never below 0, and orders values near 0
+            # too.
             return _rounded(point.s_L[: len(unit_V)] / form.sign_V / point.tau / unit_V)
         if point.tau < TOLERANCE * point.kappa:  # it follows a proof that there is none
             return None
@@ -188,9 +188,7 @@ def _norm(vector: FloatArray) -> float:
 def _step(
     form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float]
 ) -> _Point:
-    """Return the point after a look straight ahead and a step that heeds what it
-    saw.
-    """
+    """Return the point after a predictor step and a corrector step that uses it."""
     _, s_L, z_L, tau, kappa = point
     system = _System(form, s_L / z_L)
     per_tau = system.solve(-form.c_V, form.h_L)

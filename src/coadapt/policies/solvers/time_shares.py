@@ -21,7 +21,7 @@ Jobs J, GPU types T. X_JT: parts of the time, all >= 0.
 #
 # Max-min has many optima wherever one job, or one type, binds before the GPUs do. Of
 # those we take one of the largest sum of r_j over its job's best rate, by a second
-# programme: else GPUs would idle that somebody could use; or the most central one
+# programme: otherwise GPUs would idle that jobs could use; or the most central one
 # (central.py). Finish-time fairness is not linear in rho, but for a fixed rho it is
 # max_min: rho is attained where z = 1, and z grows with rho, so its root is found in a
 # few programmes.

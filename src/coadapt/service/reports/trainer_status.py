@@ -1,14 +1,15 @@
-"""Kubeflow's trainer status protocol (KEP-2779) at the door: for trainers that know
-nothing of Coadapt.
+"""Kubeflow's trainer status protocol (KEP-2779), for trainers that do not use Coadapt's
+reports.
 """
 
 # Its progress is a share, not samples, so it does not become the job's `progress`:
-# policies reckon with that as samples, and a share at a time tells none of them how
-# fast a job would be elsewhere. It is kept among the job's own figures, under the
-# protocol's names. What it says of time is its own estimate, likewise.
+# policies take that as samples, and a share does not show how fast a job would be
+# elsewhere. It is kept among the job's metrics, under the protocol's names, and so is
+# its own estimate of the remaining time.
 #
-# The protocol asks its server for a limit per caller: a trainer that tells at each step
-# must not keep the journal busy. A burst passes, so that the last word of a run does.
+# The protocol asks its server for a limit per caller: a trainer that reports at each
+# step must not keep the journal busy. A burst passes, so that the last report of a run
+# does.
 
 import math
 import time

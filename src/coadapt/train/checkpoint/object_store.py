@@ -18,8 +18,8 @@ newest.json                           a hint: the name of the newest manifest
 # remembers what it has written.
 #
 # Objects are removed manifest first, so that no manifest is ever without its data; and
-# only those whose number is below the newest one's: what has a higher one is somebody
-# else's, whatever that means.
+# only those whose number is below the newest one's. An object with a higher number
+# belongs to another run.
 
 import hashlib
 import json

@@ -123,7 +123,7 @@ class FailureReporter:
         if first and self._session.group.rank:
             return
         # The first replica may be the one that keeps the store in which the others read
-        # who failed first.
+        # which replica failed first.
         deadline = time.monotonic() + (2 * PRECEDENCE_S if first else PEER_WAIT_S)
         while time.monotonic() < deadline and not self._stop.requested:
             time.sleep(POLL_S)
