@@ -119,7 +119,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @property
     def is_answering(self) -> bool:
-        """Whether an answer on this connection is being sent, and its client reads it."""
+        """Whether an answer is being sent here, and its client reads it."""
         answer = cast("RequestResponseCycle | None", self.cycle)
         return (
             answer is not None
