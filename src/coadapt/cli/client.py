@@ -112,8 +112,8 @@ class Client:
         return f"/v1/studies/{quote(study, safe='')}"
 
     def jobs(self, *, most: int | None = None, **query: str | bool) -> list[JsonObject]:
-        """Return jobs, page after page; query: see `GET /v1/jobs`. most: no more than
-        so many.
+        """Return jobs, page after page; query: see `GET /v1/jobs`. most: the largest
+        number of jobs.
         """
         found: list[JsonObject] = []
         given = {

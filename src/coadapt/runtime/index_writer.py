@@ -59,8 +59,9 @@ from coadapt.runtime.story import (
     why_now,
 )
 
-# A young job's points and sentences are kept this many seconds apart at least, and of
-# an old one so many per its age: some thousand rows of a job that runs for a month.
+# Points and sentences of a young job are at least this many seconds apart. Those of an
+# old job are at least its age / ROWS_PER_AGE apart: some thousand rows for a job that
+# runs for a month.
 POINTS_APART_S = 10.0
 SENTENCES_APART_S = 60.0
 ROWS_PER_AGE = 500

@@ -1,5 +1,5 @@
 """`coadapt elastic-jobs`: makes jobs of a Kubernetes cluster's ElasticJobs, and mirrors
-how they stand.
+their states.
 """
 
 import signal

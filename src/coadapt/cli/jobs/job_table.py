@@ -52,7 +52,7 @@ def job_view(
     that hold GPUs.
 
     In a wide terminal each row ends with its reason; in a narrower one the reasons
-    stand below the table.
+    are below the table.
     """
     table = _table(jobs, colours, width)
     if width >= WIDTH_FOR_REASONS or not jobs:

@@ -22,8 +22,8 @@ from coadapt.runtime.story import why_now
 from coadapt.service.page.source import PageSource
 from coadapt.service.page.trouble import FAILED_REASONS, Trouble, troubles_of_jobs
 
-# An overview is at least this old before another one is made, and at least so many
-# times what making it took.
+# Least age of an overview before another one is made: in s, and in times the time that
+# making it took.
 AGE_MIN_S = 0.5
 AGE_PER_COST = 20.0
 
