@@ -24,7 +24,7 @@ from coadapt.core.scheduler import VIEWS_BEHIND_MAX, Scheduler
 from coadapt.core.state import ENDED_KEPT, JobRecord, SchedulerState
 from coadapt.core.worklist import Worklist, may_act, moves_soon
 from coadapt.model import Allocation, ClusterView, FreeGpus, Node, TrainingReport
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 from coadapt.runtime.index_writer import touched_jobs
 from coadapt.sim.faults.fault_run import run_seed
 from tests.core.stage import Stage, on
@@ -39,11 +39,11 @@ class Checked(Scheduler):
         anew = Scheduler(self.config, deepcopy(self.state))
         before = {job.id: copy(job) for job in self.state.jobs.values()}
         commands = super().handle(event)
-        told = {job.id for job in touched_jobs(event, commands, self.state)}
+        touched = {job.id for job in touched_jobs(event, commands, self.state)}
         differ = {
             job for job, record in self.state.jobs.items() if record != before.get(job)
         }
-        assert differ <= told or isinstance(event, SchedulerRestarted), event
+        assert differ <= touched or isinstance(event, SchedulerRestarted), event
         assert (anew.handle(event), anew.state) == (commands, self.state), event
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         free = FreeGpus(self.state.nodes.values())
@@ -66,8 +66,10 @@ class Checked(Scheduler):
         assert [job.id for job in self.state.active] == in_order, event
         fresh = Scheduler(self.config, self.state).view()
         assert self.view() == fresh, event
-        kept = standing_of(self.view())
-        summed = standing_of(ClusterView(at=0.0, nodes=fresh.nodes, jobs=fresh.jobs))
+        kept = current_allocations(self.view())
+        summed = current_allocations(
+            ClusterView(at=0.0, nodes=fresh.nodes, jobs=fresh.jobs)
+        )
         assert (kept.allocations, kept.batches, kept.jobs) == (
             summed.allocations,
             summed.batches,

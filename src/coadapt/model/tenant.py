@@ -62,7 +62,7 @@ class Tenant:
 
 @lru_cache(maxsize=NUM_UNCONFIGURED_KEPT)
 def unconfigured(tenant: TenantId) -> Tenant:
-    """Return what is granted to a tenant of whom nobody said anything."""
+    """Return the settings of a tenant that the operator did not configure."""
     return Tenant(id=tenant)
 
 

@@ -19,8 +19,8 @@ from coadapt.sim.ahead.arrivals import Arrivals, Submission
 from coadapt.sim.ahead.remainder import EndedWork, Work
 from coadapt.sim.ahead.roll import JOBS_FEW, PAST_ROUNDS, Question
 
-# So many ended jobs, those that were submitted last, say how long jobs are, how often
-# they come, and how true estimates were.
+# Ended jobs, those that were submitted last, from which a forecast learns how long jobs
+# are, how often they come, and how true estimates were.
 ENDED_LOOKED_AT = 2_000
 DEFAULT_POLICY = "castor"
 NAMED_MAX = 5  # jobs in an error's line
