@@ -37,9 +37,7 @@ REACTION_PER_JOB_S = 0.03
 JOBS_FEW = 200
 # After the first hour, where minutes do not matter any more, s.
 ROUND_LATER_S = 300.0
-# So many rounds are shown to the policy, for so long at most, s; with many live jobs
-# none, as that takes long.
-PAST_ROUNDS = 60
+# For so long at most the policy is shown its past, s.
 PAST_WALL_S = 5.0
 # How the ids of jobs begin that come later.
 LATER = "later "
@@ -52,9 +50,7 @@ class _TimeOverError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What is asked. policy: the name of the one in force. ended: see EndedWork.
-    arrivals: from which jobs that come later are drawn. past: what the policy in force
-    saw in its last rounds, in order: a policy that keeps something from round to round
-    is shown them first.
+    arrivals: from which jobs that come later are drawn. past: see PastRounds.
     """
 
     state: SchedulerState
