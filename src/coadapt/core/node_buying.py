@@ -36,7 +36,7 @@ from coadapt.model.offer import HOUR_S, Offer, OfferId, Pool, hazard_per_h
 ANSWER_WITHIN_S = 300.0
 # Between two decisions by default, as between two rounds, s.
 SIZING_S = 60.0
-# A node is given back in the last part of its billing time: so many decisions before.
+# A node is given back this many decisions before its billing time ends.
 DECISIONS_BEFORE = 2
 
 

@@ -136,7 +136,7 @@ from coadapt.model import (
     holding,
 )
 from coadapt.model.offer import SizingError, SizingView, check_sizing
-from coadapt.model.view import JobViews, standing_of
+from coadapt.model.view import JobViews, current_allocations
 
 # If more jobs than this have changed, their views are renewed before the next round, so
 # that the round itself is quick.
@@ -902,7 +902,7 @@ class Scheduler:
             return []
         state.solve_at = None
         view = self._view or self.view()
-        held = standing_of(view)
+        held = current_allocations(view)
         # Remove jobs that ended or were cancelled while the plan was computed. Unknown
         # jobs stay in, so that the check rejects the plan.
         plan = event.plan
@@ -1071,7 +1071,7 @@ class Scheduler:
         """
         if not self.explains:
             return
-        views = standing_of(view).jobs
+        views = current_allocations(view).jobs
         state = self.state
         given = [
             (each, state.jobs[job_id].target.allocation)

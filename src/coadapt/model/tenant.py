@@ -72,7 +72,7 @@ def value_of_time(tenants: Iterable[Tenant]) -> tuple[TenantId, float] | None:
 
 @lru_cache(maxsize=NUM_UNCONFIGURED_KEPT)
 def unconfigured(tenant: TenantId) -> Tenant:
-    """Return what is granted to a tenant of whom nobody said anything."""
+    """Return the settings of a tenant that the operator did not configure."""
     return Tenant(id=tenant)
 
 

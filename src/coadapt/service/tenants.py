@@ -39,8 +39,8 @@ TenantName = Annotated[TenantId, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
 
 
 class TenantBody(BaseModel):
-    """What a tenant is granted; what is left out is as for one that nobody
-    configured.
+    """The settings of a tenant. Fields that are left out have the values of a tenant
+    without settings.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -100,10 +100,10 @@ async def configure(
             f"one of the {len(known)} existing tenants; the scheduler keeps no more",
         )
     await commit(loop, TenantConfigured(at=loop.now(), tenant=granted))
-    (told,) = await asyncio.to_thread(
+    (snapshot,) = await asyncio.to_thread(
         loop.read, lambda state: tenant_snapshots(state, {tenant})
     )
-    return told
+    return snapshot
 
 
 @router.get("")
