@@ -43,7 +43,8 @@ class PastRounds:
         self._recent.append(view)
         if len(self._recent) <= RECENT:
             return
-        before, leaves = self._left, self._recent.popleft()
+        before = self._left
+        leaves = self._recent.popleft()
         self._left = leaves
         if _differ(before, leaves) or _differ(leaves, self._recent[0]):
             self._changes.append(leaves)
