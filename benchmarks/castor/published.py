@@ -8,7 +8,7 @@ benchmarks/results/castor_published.json. `--only NAME` plays one setup, `--poli
 policy. `--drawn N` plays N workloads drawn as Sia's were in place of all these (seeds 0
 to N - 1), and stores means over `sia` with 95 % intervals; stored runs of `sia` are not
 made again. A run takes some 15 s.
-`--predictions N` stores how accurate castor's predictions on these N were (of ends: each
+`--predictions N` stores how accurate castor's predictions on these N were (for ends,
 in each round).
 """
 
