@@ -28,7 +28,6 @@ import math
 import os
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +38,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.stored import load_results, store_results
-from coadapt.core.commands import Command, Solve
+from coadapt.core.commands import Command
 from coadapt.core.events import Event
 from coadapt.core.lifecycle import JobState
 from coadapt.core.state import SchedulerState
@@ -47,11 +46,13 @@ from coadapt.model import ClusterView, JobId, Node
 from coadapt.policies import create_policy
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.history import JobHistory
+from coadapt.runtime.journaled_scheduler import EVENTS_PER_SNAPSHOT
 from coadapt.sim.ahead.arrivals import Arrivals, Submission
 from coadapt.sim.ahead.calibration import Calibration, Past
 from coadapt.sim.ahead.estimate import Range, estimates
+from coadapt.sim.ahead.past_rounds import PastRounds
 from coadapt.sim.ahead.remainder import EndedWork, Work
-from coadapt.sim.ahead.roll import PAST_ROUNDS, Question
+from coadapt.sim.ahead.roll import Question
 from coadapt.sim.ahead.scenario import Scenario
 from coadapt.sim.applications import Application
 from coadapt.sim.experiment import ExperimentConfig, compose
@@ -158,10 +159,16 @@ def played(policy: str, stream: Stream, moments: int, *, arrivals: bool) -> Play
         ExperimentConfig(figures_only=True),
     )
     states = []
-    past: deque[ClusterView] = deque(maxlen=PAST_ROUNDS)
+    past = PastRounds()
+    num_events = 0
 
-    def look(_event: Event, commands: Sequence[Command], _: SchedulerState) -> None:
-        past.extend(each.view for each in commands if isinstance(each, Solve))
+    def look(event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+        # A live scheduler's past is read from the events after its latest snapshot.
+        nonlocal past, num_events
+        num_events += 1
+        if num_events % EVENTS_PER_SNAPSHOT == 0:
+            past = PastRounds()
+        past.observe(event, commands, state)
 
     simulation.runtime.observers.append(look)
     random = np.random.default_rng(0)
@@ -173,7 +180,7 @@ def played(policy: str, stream: Stream, moments: int, *, arrivals: bool) -> Play
             state = picture_of(simulation.runtime.scheduler.state)
             state.config = simulation.runtime.scheduler.config
             if state.active:
-                states.append((at, state, tuple(past)))
+                states.append((at, state, past.views))
     while not simulation.clock.idle:
         simulation.clock.run(until=simulation.clock.now() + HOUR_S)
     jobs = simulation.recorder.history.jobs

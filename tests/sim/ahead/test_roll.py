@@ -33,7 +33,7 @@ from coadapt.model import (
     Usage,
 )
 from coadapt.model.prices import Prices
-from coadapt.policies import create_policy
+from coadapt.policies import POLICIES, create_policy
 from coadapt.policies.fifo import Fifo
 from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.ports import Post
@@ -51,7 +51,7 @@ from coadapt.sim.ahead.remainder import (
     Work,
     remainder_of,
 )
-from coadapt.sim.ahead.roll import Course, Question, roll
+from coadapt.sim.ahead.roll import Course, Question, policy_now, roll
 from coadapt.sim.ahead.scenario import Scenario
 from coadapt.sim.clock import VirtualClock
 
@@ -451,7 +451,7 @@ def test_nine_in_ten_of_the_next_draws_lie_within_twenty() -> None:
 def test_a_budget_that_is_over_leaves_one_course_of_each_scenario(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(estimate, "roll", lambda asked, seed, _: roll(asked, seed))
+    monkeypatch.setattr(estimate, "roll", lambda asked, seed, *_: roll(asked, seed))
     state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
     scenarios = [Scenario(), Scenario(name="+1", nodes=1)]
     found = estimates(asked(state), scenarios, 4, 1, budget_s=0.0)
@@ -468,7 +468,7 @@ def test_courses_that_are_cut_are_computed_equally_far(
     )
     cut_s = {"as it is": 2_000.0, "+1": 6_000.0}
 
-    def cut(question: Question, seed: int, wall_s: float) -> Course:
+    def cut(question: Question, seed: int, wall_s: float, _: object) -> Course:
         assert wall_s == 5.0
         whole = roll(question, seed)
         ahead_s = cut_s[question.scenario.name]
@@ -536,8 +536,22 @@ def test_the_policy_in_force_sees_its_last_rounds_first(
     assert min(seen[3:]) >= AT
     assert course.ends_s
     seen.clear()
-    roll(asked(state, past=past, scenario=Scenario(policy="srtf")), seed=0)
+    other = Scenario(policy="srtf")
+    roll(asked(state, past=past, scenario=other), seed=0)
     assert min(seen) >= AT
+    seen.clear()
+    # Once for all courses.
+    estimates(asked(state, past=past), [Scenario(), other, Scenario()], 3, 1)
+    assert sum(at < AT for at in seen) == len(past)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_course_leaves_the_policy_as_it_is(name: str) -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    question = asked(state, policy=name, past=[Scheduler(CONFIG, state).view()])
+    policy = policy_now(question)
+    first = roll(question, seed=0, policy=policy)
+    assert roll(question, seed=0, policy=policy) == first == roll(question, seed=0)
 
 
 def test_many_jobs_have_fewer_decisions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,21 @@
 """The state of a live scheduler as a question to a forecast, read from its files."""
 
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from coadapt.cli.cluster.read_back import read_back_into
 from coadapt.cli.state_dir import StateDir
-from coadapt.core.commands import Command, Solve
-from coadapt.core.events import Event
 from coadapt.core.lifecycle import JobState
 from coadapt.core.state import SchedulerState
-from coadapt.model import ClusterView, InputError, JobId, JobSpec, Measured
+from coadapt.model import InputError, JobId, JobSpec, Measured
 from coadapt.model.wire import from_json
 from coadapt.runtime.job_index import EndedJob, EndedQuery, JobIndex
 from coadapt.sim.ahead.arrivals import Arrivals, Submission
+from coadapt.sim.ahead.past_rounds import PastRounds
 from coadapt.sim.ahead.remainder import EndedWork, Work
-from coadapt.sim.ahead.roll import JOBS_FEW, PAST_ROUNDS, Question
+from coadapt.sim.ahead.roll import JOBS_FEW, Question
 
 # Ended jobs, those that were submitted last, from which a forecast learns how long jobs
 # are, how often they come, and how true estimates were.
@@ -48,13 +46,13 @@ def read_live(
         allowed = "a directory that `coadapt up` has run on"
         raise InputError("--state", str(directory.path), allowed)
     index = JobIndex(":memory:")
-    past: deque[ClusterView] = deque(maxlen=PAST_ROUNDS)
-
-    def look(_event: Event, commands: Sequence[Command], _: SchedulerState) -> None:
-        past.extend(each.view for each in commands if isinstance(each, Solve))
-
+    past = PastRounds()
     scheduler, _ = read_back_into(
-        index, directory.journal, directory.index, directory.first_config(), look
+        index,
+        directory.journal,
+        directory.index,
+        directory.first_config(),
+        past.observe,
     )
     running = directory.is_listened_on()
     now = time.time() if running else scheduler.state.at
@@ -80,7 +78,7 @@ def read_live(
         policy=(directory.last_run() or {}).get("policy", DEFAULT_POLICY),
         ended=_ended_work(ended, submissions),
         arrivals=past_arrivals(submissions, state) if arrivals else Arrivals(),
-        past=tuple(past) if len(state.active) <= JOBS_FEW else (),
+        past=past.views if len(state.active) <= JOBS_FEW else (),
     )
     return Live(question=question, started_at=started_at, ended_at=ended_at)
 

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import ClusterView, JobId
 from coadapt.policies import create_policy
+from coadapt.policies.base import Policy
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.runtime import Observer, Runtime
@@ -35,8 +37,8 @@ REACTION_PER_JOB_S = 0.03
 JOBS_FEW = 200
 # After the first hour, where minutes do not matter any more, s.
 ROUND_LATER_S = 300.0
-# So many rounds are shown to the policy; with many live jobs none, as that takes long.
-PAST_ROUNDS = 60
+# For so long at most the policy is shown its past, s.
+PAST_WALL_S = 5.0
 # How the ids of jobs begin that come later.
 LATER = "later "
 
@@ -48,9 +50,7 @@ class _TimeOverError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What is asked. policy: the name of the one in force. ended: see EndedWork.
-    arrivals: from which jobs that come later are drawn. past: what the policy in force
-    saw in its last rounds, in order: a policy that keeps something from round to round
-    is shown them first.
+    arrivals: from which jobs that come later are drawn. past: see PastRounds.
     """
 
     state: SchedulerState
@@ -90,10 +90,16 @@ class Course:
         )
 
 
-def roll(question: Question, seed: int, wall_s: float = math.inf) -> Course:
+def roll(
+    question: Question,
+    seed: int,
+    wall_s: float = math.inf,
+    policy: Policy | None = None,
+) -> Course:
     """Return one course, drawn with `seed`: a job's remainder is the same for a seed.
 
-    wall_s: after so long (s) it is computed no further. Raises InputError for a
+    wall_s: after so long (s) it is computed no further. policy: of `policy_now`, which
+    takes as long as many rounds; it is left as it is. Raises InputError for a
     scenario that does not fit the state.
     """
     stops_at = time.monotonic() + wall_s
@@ -112,7 +118,7 @@ def roll(question: Question, seed: int, wall_s: float = math.inf) -> Course:
         clock=clock,
         executor=world,
         store=NullStore(),
-        solver=_solver(question, clock),
+        solver=InlineSolver(deepcopy(policy or policy_now(question)), clock.now),
         observers=[_time_limit(stops_at)],
     )
     drawn = _Drawn.of(question, seed, state, remainders, world)
@@ -205,16 +211,20 @@ class _Drawn:
         self.world.expect(job.id, left.draw(_random(self.seed, job.id), self.common))
 
 
-def _solver(question: Question, clock: VirtualClock) -> InlineSolver:
-    """Return what decides: the policy in force, with what it keeps of its last rounds;
-    another one begins without.
+def policy_now(question: Question) -> Policy:
+    """Return the policy that decides: the one in force, with what it keeps of its last
+    rounds; another one begins without.
     """
     name = question.scenario.policy or question.policy
-    solver = InlineSolver(create_policy(name), clock.now)
+    policy = create_policy(name)
     if name == question.policy:
+        solver = InlineSolver(policy, time.monotonic)
+        stops_at = time.monotonic() + PAST_WALL_S
         for view in question.past:
             solver(Solve(round=0, view=view), _ignore)
-    return solver
+            if time.monotonic() > stops_at:
+                break
+    return policy
 
 
 def _ignore(_: Event) -> None:
