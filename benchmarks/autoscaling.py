@@ -27,6 +27,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.castor.generated import interval
 from benchmarks.stored import load_results, store_results
 from coadapt.model import JobSpec, ReplicaLimits, RescaleContract
@@ -47,7 +49,15 @@ from coadapt.sim.workload import TraceJob, Workload
 RESULTS = Path(__file__).parent / "results" / "autoscaling.json"
 OFFER = "node=4x1,most=16,provision=120"
 WORKLOADS = (1, 2, 3, 6)
-OSDI21_SIZERS = ("pollux-utility", "demand", "fixed", "castor(value_of_time=1)")
+OSDI21_SIZERS = (
+    "pollux-utility",
+    "demand",
+    "castor(value_of_time=1)",
+    "fixed",
+    "fixed(nodes=14)",
+    "fixed(nodes=12)",
+    "fixed(nodes=10)",
+)
 VALUES = (0.25, 0.5, 1.0, 2.0, 4.0)
 FIXED = (2, 4, 6, 8, 12, 16)
 # Days of a daily workload, its jobs per day, and the hours in which a day's jobs come.
@@ -316,7 +326,35 @@ def osdi21(traces: Path) -> Part:
         for number in WORKLOADS
         for sizer in OSDI21_SIZERS
     )
-    return Part(tasks=tasks, figures=list)
+
+    def figures(rows: list[Row]) -> object:
+        return {"runs": rows, "over_fixed": over_fixed(rows)}
+
+    return Part(tasks=tasks, figures=figures)
+
+
+def over_fixed(rows: Sequence[Row]) -> list[Row]:
+    """Return, by workload, the cost of each sizer over that of a fixed size with the
+    same mean completion time, interpolated; left out beyond the fixed sizes.
+    """
+    found = []
+    for workload in sorted({str(row["workload"]) for row in rows}):
+        mine = [row for row in rows if row["workload"] == workload]
+        fixed = sorted(
+            (float(row["jct_h"]), float(row["cost"]))
+            for row in mine
+            if str(row["sizer"]).startswith("fixed")
+        )
+        hours = [each for each, _ in fixed]
+        costs = [each for _, each in fixed]
+        ratios: Row = {"workload": workload}
+        for row in mine:
+            at = float(row["jct_h"])
+            if hours[0] <= at <= hours[-1]:
+                ratio = float(row["cost"]) / np.interp(at, hours, costs)
+                ratios[str(row["sizer"])] = round(float(ratio), 3)
+        found.append(ratios)
+    return found
 
 
 def drawn(num_seeds: int, num_jobs: int) -> Part:
