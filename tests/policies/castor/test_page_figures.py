@@ -9,15 +9,6 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "policies" / "castor.md").read_text(encoding="utf-8")
 FIGURES = ("jct", "p99", "makespan", "rho")
-# The load of the drawn workloads, by their number of jobs.
-LOADS = {
-    "load 0.5": "80 jobs",
-    "load 1": "160 jobs",
-    "load 1.5": "240 jobs",
-    "load 2": "320 jobs",
-    "all": "all",
-    "all, periodic rounds only": "all, rounds alone",
-}
 
 
 def results(name: str) -> Any:
@@ -27,7 +18,6 @@ def results(name: str) -> Any:
 
 STORED = results("castor_published")
 ELSEWHERE = results("castor_elsewhere")["over pollux"]
-DRAWN = results("castor_generated")["compared"]
 
 
 def cells(heading: str, name: str) -> list[str]:
@@ -45,13 +35,6 @@ def with_error(stored: dict[str, list[float]]) -> list[str]:
 def test_the_figures_of_other_clusters_are_the_stored_ones(place: str) -> None:
     found = cells("**Other clusters and settings**", place)
     assert found == with_error(ELSEWHERE[place])
-
-
-@pytest.mark.parametrize("load", LOADS)
-def test_the_figures_of_drawn_workloads_are_the_stored_ones(load: str) -> None:
-    stored = DRAWN[LOADS[load]]
-    found = cells("**Drawn workloads**", load)
-    assert found == [str(stored["workloads"]), *with_error(stored)]
 
 
 @pytest.mark.parametrize("name", ["philly/1", "philly/2", "saturn/1"])
