@@ -137,7 +137,10 @@ def as_script(body: Callable[[], object]) -> NoReturn:
     """Run `body` in a replica as the interpreter runs a script: hook, then exit
     handlers.
     """
+    from coadapt.train.exits.stop import register_end
+
     atexit._clear()  # what the server of these processes registered
+    register_end()
     code = 0
     try:
         body()
