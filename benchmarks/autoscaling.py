@@ -1,8 +1,9 @@
 """What sizers are worth: cost against completion time.
 
 `python -m benchmarks.autoscaling --traces DIR` (the folder with osdi21/; default:
-$COADAPT_TRACES). `--only SECTION` plays one part; what it gives replaces that part of
-benchmarks/results/autoscaling.json.
+$COADAPT_TRACES). `--only PART` plays one part; what it gives replaces that part of
+benchmarks/results/autoscaling.json. With `--resume`, runs that the file has are not
+played again; with `--minutes M` no run begins later than that.
 """
 
 # figure10: one ImageNet job on 1 to 16 nodes of 4 GPUs (Pollux, OSDI'21, figure 10).
@@ -17,12 +18,18 @@ benchmarks/results/autoscaling.json.
 
 import argparse
 import json
+import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
+
+from benchmarks.castor.generated import interval
 from benchmarks.stored import load_results, store_results
 from coadapt.model import JobSpec, ReplicaLimits, RescaleContract
 from coadapt.sim.applications import Application
@@ -42,6 +49,15 @@ from coadapt.sim.workload import TraceJob, Workload
 RESULTS = Path(__file__).parent / "results" / "autoscaling.json"
 OFFER = "node=4x1,most=16,provision=120"
 WORKLOADS = (1, 2, 3, 6)
+OSDI21_SIZERS = (
+    "pollux-utility",
+    "demand",
+    "castor(value_of_time=1)",
+    "fixed",
+    "fixed(nodes=14)",
+    "fixed(nodes=12)",
+    "fixed(nodes=10)",
+)
 VALUES = (0.25, 0.5, 1.0, 2.0, 4.0)
 FIXED = (2, 4, 6, 8, 12, 16)
 # Days of a daily workload, its jobs per day, and the hours in which a day's jobs come.
@@ -68,10 +84,11 @@ LATE_SCALE = 1.11
 LATE_NODES = 4
 LATE_DECISION_S = 300.0
 LATE_POLICY = "pollux"
-LATE_SIZERS = (
-    f"uniform-progress(decision_s={LATE_DECISION_S:.0f})",
-    "castor(value_of_time=0)",
-)
+LATE_SIZERS = {
+    "uniform-progress": f"uniform-progress(decision_s={LATE_DECISION_S:.0f})",
+    "castor": "castor(value_of_time=0)",
+    "elastic": f"uniform-progress(decision_s={LATE_DECISION_S:.0f},elastic=true)",
+}
 
 # Seconds that a checkpoint costs, losses of a node per hour, least seconds between two.
 SAVE_S = 20.0
@@ -79,6 +96,16 @@ SAVE_HAZARDS = (0.05, 0.5, 2.0)
 SAVE_WAYS = {"chosen": 0.0, "each_minute": 0.0, "each_hour": 3600.0}
 
 Row = dict[str, float | str]
+# What tells a run apart from the others of its part, and the run.
+Task = tuple[Row, Callable[[], Row]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of many runs. figures: what is stored of its rows."""
+
+    tasks: Iterator[Task]
+    figures: Callable[[list[Row]], object]
 
 
 def play(
@@ -94,7 +121,7 @@ def play(
     result = simulate(workload, applications, terms.largest, policy, config=config)
     costs = result.costs
     assert costs is not None
-    row: Row = {
+    return {
         "workload": workload.name,
         "sizer": sizer,
         "cost": round(costs.total, 3),
@@ -104,8 +131,6 @@ def play(
         "most_nodes": costs.most_nodes,
         "plans_failed": result.num_plans_failed,
     }
-    print(json.dumps(row), flush=True)
-    return row
 
 
 def figure10(traces: Path) -> dict[str, object]:
@@ -157,72 +182,90 @@ def late_job(deadline_s: float | None) -> tuple[Workload, dict[str, Application]
     return Workload(name="late", jobs=(job,)), {application.name: application}
 
 
-def play_late(
-    sizer: str, offers: tuple[OfferTerms, ...], deadline_h: float, overhead_s: float
-) -> Row:
-    """Return cost and hours of the job under one sizer."""
+def play_late(share: float, seed: int, deadline: str, overhead: str, sizer: str) -> Row:
+    """Return cost and hours of the job in one region under a sizer of LATE_SIZERS."""
+    spells = draw_spells(share, 16, 72 * 3600.0, seed)
+    spot = parse_offer(f"spot=1x{SPOT},market=spot,most=16")
+    firm = parse_offer(f"firm=1x{ON_DEMAND},most=16")
+    offers: tuple[OfferTerms, ...] = (firm, replace(spot, available=spells))
+    deadline_h = DEADLINES_H[deadline]
     workload, applications = late_job(deadline_h * 3600.0)
-    terms = MarketTerms(offers=offers, sizer=sizer, sizing_s=LATE_DECISION_S)
+    terms = MarketTerms(
+        offers=offers, sizer=LATE_SIZERS[sizer], sizing_s=LATE_DECISION_S
+    )
     config = ExperimentConfig(
         market=terms,
         figures_only=True,
         round_s=LATE_DECISION_S,
-        rescale_s=overhead_s,
+        rescale_s=OVERHEADS_S[overhead],
     )
     result = simulate(workload, applications, terms.largest, LATE_POLICY, config=config)
     assert result.costs is not None
+    hours = round(result.metrics.makespan_s / 3600.0, 2)
     return {
-        "sizer": sizer.partition("(")[0],
         "cost": round(result.costs.total, 2),
-        "hours": round(result.metrics.makespan_s / 3600.0, 2),
+        "hours": hours,
         "losses": result.costs.num_lost,
+        "missed": hours > deadline_h,
     }
 
 
-def deadlines(num_seeds: int) -> dict[str, object]:
-    """Return the runs of all regions, and the ratios of the 12 variants."""
-    runs = []
-    for share in REGIONS["mixed"]:
-        for seed in range(num_seeds):
-            spells = draw_spells(share, 16, 72 * 3600.0, seed)
-            spot = parse_offer(f"spot=1x{SPOT},market=spot,most=16")
-            firm = parse_offer(f"firm=1x{ON_DEMAND},most=16")
-            offers = (firm, replace(spot, available=spells))
-            for deadline, deadline_h in DEADLINES_H.items():
-                for overhead, overhead_s in OVERHEADS_S.items():
-                    for sizer in LATE_SIZERS:
-                        row = play_late(sizer, offers, deadline_h, overhead_s)
-                        row |= {"share": share, "seed": seed}
-                        row |= {"deadline": deadline, "overhead": overhead}
-                        row["missed"] = float(row["hours"]) > deadline_h
-                        print(json.dumps(row), flush=True)
-                        runs.append(row)
-    variants = [
-        late_variant(runs, region, deadline, overhead)
-        for region in REGIONS
+def deadlines(num_seeds: int) -> Part:
+    """Return the runs of all regions, and the mean costs of the 12 variants."""
+    tasks = (
+        (
+            {
+                "sizer": sizer,
+                "share": share,
+                "seed": seed,
+                "deadline": deadline,
+                "overhead": overhead,
+            },
+            partial(play_late, share, seed, deadline, overhead, sizer),
+        )
+        for sizer in LATE_SIZERS
+        for share in REGIONS["mixed"]
+        for seed in range(num_seeds)
         for deadline in DEADLINES_H
         for overhead in OVERHEADS_S
-    ]
-    return {"runs": runs, "variants": variants}
+    )
+
+    def figures(runs: list[Row]) -> object:
+        variants = [
+            late_variant(runs, region, deadline, overhead)
+            for region in REGIONS
+            for deadline in DEADLINES_H
+            for overhead in OVERHEADS_S
+        ]
+        return {"runs": runs, "variants": [each for each in variants if each]}
+
+    return Part(tasks=tasks, figures=figures)
 
 
 def late_variant(runs: list[Row], region: str, deadline: str, overhead: str) -> Row:
-    """Return the mean costs of a variant, their ratio, and the deadlines missed."""
+    """Return the mean costs of a variant by sizer, the ratios of castor's to the
+    others', and the deadlines missed; only of sizers that have played all its regions.
+    """
     mine = [
         row
         for row in runs
         if row["share"] in REGIONS[region]
         and (row["deadline"], row["overhead"]) == (deadline, overhead)
     ]
-    found: Row = {"availability": region, "deadline": deadline, "overhead": overhead}
-    for sizer in ("uniform-progress", "castor"):
-        costs = [float(row["cost"]) for row in mine if row["sizer"] == sizer]
+    variant: Row = {"availability": region, "deadline": deadline, "overhead": overhead}
+    found: Row = {}
+    for sizer in LATE_SIZERS:
+        rows = [row for row in mine if row["sizer"] == sizer]
+        if {row["share"] for row in rows} != set(REGIONS[region]):
+            continue
+        costs = [float(row["cost"]) for row in rows]
         found[sizer] = round(sum(costs) / len(costs), 2)
-        found[f"{sizer}_missed"] = sum(
-            bool(row["missed"]) for row in mine if row["sizer"] == sizer
-        )
-    found["ratio"] = round(float(found["castor"]) / float(found["uniform-progress"]), 3)
-    return found
+        found[f"{sizer}_missed"] = sum(bool(row["missed"]) for row in rows)
+    for sizer in LATE_SIZERS:
+        if "castor" in found and sizer in found and sizer != "castor":
+            ratio = float(found["castor"]) / float(found[sizer])
+            found[f"castor_over_{sizer}"] = round(ratio, 3)
+    return {**variant, **found} if found else {}
 
 
 def checkpoints(num_seeds: int) -> dict[str, Row]:
@@ -267,30 +310,74 @@ def hours_on_spot(
     return sum(ends) / len(ends) / 3600.0
 
 
-def osdi21(traces: Path) -> list[Row]:
+def osdi21(traces: Path) -> Part:
     """Return the runs of the OSDI'21 workloads under sizers for clusters."""
-    rows = []
-    for number in WORKLOADS:
+
+    @cache
+    def load(number: int) -> tuple[Workload, Mapping[str, Application]]:
         file = traces / "osdi21" / "workloads" / f"workload-{number}.csv"
-        workload, applications = load_trace(file, traces / "osdi21" / "traces")
-        for sizer in ("fixed", "demand", "pollux-utility", "castor(value_of_time=1)"):
-            rows.append(play(workload, applications, sizer, "pollux"))
-    return rows
+        return load_trace(file, traces / "osdi21" / "traces")
+
+    def run(number: int, sizer: str) -> Row:
+        return play(*load(number), sizer, "pollux")
+
+    tasks: Iterator[Task] = (
+        ({"number": number, "sizer": sizer}, partial(run, number, sizer))
+        for number in WORKLOADS
+        for sizer in OSDI21_SIZERS
+    )
+
+    def figures(rows: list[Row]) -> object:
+        return {"runs": rows, "over_fixed": over_fixed(rows)}
+
+    return Part(tasks=tasks, figures=figures)
 
 
-def drawn(num_seeds: int, num_jobs: int) -> list[Row]:
+def over_fixed(rows: Sequence[Row]) -> list[Row]:
+    """Return, by workload, the cost of each sizer over that of a fixed size with the
+    same mean completion time, interpolated; left out beyond the fixed sizes.
+    """
+    found = []
+    for workload in sorted({str(row["workload"]) for row in rows}):
+        mine = [row for row in rows if row["workload"] == workload]
+        fixed = sorted(
+            (float(row["jct_h"]), float(row["cost"]))
+            for row in mine
+            if str(row["sizer"]).startswith("fixed")
+        )
+        hours = [each for each, _ in fixed]
+        costs = [each for _, each in fixed]
+        ratios: Row = {"workload": workload}
+        for row in mine:
+            at = float(row["jct_h"])
+            if hours[0] <= at <= hours[-1]:
+                ratio = float(row["cost"]) / np.interp(at, hours, costs)
+                ratios[str(row["sizer"])] = round(float(ratio), 3)
+        found.append(ratios)
+    return found
+
+
+def drawn(num_seeds: int, num_jobs: int) -> Part:
     """Return castor's sizer and fixed sizes on built-in workloads, one per seed."""
-    rows = []
-    for seed in range(num_seeds):
+    sizers = [f"castor(value_of_time={value})" for value in VALUES]
+    sizers += [f"fixed(nodes={nodes})" for nodes in FIXED]
+
+    def run(seed: int, sizer: str) -> Row:
         workload, applications = builtin_workload(
             "default", num_jobs, seed, num_gpus=64
         )
-        sizers = [f"castor(value_of_time={value})" for value in VALUES]
-        sizers += [f"fixed(nodes={nodes})" for nodes in FIXED]
-        for sizer in (*sizers, "demand"):
-            row = play(workload, applications, sizer, "castor")
-            rows.append({"seed": seed, **row})
-    return rows
+        return play(workload, applications, sizer, "castor")
+
+    return Part(tasks=by_seed(num_seeds, (*sizers, "demand"), run), figures=list)
+
+
+def by_seed(
+    num_seeds: int, sizers: Sequence[str], run: Callable[[int, str], Row]
+) -> Iterator[Task]:
+    """Yield the runs of each seed under each sizer."""
+    for seed in range(num_seeds):
+        for sizer in sizers:
+            yield {"seed": seed, "sizer": sizer}, partial(run, seed, sizer)
 
 
 def daily_workload(seed: int) -> tuple[Workload, dict[str, Application]]:
@@ -309,25 +396,25 @@ def daily_workload(seed: int) -> tuple[Workload, dict[str, Application]]:
     return Workload(name=f"daily:{seed}", jobs=tuple(jobs)), applications
 
 
-def daily(num_seeds: int, policy: str) -> dict[str, object]:
+def daily(num_seeds: int, policy: str) -> Part:
     """Return the runs of daily workloads, and what each sizer costs beside fixed sizes
     at the same mean completion time.
     """
     sizers = [f"castor(value_of_time={value})" for value in DAILY_VALUES]
     sizers += ["demand", *(f"fixed(nodes={nodes})" for nodes in DAILY_FIXED)]
-    rows: list[Row] = []
-    for seed in range(num_seeds):
-        workload, applications = daily_workload(seed)
-        rows += [
-            {"seed": seed, **play(workload, applications, sizer, policy)}
-            for sizer in sizers
-        ]
-    return {"policy": policy, "runs": rows, "beside_fixed": beside_fixed(rows)}
+
+    def run(seed: int, sizer: str) -> Row:
+        return play(*daily_workload(seed), sizer, policy)
+
+    def figures(rows: list[Row]) -> object:
+        return {"policy": policy, "runs": rows, "beside_fixed": beside_fixed(rows)}
+
+    return Part(tasks=by_seed(num_seeds, sizers, run), figures=figures)
 
 
-def beside_fixed(rows: Sequence[Row]) -> dict[str, Row]:
-    """Return, by sizer, the mean and the range over workloads of its cost over that of
-    the cheapest fixed size that is at most 5 % slower than the sizer.
+def beside_fixed(rows: Sequence[Row]) -> dict[str, object]:
+    """Return, by sizer, its cost over that of the cheapest fixed size that is at most
+    5 % slower: mean with half of its 95 % interval, and range over workloads.
 
     A workload counts for a sizer if there is such a fixed size.
     """
@@ -348,12 +435,39 @@ def beside_fixed(rows: Sequence[Row]) -> dict[str, Row]:
     return {
         sizer: {
             "workloads": len(ratios),
-            "mean": round(sum(ratios) / len(ratios), 3),
+            "mean": interval(ratios),
+            "at_most_0.7": sum(ratio <= 0.7 for ratio in ratios),
             "least": round(min(ratios), 3),
             "most": round(max(ratios), 3),
         }
         for sizer, ratios in found.items()
     }
+
+
+def rows_of(stored: object) -> list[Row]:
+    """Return the runs of a part in the stored results; none where it is not there."""
+    rows = stored.get("runs", []) if isinstance(stored, dict) else stored
+    return list(rows) if isinstance(rows, list) else []
+
+
+def fill(name: str, part: Part, rows: list[Row], until: float) -> None:
+    """Play the runs of a part that are not among `rows`, and store each.
+
+    until: when the last one may begin, by time.monotonic.
+    """
+    for key, run in part.tasks:
+        if any(key.items() <= row.items() for row in rows):
+            continue
+        if time.monotonic() >= until:
+            print("the time is over; go on with --resume")
+            return
+        began = time.process_time()
+        row = run() | key
+        row["cpu_s"] = round(time.process_time() - began, 1)
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+        known = load_results(RESULTS)
+        store_results(RESULTS, {**known, name: part.figures(rows)})
 
 
 def main() -> None:
@@ -364,20 +478,29 @@ def main() -> None:
     parser.add_argument("--policy", default="pollux", help="of the part daily")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=40)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--minutes", type=float, default=math.inf)
     given = parser.parse_args()
-    known = load_results(RESULTS)
+    traces = Path(given.traces)
+    until = time.monotonic() + 60.0 * given.minutes
     parts = {
-        "figure10": lambda: figure10(Path(given.traces)),
-        "deadlines": lambda: deadlines(given.seeds),
-        "osdi21": lambda: osdi21(Path(given.traces)),
-        "drawn": lambda: drawn(given.seeds, given.jobs),
-        "checkpoints": lambda: checkpoints(given.seeds),
-        "daily": lambda: daily(given.seeds, given.policy),
+        "deadlines": deadlines(given.seeds),
+        "osdi21": osdi21(traces),
+        "drawn": drawn(given.seeds, given.jobs),
+        "daily": daily(given.seeds, given.policy),
     }
     for name, part in parts.items():
         if given.only in (None, name):
-            known[name] = part()
-            store_results(RESULTS, known)
+            known = load_results(RESULTS).get(name) if given.resume else None
+            fill(name, part, rows_of(known), until)
+    whole = {
+        "figure10": lambda: figure10(traces),
+        "checkpoints": lambda: checkpoints(given.seeds),
+    }
+    for name, measure in whole.items():
+        if given.only in (None, name):
+            found = measure()
+            store_results(RESULTS, {**load_results(RESULTS), name: found})
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ front of it.
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
@@ -17,6 +18,7 @@ import urllib.request
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from benchmarks.stored import store_results
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.events import JobSubmitted, TenantConfigured
 from coadapt.core.lifecycle import JobState
@@ -36,6 +38,7 @@ from coadapt.service.app import create_app
 from tests.service.in_process import TOKEN, InProcess, until
 from tests.service.page.served import chromium, served
 
+RESULTS = Path(__file__).parent / "results" / "page_scale.json"
 GPUS_PER_NODE = 8
 OPENED = 5
 REQUESTS = 200
@@ -138,6 +141,7 @@ def main() -> None:
     parser.add_argument("--live", type=int, default=10_000)
     parser.add_argument("--ended", type=int, default=100_000)
     parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--no-store", action="store_true")
     arguments = parser.parse_args()
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
@@ -146,7 +150,12 @@ def main() -> None:
     process.start()
     url = ours.recv()
     print(url, flush=True)
-    figures: dict[str, object] = {"p99_ms_without_a_page": p99_ms(url)}
+    figures: dict[str, object] = {
+        "live": arguments.live,
+        "ended": arguments.ended,
+        "load_of_the_machine": round(os.getloadavg()[0], 1),
+        "p99_ms_without_a_page": round(p99_ms(url), 1),
+    }
     with chromium() as browser:
         for path, ready in (
             ("/", ".nodes li"),
@@ -180,10 +189,12 @@ def main() -> None:
         page = browser.new_page()
         page.goto(f"{url}/#token={TOKEN}&to=/")
         page.wait_for_selector(".nodes li")
-        figures["p99_ms_with_a_page"] = p99_ms(url)
+        figures["p99_ms_with_a_page"] = round(p99_ms(url), 1)
     print(json.dumps(figures, indent=1))
     ours.send("end")
     process.join()
+    if not arguments.no_store:
+        store_results(RESULTS, figures)
 
 
 if __name__ == "__main__":

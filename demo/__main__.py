@@ -49,7 +49,7 @@ def main() -> int:
         "--kill", action="store_true", help="kill -9 a job and the scheduler on the way"
     )
     arguments = parser.parse_args()
-    # However the demo is told to end, nothing of it is left running.
+    # Whatever signal ends the demo, nothing of it is left running.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     console = Console(stderr=arguments.json, highlight=False)

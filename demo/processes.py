@@ -77,8 +77,8 @@ class LiveScheduler:
     """
 
     def __init__(self, folder: Path, engine: Sequence[str] = ON_THIS_MACHINE) -> None:
-        """`folder`: for the state directory and the scheduler's log. `engine`: what
-        `up` is told of it.
+        """`folder`: for the state directory and the scheduler's log. `engine`: the
+        options of `up` for it.
         """
         self.state = folder / "state"
         self.log = folder / "scheduler.log"

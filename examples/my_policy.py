@@ -13,8 +13,8 @@ from coadapt.policies.allocation.reasons import gets, go_first, waits
 
 
 class MyPolicy:
-    """Everybody's minimum, the least served first; then GPU by GPU to whoever holds
-    fewest for its weight.
+    """Each job gets its minimum, the least served first; then GPUs go one by one to the
+    job that holds fewest for its weight.
 
     quantum_gpu_s: attained service is compared in steps of this size, so that equal
     jobs do not take turns in every round, which would cost them a rescale each time.

@@ -108,8 +108,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     }
     if any(counts.values()):
         how = f" (set {TRACES} to run them)" if counts["skipped"] else ""
-        told = (f"{counts[outcome]} {word}" for outcome, word in SAID.items())
-        terminalreporter.write_line(f"papers: {', '.join(told)}{how}")
+        parts = (f"{counts[outcome]} {word}" for outcome, word in SAID.items())
+        terminalreporter.write_line(f"papers: {', '.join(parts)}{how}")
 
 
 @pytest.fixture(autouse=True)

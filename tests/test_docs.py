@@ -162,15 +162,15 @@ def test_the_options_of_an_executor_are_in_one_table_with_their_defaults(
     page = (ROOT / "docs" / "engines" / f"{executor}.md").read_text(encoding="utf-8")
     [table] = OPTIONS.findall(page)
     rows = [line.strip("|").split("|") for line in table.splitlines()]
-    told = {row[0].split("`")[1]: row[-1].strip() for row in rows}
+    documented = {row[0].split("`")[1]: row[-1].strip() for row in rows}
     options = executor_options(executor)
-    assert told.keys() == options.keys()
+    assert documented.keys() == options.keys()
     known = {
         name: f"{each:g}"
         for name, each in options.items()
         if type(each) in (int, float)
     }
-    assert {name: told[name].partition(":")[0] for name in known} == known
+    assert {name: documented[name].partition(":")[0] for name in known} == known
     assert set(re.findall(r"--executor-option[= ]([a-z_]+)=", page)) <= options.keys()
 
 

@@ -331,7 +331,7 @@ def assert_effects(module: Module) -> Found:
 
 
 def policy_blindness(module: Module) -> Found:
-    """Nobody asks which policy it is: not by type, not by name."""
+    """Yield code that asks which policy it has, by type or by name."""
     for node in _walk(module.tree):
         if (
             isinstance(node, ast.Call)

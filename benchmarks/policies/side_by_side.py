@@ -81,10 +81,12 @@ def figures(traces: Path, parallel: int) -> list[Row]:
     ]
     asked = ["--policy", ",".join(POLICIES), "--parallel", str(parallel), "--json"]
     command = [sys.executable, "-m", "coadapt.cli.research.simulate", *workload, *asked]
-    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    output = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
     return [
         {key: row[key] for key in row if key != "trace"}
-        for row in json.loads(told)["results"]
+        for row in json.loads(output)["results"]
     ]
 
 

@@ -61,7 +61,7 @@ from coadapt.model import (
     Plan,
     TrainingReport,
 )
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.index_writer import IndexWriter
 from coadapt.runtime.job_history import latest_decisions, latest_spans, story_of
@@ -239,7 +239,7 @@ class Bench:
         # As it comes from the policy's process: equal to what jobs hold, and none of it
         # the same object.
         came: Plan = pickle.loads(pickle.dumps(plan))
-        came = self.plan = came.made_of(standing_of(view), self.plan)
+        came = self.plan = came.made_of(current_allocations(view), self.plan)
         with self.timed(what):
             self.handle(PlanReady(at=self.at, round=self.state.round, plan=came))
 

@@ -38,15 +38,19 @@ from statistics import median
 import numpy as np
 
 from benchmarks.stored import load_results, store_results
+from coadapt.core.commands import Command
+from coadapt.core.events import Event
 from coadapt.core.lifecycle import JobState
 from coadapt.core.state import SchedulerState
-from coadapt.model import JobId, Node
+from coadapt.model import ClusterView, JobId, Node
 from coadapt.policies import create_policy
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.history import JobHistory
+from coadapt.runtime.journaled_scheduler import EVENTS_PER_SNAPSHOT
 from coadapt.sim.ahead.arrivals import Arrivals, Submission
 from coadapt.sim.ahead.calibration import Calibration, Past
 from coadapt.sim.ahead.estimate import Range, estimates
+from coadapt.sim.ahead.past_rounds import PastRounds
 from coadapt.sim.ahead.remainder import EndedWork, Work
 from coadapt.sim.ahead.roll import Question
 from coadapt.sim.ahead.scenario import Scenario
@@ -115,21 +119,25 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A simulated stream: the state at each moment (s), and what became of the jobs."""
+    """A simulated stream, and what became of the jobs.
+
+    states: at each moment (s), with what the policy saw in its last rounds.
+    """
 
     policy: str
-    states: Sequence[tuple[float, SchedulerState]]
+    states: Sequence[tuple[float, SchedulerState, Sequence[ClusterView]]]
     jobs: Mapping[JobId, JobHistory]
     arrivals: bool
 
     def said_at(self, number: int, rolls: int) -> list[Said]:
         """Return what is said at a moment, without corrections."""
-        at, state = self.states[number]
+        at, state, past = self.states[number]
         jobs = self.jobs
         question = Question(
             state=state,
             at=at,
             policy=self.policy,
+            past=past,
             ended=ended_work(jobs.values(), at),
             arrivals=submissions(jobs.values(), at) if self.arrivals else Arrivals(),
         )
@@ -151,6 +159,18 @@ def played(policy: str, stream: Stream, moments: int, *, arrivals: bool) -> Play
         ExperimentConfig(figures_only=True),
     )
     states = []
+    past = PastRounds()
+    num_events = 0
+
+    def look(event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
+        # A live scheduler's past is read from the events after its latest snapshot.
+        nonlocal past, num_events
+        num_events += 1
+        if num_events % EVENTS_PER_SNAPSHOT == 0:
+            past = PastRounds()
+        past.observe(event, commands, state)
+
+    simulation.runtime.observers.append(look)
     random = np.random.default_rng(0)
     for day in range(len(stream.days)):
         for part in range(moments):
@@ -160,7 +180,7 @@ def played(policy: str, stream: Stream, moments: int, *, arrivals: bool) -> Play
             state = picture_of(simulation.runtime.scheduler.state)
             state.config = simulation.runtime.scheduler.config
             if state.active:
-                states.append((at, state))
+                states.append((at, state, past.views))
     while not simulation.clock.idle:
         simulation.clock.run(until=simulation.clock.now() + HOUR_S)
     jobs = simulation.recorder.history.jobs
@@ -487,6 +507,12 @@ def main() -> None:
         action="store_false",
         help="Ignore later jobs.",
     )
+    parser.add_argument(
+        "--no-past",
+        dest="past",
+        action="store_false",
+        help="Begin each future with a policy that has kept nothing.",
+    )
     parser.add_argument("--no-store", action="store_true")
     parser.add_argument("--raw", type=Path, help="Append all estimates to this file.")
     arguments = parser.parse_args()
@@ -503,7 +529,13 @@ def main() -> None:
             continue
         for policy in arguments.policy:
             stream = make()
-            row, said = measured(policy, stream, budget, arrivals=arguments.arrivals)
+            row, said = measured(
+                policy,
+                stream,
+                budget,
+                arrivals=arguments.arrivals,
+                past=arguments.past,
+            )
             found.setdefault(name, {})[policy] = row
             print(name, policy, json.dumps(row), flush=True)
             if arguments.raw is not None:
@@ -515,12 +547,14 @@ def main() -> None:
 
 
 def measured(
-    policy: str, stream: Stream, budget: Budget, *, arrivals: bool
+    policy: str, stream: Stream, budget: Budget, *, arrivals: bool, past: bool
 ) -> tuple[dict[str, object], list[Said]]:
     """Return the row of a policy, and all that was said."""
     load = os.getloadavg()[0]
     begun = time.monotonic()
     run = played(policy, stream, budget.moments, arrivals=arrivals)
+    if not past:
+        run = replace(run, states=[(at, state, ()) for at, state, _ in run.states])
     said, num_moments = said_within(run, budget)
     correct(said)
     counted_from = (len(stream.days) - stream.num_counted) * DAY_S

@@ -87,12 +87,12 @@ def main(policy: str, what: str) -> None:
     result = simulate(
         workload, applications, cluster, policy, config=ExperimentConfig(**options)
     )
-    told = {
+    figures = {
         "cpu_s": time.process_time() - begun_s,
         "peak_rss_mb": result.peak_rss_mb,
         "jct_mean_s": result.metrics.jct_mean_s,
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def with_tune(config: dict[str, Any]) -> None:
             width=width,
             batch=BATCH,
         )
-        told = {"accuracy": value, "epoch": epoch + 1}
+        metrics = {"accuracy": value, "epoch": epoch + 1}
         with tempfile.TemporaryDirectory() as folder:
             state = {
                 "model": model.state_dict(),
@@ -140,7 +140,7 @@ def with_tune(config: dict[str, Any]) -> None:
                 "epoch": epoch + 1,
             }
             torch.save(state, Path(folder) / "state.pt")
-            tune.report(told, checkpoint=tune.Checkpoint.from_directory(folder))
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 if __name__ == "__main__":

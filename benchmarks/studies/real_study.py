@@ -47,6 +47,14 @@ LOOK_S = 0.2
 WAIT_MAX_S = 1_800.0
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# What processes are for, by words in their commands; the first that fits.
+ROLES = {
+    "trials": ("benchmarks.studies._trial", "ray::"),
+    "driver": ("benchmarks.studies.real_study",),
+    "launchers": ("executors.processes",),
+    "ray": ("ray/", "raylet", "gcs_server"),
+    "scheduler": ("coadapt", "multiprocessing"),
+}
 
 
 def search_document(contract: str, notes: str, num_trials: int) -> dict[str, object]:
@@ -182,6 +190,7 @@ class CpuMeter:
         self.ats: list[float] = []
         self.totals: list[float] = []
         self._seen: dict[tuple[int, int], int] = {}
+        self._roles: dict[tuple[int, int], str] = {}
         self._over = threading.Event()
         self._before = set(descendants(os.getpid()))
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -193,6 +202,15 @@ class CpuMeter:
         self._thread.join()
         self._scan()
         return self.totals[-1]
+
+    @property
+    def by_role(self) -> dict[str, float]:
+        """The CPU seconds by what the processes are for, the most first."""
+        found: dict[str, float] = {}
+        for process, ticks in self._seen.items():
+            role = self._roles[process]
+            found[role] = found.get(role, 0.0) + ticks / TICKS_PER_S
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
 
     def at(self, instant: float) -> float:
         """Return the CPU seconds until an instant (s since 1970)."""
@@ -207,6 +225,8 @@ class CpuMeter:
         for process, ticks in descendants(os.getpid()).items():
             if process not in self._before:
                 self._seen[process] = max(ticks, self._seen.get(process, 0))
+                role = role_of(process[0])
+                self._roles[process] = role or self._roles.get(process, "others")
         self.ats.append(time.time())
         self.totals.append(sum(self._seen.values()) / TICKS_PER_S)
 
@@ -226,6 +246,18 @@ def descendants(root: int) -> dict[tuple[int, int], int]:
         if ancestor == root and process != root:
             below[process, started] = ticks
     return below
+
+
+def role_of(process: int) -> str:
+    """Return what a process is for by its command; "" once it has ended."""
+    try:
+        command = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+    for role, words in ROLES.items():
+        if any(word in command for word in words):
+            return role
+    return "others" if command else ""
 
 
 def processes() -> Iterator[tuple[int, list[str]]]:
@@ -264,6 +296,9 @@ def measure(system: str, num_trials: int) -> dict[str, Any]:
         "figures": {
             "wall_s": round(ended - began, 1),
             "cpu_s": round(cpu_s, 1),
+            "cpu_s_by_role": {
+                role: round(seconds, 1) for role, seconds in meter.by_role.items()
+            },
             "best": max(row["value"] for row in rows),
             "trials": len({row["trial"] for row in rows}),
             "epochs": len(rows),

@@ -74,11 +74,11 @@ def distance_alone(name: str) -> float:
 
 def checked(name: str, *options: str) -> dict[str, object]:
     """Return what `coadapt check` says of the converted script."""
-    told = StringIO()
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(told):
+    printed = StringIO()
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(printed):
         script = [str(GALLERY / f"{name}.py"), str(Path(folder) / "saved.pt")]
         check.main(["--json", "--timeout", str(TIMEOUT_S), *options, *script])
-    outcome: dict[str, object] = json.loads(told.getvalue())
+    outcome: dict[str, object] = json.loads(printed.getvalue())
     return outcome
 
 

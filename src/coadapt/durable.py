@@ -2,15 +2,14 @@
 Below all floors.
 """
 
-# A reader must never see half a file, and after a power cut an old file is as good as a
-# new one, an empty one is neither. So: write beside, in the same folder (a rename
-# across file systems copies); flush the file to the disk; rename over the old one,
-# which is atomic; flush the folder, in which the new name stands.
-# Without the first flush some file systems make the rename durable before the content
-# (a file of length 0 after a crash); without the second one the old file may be back,
-# which matters where somebody was told.
-# A flush takes 5-50 ms on a disk. Where a file means nothing after the process that
-# wrote it, it is left out.
+# A reader must never see half a file. After a power cut the old file or the new one may
+# be there, but not an empty one. So: write to another file in the same folder (a rename
+# across file systems copies); flush this file to the disk; rename it over the old one,
+# which is atomic; flush the folder, which has the new name. Without the first flush
+# some file systems make the rename durable before the content (a file of length 0 after
+# a crash). Without the second one the old file may be back, which matters if the write
+# was confirmed to a user. A flush takes 5 to 50 ms on a disk. It is left out for a file
+# that means nothing after the process that wrote it.
 
 import os
 import threading

@@ -2,7 +2,7 @@
 have to be given its name.
 """
 
-# Why they have to be told.
+# Why they need the name.
 #
 # Without a name gloo listens at the address that the machine's host name stands for.
 # Debian and Ubuntu write `127.0.1.1 NAME` into /etc/hosts, so gloo listens on loopback
@@ -89,8 +89,8 @@ def addresses() -> list[tuple[str, str]]:
 def choose_interface(
     node_address: str, master_address: str, *, several_machines: bool
 ) -> Interface | None:
-    """Return the interface for talking to the other replicas, None if it cannot be
-    told.
+    """Return the interface for talking to the other replicas, None if it is
+    unknown.
 
     node_address: that of this machine as the others reach it, "" if unknown.
     master_address: MASTER_ADDR.

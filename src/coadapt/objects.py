@@ -166,10 +166,9 @@ def _file_system(url: str, field: str) -> tuple[Any, str]:
 
 
 def _discard(file: Any) -> None:
-    """Take back what was written of an object so far, as far as its store can."""
-    with suppress(
-        Exception
-    ):  # nobody reads it without a manifest, and the next sweep takes it
+    """Discard what was written of an object so far, if its store can."""
+    # Without a manifest the object is not read, and the next sweep deletes it.
+    with suppress(Exception):
         file.discard()
     if hasattr(file, "buffer"):
         file.closed = (

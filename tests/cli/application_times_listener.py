@@ -14,10 +14,10 @@ def listen(path: str) -> None:
     read = reporter.read_answer
 
     def listening(answer: bytes) -> reporter.Answer:
-        told = read(answer)
-        if told.application_times is not None:
+        answered = read(answer)
+        if answered.application_times is not None:
             with Path(path).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(to_json(told.application_times)) + "\n")
-        return told
+                file.write(json.dumps(to_json(answered.application_times)) + "\n")
+        return answered
 
     reporter.read_answer = listening

@@ -107,11 +107,11 @@ def main() -> int:
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             try:
-                told = "; ".join(live_round(Path(folder), policy))
+                outcome = "; ".join(live_round(Path(folder), policy))
             except AssertionError as error:
                 broken.append(policy)
-                told = f"FAILED: {error}"
-        print(f"{policy:16} {time.monotonic() - began:5.1f} s  {told}", flush=True)
+                outcome = f"FAILED: {error}"
+        print(f"{policy:16} {time.monotonic() - began:5.1f} s  {outcome}", flush=True)
     return int(bool(broken))
 
 

@@ -220,8 +220,8 @@ class LiveCluster:
     def wait_for(
         self, job: str, *states: str, within_s: float = PATIENCE_S
     ) -> JsonObject:
-        told = f"{job} is {states}: {self.job(job)['explanation']}"
-        until(lambda: self.job(job)["state"] in states, told, within_s=within_s)
+        waited_for = f"{job} is {states}: {self.job(job)['explanation']}"
+        until(lambda: self.job(job)["state"] in states, waited_for, within_s=within_s)
         return self.job(job)
 
     def checkpoints(self, job: str) -> Path:

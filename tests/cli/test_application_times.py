@@ -32,9 +32,9 @@ def test_jobs_are_told_what_others_of_their_application_timed(tmp_path: Path) ->
     finally:
         cluster.close()
     for line in _told_both(tmp_path, jobs):
-        told = from_json(ApplicationTimes, json.loads(line), "application_times")
-        assert told.placement.num_replicas == 1
-        assert {step.atomic for step in told.steps} <= _batches(tmp_path, jobs)
+        times = from_json(ApplicationTimes, json.loads(line), "application_times")
+        assert times.placement.num_replicas == 1
+        assert {step.atomic for step in times.steps} <= _batches(tmp_path, jobs)
 
 
 def _submit(cluster: LiveCluster, folder: Path) -> str:
@@ -48,7 +48,7 @@ def _submit(cluster: LiveCluster, folder: Path) -> str:
         pace_s=0.05,
     )
     script = (
-        f"from tests.cli.application_times_listener import listen; listen('{folder / 'told'}'); "
+        f"from tests.cli.application_times_listener import listen; listen('{folder / 'times'}'); "
         f"from tests.train.toy import Toy, run_toy; run_toy({toy!r})"
     )
     job = {
@@ -65,8 +65,8 @@ def _submit(cluster: LiveCluster, folder: Path) -> str:
 
 
 def _told_both(folder: Path, jobs: dict[str, str]) -> set[str]:
-    """Return what every one of the jobs was told."""
-    paths = [folder / name / "told" for name in jobs]
+    """Return the answers that each of the jobs got."""
+    paths = [folder / name / "times" for name in jobs]
     return set.intersection(
         *(
             set(path.read_text().splitlines()) if path.exists() else set()

@@ -110,11 +110,11 @@ def test_what_ended_since_is_not_run_again_and_all_is_told(
     directory: StateDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     restore(tmp_path / "backup.sqlite", directory.path, anyway=True)
-    told = capsys.readouterr().out.splitlines()
-    assert told[:4] == [
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:4] == [
         (
             "  cancelled-later cancelled after the backup; it is not run again, and is "
-            "told as cancelled"
+            "shown as cancelled"
         ),
         (
             "  goes-on was started 2 times, 0 of them before the backup; it goes on "
@@ -123,7 +123,7 @@ def test_what_ended_since_is_not_run_again_and_all_is_told(
         ),
         (
             "  succeeded-later succeeded after the backup; it is not run again, and is "
-            "told as cancelled"
+            "shown as cancelled"
         ),
         "  unknown was submitted after the backup; its files stay",
     ]
@@ -191,7 +191,7 @@ def test_a_backup_is_restored_on_a_machine_that_never_had_a_scheduler(
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "printed"),
     [
         (b"", "backup.sqlite is not a journal of Coadapt"),
         (b"no database" * 500, r"backup.sqlite cannot be copied .*not a database"),
@@ -200,7 +200,7 @@ def test_a_backup_is_restored_on_a_machine_that_never_had_a_scheduler(
     ],
 )
 def test_what_is_no_whole_backup_of_this_version_is_refused_by_its_name(
-    directory: StateDir, tmp_path: Path, content: bytes | str | None, told: str
+    directory: StateDir, tmp_path: Path, content: bytes | str | None, printed: str
 ) -> None:
     file = tmp_path / "backup.sqlite"
     if content is None:
@@ -213,7 +213,7 @@ def test_what_is_no_whole_backup_of_this_version_is_refused_by_its_name(
     else:
         assert isinstance(content, bytes)
         file.write_bytes(content)
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(StoreError, match=printed):
         restore(file, directory.path, anyway=True)
     assert len(list(Journal.at_path(directory.journal).events())) == 5
 
@@ -226,9 +226,9 @@ def test_a_restore_that_broke_off_is_named_and_can_be_repeated(
     directory.journal.rename(kept)
     with pytest.raises(typer.Exit):
         doctor(state=directory.path)
-    told = capsys.readouterr().out
-    assert "is not there, but the records of 3 jobs are" in told
-    assert f"coadapt restore {kept}" in told
+    printed = capsys.readouterr().out
+    assert "is not there, but the records of 3 jobs are" in printed
+    assert f"coadapt restore {kept}" in printed
     _, *rest = call_cli("up", "--slots", "1", state=directory.path).stderr.split(
         "the journal is empty"
     )
@@ -252,5 +252,5 @@ def test_doctor_names_a_job_that_runs_and_is_in_no_journal(
     finally:
         os.kill(process, 9)
         os.waitpid(process, 0)
-    told = capsys.readouterr().out
-    assert "job        stranger runs, and the journal knows nothing of it" in told
+    printed = capsys.readouterr().out
+    assert "job        stranger runs, and the journal knows nothing of it" in printed

@@ -404,8 +404,8 @@ def test_wait_tells_how_jobs_ended(cluster: LiveCluster) -> None:
         "wait", good, endless, "--timeout", "0.3", "--json", state=cluster.state
     )
     assert (done.returncode, done.stderr) == (124, f"still waiting for {endless}\n")
-    told = json.loads(done.stdout)
-    assert ([job["id"] for job in told["ended"]], told["waiting"]) == (
+    answer = json.loads(done.stdout)
+    assert ([job["id"] for job in answer["ended"]], answer["waiting"]) == (
         [good],
         [endless],
     )

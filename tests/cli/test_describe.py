@@ -30,8 +30,8 @@ def test_a_straggler_has_a_line_of_its_own() -> None:
 
 def test_a_loss_that_is_not_finite_has_a_line_of_its_own() -> None:
     found = facts({"loss": 0.5, NOT_FINITE: 21.0})
-    told = "loss or gradients are infinite or not a number (NaN) since step 21"
-    assert found["Training"] == told
+    shown = "loss or gradients are infinite or not a number (NaN) since step 21"
+    assert found["Training"] == shown
     assert found["Metrics"] == "loss 0.5"
 
 
@@ -42,7 +42,7 @@ def test_without_one_there_is_no_such_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "due_s", "told"),
+    ("state", "due_s", "shown"),
     [
         ("running", 3_700.0, ", in 1h01m"),
         ("pending", -140.0, ", passed 2m20s ago"),
@@ -52,7 +52,7 @@ def test_without_one_there_is_no_such_line() -> None:
     ],
 )
 def test_a_deadline_is_told_against_now_or_the_end(
-    state: str, due_s: float, told: str
+    state: str, due_s: float, shown: str
 ) -> None:
     job: JsonObject = {
         "state": state,
@@ -62,7 +62,7 @@ def test_a_deadline_is_told_against_now_or_the_end(
     }
     ((name, text),) = _deadline(job)
     assert name == "Deadline"
-    assert text.partition(",")[1] + text.partition(",")[2] == told
+    assert text.partition(",")[1] + text.partition(",")[2] == shown
 
 
 def test_a_job_without_a_deadline_has_no_such_line() -> None:

@@ -32,9 +32,9 @@ def test_prune_forgets_ended_jobs_and_leaves_living_ones_and_checkpoints(
     for job in (*ended, kept):
         cluster.wait_for(job, "succeeded")
     cluster.wait_for(living, "running")
-    told = call_cli("prune", "--keep-days", "0", "--dry-run", state=cluster.state)
-    assert told.returncode == 0, told
-    assert told.stdout.startswith("would be deleted: 3 ended jobs, logs of 0 more, ")
+    pruned = call_cli("prune", "--keep-days", "0", "--dry-run", state=cluster.state)
+    assert pruned.returncode == 0, pruned
+    assert pruned.stdout.startswith("would be deleted: 3 ended jobs, logs of 0 more, ")
     assert len(cluster.client.jobs()) == 4
     done = call_cli("prune", "--keep-days", "0", "--json", state=cluster.state)
     assert sorted(json.loads(done.stdout)["jobs"]) == sorted([*ended, kept])

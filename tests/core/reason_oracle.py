@@ -399,8 +399,8 @@ def _said(
     )
     for job in view.jobs:
         text = records[job.id].explanation
-        told = job.id not in now.given or text.startswith("shrinks")
-        if told and not _went_aside(records[job.id], plan):
+        is_explained = job.id not in now.given or text.startswith("shrinks")
+        if is_explained and not _went_aside(records[job.id], plan):
             yield text, job, now
 
 

@@ -56,8 +56,8 @@ def test_a_job_at_its_max_cost_saves_and_ends_and_names_both_figures() -> None:
     stage.exited(Outcome.STOPPED)
     job = stage.job()
     assert (job.state, job.reason) == (JobState.CANCELLED, Reason.MAX_COST)
-    told = "stopped: its cost of 1.20 EUR reached max_cost 1.00 EUR"
-    assert job.explanation == told
+    reason = "stopped: its cost of 1.20 EUR reached max_cost 1.00 EUR"
+    assert job.explanation == reason
 
 
 def test_a_job_whose_node_is_lost_while_it_stops_still_ended_for_its_max_cost() -> None:
@@ -102,13 +102,13 @@ def test_jobs_that_have_not_started_wait_while_the_budget_is_spent(tenant: str) 
     assert stage.job("b").reason is Reason.BUDGET
     who = "all tenants together have" if tenant == EVERYBODY else "tenant default has"
     whose = "their" if tenant == EVERYBODY else "its"
-    told = f"waits: {who} spent 2.20 of {whose} budget of 2.00 EUR"
-    assert stage.job("b").explanation == told
+    reason = f"waits: {who} spent 2.20 of {whose} budget of 2.00 EUR"
+    assert stage.job("b").explanation == reason
     orders = stage.timer(60.0 + 1.2 * HOUR)
     (solve,) = [order for order in orders if isinstance(order, Solve)]
     assert [job.id for job in solve.view.jobs] == ["a"]
     stage.plan({"a": on(n0=2)})
-    assert stage.job("b").explanation == told
+    assert stage.job("b").explanation == reason
     grant(stage, 20.0, tenant)
     assert stage.job("b").reason is Reason.SUBMITTED
     orders = stage.round(60.0 + 1.3 * HOUR, {"a": on(n0=2), "b": on(n1=1)})

@@ -96,8 +96,8 @@ def test_a_size_that_failed_twice_is_set_aside_with_its_reason() -> None:
     (order,) = stage.round(240.0, {"a": on(n0=1, n1=3)})
     assert order.allocation == on(n1=3)
     assert stage.job().explanation.startswith("gets fewer GPUs than planned: 4 GPUs")
-    told = story(stage.journal, "a", SchedulerConfig())
-    assert any("are set aside for this job" in line.text for line in told)
+    lines = story(stage.journal, "a", SchedulerConfig())
+    assert any("are set aside for this job" in line.text for line in lines)
 
 
 def test_replicas_that_fail_on_the_same_nodes_halve_the_maximum() -> None:

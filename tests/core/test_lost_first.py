@@ -26,7 +26,7 @@ from coadapt.model import (
     check_plan,
 )
 from coadapt.model.offer import Market, Offer
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 from coadapt.model.wire import from_json, to_json
 from coadapt.policies import create_policy
 from coadapt.policies.checks.sample_views import generate_views
@@ -139,7 +139,7 @@ def test_the_plan_stays_valid_and_jobs_that_run_stay_as_planned(policy: str) -> 
     num_changed = 0
     for view in generate_views(7, 150):
         plan = create_policy(policy).allocate(view)
-        jobs = standing_of(view).jobs
+        jobs = current_allocations(view).jobs
         idle = [each.id for each in view.jobs if not each.allocation]
         lost = {job for job in idle if rng.random() < 0.4}
         changed = with_lost_first(plan, view, lost, {})

@@ -6,7 +6,7 @@ from coadapt.core.commands import Start, Stop
 from coadapt.core.events import NodeJoined, NodeLost, Outcome
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.model import Node
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 from tests.core.stage import Stage, on, spec
 
 N1_JOINED = NodeJoined(at=121.0, node=Node(id="n1", num_gpus=4))
@@ -33,7 +33,7 @@ def test_a_job_that_waits_says_what_the_cluster_has_now_though_the_plan_says_the
 ):
     stage = Stage()
     stage.submit(job_spec=spec((6, 8)))
-    told = list[str]()
+    reasons = list[str]()
     for at, event in (
         (60.0, None),
         (120.0, NodeLost(at=61.0, node="n1")),
@@ -42,11 +42,11 @@ def test_a_job_that_waits_says_what_the_cluster_has_now_though_the_plan_says_the
         if event is not None:
             stage.handle(event)
         stage.round(at, {})
-        told.append(stage.job().explanation)
+        reasons.append(stage.job().explanation)
     needs = "waits: needs at least 6 GPUs, "
     waits = needs + "8 of 8 are free, and the policy gives it none"
     small = needs + "the cluster has 4 of one type; node n1 with 4 was lost"
-    assert told == [waits, small, waits]
+    assert reasons == [waits, small, waits]
 
 
 def test_a_node_that_comes_back_is_full_of_those_who_have_not_ended_there() -> None:
@@ -73,7 +73,7 @@ def test_a_job_that_ended_just_before_its_node_was_lost_gives_nothing_back_to_th
     stage.exited(Outcome.SUCCEEDED)
     stage.lose("n0")
     stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=4)))
-    assert standing_of(stage.scheduler.view()).free.whole == {"n0": 4, "n1": 4}
+    assert current_allocations(stage.scheduler.view()).free.whole == {"n0": 4, "n1": 4}
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,17 @@ def test_a_node_that_got_smaller_gives_what_it_has_left() -> None:
     stage.running()
     for count, free in ((6, 4), (3, 1), (2, 0)):
         stage.handle(NodeJoined(at=stage.at, node=Node(id="n0", num_gpus=count)))
-        assert standing_of(stage.scheduler.view()).free.whole == {"n0": free, "n1": 4}
+        assert current_allocations(stage.scheduler.view()).free.whole == {
+            "n0": free,
+            "n1": 4,
+        }
     stage.submit("b")
     stage.round(120.0, {"a": on(n0=2), "b": on(n0=1)})
     assert "3 GPUs given, it has 2" in stage.scheduler.state.plan_error
     stage.round(180.0, {"a": on(n0=2), "b": on(n1=1)})
     assert stage.job("b").state is JobState.STARTING
     stage.exited(Outcome.SUCCEEDED)
-    assert standing_of(stage.scheduler.view()).free.whole == {"n0": 2, "n1": 3}
+    assert current_allocations(stage.scheduler.view()).free.whole == {"n0": 2, "n1": 3}
 
 
 def test_who_was_to_start_on_a_node_that_got_too_small_waits_for_the_next_plan() -> (

@@ -62,6 +62,8 @@ def test_a_job_that_waits_for_anothers_end_names_it(policy: str) -> None:
     cluster.grant(Tenant(id="vision", priority=5))
     for at in range(801, 1600, 10):
         cluster.run_until(float(at))
-        told = said(cluster, "waits")
+        reason = said(cluster, "waits")
         if cluster.stage.job("waits").state is JobState.PENDING:
-            assert "holds" in told or "the next round will look at it" in told, told
+            assert "holds" in reason or "the next round will look at it" in reason, (
+                reason
+            )

@@ -153,6 +153,47 @@ def test_a_quota_that_is_cut_does_not_wait(stage: Stage) -> None:
     ]
 
 
+def two_that_settle(quota: int | None) -> Stage:
+    """Jobs a and b, of one GPU each, are to grow to three once they have settled. They
+    settle until 660 and 720 s.
+    """
+    stage = Stage(settle_s=SETTLE_S)
+    stage.handle(TenantConfigured(at=0.0, tenant=Tenant(id="default", quota_gpus=8)))
+    stage.submit("a")
+    stage.round(60.0, {"a": on(n0=1)})
+    stage.started("a")
+    stage.submit("b")
+    stage.round(120.0, {"a": on(n0=1), "b": on(n1=1)})
+    stage.started("b")
+    assert stage.round(180.0, {"a": on(n0=3), "b": on(n1=3)}) == []
+    stage.handle(
+        TenantConfigured(at=190.0, tenant=Tenant(id="default", quota_gpus=quota))
+    )
+    return stage
+
+
+def test_jobs_that_rest_are_changed_with_the_next_event_after_a_quota_was_cut() -> None:
+    """Which jobs hold more than the quota may change with any event."""
+    for quota, sent in ((8, []), (None, []), (1, ["a", "b"])):
+        stage = two_that_settle(quota)
+        stage.at = 200.0
+        stage.submit("c")
+        orders = stage.cancel("c") + stage.lose("n9")
+        seen = TrainerSeen(at=200.0, job="a", generation=1, seen=True)
+        orders += stage.handle(seen)
+        assert [order.job for order in orders if isinstance(order, Rescale)] == sent
+
+
+def test_each_job_that_rests_settles_at_its_own_instant() -> None:
+    stage = two_that_settle(None)
+    changed = []
+    for at in (640.0, 659.9, 660.0, 719.9, 720.0):
+        seen = TrainerSeen(at=at, job="a", generation=1, seen=True)
+        orders = stage.handle(seen)
+        changed += [(at, each.job) for each in orders if isinstance(each, Rescale)]
+    assert changed == [(660.0, "a"), (720.0, "b")]
+
+
 def test_nobody_is_stopped_for_a_ring_while_a_job_settles() -> None:
     stage = Stage(settle_s=SETTLE_S)
     stage.submit("a")

@@ -78,12 +78,12 @@ class FakeScheduler:
 def run(
     scheduler: FakeScheduler, *, trouble: bool, limit_s: float = 60.0
 ) -> tuple[Course, list[str]]:
-    told: list[str] = []
+    lines: list[str] = []
     pace = Pace(look_s=0.001, down_s=0.001, limit_s=limit_s)
     live = cast(LiveScheduler, scheduler)
     return Timeline(
-        live, JOBS, lambda _, text: told.append(text), lambda _: None, pace
-    ).run(trouble), told
+        live, JOBS, lambda _, text: lines.append(text), lambda _: None, pace
+    ).run(trouble), lines
 
 
 def fake() -> FakeScheduler:
@@ -103,8 +103,8 @@ def fake() -> FakeScheduler:
 
 
 def test_changes_are_told_once_and_gpus_are_remembered() -> None:
-    course, told = run(fake(), trouble=False)
-    assert [" ".join(text.split()) for text in told] == [
+    course, lines = run(fake(), trouble=False)
+    assert [" ".join(text.split()) for text in lines] == [
         "shapes running, 1 GPU: because",  # looked at before the next is submitted
         "shapes running, 2 GPUs: because",
         "tiny-gpt pending, 0 GPUs: because",

@@ -78,13 +78,13 @@ class Shortened(DemoJob):
 
 
 def _shortened(job: DemoJob, folder: Path, share: float) -> DemoJob:
-    told = yaml.safe_load(job.path.read_text())
-    before, option, epochs = told["run"].partition("--epochs ")
+    spec = yaml.safe_load(job.path.read_text())
+    before, option, epochs = spec["run"].partition("--epochs ")
     num_epochs, *others = epochs.split()
-    told["run"] = " ".join(
+    spec["run"] = " ".join(
         [f"{before}{option}{round(share * int(num_epochs))}", *others]
     )
-    told["workdir"] = str(job.file.workdir)
+    spec["workdir"] = str(job.file.workdir)
     short = Shortened(
         name=job.name,
         at_s=share * job.at_s,
@@ -92,7 +92,7 @@ def _shortened(job: DemoJob, folder: Path, share: float) -> DemoJob:
         tolerance=SHORT_TOLERANCE * job.tolerance,
         folder=folder,
     )
-    short.path.write_text(yaml.safe_dump(told))
+    short.path.write_text(yaml.safe_dump(spec))
     return short
 
 

@@ -231,10 +231,10 @@ def test_ray_brings_a_jobs_directory_and_setup_runs_there_once(site: RaySite) ->
     command = order(site, "true", NODES[0], share=Allocation(slots=((NODES[0], 2),)))
     executor.execute(replace(command, spec=replace(given, launch=launch)), inbox.post)
     inbox.wait(started("a", 1), exited("a", 1, Outcome.SUCCEEDED))
-    told = [(site.folder / str(rank)).read_text() for rank in range(2)]
-    assert told[0] == told[1]
-    assert told[0].startswith("the data")
-    there = told[0].removeprefix("the data").strip()
+    texts = [(site.folder / str(rank)).read_text() for rank in range(2)]
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("the data")
+    there = texts[0].removeprefix("the data").strip()
     assert there != str(code)
     # On the scheduler's machine, as everywhere, and once on the node of both.
     assert (site.folder / "setup").read_text().splitlines() == [str(code), there]

@@ -110,13 +110,13 @@ def test_jobs_go_on_once_the_head_is_back(tmp_path: Path) -> None:
             head.kill_store()
             killed_at = time.monotonic()
 
-            def told() -> list[str]:
+            def messages() -> list[str]:
                 return [
                     str(each) for each in cluster.client.get("/v1/notices")["notices"]
                 ]  # type: ignore[union-attr]
 
             until(
-                lambda: any("nothing answers at" in each for each in told()),
+                lambda: any("nothing answers at" in each for each in messages()),
                 "it is told",
             )
             told_s = time.monotonic() - killed_at
@@ -138,7 +138,7 @@ def test_jobs_go_on_once_the_head_is_back(tmp_path: Path) -> None:
             cluster.wait_for(job, "running")
             until(lambda: len(cluster.trace(job)) > 1, "the job trains again")
             again_s = time.monotonic() - back_at
-            assert told() == []
+            assert messages() == []
             # It goes on from where it was, and nothing of it was given up.
             assert int(cluster.trace(job)[1].rpartition(" ")[2]) > before
             cluster.wait_for(waiting, "succeeded")
@@ -146,4 +146,4 @@ def test_jobs_go_on_once_the_head_is_back(tmp_path: Path) -> None:
             cluster.wait_for(job, "cancelled")
         finally:
             cluster.close()
-    print(f"told {told_s:.1f} s, ended {ended_s:.1f} s, again {again_s:.1f} s")
+    print(f"reported {told_s:.1f} s, ended {ended_s:.1f} s, again {again_s:.1f} s")

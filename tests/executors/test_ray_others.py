@@ -12,8 +12,8 @@ from coadapt.executors.ray.others import (
     WINDOW_S,
     Others,
     actor_name,
+    notice_text,
     tag_of,
-    told_notice,
 )
 from coadapt.model.devices import PARTS
 
@@ -111,6 +111,9 @@ def test_a_node_that_has_not_reported_is_whole() -> None:
 
 
 def test_a_drain_notice_is_told_with_its_deadline() -> None:
-    assert told_notice(0, 1000.0) == "drains: Ray was told to take it away"
-    assert told_notice(1_600_000, 1000.0) == "drains: Ray takes it away in 600 s"
-    assert told_notice(2**63 - 1, 1000.0) == "drains: Ray was told to take it away"
+    assert notice_text(0, 1000.0) == "drains: Ray takes it away, without a deadline"
+    assert notice_text(1_600_000, 1000.0) == "drains: Ray takes it away in 600 s"
+    assert (
+        notice_text(2**63 - 1, 1000.0)
+        == "drains: Ray takes it away, without a deadline"
+    )

@@ -113,12 +113,12 @@ def test_one_that_fails_before_it_joins_costs_the_others_nothing(
         os.kill(site.pid("2-1"), signal.SIGKILL)
     event = inbox.one()
     assert isinstance(event, ReplicasKept)
-    told = (
+    expected = (
         "exited with code 1: RuntimeError: boom"
         if how == "fails"
         else "was killed by SIGKILL"
     )
-    assert f"replica 1, which was to join, {told}" in event.detail
+    assert f"replica 1, which was to join, {expected}" in event.detail
     assert event.joiner_failed is (how == "fails")
     assert [site.pid("1-0")] == [
         found for found in site.pids("replica") if found == pid

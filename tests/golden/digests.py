@@ -118,8 +118,8 @@ def _told(history: History) -> object:
     }
 
 
-def _hash(told: object) -> str:
-    text = json.dumps(_rounded(told), sort_keys=True, separators=(",", ":"))
+def _hash(content: object) -> str:
+    text = json.dumps(_rounded(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -87,11 +87,11 @@ def test_what_was_timed_is_believed(
     atomic: int, accumulation: int, factor: float
 ) -> None:
     times = optimistic_step_times(shared_times({(atomic, accumulation)}, factor))
-    told = float(times(PARAMS, PLACEMENT, atomic, accumulation))
+    true_s = float(times(PARAMS, PLACEMENT, atomic, accumulation))
     measured = factor * truth(atomic, accumulation)
     # Less by the hope for what a measurement may be off by, and by its part in the
     # error against the model.
-    assert abs(math.log(told / measured)) < HOPE * MEASURED + 0.1 * abs(
+    assert abs(math.log(true_s / measured)) < HOPE * MEASURED + 0.1 * abs(
         math.log(measured / float(step_time(PARAMS, PLACEMENT, atomic, accumulation)))
     )
 

@@ -25,7 +25,7 @@ from coadapt.model import (
     Tenant,
     check_plan,
 )
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 
 NODES = (
     Node(id="a", num_gpus=4),
@@ -251,7 +251,7 @@ def test_each_broken_law_is_named(message: str) -> None:
 
 def test_a_plan_from_another_process_is_made_of_known_objects() -> None:
     held = view(job("x", grant=TWO_ON_A), job("y", grant=TWO_ON_A), job("z"))
-    standing = standing_of(held)
+    standing = current_allocations(held)
     before = Plan(
         allocations={"x": TWO_ON_A.allocation}, reasons={"z": "waits", "x": "runs"}
     )

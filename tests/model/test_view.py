@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from coadapt.model import Allocation, BatchConfig, ClusterView, Grant, JobView, Usage
-from coadapt.model.view import JobViews, Standing, standing_of
+from coadapt.model.view import CurrentAllocations, JobViews, current_allocations
 from tests.policies.stage import job, nodes, on, view
 
 CLUSTER = nodes(4, 4)
@@ -19,8 +19,8 @@ PLACES = (
 )
 
 
-def _parts(told: Standing) -> object:
-    return told._replace(free=None), told.free.whole, told.free.parts  # type: ignore[arg-type]  # has no equality
+def _parts(seen: CurrentAllocations) -> object:
+    return seen._replace(free=None), seen.free.whole, seen.free.parts  # type: ignore[arg-type]  # has no equality
 
 
 def _changed(rng: random.Random, each: JobView) -> JobView:
@@ -62,31 +62,31 @@ def test_what_is_kept_from_view_to_view_is_what_a_view_sums_up_itself() -> None:
             present.values(), key=lambda each: (each.submitted_at, each.id)
         )
         alone = ClusterView(at=60.0, nodes=there, jobs=tuple(in_order))
-        told = kept.view(60.0, {})
-        assert told == alone
-        assert _parts(standing_of(told)) == _parts(standing_of(alone))
-        assert list(standing_of(told).free.whole) == [
+        seen = kept.view(60.0, {})
+        assert seen == alone
+        assert _parts(current_allocations(seen)) == _parts(current_allocations(alone))
+        assert list(current_allocations(seen).free.whole) == [
             node.id for node in there
         ]  # policies go through them
 
 
 def test_a_view_stays_as_it_was_made() -> None:
     kept = JobViews(CLUSTER, [job("a", held=on(n0=1))])
-    told = kept.view(60.0, {})
-    before = _parts(standing_of(told))
+    seen = kept.view(60.0, {})
+    before = _parts(current_allocations(seen))
     kept.put(job("b", held=on(n1=1)))
     kept.drop("a")
-    assert _parts(standing_of(told)) == before
+    assert _parts(current_allocations(seen)) == before
 
 
 def test_what_nobody_changed_is_the_same_object_in_the_next_view() -> None:
     """Plans are made of it, and compared with it in each round."""
     kept = JobViews(CLUSTER, [job("a", held=on(n0=1))])
-    first = standing_of(kept.view(60.0, {}))
+    first = current_allocations(kept.view(60.0, {}))
     kept.put(replace(first.jobs["a"], usage=Usage(num_starts=1)))
-    second = standing_of(kept.view(120.0, {}))
+    second = current_allocations(kept.view(120.0, {}))
     assert second.allocations is first.allocations
-    assert [told.jobs["a"].usage.num_starts for told in (first, second)] == [0, 1]
+    assert [seen.jobs["a"].usage.num_starts for seen in (first, second)] == [0, 1]
 
 
 def test_what_a_job_may_not_keep_stands_apart() -> None:
@@ -96,14 +96,14 @@ def test_what_a_job_may_not_keep_stands_apart() -> None:
         job("of a type that it does not allow", held=on(n1=1), gpu_types=("fast",)),
         job("lawful", held=on(n1=1)),
     )
-    told = standing_of(view(CLUSTER, *jobs))
-    assert (list(told.allocations), told.free.whole) == (["lawful"], {"n0": 4, "n1": 3})
+    seen = current_allocations(view(CLUSTER, *jobs))
+    assert (list(seen.allocations), seen.free.whole) == (["lawful"], {"n0": 4, "n1": 3})
 
 
 def test_another_view_of_the_same_kind_sums_up_anew() -> None:
     first = view(CLUSTER, job("a", held=on(n0=1)))
-    assert standing_of(first).free.whole == {"n0": 3, "n1": 4}
-    assert standing_of(replace(first, jobs=())).free.whole == {"n0": 4, "n1": 4}
+    assert current_allocations(first).free.whole == {"n0": 3, "n1": 4}
+    assert current_allocations(replace(first, jobs=())).free.whole == {"n0": 4, "n1": 4}
 
 
 def test_service_counts_up_to_the_instant_of_the_view() -> None:

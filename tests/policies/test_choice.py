@@ -62,7 +62,7 @@ def test_options_are_those_of_the_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "told"),
+    ("choice", "message"),
     [
         (
             "fifo(backfil=1)",
@@ -86,8 +86,10 @@ def test_options_are_those_of_the_policy() -> None:
         ("afs(seed=1)", "allowed: no options"),
     ],
 )
-def test_a_choice_that_is_wrong_is_told_what_is_right(choice: str, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_a_choice_that_is_wrong_is_told_what_is_right(
+    choice: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
         create_policy(choice)
 
 

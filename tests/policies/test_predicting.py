@@ -17,7 +17,7 @@ from tests.policies.stage import counts, job, nodes, on, view
 MakePolicy = Callable[[], Policy]
 
 
-def told(
+def reporting(
     one: JobView, samples: float, loss: float | None, held: Allocation | None = None
 ) -> JobView:
     """Return `one` after so many samples, its last loss, and steps of a second's work
@@ -40,7 +40,9 @@ def learn(
     """
     for index, loss in enumerate(losses, 1):
         seen = view(
-            nodes(cluster), told(one, 640.0 * index, loss, on(n0=1)), at=60.0 * index
+            nodes(cluster),
+            reporting(one, 640.0 * index, loss, on(n0=1)),
+            at=60.0 * index,
         )
         plan = policy.allocate(seen)
     return plan, seen
@@ -51,8 +53,8 @@ def test_the_end_is_where_the_curve_is_level() -> None:
     one = job("a")
     losses = [1.0 / (0.5 * k + 0.5) for k in range(1, 13)]
     for index, loss in enumerate(losses, 1):
-        learning.observe(view(nodes(1), told(one, 640.0 * index, loss, on(n0=1))))
-    samples, how = left_samples(told(one, 7680.0, losses[-1]), learning)
+        learning.observe(view(nodes(1), reporting(one, 640.0 * index, loss, on(n0=1))))
+    samples, how = left_samples(reporting(one, 7680.0, losses[-1]), learning)
     # The losses span 0.846: 1/(0.5 (e - 10) + 0.5) - 1/(0.5 e + 0.5) <= 0.05 * 0.846
     # from e = 26.3 on.
     assert how == "by its loss curve"
@@ -63,21 +65,21 @@ def test_what_is_known_of_an_application_goes_before_its_curve_and_a_guess_comes
     None
 ):
     learning = Learning()
-    first = told(job("a", application="x"), 10_000.0, None, on(n0=1))
+    first = reporting(job("a", application="x"), 10_000.0, None, on(n0=1))
     learning.observe(view(nodes(2), first))
-    late = told(job("b", application="x"), 4000.0, None, on(n0=1))
+    late = reporting(job("b", application="x"), 4000.0, None, on(n0=1))
     learning.observe(view(nodes(2), late))
     assert left_samples(late, learning) == (
         6000.0,
         "that of earlier jobs of its application",
     )
-    other = told(job("c", application="y"), 200_000.0, None)
+    other = reporting(job("c", application="y"), 200_000.0, None)
     learning.observe(view(nodes(2), late, other))
-    assert left_samples(other, learning) == (200_000.0, "a guess: it told no loss")
-    learning.observe(view(nodes(2), late, told(other, 200_000.0, 3.0)))
+    assert left_samples(other, learning) == (200_000.0, "a guess: it reported no loss")
+    learning.observe(view(nodes(2), late, reporting(other, 200_000.0, 3.0)))
     assert left_samples(other, learning) == (
         20 * 200_000.0,
-        "a guess: it told too few losses",
+        "a guess: it reported too few losses",
     )
 
 
@@ -101,7 +103,7 @@ def test_optimus_decides_once_a_period_and_lets_new_jobs_in_between() -> None:
     c = job("c", at=55.0)
     held = replace(b, grant=Grant(allocation=on(n0=1)))
     assert (
-        "GPUs are given anew every 600 s"
+        "GPUs are allocated every 600 s"
         in policy.allocate(view(nodes(4), a, held, c, at=180.0)).reasons["c"]
     )
     assert counts(policy.allocate(view(nodes(4), a, held, c, at=660.0)))["c"] == 1
@@ -110,10 +112,12 @@ def test_optimus_decides_once_a_period_and_lets_new_jobs_in_between() -> None:
 def test_slaq_gives_to_the_job_whose_loss_still_falls() -> None:
     policy = Slaq(epoch_s=60.0, keep=0.0)
     for index in range(1, 41):  # one job has 40 epochs behind it, the other 8
-        jobs = [told(job("level", (1, 7)), 640.0 * index, 10.0 / index, on(n0=1))]
+        jobs = [reporting(job("level", (1, 7)), 640.0 * index, 10.0 / index, on(n0=1))]
         if (late := index - 32) > 0:
             jobs.append(
-                told(job("steep", (1, 7), at=1.0), 640.0 * late, 10.0 / late, on(n0=1))
+                reporting(
+                    job("steep", (1, 7), at=1.0), 640.0 * late, 10.0 / late, on(n0=1)
+                )
             )
         plan = policy.allocate(view(nodes(8), *jobs, at=60.0 * index))
     assert counts(plan)["steep"] > counts(plan)["level"] >= 1

@@ -170,10 +170,12 @@ def test_what_starts_and_changes_cost_is_kept_once(books: Books) -> None:
         generation=2, grant=Grant(allocation=TWO), num_replicas_before=1
     )
     parts = {"transfer": 0.25}
-    told = TrainingResumed(at=20.0, job="j", generation=2, rescale_s=0.25, pause=parts)
+    resumed = TrainingResumed(
+        at=20.0, job="j", generation=2, rescale_s=0.25, pause=parts
+    )
     for event in (
-        told,
-        told,
+        resumed,
+        resumed,
         TrainingResumed(at=21.0, job="j", generation=1, rescale_s=7.0),
     ):
         books.tell(event)

@@ -5,7 +5,7 @@ on.
 from coadapt.core.events import Outcome, TrainingResumed
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.model.wire import from_json, to_json
-from coadapt.runtime.job_history import CHANGES_MAX, Change, Standing, changes_of
+from coadapt.runtime.job_history import CHANGES_MAX, Change, JobStatus, changes_of
 from coadapt.runtime.job_index import LINE, JobIndex, Row
 from tests.core.stage import Stage, on
 from tests.runtime.test_job_index import written
@@ -37,7 +37,7 @@ def test_each_change_says_how_the_job_stood_before_and_stands_since() -> None:
         (JobState.RUNNING, JobState.SUCCEEDED),
     ]
     start = changes[1]
-    assert start.now == Standing(
+    assert start.now == JobStatus(
         state=JobState.STARTING, reason=Reason.ALLOCATED, replicas=2
     )
     [rescale] = [each.rescale for each in changes if each.rescale is not None]

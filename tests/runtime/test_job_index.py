@@ -61,7 +61,7 @@ def journal_of(seed: int) -> list[Event]:
     return list(run.host.store.events())
 
 
-def told(job: JobHistory) -> object:
+def content(job: JobHistory) -> object:
     """All but points and sentences, which are thinned, and spans of no length, which
     one of the two drops.
     """
@@ -92,8 +92,8 @@ def test_the_index_tells_what_the_recorder_tells(seed: int) -> None:
     state = written(index, events).state
     history = whole_history(index, state)
     expected = recorded(events)
-    assert [told(job) for job in history.jobs.values()] == [
-        told(job)
+    assert [content(job) for job in history.jobs.values()] == [
+        content(job)
         for job in sorted(
             expected.jobs.values(), key=lambda job: (job.submitted_at, job.id)
         )
@@ -118,8 +118,8 @@ def test_a_history_of_the_jobs_that_ended_last_says_what_it_leaves_out() -> None
     assert part.jobs.keys() == {*latest[:2], *live}
     assert part.since == ended[latest[2]]
     assert part.num_left_out == len(latest) - 2
-    assert [told(job) for job in part.jobs.values()] == [
-        told(job) for name, job in whole.jobs.items() if name in part.jobs
+    assert [content(job) for job in part.jobs.values()] == [
+        content(job) for name, job in whole.jobs.items() if name in part.jobs
     ]
     assert part.rounds == [round_ for round_ in whole.rounds if round_.at >= part.since]
     every = whole_history(index, state, num_ended=len(latest))
@@ -159,8 +159,8 @@ def test_a_restart_from_a_snapshot_forges_no_history(
     assert resumed.state == state
     one = whole_history(whole, state)
     other = whole_history(again, state)
-    assert {name: told(job) for name, job in other.jobs.items()} == {
-        name: told(job) for name, job in one.jobs.items()
+    assert {name: content(job) for name, job in other.jobs.items()} == {
+        name: content(job) for name, job in one.jobs.items()
     }
     assert (other.capacity, other.rounds) == (one.capacity, one.rounds)
     assert again.counts() == whole.counts()

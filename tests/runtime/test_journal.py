@@ -325,12 +325,12 @@ def test_what_append_returned_from_survives_a_killed_writer(tmp_path: Path) -> N
     command = [sys.executable, "-c", WRITER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
-        told = [writer.stdout.readline() for _ in range(20)]
+        lines = [writer.stdout.readline() for _ in range(20)]
         os.kill(writer.pid, signal.SIGKILL)
-        told += writer.stdout.readlines()
+        lines += writer.stdout.readlines()
     instants = [event.at for event in Journal.at_path(path).events()]
     assert instants == [float(index) for index in range(1, len(instants) + 1)]
-    assert len(instants) >= len([line for line in told if line.endswith("\n")])
+    assert len(instants) >= len([line for line in lines if line.endswith("\n")])
 
 
 def test_no_text_of_all_jobs_is_made_in_one_call(

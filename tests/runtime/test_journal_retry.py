@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "BUSY_MS", 20)
     monkeypatch.setattr(retry_module, "RETRY_S", 0.01)
-    monkeypatch.setattr(retry_module, "TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(retry_module, "WARN_AFTER_S", 0.0)
 
 
 def appended(journal: Journal) -> threading.Thread:

@@ -246,15 +246,15 @@ def test_kernels_that_are_compiled_are_told_until_the_policy_is_up(
     solver = ProcessSolver(factory, lambda: 7.0)
     thread = threading.Thread(target=solver.run)
     thread.start()
-    told: set[str] = set()
+    texts: set[str] = set()
     try:
         assert solver.why_no_plan_yet() == ""
         seen = ClusterView(at=0.0, nodes=(), jobs=())
         solver(Solve(round=1, view=seen), answers.put)
         while answers.empty():
-            told.add(solver.why_no_plan_yet())
+            texts.add(solver.why_no_plan_yet())
             time.sleep(0.01)
-        assert (COMPILING_TEXT in told) == is_told
+        assert (COMPILING_TEXT in texts) == is_told
         assert solver.why_no_plan_yet() == ""
         assert isinstance(answers.get(), PlanReady)
     finally:

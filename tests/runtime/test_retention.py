@@ -128,9 +128,9 @@ def test_nothing_is_deleted_by_default_before_it_is_old(world: World) -> None:
 
 def test_old_jobs_and_events_go_and_all_else_stays(world: World) -> None:
     keep = Keep(days=20.0, logs_mib=1)
-    told = list(world.retention.due(keep, world.at))
+    due = list(world.retention.due(keep, world.at))
     done = list(world.retention.steps(keep, world.at))
-    assert done == told
+    assert done == due
     gone = [step.job for step in done if step.what == "job"]
     assert gone == ids(0, 9)
     assert all(step.num_bytes == 1_100 for step in done if step.what == "job")

@@ -12,7 +12,7 @@ from coadapt.core.events import (
     TrainingResumed,
 )
 from coadapt.model import BatchConfig, GradStats, Plan, TrainingReport
-from coadapt.model.measured import NOBODY, NOT_FINITE, RANK, RATIO
+from coadapt.model.measured import NO_STRAGGLER, NOT_FINITE, RANK, RATIO
 from coadapt.runtime.snapshot import cluster_snapshot, job_snapshot
 from coadapt.runtime.story import story
 from tests.core.stage import Stage, on
@@ -20,7 +20,7 @@ from tests.core.stage import Stage, on
 CONFIG = SchedulerConfig(rescale_in_place=False)
 
 
-def told(stage: Stage, job: str = "a") -> list[tuple[float, str]]:
+def lines_of(stage: Stage, job: str = "a") -> list[tuple[float, str]]:
     return [(line.at, line.text) for line in story(stage.journal, job, CONFIG)]
 
 
@@ -43,7 +43,7 @@ def test_the_whole_life_of_a_job() -> None:
     stage.handle(CancelRequested(at=71.0, job="a"))
     stage.at = 72.0
     stage.exited(Outcome.STOPPED, generation=2)
-    assert told(stage) == [
+    assert lines_of(stage) == [
         (0.0, "submitted: 1..4 GPUs, batch 8..64, contract adaptive"),
         (
             60.0,
@@ -93,7 +93,7 @@ def test_replicas_that_nobody_can_see_are_told_of_until_somebody_can() -> None:
             assert job["explanation"] == "the server is away; runs as before"
     job = job_snapshot(stage.job(), 300.0)
     assert (job["reason"], job["explanation"]) == ("allocated", "runs as before")
-    assert [text for at, text in told(stage) if at >= 200.0] == [
+    assert [text for at, text in lines_of(stage) if at >= 200.0] == [
         "running; the server is away",
         "running; runs as before",
         "running; its replicas are seen again",
@@ -151,10 +151,10 @@ def test_changes_that_did_not_come_about_are_told() -> None:
     stage.round(180.0, {"a": on(n0=3)})
     stage.round(240.0, {"a": on(n0=2)})
     stage.kept(generation=3)
-    told = [
+    texts = [
         (line.at, line.text) for line in story(stage.journal, "a", SchedulerConfig())
     ]
-    assert told[3:] == [
+    assert texts[3:] == [
         (120.0, "rescaling; generation 2 on 4 GPUs (n0: 4); runs on 4 GPUs"),
         (121.0, "rescaled 0 -> 2 in place, pause 0.01 s (agree 10 ms)"),
         (150.0, f"the change of generation 2 failed ({why}); it trains on"),
@@ -180,16 +180,16 @@ def test_changes_that_did_not_come_about_are_told() -> None:
 
 def test_a_job_that_the_journal_does_not_know() -> None:
     with pytest.raises(KeyError, match="ghost"):
-        told(Stage(CONFIG), "ghost")
+        lines_of(Stage(CONFIG), "ghost")
 
 
 def test_a_round_that_changes_nothing_is_not_told() -> None:
     stage = Stage(CONFIG)
     stage.running()
-    before = told(stage)
+    before = lines_of(stage)
     stage.handle(TimerFired(at=120.0))
     stage.plan({"a": on(n0=2)})
-    assert told(stage) == before
+    assert lines_of(stage) == before
 
 
 def test_the_cluster_in_one_picture() -> None:
@@ -215,7 +215,7 @@ def test_a_loss_that_is_not_finite_is_told_once() -> None:
     stage.running(allocation=on(n0=1))
     for progress, metrics in enumerate(({}, {NOT_FINITE: 21.0}, {NOT_FINITE: 21.0})):
         stage.reported(TrainingReport(progress=float(progress), metrics=metrics))
-    assert [text for _, text in told(stage) if "NaN" in text] == [
+    assert [text for _, text in lines_of(stage) if "NaN" in text] == [
         "running; loss or gradients are infinite or not a number (NaN) since step 21"
     ]
 
@@ -224,10 +224,10 @@ def test_a_straggler_is_told_when_it_is_found_and_when_it_is_gone() -> None:
     stage = Stage()
     stage.running(allocation=on(n0=1, n1=2))
     for progress, metrics in enumerate(
-        ({RANK: 2.0, RATIO: 1.6}, {RANK: 2.0, RATIO: 1.7}, {RANK: NOBODY})
+        ({RANK: 2.0, RATIO: 1.6}, {RANK: 2.0, RATIO: 1.7}, {RANK: NO_STRAGGLER})
     ):
         stage.reported(TrainingReport(progress=float(progress), metrics=metrics))
-    assert [text for _, text in told(stage) if "peers" in text] == [
+    assert [text for _, text in lines_of(stage) if "peers" in text] == [
         "running; rank 2 on n1 computes 1.6 times as long as the median of its peers",
         "running; no replica is slower than its peers any more",
     ]

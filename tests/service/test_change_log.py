@@ -13,7 +13,7 @@ from coadapt.service.change_log import ChangeLog
 from tests.core.stage import Stage, on
 
 
-def told(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[str]:
+def lines_of(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[str]:
     scheduler = Scheduler()
     log = ChangeLog()
     log.speak()
@@ -41,7 +41,7 @@ def test_a_reason_is_told_once_and_so_is_a_verb(
     stage.started(generation=2)
     stage.exited(Outcome.SUCCEEDED, generation=2)
     lost = "restarts, from a checkpoint if it saved one: replicas were lost: killed"
-    assert told(stage, caplog) == [
+    assert lines_of(stage, caplog) == [
         "job a generation 0: pending: waits: submitted, the next round will look at it",
         "job a generation 1: starts on 1 GPU",
         "job a generation 1: running on 1 GPU",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coadapt.cli.jobs.describe import _cost
+from coadapt.cli.jobs.describe import _bought, _cost
 from coadapt.core.accounting import num_gpus_held
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.costs import held_by_type, spent
@@ -148,6 +148,39 @@ def test_describe_says_what_a_job_costs() -> None:
     ended = {"currency": "EUR", "cost": 1.5, "ended_at": 9.0}
     assert _cost(ended) == [("Cost", "1.50 EUR")]  # type: ignore[arg-type]
     assert _cost({**ended, "currency": None}) == []  # type: ignore[arg-type]
+
+
+def test_describe_says_what_an_hour_of_a_job_is_worth() -> None:
+    buying = {"offers": [], "reason": "none needed", "error": ""}
+    value = {"tenant": "vision", "value": 2.5}
+    job = {"ended_at": None, "currency": "EUR", "value_of_time": value}
+    nodes = ("Nodes", " (none needed)")
+    worth = ("Value of time", "2.5 EUR an hour, the value of its tenant")
+    assert _bought(job, buying) == [worth, nodes]  # type: ignore[arg-type]
+    shared = {**job, "value_of_time": {"tenant": "*", "value": 3.0}}
+    worth = ("Value of time", "3 EUR an hour, the value of all tenants")
+    assert _bought(shared, buying) == [worth, nodes]  # type: ignore[arg-type]
+    assert _bought({**job, "value_of_time": None}, buying) == [nodes]  # type: ignore[arg-type]
+    assert _bought(job, None) == []  # type: ignore[arg-type]
+
+
+def test_a_job_has_the_value_of_time_of_its_tenant_else_that_of_all(
+    tmp_path: Path,
+) -> None:
+    run = InProcess(tmp_path)
+    with run.turning(), run.client() as client:
+        job = client.post("/v1/jobs", json=JOB).json()["id"]
+
+        def value() -> object:
+            return client.get(f"/v1/jobs/{job}").json()["value_of_time"]
+
+        assert value() is None
+        client.put("/v1/tenants/*", json={"value_of_time": 3.0})
+        assert value() == {"tenant": "*", "value": 3.0}
+        client.put("/v1/tenants/default", json={"value_of_time": 5.0})
+        assert value() == {"tenant": "default", "value": 5.0}
+        client.put("/v1/tenants/default", json={})
+        assert value() == {"tenant": "*", "value": 3.0}
 
 
 def test_without_prices_there_is_no_metric_of_costs() -> None:

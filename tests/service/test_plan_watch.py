@@ -143,8 +143,8 @@ def test_the_routes_say_so(tmp_path: Path) -> None:
             service.plans._due_since_s = service.plans._awake_s - 400.0
         answer = service.client(None).get("/v1/healthz")
         assert answer.status_code == 503
-        told = "no plan has been made for 7 min; see: coadapt doctor"
-        assert answer.json()["error"]["message"] == told
+        shown = "no plan has been made for 7 min; see: coadapt doctor"
+        assert answer.json()["error"]["message"] == shown
         assert service.client(None).get("/v1/livez").status_code == 200
         (notice,) = client.get("/v1/notices").json()["notices"]
         assert notice.startswith("no plan has been made for 7 min, although jobs are")
@@ -173,10 +173,10 @@ def healthy(cluster: LiveCluster) -> bool:
     try:
         cluster.client.get("/v1/healthz")
     except RefusedError as error:
-        told = (error.status, "no plan has been made" in str(error))
+        shown = (error.status, "no plan has been made" in str(error))
     else:
         return True
-    assert told == (503, True)
+    assert shown == (503, True)
     return False
 
 
@@ -216,9 +216,9 @@ def test_a_scheduler_whose_policy_stands_still_is_unhealthy(
     process = policy_process(cluster)
     os.kill(process, signal.SIGSTOP)
     until(lambda: not healthy(cluster), "unhealthy", within_s=30.0)
-    told = run_cli("doctor", state=cluster.state)
-    assert told.returncode == 1
-    assert "no plan has been made for" in told.stdout
+    shown = run_cli("doctor", state=cluster.state)
+    assert shown.returncode == 1
+    assert "no plan has been made for" in shown.stdout
     assert cluster.client.get("/v1/livez")["status"] == "ok"
     os.kill(process, signal.SIGCONT)
     until(lambda: healthy(cluster), "healthy again", within_s=30.0)

@@ -37,8 +37,8 @@ def test_ended_jobs_are_forgotten_and_others_stay(
         until(
             lambda job=job: client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled"
         )
-    told = client.post("/v1/prune", json={**FORGET_ALL, "dry_run": True}).json()
-    assert told == {
+    pruned = client.post("/v1/prune", json={**FORGET_ALL, "dry_run": True}).json()
+    assert pruned == {
         "jobs": ended,
         "logs": [living][:0],
         "num_bytes": 20,

@@ -80,10 +80,10 @@ def test_reports_come_one_after_the_other_and_in_parts_over_one_connection(
     )
     assert answer.count(b"HTTP/1.1 202 ") == 3, answer
     assert answer.count(b'{"id":"%s"}' % job.encode()) == 3
-    told = [
+    reported = [
         event for event in service.store.events() if isinstance(event, TrainingReported)
     ]
-    assert [event.report.progress for event in told] == [1.0, 2.0, 3.0]
+    assert [event.report.progress for event in reported] == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize(

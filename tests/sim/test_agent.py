@@ -324,12 +324,12 @@ def test_a_batch_is_chosen_by_what_other_jobs_timed_on_that_shape() -> None:
     shared = ApplicationTimes(
         gpu_type=alone.setting.gpu_type, placement=ONE, params=params, steps=steps
     )
-    told = alone.with_times(shared)
-    assert told.with_times(shared) is told
+    reported = alone.with_times(shared)
+    assert reported.with_times(shared) is reported
     assert chosen(alone, learned, grad).atomic < 12
     unfitted = learned.with_step(alone.setting, 99, 1.0, 1.0)
-    assert chosen(told, unfitted, grad) == chosen(told, learned, grad)
-    assert chosen(told, learned, grad).atomic >= 12
+    assert chosen(reported, unfitted, grad) == chosen(reported, learned, grad)
+    assert chosen(reported, learned, grad).atomic >= 12
     assert "params" not in vars(unfitted.on(alone.setting))  # it made no fit of its own
     assert alone.with_times(replace(shared, placement=TWO_NODES)) is alone
     dictated = assignment(ONE, EIGHT, adaptive)
@@ -339,16 +339,20 @@ def test_a_batch_is_chosen_by_what_other_jobs_timed_on_that_shape() -> None:
 def test_a_report_tells_progress_in_samples_and_fits_only_for_its_own_choice() -> None:
     forecast = Forecast(remaining_steps=1.0, step_time_s=(1.0,))
     dictated = play(assignment(), 60.0).training
-    told = report(TOY, assignment(), dictated, forecast)
-    assert (told.progress, told.progress_target, told.samples) == (480.0, 2400.0, 480.0)
-    assert (told.by_type, told.step_time_s) == ({}, 1.0)
-    assert (told.batch, told.grad, told.forecast) == (
+    reported = report(TOY, assignment(), dictated, forecast)
+    assert (reported.progress, reported.progress_target, reported.samples) == (
+        480.0,
+        2400.0,
+        480.0,
+    )
+    assert (reported.by_type, reported.step_time_s) == ({}, 1.0)
+    assert (reported.batch, reported.grad, reported.forecast) == (
         EIGHT,
         TOY.grad_stats(8, 0),
         forecast,
     )
     untimed = report(TOY, assignment(), replace(dictated, delay_s=0.1), forecast)
-    assert untimed == replace(told, step_time_s=None)
+    assert untimed == replace(reported, step_time_s=None)
     own = assignment(dictated=None)
     by_type = report(TOY, own, play(own, 60.0).training, forecast).by_type
     assert {name: each.num_replicas_profiled for name, each in by_type.items()} == {

@@ -49,8 +49,10 @@ def half(*labels: int) -> Allocation:
 
 
 def progress(stage: Stage, at: float) -> dict[str, float]:
-    told = [event for event in stage.until(at) if isinstance(event, TrainingReported)]
-    return {event.job: event.report.progress / 8 for event in told}
+    reports = [
+        event for event in stage.until(at) if isinstance(event, TrainingReported)
+    ]
+    return {event.job: event.report.progress / 8 for event in reports}
 
 
 def test_in_the_world_they_slow_each_other_while_both_are_there() -> None:

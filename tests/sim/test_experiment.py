@@ -231,17 +231,17 @@ def test_an_unknown_policy_is_refused() -> None:
 
 
 def test_progress_is_told_on_the_way() -> None:
-    told: list[tuple[float, int]] = []
+    calls: list[tuple[float, int]] = []
     workload = Workload(name="w", jobs=(trace_job("a"), trace_job("b", 7200.0)))
     simulate(
         workload,
         {"toy": TOY},
         NODES,
         "fifo",
-        on_progress=lambda now, ended: told.append((now, ended)),
+        on_progress=lambda now, ended: calls.append((now, ended)),
     )
-    assert told[0] == (3600.0, 1)
-    assert told[-1][1] == 2
+    assert calls[0] == (3600.0, 1)
+    assert calls[-1][1] == 2
 
 
 @pytest.mark.parametrize("policy", ["fifo", "pollux", "optimus", "tiresias"])

@@ -31,18 +31,18 @@ def test_a_batch_is_that_of_a_search_of_one_s_own(
     params: ThroughputParams,
     placement: Placement,
     grad: GradStats,
-    told: bool,
+    reported: bool,
 ) -> None:
     twice_s = 2.0 * float(step_time(params, placement, 8))
     steps = (TimedStep(atomic=8, accumulation=0, seconds=twice_s),)
     shared = ApplicationTimes(
         gpu_type="gpu", placement=placement, params=params, steps=steps
     )
-    model = optimistic_step_times(shared) if told else step_time
+    model = optimistic_step_times(shared) if reported else step_time
     alone = BatchSearch.of(limits, params, placement, model).best(grad).config
     for _ in range(2):
         assert (
-            best_of(search_of(limits, placement, shared if told else params), grad)
+            best_of(search_of(limits, placement, shared if reported else params), grad)
             == alone
         )
 

@@ -44,9 +44,9 @@ def timeless(result: RunResult) -> RunResult:
 
 
 def test_results_come_in_order_with_the_sweep_s_label(trace: TraceFile) -> None:
-    told: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
     played = sweep(
-        runs(trace), on_progress=lambda run, _, ended: told.append((run.policy, ended))
+        runs(trace), on_progress=lambda run, _, ended: calls.append((run.policy, ended))
     )
     results = [result for _, result in played]
     assert [(r.trace, r.policy, r.seed) for r in results] == [
@@ -55,22 +55,22 @@ def test_results_come_in_order_with_the_sweep_s_label(trace: TraceFile) -> None:
         ("label", "optimus", 0),
         ("label", "optimus", 1),
     ]
-    assert ("optimus", 2) in told
+    assert ("optimus", 2) in calls
     assert all(result.history == History() for result in results)
     assert next(sweep(runs(trace, keeps_history=True)))[1].history.jobs
 
 
 @pytest.mark.processes
 def test_several_processes_give_the_same(trace: TraceFile) -> None:
-    told: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
     alone = {index: timeless(result) for index, result in sweep(runs(trace))}
     shared = sweep(
         runs(trace),
         parallel=2,
-        on_progress=lambda run, _, ended: told.append((run.policy, ended)),
+        on_progress=lambda run, _, ended: calls.append((run.policy, ended)),
     )
     assert {index: timeless(result) for index, result in shared} == alone
-    assert ("optimus", 2) in told
+    assert ("optimus", 2) in calls
 
 
 @pytest.mark.processes

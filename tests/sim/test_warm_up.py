@@ -135,6 +135,6 @@ def test_compiling_and_missing_numba_are_announced_once(
 ) -> None:
     monkeypatch.setattr(warm_up, "_cold_parts", lambda name: [name])
     monkeypatch.setattr(compiled, "HAS_COMPILER", False)
-    told: list[str] = []
-    warm_up.warm_up(["fifo", "srtf"], told.append)
-    assert told == [warm_up.COMPILES, warm_up.NO_COMPILER]
+    lines: list[str] = []
+    warm_up.warm_up(["fifo", "srtf"], lines.append)
+    assert lines == [warm_up.COMPILES, warm_up.NO_COMPILER]

@@ -112,8 +112,8 @@ class Client:
         return f"/v1/studies/{quote(study, safe='')}"
 
     def jobs(self, *, most: int | None = None, **query: str | bool) -> list[JsonObject]:
-        """Return jobs, page after page; query: see `GET /v1/jobs`. most: no more than
-        so many.
+        """Return jobs, page after page; query: see `GET /v1/jobs`. most: the largest
+        number of jobs.
         """
         found: list[JsonObject] = []
         given = {
@@ -182,7 +182,7 @@ class Client:
         nothing now.
         """
         until = time.monotonic() + AGAIN_FOR_S
-        told = ""
+        notice = ""
         while True:
             try:
                 return self._send_once(method, path, body, headers, timeout_s)
@@ -190,9 +190,9 @@ class Client:
                 unavailable = error.status == UNAVAILABLE and error.again_s is not None
                 if not unavailable or time.monotonic() > until:
                     raise
-                if not told:
-                    told = f"{error}; asking again until it can, Ctrl-C ends that\n"
-                    sys.stderr.write(told)
+                if not notice:
+                    notice = f"{error}; asking again until it can, Ctrl-C ends that\n"
+                    sys.stderr.write(notice)
                 time.sleep(min(error.again_s or 0.0, AGAIN_AT_MOST_S))
 
     def _send_once(

@@ -3,9 +3,9 @@ scheduler.
 """
 
 # A port belongs to the process that takes it first: while no scheduler runs, any user
-# of the machine may listen there, and would be sent the operator's token. A socket in a
-# directory that only its owner may write can be made by nobody else. The kernel also
-# names the user at the other end, and a client asks before it says a word.
+# of the machine may listen there, and would be sent the operator's token. In a
+# directory that only its owner may write, only the owner can make a socket. The kernel
+# also names the user at the other end, and a client checks it before it sends anything.
 #
 # The kernel takes 107 bytes for the path of a socket, and state directories are longer
 # at times. So both sides go through a handle of the directory: `/proc/self/fd/N/socket`

@@ -189,7 +189,7 @@ class StateDir:
             except BlockingIOError:
                 raise self._taken("") from None
             if self.is_listened_on():
-                raise self._taken(", although somebody removed its lock file")
+                raise self._taken(", although its lock file was removed")
             yield
 
     def _taken(self, but: str) -> InputError:
@@ -208,15 +208,15 @@ class StateDir:
         try:
             LocalConnection(self.socket, SOCKET_TIMEOUT_S).connect()
         except TimeoutError:
-            return True  # so many wait that it takes nobody in: it is busy or stopped
+            return True  # the queue of connections is full: it is busy or stopped
         except OSError:
             return False
         return True
 
 
 def check_own(path: Path, field: str) -> None:
-    """Raise InputError unless `path` is this user's own, and nobody else may write to
-    it.
+    """Raise InputError unless `path` belongs to this user, and no other user may write
+    to it.
 
     A user who can write to the state directory decides where the verbs send the token,
     and what jobs run.

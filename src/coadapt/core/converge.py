@@ -54,7 +54,7 @@ from coadapt.core.commands import (
 )
 from coadapt.core.config import SchedulerConfig
 from coadapt.core.lifecycle import JobState, Reason, Trigger
-from coadapt.core.settling import settling
+from coadapt.core.settling import settling, tenants_beyond_quota
 from coadapt.core.state import JobRecord, Order, OrderKind, Running, SchedulerState
 from coadapt.core.worklist import Worklist
 from coadapt.model import RescaleContract, holding
@@ -69,11 +69,18 @@ def converge(
     """Return the orders that bring jobs closer to their targets; the jobs hold what
     is ordered from now on.
     """
+    if work.resting:
+        work.wake(state.at)
+        if beyond := tenants_beyond_quota(state):
+            work.wake_tenants(beyond)
     jobs = work.jobs
     in_place = config.rescale_in_place
     if not jobs:  # after most events
         return []
     in_peace = settling(state, jobs, config.settle_s)
+    for job in jobs:
+        if job.id in in_peace:
+            work.rest(job, job.running.since + config.settle_s)
     movable = [job for job in jobs if job.id not in in_peace]
     commands: list[Command] = []
     for job in (job for job in movable if _must_stop(job, in_place)):
@@ -96,7 +103,7 @@ def converge(
             work.note(job)
         elif job.state is JobState.RUNNING:
             blocked.append(job)
-    if blocked and not commands and not in_peace and not work.moving:
+    if blocked and not commands and not work.resting and not work.moving:
         # Running jobs wait for each other's GPUs in a ring: one of them must stop.
         commands.append(stop(blocked[0], state.at))
         work.note(blocked[0])

@@ -119,7 +119,7 @@ class Hindrances:
         self._held_by: dict[TenantId, float] = {}
         self._holders: dict[str, _Holders] = {}
         self._free = FreeGpus(view.nodes)
-        self._told: dict[tuple[int, tuple[str, ...], TenantId], _Found] = {}
+        self._found: dict[tuple[int, tuple[str, ...], TenantId], _Found] = {}
         nodes = view.inventory.by_id
         for job, allocation in given:
             if not allocation.slots or allocation.slots[0][0] not in nodes:
@@ -143,11 +143,11 @@ class Hindrances:
         """
         limits = job.spec.replicas
         key = (limits.min, limits.gpu_types, job.spec.tenant)
-        found = None if unfit else self._told.get(key)
+        found = None if unfit else self._found.get(key)
         if found is None:
             found = self._find(job, unfit)
             if not unfit:
-                self._told[key] = found
+                self._found[key] = found
         held = job.allocation.num_replicas
         start = f"gives up its {plural(held, 'GPU')} and waits" if held else "waits"
         return Waiting(
@@ -173,8 +173,8 @@ class Hindrances:
         [pool] = self._pools(types, _NO_NODES)
         parts = []
         if pool.free < lacking:
-            told = f"{self._free_of(pool)}{self._who(pool)}{self._relation(job, pool)}"
-            parts.append(told)
+            free = f"{self._free_of(pool)}{self._who(pool)}{self._relation(job, pool)}"
+            parts.append(free)
         parts += self._over_quota(job.spec.tenant, lacking)
         if not parts:
             parts.append(f"{self._free_of(pool)}, and the policy gives it no more")
@@ -283,11 +283,11 @@ class Hindrances:
                 and job.spec.replicas.allows_type(gpu_type)
                 and has + more >= least
             ):
-                told = [
+                named = [
                     f"node {each.node.id} with {each.node.num_gpus} {each.why}"
                     for each in nodes
                 ]
-                return f"; {', '.join(told)}"
+                return f"; {', '.join(named)}"
         return ""
 
     def _free_of(self, pool: _Pool) -> str:
@@ -302,8 +302,8 @@ class Hindrances:
             return ""
         if len(holders.gpus) > HOLDERS_NAMED:
             return f", {len(holders.gpus)} jobs hold the others"
-        told = [f"{job} has {gpus:g}" for job, gpus in holders.gpus]
-        return f", {' and '.join(told)}"
+        named = [f"{job} has {gpus:g}" for job, gpus in holders.gpus]
+        return f", {' and '.join(named)}"
 
     def _relation(self, job: JobView, pool: _Pool | None) -> str:
         holders = self._holders.get(pool.gpu_type) if pool is not None else None
@@ -360,13 +360,13 @@ def shrinks(held: int, count: int) -> str:
     return f"shrinks from {held} to {plural(count, 'GPU')}"
 
 
-def with_own_words(told: str, own: str) -> str:
-    """Return what is proven, and then what the policy adds of its own.
+def with_own_words(proven: str, own: str) -> str:
+    """Return the proven reason, followed by what the policy adds.
 
     Both may begin with the same change of size, which is kept once.
     """
-    head, _, _ = told.partition(":")
-    return "; ".join(filter(None, (told, own.removeprefix(head).lstrip(":; "))))
+    head, _, _ = proven.partition(":")
+    return "; ".join(filter(None, (proven, own.removeprefix(head).lstrip(":; "))))
 
 
 def _after(parts: Sequence[str]) -> str:
@@ -375,5 +375,5 @@ def _after(parts: Sequence[str]) -> str:
 
 def _unusable(unfit: Mapping[NodeId, str], view: ClusterView) -> str:
     there = view.inventory.by_id
-    told = [f"not on {node}: {why}" for node, why in unfit.items() if node in there]
-    return _after(told)
+    parts = [f"not on {node}: {why}" for node, why in unfit.items() if node in there]
+    return _after(parts)

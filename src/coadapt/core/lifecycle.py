@@ -53,7 +53,7 @@ class Reason(StrEnum):
     ALLOCATED = "allocated"
     PREEMPTED = "preempted"
     RESCALED = "rescaled"
-    RESCALE_FAILED = "rescale_failed"  # the replicas of before train on
+    RESCALE_FAILED = "rescale_failed"  # the previous replicas train on
     GROWTH_FAILED = "growth_failed"  # it goes back to the size that trained last
     NODE_LOST = "node_lost"
     NODE_UNFIT = (
@@ -61,7 +61,7 @@ class Reason(StrEnum):
     )
     REPLICAS_LOST = "replicas_lost"
     UNSEEN = (
-        "unseen"  # nobody can see whether its replicas still live; they may train on
+        "unseen"  # it is unknown whether its replicas still live; they may train on
     )
     HUNG = "hung"  # its replicas had not reported for longer than hang_timeout
     SCRIPT_FAILED = "script_failed"

@@ -30,7 +30,7 @@ from coadapt.model import (
     check_plan,
     holding,
 )
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 
 Unfit = Mapping[JobId, Collection[NodeId]]
 
@@ -43,7 +43,7 @@ def with_lost_first(
     plan: valid for `view`. lost: jobs that lost a node and hold no GPUs since. unfit:
     the nodes on which a job cannot run, by job.
     """
-    jobs = standing_of(view).jobs
+    jobs = current_allocations(view).jobs
     waiting = [
         jobs[job_id]
         for job_id in lost
@@ -79,7 +79,7 @@ def _with_job(
     unfit: Collection[NodeId],
 ) -> Plan:
     """Return the plan with `job` in the place of jobs that it starts, or as it is."""
-    jobs = standing_of(view).jobs
+    jobs = current_allocations(view).jobs
     starting = [
         jobs[other]
         for other, allocation in plan.allocations.items()

@@ -36,19 +36,20 @@ from coadapt.model.offer import HOUR_S, Offer, OfferId, Pool, hazard_per_h
 ANSWER_WITHIN_S = 300.0
 # Between two decisions by default, as between two rounds, s.
 SIZING_S = 60.0
-# A node is given back in the last part of its billing time: so many decisions before.
+# A node is given back this many decisions before its billing time ends.
 DECISIONS_BEFORE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoughtNode:
     """A live node of an offer. since: when it came, s. noticed: its owner takes it
-    away.
+    away. given_back: it was ordered to go.
     """
 
     offer: OfferId
     since: float
     noticed: bool = False
+    given_back: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,18 +180,17 @@ class Buying:
         node = self.nodes.get(node_id)
         if node is None or node.noticed:
             return False
-        self.nodes[node_id] = BoughtNode(
-            offer=node.offer, since=node.since, noticed=True
-        )
+        self.nodes[node_id] = replace(node, noticed=True)
         self.leaving[node_id] = "its owner takes it away"
         return True
 
     @property
     def totals(self) -> dict[OfferId, int]:
         """Return the nodes of each offer that are to be had in all, live and
-        ordered.
+        ordered, without those that were ordered to go: the engine, which may have
+        let them go already, would replace them.
         """
-        live = [node.offer for node in self.nodes.values()]
+        live = [node.offer for node in self.nodes.values() if not node.given_back]
         return {
             offer_id: live.count(offer_id) + self.ordered.get(offer_id, 0)
             for offer_id in self.offers
@@ -271,13 +271,27 @@ class Buying:
             self.ordered[offer.id] = missing
         return self.totals
 
-    def _keep(self, offer_id: OfferId, count: int) -> None:
-        """Let nodes stay that were to be given back."""
-        back = sorted(
+    def give_back(self, idle: Callable[[NodeId], bool]) -> list[NodeId]:
+        """Order the empty nodes to go that leave, and return them; again until they
+        are gone. idle: whether no job is on a node.
+        """
+        going = [
             node_id
-            for node_id in self.leaving
-            if self.nodes[node_id].offer == offer_id and not self.nodes[node_id].noticed
-        )
+            for node_id in sorted(self.leaving)
+            if not self.nodes[node_id].noticed and idle(node_id)
+        ]
+        for node_id in going:
+            self.nodes[node_id] = replace(self.nodes[node_id], given_back=True)
+        return going
+
+    def _keep(self, offer_id: OfferId, count: int) -> None:
+        """Let nodes stay that were to be given back, and were not ordered to go yet."""
+        leaving = {node_id: self.nodes[node_id] for node_id in sorted(self.leaving)}
+        back = [
+            node_id
+            for node_id, node in leaving.items()
+            if node.offer == offer_id and not (node.noticed or node.given_back)
+        ]
         for node_id in back[:count]:
             del self.leaving[node_id]
 

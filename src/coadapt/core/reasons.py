@@ -131,11 +131,11 @@ def waiting_reason(
     own = plan.reasons.get(job.id, "")
     if job.id in plan.set_aside:
         reason = Reason.SET_ASIDE
-        told = own or "waits: set aside, the policy fails with it"
+        text = own or "waits: set aside, the policy fails with it"
     else:
         found = hindrances.of_waiting(view, job.unfit_nodes)
         reason = Reason.IMPOSSIBLE if found.impossible else Reason.NO_CAPACITY
-        told = with_own_words(found.text, own)
+        text = with_own_words(found.text, own)
     if job.state is not JobState.PENDING and reason is not Reason.IMPOSSIBLE:
         reason = Reason.PREEMPTED
-    return reason, told
+    return reason, text

@@ -136,7 +136,7 @@ from coadapt.model import (
     holding,
 )
 from coadapt.model.offer import SizingError, SizingView, check_sizing
-from coadapt.model.view import JobViews, standing_of
+from coadapt.model.view import JobViews, current_allocations
 
 # If more jobs than this have changed, their views are renewed before the next round, so
 # that the round itself is quick.
@@ -404,12 +404,13 @@ class Scheduler:
         known = self.state.nodes.get(node.id)
         if known == node:
             return []
-        # If the node only has more GPUs now, or fewer idle ones, no job loses any.
+        # If the node only has more GPUs now, or fewer idle ones, or is an offer's from
+        # now on, no job loses any.
         idle = self._work.holdings.free.whole.get(node.id, 0)
-        keeps = (
-            known
-            and replace(known, num_gpus=max(node.num_gpus, known.num_gpus - idle))
-            == node
+        keeps = known and node == replace(
+            known,
+            num_gpus=max(node.num_gpus, known.num_gpus - idle),
+            offer=known.offer or node.offer,
         )
         commands = self._node_lost(node.id) if known and not keeps else []
         self.state.nodes[node.id] = node
@@ -555,6 +556,9 @@ class Scheduler:
         next round and the next sizing.
         """
         at = self.state.at
+        # Before BuyNodes: its totals are without these nodes.
+        going = buying.give_back(lambda node: not self._work.holdings.on(node))
+        commands += [GiveBack(node=node) for node in going]
         if isinstance(event, SchedulerRestarted):
             buying.asked_at = None
             buying.alarm_at = None
@@ -572,11 +576,6 @@ class Scheduler:
             buying.asked_at = at
             commands.append(Size(number=buying.number, view=self._sizing_view(buying)))
             buying.ask_next(at, is_active=bool(self.state.active))
-        commands += [
-            GiveBack(node=node)
-            for node in sorted(buying.leaving)
-            if not buying.nodes[node].noticed and not self._work.holdings.on(node)
-        ]
         alarms = [
             when
             for when in (self.state.round_due_at, buying.ask_at)
@@ -903,7 +902,7 @@ class Scheduler:
             return []
         state.solve_at = None
         view = self._view or self.view()
-        held = standing_of(view)
+        held = current_allocations(view)
         # Remove jobs that ended or were cancelled while the plan was computed. Unknown
         # jobs stay in, so that the check rejects the plan.
         plan = event.plan
@@ -1072,7 +1071,7 @@ class Scheduler:
         """
         if not self.explains:
             return
-        views = standing_of(view).jobs
+        views = current_allocations(view).jobs
         state = self.state
         given = [
             (each, state.jobs[job_id].target.allocation)

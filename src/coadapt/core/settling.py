@@ -41,7 +41,7 @@ def settling(
         for job in jobs
         if not job.running.has_trained and _is_young(job, state.at, settle_s)
     ]
-    beyond = _beyond_quota(state) if young else set()
+    beyond = tenants_beyond_quota(state) if young else set()
     return frozenset(
         job.id for job in young if beyond.isdisjoint((job.spec.tenant, EVERYBODY))
     )
@@ -56,7 +56,10 @@ def _is_young(job: JobRecord, at: float, settle_s: float) -> bool:
     return not taken and job.state in (JobState.STARTING, JobState.RUNNING)
 
 
-def _beyond_quota(state: SchedulerState) -> set[TenantId]:
+def tenants_beyond_quota(state: SchedulerState) -> set[TenantId]:
+    """Return the tenants whose jobs hold more than the quota; with EVERYBODY if all
+    jobs together do. Their jobs are changed without waiting.
+    """
     if not (quotas := quotas_of(state.tenants.values())):
         return set()
     live = state.jobs.values()

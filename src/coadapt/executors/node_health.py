@@ -1,5 +1,5 @@
-"""Which nodes fail jobs again and again: set aside, with the reason, until somebody
-takes them back.
+"""Nodes that fail jobs again and again are set aside, with the reason, until a person
+allows them again.
 """
 
 # The rule, and why so.

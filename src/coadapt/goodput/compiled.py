@@ -15,7 +15,7 @@ kernels only.
 # what is compiled: lean functions get their scratch space from the caller. Numba takes
 # a tuple of arrays apart at each call, into some eight values per array, so few arrays
 # are compiled faster than many. And a plain number as an argument makes it compile the
-# function anew for that number; one of numpy's type does not.
+# function again for that number; one of numpy's type does not.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,8 +78,8 @@ def compiled(function: Function) -> Function:
 
 
 def compiled_part(function: Function) -> Function:
-    """Return `function` likewise, where only compiled ones call it: a quarter of the
-    compiling less.
+    """Return `function`, compiled for calls by compiled functions only, which takes a
+    quarter less time to compile.
     """
     return _compiled(function, no_cpython_wrapper=True)
 
@@ -101,7 +101,7 @@ def lean_part(function: Function) -> Function:
 def _compiled(function: Function, **options: bool) -> Function:
     if _njit is None:
         return function
-    # A C function around each kernel would be called by nobody.
+    # No caller needs a C function around each kernel.
     given: dict[str, Any] = {
         "nogil": True,
         "error_model": "numpy",

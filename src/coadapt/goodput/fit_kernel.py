@@ -41,7 +41,7 @@ FLOOR_SHARES = (
     3e-4,
 )  # kinks are rounded off below these shares of the loss, coarsely and then finely
 MAX_EVALUATIONS = 100  # per floor; 15 are usual
-# relative decrease of the loss that counts as standing still; twice in a row is the end
+# relative decrease of the loss that counts as none; twice in a row is the end
 TOLERANCE = 1e-6
 STEP_TOLERANCE = 1e-8  # a step that promises less, relative to the loss, is not tried
 DAMPING_START = 1e-2

@@ -17,7 +17,7 @@ def packed_step_times(
     """Return the seconds of one step at `limits.requested` on 1, 2, ...
     `num_replicas_max` replicas.
 
-    The replicas stand on as few nodes of `gpus_per_node` GPUs as possible, in one rack;
+    The replicas are on as few nodes of `gpus_per_node` GPUs as possible, in one rack;
     the total batch is split as by `split_total(exact=True)`. ValueError for counts
     below 1.
     """

@@ -37,8 +37,7 @@ SHARED = 0.07
 BY_BATCH = 0.1
 DISTANCE = 0.3
 MEASURED = 0.02
-# Some kB each. In a simulation all jobs of an application on one shape are told the
-# same.
+# Some kB each. In a simulation, all jobs of an application on one shape share a model.
 NUM_MODELS_KEPT = 512
 # standard deviations (at a distance of 0.5, noise scales known, 0, 0.5 and 1: 0.41,
 # 0.37, 0.30 %)

@@ -39,7 +39,7 @@ CHUNK_ELEMENTS = (
     1 << 15
 )  # of one array (J, C, B): 256 KiB, so that a handful of them stays in the cache
 # Freeing an array of this many elements, 4 MiB, once makes glibc keep up to 8 MiB of
-# freed heap (mallopt(3)). Without that the pages of each temporary are mapped anew,
+# freed heap (mallopt(3)). Without that the pages of each temporary are mapped again,
 # which takes longer than the arithmetic.
 HEAP_KEPT = 1 << 19
 

@@ -9,9 +9,9 @@ from math import isfinite
 
 from coadapt.model.errors import InputError
 
-# The rule is carried out by the training process (`coadapt.train`); the scheduler never
-# touches it. It stands here because job files declare it, and because what batches it
-# may visit is all that a planner is told.
+# The training process (`coadapt.train`) applies the rule; the scheduler does not. It is
+# defined here because job files declare it, and because planners know the batches that
+# it may use.
 
 EPOCHS_MAX = 100_000
 # Both of Accordion (Agarwal et al. 2021, §3); Shockwave's noise-scale jobs decide every

@@ -5,9 +5,9 @@ texts and nesting.
 # The rules, and why they hold.
 #
 # A number that is lawful as JSON may still be one that no code behind the door can use:
-# 10**400 has no float, 10**21 no C integer, infinity no sum. So a door first asks
-# `check_outside`, which knows nothing of fields and refuses what nobody can use; each
-# field's own limits come after it, and say more. Bounds of the types alone (1.8e308,
+# 10**400 has no float, 10**21 no C integer, infinity no sum. So a door first calls
+# `check_outside`, which knows no fields and refuses numbers that no code can use. The
+# limits of each field come after it, and say more. Bounds of the types alone (1.8e308,
 # 2**63) let sums and products overflow behind the door; a bound per field alone is
 # forgotten with the next field.
 #

@@ -276,8 +276,8 @@ class _Same:
 
 
 def inventory(nodes: tuple[Node, ...]) -> Inventory:
-    """Return the inventory of `nodes`, the one of before where these are the very same
-    tuple.
+    """Return the inventory of `nodes`; for the same tuple object, the same
+    inventory.
     """
     return _inventory(_Same(nodes))
 

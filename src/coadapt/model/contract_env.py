@@ -78,7 +78,7 @@ EXIT_PEER_LOST = (
     69  # another replica failed first (EX_UNAVAILABLE): never the cause of a job's end
 )
 EXIT_STOPPED = (
-    75  # told to stop, state is saved (EX_TEMPFAIL of sysexits.h: try again later)
+    75  # stopped by order, state is saved (EX_TEMPFAIL of sysexits.h: try again later)
 )
 
 # Two lists keep the environments of three parties apart: the scheduler's, a job's own

@@ -28,7 +28,7 @@ label.
 # While an order is not answered a job holds what it had and what it is to get. A
 # replica that stays on a node keeps its GPU, so of whole GPUs the job holds the larger
 # count; a label in both is one GPU, at the larger share; and a whole GPU never stands
-# in for a label, because nobody says which one would become shared.
+# in for a label, because it is not known which one would become shared.
 #
 # Tried before: gpu_share as a free fraction, summed per node with a slack for rounding
 # (three times 0.6 above); and the ceiling of the sum per class of shares (sound, but it

@@ -27,7 +27,7 @@ class RescaleContract(StrEnum):
     SCHEDULE = "schedule"
 
 
-# The contracts under which nobody may dictate a batch: it follows from the job alone.
+# Contracts under which the scheduler does not dictate a batch: the job chooses it.
 OWNS_BATCH = (RescaleContract.SELF, RescaleContract.SCHEDULE)
 
 

@@ -21,14 +21,14 @@ from coadapt.model.report import (
     TypeProfile,
 )
 
-# Names of the metrics by which a report tells which replica is slower than its peers.
+# Metrics of a report that name the replica that is slower than its peers.
 RANK = "straggler_rank"
 RATIO = "straggler_ratio"
-NOBODY = -1
+NO_STRAGGLER = -1
 # Less than this is within what equal machines differ by from minute to minute.
 RATIO_MIN = 1.25
 
-# By which a report tells in which step a loss or the gradients were first not finite.
+# Metric of a report: the step in which a loss or the gradients were first not finite.
 NOT_FINITE = "not_finite_step"
 
 # Seconds that the last checkpoints cost training, in the mean.
@@ -101,7 +101,7 @@ class Measured:
         history = self.batch_history
         target = report.progress_target
         step_s = report.step_time_s
-        told_step = step_s is not None or report.batch is not None
+        has_step_time = step_s is not None or report.batch is not None
         kept = batch is None or (
             history and history[-1][1] == batch.total
         )  # nearly always
@@ -113,7 +113,7 @@ class Measured:
             samples=self.samples if self.samples > report.samples else report.samples,
             batch=batch,
             batch_history=history if kept else self._history_with(batch, at),
-            step_time_s=step_s if told_step else self.step_time_s,
+            step_time_s=step_s if has_step_time else self.step_time_s,
             by_type=self._profiles_with(report.by_type) if report.by_type else profiles,
             grad=self.grad if report.grad is None else report.grad,
             efficiency_points=self._points_with(report.efficiency_points)
@@ -145,15 +145,15 @@ class Measured:
         return (*history[-(BATCH_HISTORY_MAX - 1) :], (at, batch.total))
 
     def _points_with(
-        self, told: tuple[EfficiencyPoint, ...]
+        self, reported: tuple[EfficiencyPoint, ...]
     ) -> tuple[EfficiencyPoint, ...]:
-        return (*self.efficiency_points, *told)[-EFFICIENCY_POINTS_MAX:]
+        return (*self.efficiency_points, *reported)[-EFFICIENCY_POINTS_MAX:]
 
     def _profiles_with(
-        self, told: Mapping[str, TypeProfile]
+        self, reported: Mapping[str, TypeProfile]
     ) -> Mapping[str, TypeProfile]:
         known = self.by_type
-        newer = {name: each.after(known.get(name)) for name, each in told.items()}
+        newer = {name: each.after(known.get(name)) for name, each in reported.items()}
         if all(known.get(name) is each for name, each in newer.items()):
             return known  # itself: what follows from it need not be worked out again
         return {**known, **newer}
@@ -174,7 +174,7 @@ class RescaleCosts:
     first.
     """
     generation: int = 0
-    """The latest generation that told."""
+    """The latest generation that reported a pause."""
 
     @property
     def mean_s(self) -> float | None:
@@ -266,7 +266,7 @@ def straggler(metrics: Mapping[str, float], allocation: Allocation) -> str:
     """Return which replica of a job on `allocation` is slow, and by how much; "" where
     none is.
     """
-    rank = int(metrics.get(RANK, NOBODY))
+    rank = int(metrics.get(RANK, NO_STRAGGLER))
     ratio = metrics.get(RATIO, 1.0)
     nodes = [node for node, count in allocation.slots for _ in range(count)]
     if len(nodes) < 2 or not 0 <= rank < len(nodes) or ratio < RATIO_MIN:

@@ -12,7 +12,12 @@ from coadapt.model.devices import FreeGpus, holding
 from coadapt.model.job import OWNS_BATCH, RescaleContract
 from coadapt.model.report import ApplicationTimes
 from coadapt.model.tenant import EVERYBODY, beyond_quota
-from coadapt.model.view import ClusterView, JobView, Standing, standing_of
+from coadapt.model.view import (
+    ClusterView,
+    CurrentAllocations,
+    JobView,
+    current_allocations,
+)
 
 T = TypeVar("T")
 
@@ -44,7 +49,7 @@ class Plan:
     set_aside: Mapping[JobId, float] = field(default_factory=dict)
     application_times: Mapping[JobId, ApplicationTimes] = field(default_factory=dict)
 
-    def names_only(self, held: Standing) -> bool:
+    def names_only(self, held: CurrentAllocations) -> bool:
         """Return whether the plan names only jobs of `held`."""
         jobs = held.jobs.keys()
         return all(
@@ -61,12 +66,12 @@ class Plan:
         for mine, theirs in zip(self._parts, other._parts, strict=True):
             if mine is not theirs and mine != theirs:
                 found.update(
-                    [job for job, told in mine.items() if told != theirs.get(job)]
+                    [job for job, part in mine.items() if part != theirs.get(job)]
                 )
                 found.update([job for job in theirs if job not in mine])
         return found
 
-    def made_of(self, held: Standing, before: "Plan") -> "Plan":
+    def made_of(self, held: CurrentAllocations, before: "Plan") -> "Plan":
         """Return an equal plan that uses the same objects as the jobs and the previous
         plan.
 
@@ -110,7 +115,7 @@ def check_plan(view: ClusterView, plan: Plan, *, names_known: bool = False) -> N
     are within their quota. A batch is only set for a job that holds GPUs, within its
     limits, and never for a `self` or `schedule` job.
     """
-    held = standing_of(view)
+    held = current_allocations(view)
     given = plan.allocations
     jobs = held.jobs
     kept = held.allocations
@@ -119,8 +124,8 @@ def check_plan(view: ClusterView, plan: Plan, *, names_known: bool = False) -> N
     if not names_known and not plan.names_only(held):
         unknown = {job for part in plan._parts for job in part.keys() - jobs.keys()}
         raise PlanError(f"job {min(unknown)!r} is not an active job of this round")
-    # Most jobs keep the very thing that they hold: that is known to be lawful, and
-    # counted.
+    # Most jobs keep the same allocation object, which is known to be valid and is
+    # counted already.
     new: dict[JobId, Allocation] = {}
     gone: list[Allocation] = []
     if (
@@ -143,12 +148,12 @@ def check_plan(view: ClusterView, plan: Plan, *, names_known: bool = False) -> N
             _check_batch(jobs[job_id], given.get(job_id), batch)
 
 
-def _made_of(known: Mapping[JobId, T], told: Mapping[JobId, T]) -> Mapping[JobId, T]:
-    if told == known:
+def _made_of(known: Mapping[JobId, T], planned: Mapping[JobId, T]) -> Mapping[JobId, T]:
+    if planned == known:
         return known
     return {
         job: was if (was := known.get(job)) == each else each
-        for job, each in told.items()
+        for job, each in planned.items()
     }
 
 

@@ -60,9 +60,19 @@ class Tenant:
         return self.quota_gpus is None or num_gpus <= self.quota_gpus
 
 
+def value_of_time(tenants: Iterable[Tenant]) -> tuple[TenantId, float] | None:
+    """Return the first tenant that has a value of time, and the value; None if none
+    has.
+    """
+    for each in tenants:
+        if each.value_of_time is not None:
+            return each.id, each.value_of_time
+    return None
+
+
 @lru_cache(maxsize=NUM_UNCONFIGURED_KEPT)
 def unconfigured(tenant: TenantId) -> Tenant:
-    """Return what is granted to a tenant of whom nobody said anything."""
+    """Return the settings of a tenant that the operator did not configure."""
     return Tenant(id=tenant)
 
 

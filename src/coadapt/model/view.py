@@ -1,17 +1,17 @@
-"""All that a policy sees: a frozen picture of the cluster at the start of a round, what
-its jobs hold together, and pictures that are made one after another from what changed.
+"""The view of a policy: the cluster at the start of a round, the current allocations of
+its jobs, and the update of a view from what changed.
 """
 
-# Why the sums over all jobs are kept, and not recomputed.
+# Why the current allocations are updated, and not collected again.
 #
 # In a round of a large cluster a few jobs come, end or change, and hundreds go on as
-# they were. The maker of views tells a JobViews of the few; the view's sums over all
-# jobs are then copies of mappings, which cost a hundredth of looking at each job. A
-# policy that leaves most jobs alone plans from them, and `check_plan` looks at those
-# alone whose part of the plan is not the very thing that they hold.
+# they were. The scheduler gives the few changed jobs to a JobViews. The current
+# allocations of all jobs are then copies of mappings, which cost a hundredth of looking
+# at each job. A policy that leaves most jobs alone plans from them, and `check_plan`
+# checks only jobs whose planned allocation is not the same object as the current one.
 #
-# A view that was made in another way (a test's, a part of the cluster) sums up for
-# itself when it is asked.
+# A view that was made in another way (by a test, or of a part of the cluster) collects
+# its current allocations at the first use.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class JobView:
     grant: Grant = NO_GRANT
     """What the last order gave it; nothing if it waits or is being stopped."""
     measured: Measured = field(default_factory=Measured)
-    """What its reports told."""
+    """What its training reported."""
     usage: Usage = field(default_factory=Usage)
     """What it used until what it holds changed last; `ClusterView.service_gpu_s` counts
     up to the view.
@@ -55,8 +55,8 @@ class JobView:
     measured.
     """
     num_gpus_held: float = 0.0
-    """GPUs that are its own since `usage` was booked: of before and after while an
-    order is unanswered.
+    """GPUs that it holds since `usage` was booked; while an order is unanswered, both
+    the previous and the ordered ones.
     """
 
     @property
@@ -76,8 +76,8 @@ class ClusterView:
     jobs: tuple[JobView, ...]
     tenants: Mapping[TenantId, Tenant] = field(default_factory=dict)
     """The tenants that the operator configured; ask `tenant` for any other."""
-    _standing: object = field(init=False, compare=False, repr=False, default=None)
-    """What the jobs hold together, once somebody asked `standing_of`."""
+    _current: object = field(init=False, compare=False, repr=False, default=None)
+    """The result of `current_allocations`; None before its first call."""
 
     @property
     def num_gpus(self) -> int:
@@ -105,13 +105,14 @@ class ClusterView:
         return quotas_of(self.tenants.values())
 
 
-class Standing(NamedTuple):
-    """What jobs hold in a policy's eyes. Read it only.
+class CurrentAllocations(NamedTuple):
+    """The current allocations of a view's jobs, as policies count them. Read-only.
 
-    jobs: all of the view. allocations: what jobs hold within their limits, on live
-    nodes of one type that they allow. batches: those dictated to these. free: what they
-    leave. unlike_requested: jobs that hold another number of GPUs than they requested.
-    frozen: the jobs that nobody may rescale, in the view's order.
+    jobs: all jobs of the view. allocations: those within the job's limits, on live
+    nodes of one GPU type that the job allows. batches: the batches that were dictated
+    to these jobs. free: the GPUs that they leave. unlike_requested: jobs that hold
+    another number of GPUs than they requested. frozen: jobs that may not be rescaled,
+    in the view's order.
     """
 
     jobs: Mapping[JobId, JobView]
@@ -140,14 +141,13 @@ class JobViews:
         self._frozen: dict[JobId, JobView] = {}
         self._free = FreeGpus(nodes)
         self._by_id = inventory(nodes).by_id
-        self._told: _Held | None = (
-            None  # what was told last, while jobs hold what they held then
-        )
+        # The last result, None after an allocation has changed.
+        self._current: _Held | None = None
         for job in jobs:
             self.put(job)
 
     def put(self, job: JobView) -> None:
-        """Take in a job, or what became of one that is known."""
+        """Add a job, or replace the view of a known one."""
         before = self.views.get(job.id)
         if before is job:
             return
@@ -161,50 +161,50 @@ class JobViews:
             self._frozen[job.id] = job
 
     def drop(self, job: JobId) -> None:
-        """Forget a job, if it is known."""
+        """Remove a job, if it is known."""
         self._let_go(self.views.pop(job, None))
         self._frozen.pop(job, None)
 
     def renew(self, nodes: tuple[Node, ...], jobs: Iterable[JobId]) -> None:
-        """Go on with `nodes`. jobs: those that may hold a part of a node that came or
-        went.
+        """Replace the nodes. jobs: those that may hold GPUs of a node that was added or
+        removed.
         """
         there = [self.views[job] for job in jobs if job in self.views]
         for job in there:
             self._let_go(job)
         self._nodes = nodes
         self._by_id = inventory(nodes).by_id
-        self._told = None
+        self._current = None
         self._free.renew(nodes)
         for job in there:
             self._hold(job)
 
     def view(self, at: float, tenants: Mapping[TenantId, Tenant]) -> ClusterView:
-        """Return the view of this moment; what changes later does not touch it."""
-        standing = self.standing()
-        jobs = tuple(standing.jobs.values())
+        """Return the view of this moment; later changes do not affect it."""
+        current = self.current()
+        jobs = tuple(current.jobs.values())
         view = ClusterView(at=at, nodes=self._nodes, jobs=jobs, tenants=tenants)
-        object.__setattr__(view, "_standing", standing)
+        object.__setattr__(view, "_current", current)
         return view
 
-    def standing(self) -> Standing:
-        """Return what the jobs hold now."""
+    def current(self) -> CurrentAllocations:
+        """Return the current allocations of the jobs."""
         if self._late:
             self.views = {
                 each.id: each for each in sorted(self.views.values(), key=_place)
             }
             self._late = False
-        if self._told is None:
+        if self._current is None:
             held = self._allocations.copy()
             unlike = frozenset(self._unlike_requested)
-            self._told = held, self._batches.copy(), self._free.copy(), unlike
+            self._current = held, self._batches.copy(), self._free.copy(), unlike
         frozen = sorted(self._frozen.values(), key=_place)
-        return Standing(self.views.copy(), *self._told, frozen)
+        return CurrentAllocations(self.views.copy(), *self._current, frozen)
 
     def _hold(self, job: JobView) -> None:
         allocation = job.grant.allocation
         if allocation.slots and self._may_keep(job.spec.replicas, allocation):
-            self._told = None
+            self._current = None
             self._allocations[job.id] = allocation
             self._free.take_allocation(allocation)
             if allocation.num_replicas != job.spec.replicas.requested:
@@ -214,7 +214,7 @@ class JobViews:
 
     def _let_go(self, job: JobView | None) -> None:
         if job is not None and job.id in self._allocations:
-            self._told = None
+            self._current = None
             self._free.give(holding(self._allocations.pop(job.id)))
             self._batches.pop(job.id, None)
             self._unlike_requested.discard(job.id)
@@ -229,14 +229,12 @@ class JobViews:
         return alike and limits.min <= held.num_replicas <= limits.max
 
 
-def standing_of(view: ClusterView) -> Standing:
-    """Return what the jobs of `view` hold; summed up once."""
-    if view._standing is None:  # a field of the view that only this file fills
-        object.__setattr__(
-            view, "_standing", JobViews(view.nodes, view.jobs).standing()
-        )
-    known = view._standing  # as above
-    assert isinstance(known, Standing)
+def current_allocations(view: ClusterView) -> CurrentAllocations:
+    """Return the current allocations of the jobs of `view`; computed once."""
+    if view._current is None:  # a field of the view that only this file fills
+        object.__setattr__(view, "_current", JobViews(view.nodes, view.jobs).current())
+    known = view._current  # as above
+    assert isinstance(known, CurrentAllocations)
     return known
 
 

@@ -15,11 +15,11 @@ path to it.
 # encoder are made once per type. A value that is right as it stands (a float where a
 # float is due) is not looked at one by one: which values of an object are is remembered
 # by its shape, its keys and the types of their values. And the path to a value is put
-# together on the way out of an error, from its end: nobody asks where a value stands
-# that is in order.
+# together on the way out of an error, from its end: the path to a valid value is not
+# needed.
 #
-# The encoder of Python's library is one call into C, which lets no other thread run: of
-# the books of 10,000 jobs it made readers wait for 0.4 s. What is as large as that is
+# The encoder of Python's library is one call into C, which lets no other thread run:
+# for the state of 10,000 jobs it made readers wait for 0.4 s. Such large values are
 # written in pieces.
 
 import dataclasses

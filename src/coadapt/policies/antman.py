@@ -30,7 +30,7 @@ from coadapt.policies.allocation.reasons import gets, waits
 from coadapt.policies.base import PolicyCard
 
 SHARERS = 2  # jobs on one GPU at most (Muri's copy of AntMan)
-FULL = 840  # parts of a GPU that nobody else may join, as FreeGpus counts them
+FULL = 840  # parts of a whole GPU, as FreeGpus counts them: no other job may join
 
 
 @dataclass(slots=True)

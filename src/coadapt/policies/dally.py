@@ -293,8 +293,8 @@ class Dally(DallyOptions):
                 step = step_on(
                     job, offer.gpu_type, Allocation(slots=offer.slots).placement(nodes)
                 )
-                # Nobody knows how long it still runs: as long as it did so far is the
-                # best guess.
+                # Its remaining time is unknown. The guess is the time that it has
+                # trained.
                 ran_s = view.service_gpu_s(job) / requested_gpus(job)
                 if (
                     step is not None

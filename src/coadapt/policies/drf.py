@@ -15,14 +15,14 @@ from coadapt.policies.base import PolicyCard
 
 
 class Drf:
-    """Each next GPU to the tenant with the smallest dominant share per weight; nobody
-    takes turns.
+    """DRF gives each next GPU to the tenant with the smallest dominant share per
+    weight. Jobs do not take turns.
 
     A tenant's dominant share is the largest of its shares of the GPU types. Within a
-    tenant jobs that have nothing come first, in order of priority and submission, then
-    the job with the smallest dominant share.
-    A gang starts whole: its first step is its fewest replicas. skip: a job that does
-    not fit is passed over; without, it ends the round, as in some implementations.
+    tenant, jobs without GPUs come first, in order of priority and submission, then the
+    job with the smallest dominant share. The first step of a gang is its fewest
+    replicas. skip: whether a job that does not fit is passed over; otherwise it ends
+    the round, as in some implementations.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(
@@ -52,10 +52,10 @@ class Drf:
         notes: dict[JobId, str] = {}
         for job in view.jobs:
             share = dominant(capacity.held_by(job.spec.tenant))
-            told = f"the dominant share of tenant {job.spec.tenant} is {share:.0%}"
+            note = f"the dominant share of tenant {job.spec.tenant} is {share:.0%}"
             notes[job.id] = (
-                told
+                note
                 if job.id in capacity.counts
-                else waits(job, span(job)[0], capacity, told)
+                else waits(job, span(job)[0], capacity, note)
             )
         return counted_plan(view, capacity, notes)

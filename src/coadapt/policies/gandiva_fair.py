@@ -98,8 +98,8 @@ class GandivaFair:
 def capped_shares(
     amount: float, most_U: FloatArray, weight_U: FloatArray
 ) -> FloatArray:
-    """Return `amount` divided by weight, nobody above `most_U`; what one cannot use
-    goes to the others.
+    """Return `amount` divided by weight, each share at most `most_U`; what a tenant
+    cannot use goes to the others.
     """
     share_U = np.zeros(len(most_U))
     open_U = most_U > 0.0

@@ -11,12 +11,11 @@ from coadapt.policies.base import PolicyCard
 
 
 class Las:
-    """No durations, no model. Not discretised, equal jobs take turns: `tiresias` has
-    queues against that.
+    """LAS starts the job with the least attained service first. It needs no durations
+    and no model. Equal jobs take turns, which the queues of `tiresias` prevent.
 
-    turn_s: jobs that run stay in front of those that wait until so many seconds have
-    passed; 0: each round decides anew (the textbook). A job that never ran comes first
-    at any time.
+    turn_s: how long running jobs stay in front of waiting ones, s; 0: each round has a
+    new order (the textbook). A job that never ran always comes first.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(paper="classic", decides="order")

@@ -15,14 +15,15 @@ from coadapt.policies.base import PolicyCard
 
 
 class MaxMin:
-    """Elastic jobs share GPUs, rigid ones time. No durations, no model.
+    """Max-min fairness: elastic jobs share GPUs, rigid jobs share time. It needs no
+    durations and no model.
 
-    First each job its fewest, in the order of what it got of its fair share so far
-    (mean GPUs held since it came, over the share): the deficit order that makes time
-    shares of gangs come true (Gavel, OSDI'20). Then one GPU at a time to the tenant
-    with the fewest per weight, there to the job with the fewest.
-    turn_s: jobs keep their place for so many seconds, as in Gavel's rounds; 0: each
-    round orders jobs again. It matters only where not all jobs fit.
+    First each job gets its fewest GPUs, in the order of what it got of its fair share
+    so far (mean GPUs held since it came, over the share). This deficit order gives
+    gangs their time shares (Gavel, OSDI'20). Then GPUs go one at a time to the tenant
+    with the fewest per weight, and there to the job with the fewest.
+    turn_s: how long jobs keep their place, s, as in Gavel's rounds; 0: each round
+    orders jobs again. It matters only if not all jobs fit.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(

@@ -66,10 +66,10 @@ class OptimusOnline:
             jobs.append(replace(job, measured=replace(job.measured, forecast=forecast)))
         plan = self._optimus.allocate(replace(view, jobs=tuple(jobs)))
         reasons = {
-            job_id: f"{told}; its end is {how[job_id]}"
+            job_id: f"{reason}; its end is {how[job_id]}"
             if job_id in plan.allocations
-            else told
-            for job_id, told in plan.reasons.items()
+            else reason
+            for job_id, reason in plan.reasons.items()
         }
         return replace(plan, reasons=reasons)
 
@@ -104,5 +104,5 @@ def left_samples(job: JobView, learning: Learning) -> tuple[float, str]:
         end = int(level[0]) + WINDOW_EPOCHS if len(level) else EPOCHS_MAX
         return max(end * epoch - done, least), "by its loss curve"
     if epoch is not None:
-        return MORE_EPOCHS * epoch, "a guess: it told too few losses"
-    return max(done, LEAST_STEPS * total_batch(job)), "a guess: it told no loss"
+        return MORE_EPOCHS * epoch, "a guess: it reported too few losses"
+    return max(done, LEAST_STEPS * total_batch(job)), "a guess: it reported no loss"

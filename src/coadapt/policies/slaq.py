@@ -163,7 +163,7 @@ class Slaq:
                 job, span(job)[0], capacity, "jobs whose loss falls more go first"
             )
         if not fall.curved:
-            return "it counts as new: it told too few losses to predict more"
+            return "it counts as new: it reported too few losses to predict more"
         there = fall.fall_N[min(count, len(fall.fall_N)) - 1]
         return (
             f"its loss is to fall by {there:.2g} of its largest step in "

@@ -17,13 +17,12 @@ from coadapt.policies.predictors.declared import forecast_of
 
 
 class Srsf:
-    """Needs a forecast or a declared length; jobs without one come behind, the least
-    attained service first.
+    """SRSF starts the job with the least remaining GPU time first. Jobs without a
+    forecast or declared length come last, the least attained service first.
 
-    turn_s: of those without one, who runs stays in front of who waits until so many
-    seconds have passed.
-    The oracle that gang schedulers compare themselves with (Tiresias, NSDI'19): a job
-    that is short but wide holds up as many others as one that is long and narrow.
+    Gang schedulers compare themselves with this oracle (Tiresias, NSDI'19): a short,
+    wide job holds up as many others as a long, narrow one. turn_s: among jobs of
+    unknown length, a running job stays in front of waiting ones for this time, s.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(

@@ -13,9 +13,9 @@ class Srtf:
     """Needs a forecast or a declared length; jobs without one come behind, the least
     attained service first.
 
-    turn_s: of jobs without a forecast, a running one stays in front of waiting ones
-    until so many seconds have passed. Time counts at the requested replicas even for an
-    elastic job, which this policy never rescales.
+    turn_s: how long a running job stays in front of waiting ones, s, among jobs without
+    a forecast. Time counts at the requested replicas even for an elastic job, which
+    this policy never rescales.
     """
 
     card: ClassVar[PolicyCard] = PolicyCard(

@@ -6,11 +6,11 @@ The scheduler goes on writing down what happens when a job fills the disk.
 
 # Why the room lies inside the files
 #
-# A reserve in a file of its own has to be given up before the journal can use it, and
-# what is given up is free for everybody: a job that fills the disk takes it within
-# seconds. `fallocate` with FALLOC_FL_KEEP_SIZE gives blocks beyond its end to a file.
-# Nobody else gets these, SQLite writes into them as the file grows, and neither its
-# size nor its content changes.
+# A reserve in a file of its own has to be deleted before the journal can use its
+# blocks, and then a job that fills the disk takes them within seconds. `fallocate` with
+# FALLOC_FL_KEEP_SIZE gives blocks beyond its end to a file. No other file gets these
+# blocks, SQLite writes into them as the file grows, and neither its size nor its
+# content changes.
 #
 # A write goes to the write-ahead log first and to the database later, so both have such
 # room, and so has the index of shared memory, which grows with the log. The history of

@@ -28,7 +28,7 @@ from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, Order, SchedulerState, Status
 from coadapt.model import Grant, JobId, JobSpec, Measured, Usage
 from coadapt.runtime.snapshot import job_efficiency, noise_scale, own_metrics
-from coadapt.runtime.story import replicas_of_change, told_in_place, why_now
+from coadapt.runtime.story import replicas_of_change, rescale_text, why_now
 
 # Points kept per job: when full, every other one goes, so that a month of reports fits
 # in memory and the curve still spans the job's whole life.
@@ -47,8 +47,9 @@ ANY_ROUND = -1
 class Span:
     """A stretch of time (s) in which a job's state and what it held did not change.
 
-    num_gpus: GPUs held, weighted by the share of each; during a rescale those of before
-    and after. shape: replicas per node of the last order, in rank order.
+    num_gpus: GPUs held, weighted by the share of each; during a rescale, both the
+    previous and the ordered ones. shape: replicas per node of the last order, in rank
+    order.
     """
 
     start: float
@@ -107,11 +108,11 @@ class JobHistory:
     """In order, without gaps, from submission to the end."""
     points: list[Point] = field(default_factory=list)
     reasons: list[tuple[float, str]] = field(default_factory=list)
-    """Why it is where it is: sentences, each with its instant."""
+    """Why the job is in its state: sentences, each with its instant."""
     changes: list[tuple[float, str]] = field(default_factory=list)
-    """How rescales in place went, likewise."""
+    """The results of rescales in place: sentences, each with its instant."""
     rescales: list[MeasuredRescale] = field(default_factory=list)
-    """What starts and rescales cost, one per generation that has told."""
+    """What starts and rescales cost, one per generation that reported it."""
     measured: Measured = field(default_factory=Measured)
     usage: Usage = field(default_factory=Usage)
 
@@ -289,7 +290,7 @@ class Recorder:
         )
         del job.rescales[:-NUM_RESCALES_MAX]
         if event.pause and not self._figures_only:
-            job.changes.append((self._history.at, told_in_place(record, event)))
+            job.changes.append((self._history.at, rescale_text(record, event)))
             del job.changes[:-NUM_CHANGES_MAX]
 
     def _add_point(self, event: TrainingReported, state: SchedulerState) -> None:

@@ -44,23 +44,24 @@ from coadapt.runtime.job_index import (
 from coadapt.runtime.snapshot import (
     job_efficiency,
     job_snapshot,
+    no_plan_text,
     noise_scale,
     own_metrics,
-    told_no_plan,
 )
 from coadapt.runtime.story import (
     NEW,
     StoryKey,
+    change_text,
+    event_texts,
     replicas_of_change,
+    rescale_text,
     story_key,
-    told_by,
-    told_change,
-    told_in_place,
     why_now,
 )
 
-# A young job's points and sentences are kept this many seconds apart at least, and of
-# an old one so many per its age: some thousand rows of a job that runs for a month.
+# Points and sentences of a young job are at least this many seconds apart. Those of an
+# old job are at least its age / ROWS_PER_AGE apart: some thousand rows for a job that
+# runs for a month.
 POINTS_APART_S = 10.0
 SENTENCES_APART_S = 60.0
 ROWS_PER_AGE = 500
@@ -84,8 +85,8 @@ class _Seen:
     key: StoryKey
     span: Json
     per_h: float
-    generation_told: int = 0
-    replicas_told: int = 0
+    reported_generation: int = 0
+    reported_replicas: int = 0
     point_at: float = float("-inf")
     sentence_at: float = float("-inf")
 
@@ -139,7 +140,7 @@ class IndexWriter:
             for job in state.jobs.values()
             if job.state not in ENDED
         }
-        self._no_plan = told_no_plan(state.plan_error) if state.plan_error else ""
+        self._no_plan = no_plan_text(state.plan_error) if state.plan_error else ""
 
     def _make_anew(self, state: SchedulerState, upto: int) -> None:
         logger.warning(
@@ -201,12 +202,12 @@ class IndexWriter:
                 num_gpus = sum(node.num_gpus for node in state.nodes.values())
                 self._add(CLUSTER, CAPACITY, state.at, num_gpus)
             case PlanReady():
-                told: Json = [
+                payload: Json = [
                     event.round,
                     state.plan_error,
                     to_json(event.plan.diagnostics),
                 ]
-                self._add(CLUSTER, ROUND, state.at, told)
+                self._add(CLUSTER, ROUND, state.at, payload)
                 self._follow_plans(state)
             case PlanFailed():
                 self._add(CLUSTER, ROUND, state.at, [event.round, event.error, {}])
@@ -219,13 +220,13 @@ class IndexWriter:
             self._ended = []
 
     def _follow_plans(self, state: SchedulerState) -> None:
-        """Note once that plans fail, and once that they come again."""
-        told = told_no_plan(state.plan_error) if state.plan_error else ""
-        if _DIGITS.sub("#", told) != _DIGITS.sub("#", self._no_plan):
+        """Write a row when plans begin to fail, and one when they succeed again."""
+        text = no_plan_text(state.plan_error) if state.plan_error else ""
+        if _DIGITS.sub("#", text) != _DIGITS.sub("#", self._no_plan):
             self._add(
-                PLANS, LINE, state.at, {"text": told or "the policy gives plans again"}
+                PLANS, LINE, state.at, {"text": text or "the policy gives plans again"}
             )
-        self._no_plan = told
+        self._no_plan = text
 
     def _follow(self, event: Event, job: JobRecord, state: SchedulerState) -> None:
         at = state.at
@@ -236,10 +237,10 @@ class IndexWriter:
             and may_train(job, event.generation)
         ):
             self._add_point(event, job, seen, at)
-        told = told_by(event, job)
-        if seen is not None and seen.same(job) and not told:
+        texts = event_texts(event, job)
+        if seen is not None and seen.same(job) and not texts:
             return
-        for text in told:
+        for text in texts:
             in_place = isinstance(event, TrainingResumed) and bool(event.pause)
             self._add(job.id, DECISION if in_place else LINE, at, {"text": text})
         if (
@@ -267,12 +268,12 @@ class IndexWriter:
     def _add_change(self, job: JobRecord, seen: _Seen, now: _Seen, at: float) -> None:
         now.point_at = seen.point_at
         now.sentence_at = seen.sentence_at
-        now.generation_told = seen.generation_told
-        now.replicas_told = seen.replicas_told
+        now.reported_generation = seen.reported_generation
+        now.reported_replicas = seen.reported_replicas
         if now.key == seen.key:
             return
-        # A sentence that only counts on ("3 jobs are before it", "2 jobs …") is told
-        # now and then.
+        # A sentence that differs only in its figures ("3 jobs are before it", "2 jobs
+        # …") is not written each time.
         same_but_for_figures = now.key[:-1] == seen.key[:-1] and (
             _DIGITS.sub("#", now.key[-1]) == _DIGITS.sub("#", seen.key[-1])
         )
@@ -282,15 +283,15 @@ class IndexWriter:
             now.key = seen.key
             return
         now.sentence_at = at
-        told: dict[str, Json] = {"text": told_change(job, seen.key, now.key)}
-        told |= {
-            "was": None if seen.key == NEW else _standing(seen),
-            "is": _standing(now),
+        payload: dict[str, Json] = {"text": change_text(job, seen.key, now.key)}
+        payload |= {
+            "was": None if seen.key == NEW else _status_of(seen),
+            "is": _status_of(now),
         }
         if job.explanation and (seen.key == NEW or now.key[-2:] != seen.key[-2:]):
-            self._add(job.id, DECISION, at, {**told, "why": why_now(job.status)[1]})
+            self._add(job.id, DECISION, at, {**payload, "why": why_now(job.status)[1]})
         else:
-            self._add(job.id, LINE, at, told)
+            self._add(job.id, LINE, at, payload)
 
     def _add_point(
         self, event: TrainingReported, job: JobRecord, seen: _Seen, at: float
@@ -315,18 +316,18 @@ class IndexWriter:
     def _add_rescale(
         self, event: TrainingResumed, job: JobRecord, seen: _Seen, at: float
     ) -> None:
-        if event.generation <= seen.generation_told:
+        if event.generation <= seen.reported_generation:
             return
         before, now = replicas_of_change(job, event.generation)
-        counts: list[Json] = [event.generation, before or seen.replicas_told, now]
+        counts: list[Json] = [event.generation, before or seen.reported_replicas, now]
         costs: list[Json] = [
             event.rescale_s,
             to_json(event.pause),
-            _told_pause(job, event),
+            _pause_text(job, event),
         ]
         self._add(job.id, RESCALE, at, [*counts, *costs])
-        seen.generation_told = event.generation
-        seen.replicas_told = now
+        seen.reported_generation = event.generation
+        seen.reported_replicas = now
 
     def _add(self, job: JobId, kind: str, at: float, payload: Json) -> None:
         place = len(self._rows)
@@ -370,14 +371,14 @@ def _seen_of(job: JobRecord, state: SchedulerState) -> _Seen:
             job.bill.per_h,
         ],
         per_h=job.bill.per_h,
-        generation_told=job.usage.costs.generation,
-        replicas_told=job.trains_on.num_replicas,
+        reported_generation=job.usage.costs.generation,
+        reported_replicas=job.trains_on.num_replicas,
     )
 
 
-def _standing(seen: _Seen) -> Json:
-    """Return for programs how a job stood: its state, why, and how many replicas it was
-    ordered to have.
+def _status_of(seen: _Seen) -> Json:
+    """Return a job's status for programs: its state, the reason for it, and the
+    replicas that were last ordered.
     """
     status = seen.status
     replicas = seen.order.grant.allocation.num_replicas
@@ -386,7 +387,7 @@ def _standing(seen: _Seen) -> Json:
 
 def _ended(job: JobRecord) -> EndedJob:
     assert job.ended_at is not None, f"{job.id} has not ended"
-    # Of what it was on its way nobody asks a job that has ended.
+    # Readers of ended jobs need neither the batch history nor the forecast.
     measured = replace(job.measured, batch_history=(), forecast=None)
     return EndedJob(
         id=job.id,
@@ -402,8 +403,8 @@ def _ended(job: JobRecord) -> EndedJob:
     )
 
 
-def _told_pause(job: JobRecord, event: TrainingResumed) -> str:
-    return told_in_place(job, event) if event.pause else ""
+def _pause_text(job: JobRecord, event: TrainingResumed) -> str:
+    return rescale_text(job, event) if event.pause else ""
 
 
 def _due(at: float, last_at: float, since: float, least_s: float) -> bool:

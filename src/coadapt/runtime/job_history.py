@@ -194,9 +194,9 @@ def whole_history(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How a job stands: its state, why, and how many replicas it was last ordered to
-    have.
+class JobStatus:
+    """A job's status: its state, the reason for it, and the replicas that were last
+    ordered.
     """
 
     state: JobState
@@ -208,17 +208,17 @@ class Standing:
 class Change:
     """One change, which event number `seq` of the journal brought at `at` (s).
 
-    Either it stands otherwise (`now`; `was` None: it came in), or replicas that were
-    started or changed took their first step (`rescale`). text: as its story tells it.
-    why: the sentence for its user, if it is new.
+    It is either a new status (`now`; `was` None: the job was submitted), or the first
+    step of replicas that were started or changed (`rescale`). text: the line of the
+    job's story. why: the sentence for its user, if it is new.
     """
 
     seq: int
     at: float
     text: str
     why: str = ""
-    was: Standing | None = None
-    now: Standing | None = None
+    was: JobStatus | None = None
+    now: JobStatus | None = None
     rescale: MeasuredRescale | None = None
 
 
@@ -254,7 +254,7 @@ def _latest_ended(index: JobIndex, number: int, history: History) -> list[EndedJ
 
 
 def _ended_job(index: JobIndex, job: EndedJob) -> JobHistory:
-    told = JobHistory(
+    history = JobHistory(
         id=job.id,
         spec=from_json(JobSpec, job.spec, "spec"),
         submitted_at=job.submitted_at,
@@ -263,11 +263,11 @@ def _ended_job(index: JobIndex, job: EndedJob) -> JobHistory:
         measured=from_json(Measured, job.measured, "measured"),
         usage=from_json(Usage, job.usage, "usage"),
     )
-    return _with_rows(told, index.rows(job.id), job.ended_at)
+    return _with_rows(history, index.rows(job.id), job.ended_at)
 
 
 def _live_job(index: JobIndex, job: JobRecord, at: float) -> JobHistory:
-    told = JobHistory(
+    history = JobHistory(
         id=job.id,
         spec=job.spec,
         submitted_at=job.submitted_at,
@@ -275,7 +275,7 @@ def _live_job(index: JobIndex, job: JobRecord, at: float) -> JobHistory:
         measured=job.measured,
         usage=job.usage.upto(max(at, job.usage.accounted_at), num_gpus_held(job)),
     )
-    return _with_rows(told, index.rows(job.id), at)
+    return _with_rows(history, index.rows(job.id), at)
 
 
 def _with_rows(job: JobHistory, rows: list[Row], until: float) -> JobHistory:
@@ -377,32 +377,32 @@ def _text(row: Row) -> str:
 
 
 def _decision(row: Row) -> str:
-    told = cast("dict[str, Json]", row.payload)
-    return str(told.get("why", told["text"]))
+    payload = cast("dict[str, Json]", row.payload)
+    return str(payload.get("why", payload["text"]))
 
 
 def _change(row: Row) -> Change | None:
-    """Return the change in a row, None where it tells of none: a job that stands as
-    before, for instance.
+    """Return the change in a row; None if it holds none, for instance if the status is
+    the same as before.
     """
     if row.kind == RESCALE:
         rescale, text = rescale_of(row)
         return Change(seq=row.seq, at=row.at, text=text, rescale=rescale)
-    told = cast("dict[str, Json]", row.payload)
-    if "is" not in told or told["is"] == told["was"]:
+    payload = cast("dict[str, Json]", row.payload)
+    if "is" not in payload or payload["is"] == payload["was"]:
         return None
-    was = None if told["was"] is None else _standing(told["was"])
-    why = str(told.get("why", ""))
+    was = None if payload["was"] is None else _status_of(payload["was"])
+    why = str(payload.get("why", ""))
     return Change(
         seq=row.seq,
         at=row.at,
-        text=str(told["text"]),
+        text=str(payload["text"]),
         why=why,
         was=was,
-        now=_standing(told["is"]),
+        now=_status_of(payload["is"]),
     )
 
 
-def _standing(told: Json) -> Standing:
-    state, reason, replicas = cast("tuple[str, str, int]", told)
-    return Standing(state=JobState(state), reason=Reason(reason), replicas=replicas)
+def _status_of(stored: Json) -> JobStatus:
+    state, reason, replicas = cast("tuple[str, str, int]", stored)
+    return JobStatus(state=JobState(state), reason=Reason(reason), replicas=replicas)

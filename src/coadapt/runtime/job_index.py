@@ -7,9 +7,9 @@ is rebuilt from it.
 #
 # The scheduler's state holds live jobs only, so what became of others must be found
 # elsewhere, and not by replaying the journal at each request: 1,000,000 events take
-# minutes. An observer (`IndexWriter`) therefore writes rows as things happen: what was
-# told of a job, when it changed what it held, what it reported; and one row for each
-# job that ended. All are found by the job's id.
+# minutes. An observer (`IndexWriter`) therefore writes rows as events arrive: the lines
+# of a job's story, changes of its allocation, and its reports; and one row for each job
+# that ended. All are found by the job's id.
 #
 # Rows are named by (job, number of the event, counter within the event), so a replay
 # after a crash, which begins at the last snapshot, writes rows that are there already
@@ -188,7 +188,7 @@ class JobIndex:
             self._upto = max(self._upto, seq)
         while len(self._buffer) >= BUFFER_MAX:
             self._write(BUFFER_MAX)
-            give_way()  # to readers, who wait for the lock
+            give_way()  # to readers that wait for the lock
 
     def flush(self) -> None:
         """Write what waits in memory."""

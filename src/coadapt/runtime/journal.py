@@ -5,19 +5,19 @@ SQLite in WAL mode with synchronous=FULL by default; any SQLAlchemy URL will do.
 writer at a time.
 """
 
-# How the journal tells that it was harmed
+# How damage of the journal is found
 #
-# A scheduler that replays a journal with a row missing decides something else than it
-# did: jobs that ended run again. So each row carries a checksum over its own content
-# and the checksum of the row before it: a row that is altered, missing or out of order
-# breaks the chain where it stands. The last link stands in `meta` too, written in the
-# same transaction, since a chain alone does not tell that its end was cut off.
+# A scheduler that replays a journal with a missing row decides something else than it
+# did: jobs that ended run again. So each row has a checksum over its own content and
+# the checksum of the row before it: a row that is altered, missing or out of order
+# breaks this chain at its place. The last checksum is also in `meta`, written in the
+# same transaction, since a chain alone does not show that its end was cut off.
 #
-# Opening looks at what costs nothing: that rows 1 to the last are all there, and the
-# last is the one in `meta`. Reading checks the chain of what it reads: a start the rows
-# after the snapshot, `coadapt doctor` all of them. A snapshot is bound to the chain by
-# the checksum of the row it stands at. One that does not fit is passed over, because
-# the rows before it tell the same; a row that does not fit is never passed over.
+# Opening checks what costs nothing: that rows 1 to the last are all there, and that the
+# last is the one in `meta`. Reading checks the chain of the rows that it reads: a start
+# those after the snapshot, `coadapt doctor` all of them. A snapshot is bound to the
+# chain by the checksum of its row. A snapshot that does not fit is ignored, because the
+# rows before it give the same state; a row that does not fit is never ignored.
 #
 # Checksums find accidents. They are no signature: any user with the right to write the
 # file can write a chain that fits.
@@ -28,8 +28,8 @@ writer at a time.
 # that is cut off leaves rows that count no more, for the next one.
 #
 # An event that the core refuses stays in its row. A row in `refusals` says that a
-# replay leaves it out, so the books are as if it had never come, and the event can
-# still be looked at.
+# replay leaves it out, so the state is as if it had never come, and the event can still
+# be looked at.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence

@@ -11,8 +11,8 @@ tells and does it.
 # harmed, the row after it says so. A row that was altered is kept and set aside: what
 # it said cannot be relied on. Where rows are missing, empty ones that are set aside
 # take their place, because numbers are how everything else is found. A snapshot that
-# was bound to its row stays, whatever is wrong before it: it holds the books as they
-# were, and then nothing is lost.
+# was bound to its row stays, whatever is wrong before it: it holds the state of its
+# time, so nothing is lost.
 
 import sqlite3
 from collections.abc import Iterator

@@ -33,7 +33,7 @@ class MemoryStore:
             (number, event) for number, event in numbered if number not in self._refused
         )
 
-    def refuse(self, number: int, why: str, trace: str = "") -> None:  # noqa: ARG002 - nobody reads it here
+    def refuse(self, number: int, why: str, trace: str = "") -> None:  # noqa: ARG002 - it has no reader here
         self._refused.add(number)
 
     def save_snapshot(self, state: SchedulerState, upto: int) -> None:
@@ -44,7 +44,7 @@ class MemoryStore:
 
 
 class NullStore:
-    """Forgets everything at once: for simulations whose journal nobody reads."""
+    """A store that keeps nothing, for simulations whose journal is not read."""
 
     last_number = 0
 

@@ -25,7 +25,7 @@ from coadapt.core.events import PlanFailed, PlanReady, SizingFailed, SizingReady
 from coadapt.goodput.compiled import when_compiling
 from coadapt.model import ClusterView, JobView, Plan
 from coadapt.model.offer import Pool, Sizing, SizingView
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 from coadapt.policies.base import Policy
 from coadapt.policies.sizers import Sizer
 from coadapt.runtime.ports import Post
@@ -118,7 +118,7 @@ class ProcessSolver:
                     return
                 self.decision_s.append(time.perf_counter() - started)
                 if isinstance(answer, Plan):
-                    plan = answer.made_of(standing_of(command.view), plan)
+                    plan = answer.made_of(current_allocations(command.view), plan)
                     post(PlanReady(at=self._now(), round=command.round, plan=plan))
                 else:
                     logger.warning(
@@ -298,9 +298,7 @@ def _serve(
 
 
 def _send_view(connection: Connection, view: ClusterView) -> None:
-    """Send a view in pieces: to pickle thousands of jobs takes long, and nobody waits
-    for it.
-    """
+    """Send a view in pieces, because pickling thousands of jobs takes long."""
     connection.send((replace(view, jobs=()), len(view.jobs)))
     for first in range(0, len(view.jobs), JOBS_PER_PIECE):
         connection.send(view.jobs[first : first + JOBS_PER_PIECE])

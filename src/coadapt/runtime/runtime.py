@@ -185,14 +185,16 @@ class Runtime:
         return buying.hazard_per_h(node for node, _ in record.ordered.slots)
 
     def _within_means(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return `events` with settings that an executor can keep which starts anew for
-        each change, such settings first if none are in force.
+        """Return `events` without rescales in place, for an executor that restarts a
+        job for each change.
 
-        In the journal, so that a replay decides as the scheduler did.
+        Settings that allow them are replaced, and settings without them are put first
+        if the present ones allow them. They are in the journal, so that a replay
+        decides as the scheduler did.
         """
         kept: list[Event] = []
-        told = bool(events) and isinstance(events[0], SchedulerConfigured)
-        if self.scheduler.config.rescale_in_place and not told:
+        configured = bool(events) and isinstance(events[0], SchedulerConfigured)
+        if self.scheduler.config.rescale_in_place and not configured:
             config = replace(self.scheduler.config, rescale_in_place=False)
             kept.append(SchedulerConfigured(at=self.clock.now(), config=config))
         for event in events:

@@ -138,15 +138,10 @@ def _gpus_used(
 
 
 def count_states(state: SchedulerState) -> dict[str, int]:
-    """Return how many live jobs there are in each state, states without one left
-    out.
-    """
-    # Counted in C, and nothing called per job: each list asks it of all of them.
-    standings = [job.status.state for job in state.active]
-    return {
-        standing.value: standings.count(standing)
-        for standing in sorted(set(standings) - ENDED)
-    }
+    """Return the number of live jobs by state, without states that have none."""
+    # list.count runs in C: every page of a list of jobs asks for these numbers.
+    states = [job.status.state for job in state.active]
+    return {each.value: states.count(each) for each in sorted(set(states) - ENDED)}
 
 
 def job_snapshot(job: JobRecord, at: float, plan_error: str = "") -> dict[str, Json]:
@@ -222,17 +217,17 @@ def foreseen_cost(job: JobRecord, at: float) -> float | None:
 
 
 def _explanation(job: JobRecord, plan_error: str) -> str:
-    """Return why the job is where it is; of one that waits for a plan that fails, that
-    as well.
+    """Return why the job is in its state, with the error of the policy if the job waits
+    for a plan.
     """
     if not plan_error or job.state is not JobState.PENDING:
         return why_now(job.status)[1]
     before = f"{job.explanation}; " * (job.reason in _OWN_REASONS)
-    return f"{before}waits: {told_no_plan(plan_error)}"
+    return f"{before}waits: {no_plan_text(plan_error)}"
 
 
-def told_no_plan(plan_error: str) -> str:
-    """Return that there is no plan, and why, in the words of jobs that wait for one."""
+def no_plan_text(plan_error: str) -> str:
+    """Return the sentence that jobs show which wait because the policy fails."""
     return f"the policy gives no plan, because {plan_error}"
 
 

@@ -1,5 +1,5 @@
-"""The whole life of one job, told from the journal: replay it, and note each change
-that concerns the job.
+"""The story of a job: a line for each change that concerns it, found by a replay of the
+journal.
 """
 
 from collections.abc import Iterable
@@ -54,10 +54,12 @@ def story(
         job = scheduler.state.jobs.get(job_id)
         if job is None:
             continue
-        lines.extend(StoryLine(at=event.at, text=text) for text in told_by(event, job))
+        lines.extend(
+            StoryLine(at=event.at, text=text) for text in event_texts(event, job)
+        )
         now = story_key(job)
         if now != before:
-            lines.append(StoryLine(at=event.at, text=told_change(job, before, now)))
+            lines.append(StoryLine(at=event.at, text=change_text(job, before, now)))
             before = now
     if before == NEW:
         raise KeyError(job_id)
@@ -86,9 +88,9 @@ def replicas_of_change(job: JobRecord, generation: int) -> tuple[int, int]:
     return running, job.ordered.num_replicas
 
 
-def told_in_place(job: JobRecord, event: TrainingResumed) -> str:
-    """Return what a change in place of `job` was, and where the time went that training
-    stood still.
+def rescale_text(job: JobRecord, event: TrainingResumed) -> str:
+    """Return the line of a rescale in place: replicas before and after, the pause, and
+    the parts of the pause.
     """
     before, now = replicas_of_change(job, event.generation)
     what = f"rescaled {before} -> {now}" if before != now else f"changed on {now}"
@@ -98,8 +100,10 @@ def told_in_place(job: JobRecord, event: TrainingResumed) -> str:
     return f"{what} in place, pause {event.rescale_s:.2f} s ({parts} ms)"
 
 
-def told_by(event: Event, job: JobRecord) -> list[str]:
-    """Return what `event` says of the job, in words; nothing if it is about another."""
+def event_texts(event: Event, job: JobRecord) -> list[str]:
+    """Return the lines of the job's story that `event` itself adds; none if it is about
+    another job.
+    """
     job_id = job.id
     match event:
         case CancelRequested() if event.job == job_id:
@@ -108,7 +112,7 @@ def told_by(event: Event, job: JobRecord) -> list[str]:
             return [f"its priority was set to {event.priority}"]
         case TrainingResumed() if event.job == job_id:
             if event.pause:
-                return [told_in_place(job, event)]
+                return [rescale_text(job, event)]
             what = "the start" if event.generation == 1 else "the restart"
             return [
                 (
@@ -160,14 +164,14 @@ def story_key(job: JobRecord) -> StoryKey:
 
 
 def why_now(status: Status) -> tuple[Reason, str]:
-    """Return why a job is where it is, for programs and for people; that it is unseen
-    goes before that.
+    """Return why a job is in its state, as a reason for programs and a sentence for
+    people. That its replicas are unseen comes first.
     """
     if status.blocked:
         return status.reason, status.blocked
     if not status.unseen:
-        told = (status.preparing, status.explanation)
-        return status.reason, "; ".join(filter(None, told))
+        parts = (status.preparing, status.explanation)
+        return status.reason, "; ".join(filter(None, parts))
     return Reason.UNSEEN, "; ".join(filter(None, (status.unseen, status.explanation)))
 
 
@@ -178,8 +182,8 @@ def straggler_of(job: JobRecord) -> str:
     return straggler(job.measured.metrics, job.trains_on)
 
 
-def told_change(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
-    """Return what has changed of the job, in words; before: NEW of one that came in."""
+def change_text(job: JobRecord, before: StoryKey, now: StoryKey) -> str:
+    """Return the line of a change of the job. before: NEW if it was just submitted."""
     if before == NEW:
         limits = job.spec.replicas
         return (

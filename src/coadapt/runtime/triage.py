@@ -1,30 +1,31 @@
-"""A policy that fails on some jobs: which ones they are, and a plan for all others."""
+"""A policy that fails on some jobs: these are found and set aside, and the others are
+planned.
+"""
 
-# How the jobs are found, and what becomes of them
+# How the jobs are found, and what happens to them
 #
-# A policy raises, dies or plans nonsense because of something about one job, or about a
-# few together. Thrown away whole, such a round would cost everybody their plan, and the
-# next one too, for as long as that job is there. So jobs are added to a view as long as
-# the policy still makes a lawful plan of it: all that are left at once, and where that
-# fails the first half, then the second, down to one. One that cannot be added is set
-# aside. With d such jobs among n that takes about 2 d log(n / d) plans, in a round that
-# had none otherwise.
+# A policy may raise, die or return an invalid plan because of one job, or of a few jobs
+# together. Without a remedy no job would get a plan for as long as that job is there.
+# So jobs are added to a view as long as the policy returns a valid plan for it: first
+# all that are left, then, if that fails, the first half, then the second half, down to
+# single jobs. A job that cannot be added is set aside. With d such jobs among n this
+# takes about 2 d log(n / d) plans, in a round that would have had none.
 #
-# Jobs that hold GPUs are added first, then the others in the order of their submission:
-# of two that go wrong together, the younger one steps back: no job loses its GPUs to a
-# job that came later.
+# Jobs that hold GPUs are added first, then the others in the order of their submission.
+# So if two jobs fail only together, the younger one is set aside, and no job loses its
+# GPUs to a job that came later.
 #
-# One that is set aside and holds GPUs keeps them, and the policy does not see them: it
-# plans for a cluster that is smaller by what is held, for tenants whose quotas are.
-# Where that cannot be lawful (its tenant may have less by now) it gets nothing. It is
-# tried again after RETRY_S, and after twice the time with each further failure.
+# A job that is set aside keeps its GPUs. The policy sees neither the job nor these
+# GPUs, and its tenant's quota is smaller by them. If the plan with them would be
+# invalid (the tenant's quota may have shrunk), the job gets nothing. It is tried again
+# after RETRY_S, and after twice the time with each further failure.
 #
-# What is tried, is tried on a copy of the policy: its queues and populations are those
-# of the whole cluster.
+# Trials use a copy of the policy, because its queues and populations are those of the
+# whole cluster.
 #
-# Nothing is known of jobs where a policy takes too long: it is given the whole view
-# again next round. One that fails with every single job is broken itself; then nobody
-# is set aside, and all are told why.
+# If the policy takes too long, nothing is learned about jobs, and it gets the whole
+# view again in the next round. If it fails with every single job, the policy itself is
+# broken. Then no job is set aside, and all jobs show its error.
 
 import logging
 import time
@@ -47,7 +48,7 @@ from coadapt.model.tenant import EVERYBODY
 
 RETRY_S = 600.0
 RETRY_MAX_S = 4 * 3600.0
-# So long jobs are told apart in one round; the core gives a round up after
+# Longest search for these jobs in one round; the core gives up a round after
 # SchedulerConfig.solve_timeout_s.
 SEARCH_S = 120.0
 WHY_MAX = 300  # characters of an error, which may hold anything
@@ -135,10 +136,10 @@ class Triage:
         answer = self._lawful(view, waiting)
         if isinstance(answer, Plan):
             self._aside = {job: self._aside[job] for job in waiting}
-            return self._told(view, answer)
+            return self._with_set_aside(view, answer)
         if not answer.of_jobs or not view.jobs or view.at < self._search_again_at:
             return answer
-        search = self._told_apart(view, waiting)
+        search = self._search(view, waiting)
         if not search.good:
             self._search_again_at = view.at + RETRY_S
             return NoPlan(why=f"{answer.why} (with every job that was tried alone)")
@@ -149,11 +150,13 @@ class Triage:
             # what they have.
             self._aside[job] = Aside(why=NOT_TRIED, until=view.at, pause_s=RETRY_S / 2)
         answer = self._lawful(view, present - set(search.good))
-        return self._told(view, answer) if isinstance(answer, Plan) else answer
+        return (
+            self._with_set_aside(view, answer) if isinstance(answer, Plan) else answer
+        )
 
-    def _told_apart(self, view: ClusterView, waiting: set[JobId]) -> _Search:
-        """Find the most jobs that the policy can plan for; those of `waiting` are not
-        tried.
+    def _search(self, view: ClusterView, waiting: set[JobId]) -> _Search:
+        """Find as many jobs as possible that the policy can plan for; those of
+        `waiting` are not tried.
         """
         search = _Search(deadline=self._timer() + SEARCH_S)
         tried = [job for job in view.jobs if job.id not in waiting]
@@ -228,9 +231,9 @@ class Triage:
             why,
         )
 
-    def _told(self, view: ClusterView, plan: Plan) -> Plan | NoPlan:
-        """Return the plan for the whole view: with what those hold that it leaves out,
-        and why they do.
+    def _with_set_aside(self, view: ClusterView, plan: Plan) -> Plan | NoPlan:
+        """Return the plan for the whole view: `plan`, and the GPUs and reasons of the
+        jobs that are set aside.
         """
         left_out = {job.id for job in view.jobs if job.id in self._aside}
         if not left_out:

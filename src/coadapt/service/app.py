@@ -631,9 +631,15 @@ def _description(service: Service, job: JobRecord | EndedJob) -> dict[str, Json]
     plan_error, prices = service.loop.read(
         lambda state: (state.plan_error, state.prices)
     )
+    value = None
+    if isinstance(job, JobRecord):
+        value = service.loop.read(
+            lambda state: tenants.value_of_a_job(state.tenants, job.spec.tenant)
+        )
     return {
         **picture(job, at, plan_error or service.why_no_plan_yet()),
         "currency": None if prices is None else prices.currency,
+        "value_of_time": value,
         "spec": job.spec if isinstance(job, EndedJob) else to_json(job.spec),
         "decisions": [{"at": when, "text": text} for when, text in decisions],
         "spans": [to_json(span) for span in spans],

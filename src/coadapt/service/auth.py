@@ -112,8 +112,8 @@ def read_token(path: Path) -> str:
     such file.
     """
     try:
-        # Of a pipe nobody may ever write the other end: it is opened without waiting,
-        # and refused below.
+        # The other end of a pipe may never be written: a pipe is opened without
+        # waiting, and refused below.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             token = file.read().strip() if stat.S_ISREG(status.st_mode) else ""

@@ -54,8 +54,9 @@ def connections_max() -> int:
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol; a connection whose request is too long in its head, or in
-    coming, is answered 400 and closed, and so is one whose place somebody else needs.
+    """uvicorn's protocol with limits. A connection is answered 400 and closed if the
+    head of its request is too long, if the request takes too long to arrive, or if
+    another connection needs its place.
     """
 
     _in_head = False
@@ -118,9 +119,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @property
     def is_answering(self) -> bool:
-        """Return whether somebody takes the answer to a request of this connection just
-        now.
-        """
+        """Whether an answer is being sent here, and its client reads it."""
         answer = cast("RequestResponseCycle | None", self.cycle)
         return (
             answer is not None

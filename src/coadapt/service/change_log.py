@@ -11,10 +11,10 @@ from coadapt.core.events import Event, PlanFailed, PlanReady, TrainingResumed
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId
-from coadapt.runtime.story import told_in_place, why_now
+from coadapt.runtime.story import rescale_text, why_now
 
-# Letters by which "starts" and "starting", "runs" and "running" are told to be the same
-# verb.
+# Two verbs whose first letters are equal, such as "starts" and "starting", count as the
+# same. This is the number of these letters.
 STEM_LENGTH = 3
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class ChangeLog:
 
     def __init__(self) -> None:
         self._seen: dict[JobId, tuple[object, ...]] = {}
-        self._told: dict[JobId, str] = {}
+        self._last_reason: dict[JobId, str] = {}
         self._plan_error = ""
         self._speaking = False
 
@@ -43,11 +43,11 @@ class ChangeLog:
         for job in [state.jobs[name] for name in sorted(touched)]:
             now = (job.state, job.generation, job.ordered, job.status.unseen)
             if self._seen.get(job.id) != now and self._speaking:
-                logger.info("%s", _line(job, self._told.get(job.id, "")))
-                self._told[job.id] = why_now(job.status)[1]
+                logger.info("%s", _line(job, self._last_reason.get(job.id, "")))
+                self._last_reason[job.id] = why_now(job.status)[1]
             self._seen[job.id] = now
             if job.state in ENDED:
-                self._told.pop(job.id, None)
+                self._last_reason.pop(job.id, None)
         if isinstance(event, PlanReady | PlanFailed):
             if state.plan_error and state.plan_error != self._plan_error:
                 logger.warning(
@@ -65,13 +65,13 @@ class ChangeLog:
                     "job %s generation %d: %s",
                     job.id,
                     event.generation,
-                    told_in_place(job, event),
+                    rescale_text(job, event),
                 )
 
 
-def _line(job: JobRecord, told: str) -> str:
-    """Return what is new; a reason that was told before is not told again, nor a verb
-    twice.
+def _line(job: JobRecord, last_reason: str) -> str:
+    """Return the line of a change, without a reason that was logged last, and without
+    the state if the reason begins with the same verb.
     """
     why = why_now(job.status)[1].split("\n", 1)[0]
     num_gpus = job.ordered.num_replicas
@@ -79,7 +79,7 @@ def _line(job: JobRecord, told: str) -> str:
         num_gpus and job.state not in ENDED
     )
     says_state = why[:STEM_LENGTH] == job.state.value[:STEM_LENGTH]
-    new = why != told.split("\n", 1)[0]
+    new = why != last_reason.split("\n", 1)[0]
     parts = [job.state.value + held] * (not (new and says_state)) + [why] * (
         new and bool(why)
     )

@@ -47,7 +47,7 @@ class ErrorBody(BaseModel):
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": description}
     for status, description in {
-        400: "The body is not JSON in UTF-8, or a key stands in it twice.",
+        400: "The body is not JSON in UTF-8, or has a key twice.",
         401: "No token, or one that is not known.",
         403: "A job's token, where only the operator's is good.",
         404: "No such job or route.",
@@ -56,8 +56,8 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         429: "The job reports too often, or too much (`Retry-After`).",
         422: "A value is not allowed, or the scheduler could not handle it.",
         503: (
-            "Nothing can be written now; with `Retry-After`, ask again after so many "
-            "seconds."
+            "Nothing can be written now; with `Retry-After`, ask again after that "
+            "number of seconds."
         ),
     }.items()
 }

@@ -10,7 +10,7 @@ import threading
 
 
 class FairLock:
-    """Used as a lock is; `enter` waits no longer than it is told to."""
+    """A lock that serves its waiters in order; `enter` has a time limit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

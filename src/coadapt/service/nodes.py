@@ -29,8 +29,8 @@ async def nodes(request: Request) -> dict[str, JsonValue]:
     picture = await asyncio.to_thread(
         service.loop.read, lambda state: cluster_snapshot(state, at, 0)
     )
-    told = cast("list[dict[str, JsonValue]]", picture["nodes"])
-    found: list[dict[str, JsonValue]] = [{**node, "aside": None} for node in told]
+    listed = cast("list[dict[str, JsonValue]]", picture["nodes"])
+    found: list[dict[str, JsonValue]] = [{**node, "aside": None} for node in listed]
     aside = service.nodes.aside if service.nodes is not None else {}
     found += [{"id": name, "aside": why} for name, why in aside.items()]
     ordered = sorted(found, key=lambda node: str(node["id"]))

@@ -1,4 +1,4 @@
-"""Detects that planning stands still: jobs are active and no plan comes."""
+"""Detects that planning has stopped: jobs are active and no plan comes."""
 
 # What counts as late
 #
@@ -93,7 +93,7 @@ class PlanWatch:
             return max(self._waited_s() - self._allowed_s(), 0.0)
 
     def trouble(self, why: str = "") -> str:
-        """Return that planning stands still, in a sentence; "" if it does not.
+        """Return that planning has stopped, in a sentence; "" if it has not.
 
         why: the cause, where the caller knows one.
         """

@@ -4,6 +4,7 @@ hold.
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
@@ -16,7 +17,7 @@ from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import SchedulerState
 from coadapt.model import InputError, Tenant, TenantId
 from coadapt.model.bounds import LABEL_ALLOWED, is_label
-from coadapt.model.tenant import EVERYBODY
+from coadapt.model.tenant import EVERYBODY, value_of_time
 from coadapt.model.wire import Json, to_json
 from coadapt.service.bodies import StrictRoute
 from coadapt.service.limits import (
@@ -38,8 +39,8 @@ TenantName = Annotated[TenantId, Path(min_length=1, max_length=NAME_LENGTH_MAX)]
 
 
 class TenantBody(BaseModel):
-    """What a tenant is granted; what is left out is as for one that nobody
-    configured.
+    """The settings of a tenant. Fields that are left out have the values of a tenant
+    without settings.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -99,10 +100,10 @@ async def configure(
             f"one of the {len(known)} existing tenants; the scheduler keeps no more",
         )
     await commit(loop, TenantConfigured(at=loop.now(), tenant=granted))
-    (told,) = await asyncio.to_thread(
+    (snapshot,) = await asyncio.to_thread(
         loop.read, lambda state: tenant_snapshots(state, {tenant})
     )
-    return told
+    return snapshot
 
 
 @router.get("")
@@ -148,6 +149,17 @@ def tenant_snapshots(
         }
         for name in sorted(names)
     ]
+
+
+def value_of_a_job(
+    tenants: Mapping[TenantId, Tenant], tenant: TenantId
+) -> dict[str, Json] | None:
+    """Return what an hour of a job of `tenant` is worth, and which tenant's setting
+    that is; None if the sizer's own value counts.
+    """
+    names = (tenant, EVERYBODY)
+    found = value_of_time(tenants[name] for name in names if name in tenants)
+    return None if found is None else {"tenant": found[0], "value": found[1]}
 
 
 def _granted(tenant: Tenant) -> dict[str, Json]:

@@ -7,8 +7,8 @@ from functools import partial
 
 from coadapt.runtime.ports import Cancel
 
-# A clock that moves by less than this counts as standing, s. In a run of 30 years
-# floats distinguish instants to 1e-7 s.
+# A clock that moves by less than this counts as one that does not move, s. In a run of
+# 30 years floats distinguish instants to 1e-7 s.
 STANDS_WITHIN_S = 1e-6
 # Number of callbacks that were added and called while the clock stands, after which the
 # run is given up.

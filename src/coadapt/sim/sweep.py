@@ -59,7 +59,7 @@ class TraceFile:
     def load(
         self,
         seed: int,  # noqa: ARG002  # the signature is that of Builtin
-        num_gpus: int,  # noqa: ARG002  # likewise
+        num_gpus: int,  # noqa: ARG002  # as above
     ) -> tuple[Workload, Mapping[str, Application]]:
         """Return the workload and its applications; neither depends on the seed or the
         cluster.

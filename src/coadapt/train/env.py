@@ -53,8 +53,8 @@ from coadapt.model.wire import from_json
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Set by `coadapt check`: where replicas say what they do, and are told to wait
-# (wrappers/recorder.py).
+# Set by `coadapt check`: the folder where replicas write what they do, and find orders
+# to wait (wrappers/recorder.py).
 ENV_CHECK_DIR = "COADAPT_CHECK_DIR"
 
 CHECKPOINT_EVERY_S = 30.0
@@ -163,11 +163,11 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """Everything that a training process was told.
+    """The settings of a training process, from its environment.
 
     logged: see ENV_LOGGED. rescale_dir: where it reads orders to rescale in place, or
-    control. listeners_dir: where it notes that it heeds SIGTERM. checkpoint_dir: of the
-    run's own files. checkpoint_url: the object store where its checkpoints are, ""
+    control. listeners_dir: where it notes that it handles SIGTERM. checkpoint_dir: of
+    the run's own files. checkpoint_url: the object store where its checkpoints are, ""
     where they are in checkpoint_dir. check_dir: where `coadapt check` reads what the
     steps were.
     """

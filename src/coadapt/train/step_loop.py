@@ -383,7 +383,7 @@ class StepLoop:
         self._session.figures.stragglers.note(agreed.computed)
         if agreed.dealt:
             self._streams.judge(agreed.dealt, agreed.dealt_sqr)
-        if agreed.fingerprint.told:
+        if agreed.fingerprint.num_replicas:
             self.trained.drift.judge(agreed.fingerprint)
         norms, *further = self._consensus.norms(agreed) or [None]
         self.trained.learn(further, float(self._posted[1]))

@@ -10,7 +10,9 @@ from typing import cast
 import pytest
 
 from coadapt.cli.forecast.explain import _change
+from coadapt.cli.forecast.live_question import read_live
 from coadapt.cli.forecast.words import about_deadline, clock
+from coadapt.cli.state_dir import StateDir
 from coadapt.sim.ahead.estimate import JobEstimate, Range
 from tests.cli.live_cluster import LiveCluster, call_cli, run_cli, until
 
@@ -55,10 +57,10 @@ def test_another_node_starts_the_waiting_job_now(
     cluster: LiveCluster, jobs: dict[str, str]
 ) -> None:
     before = cluster.job(jobs["waiter"])["state"]
-    told = json.loads(
+    answer = json.loads(
         asked(cluster, "what-if", "--nodes", "+1", "--runs", "4", "--json")
     )
-    now, then = told["scenarios"]
+    now, then = answer["scenarios"]
     assert (now["scenario"], then["scenario"]) == ("as it is", "+1 node")
     assert now["jobs"][jobs["waiter"]]["starts_s"]["median"] > 1.0
     assert then["jobs"][jobs["waiter"]]["starts_s"]["median"] < 1.0
@@ -67,13 +69,23 @@ def test_another_node_starts_the_waiting_job_now(
     assert len(cluster.client.get("/v1/nodes")["nodes"]) == 1  # type: ignore[arg-type]
 
 
+def test_a_question_has_what_the_policy_saw_last(
+    cluster: LiveCluster, jobs: dict[str, str]
+) -> None:
+    past = read_live(StateDir(cluster.state)).question.past
+    assert jobs["waiter"] in [job.id for job in past[-1].jobs]
+    instants = [view.at for view in past]
+    assert instants == sorted(instants)
+    assert len(instants) > 1
+
+
 def test_without_a_job_and_its_table(
     cluster: LiveCluster, jobs: dict[str, str]
 ) -> None:
-    told = asked(cluster, "what-if", "--without", "holder", "--runs", "2")
-    assert f"WITHOUT {jobs['holder'].upper()}" in told.replace("\n", " ")
-    assert jobs["waiter"] in told
-    assert "mean of all jobs" in told
+    answer = asked(cluster, "what-if", "--without", "holder", "--runs", "2")
+    assert f"WITHOUT {jobs['holder'].upper()}" in answer.replace("\n", " ")
+    assert jobs["waiter"] in answer
+    assert "mean of all jobs" in answer
 
 
 def test_a_dry_run_submits_nothing(
@@ -83,9 +95,9 @@ def test_a_dry_run_submits_nothing(
     file.write_text(
         f"name: newbie\nrun: sleep 5\nworkdir: {tmp_path}\nbatch: {{initial: 8}}\n"
     )
-    told = asked(cluster, "submit", "--dry-run", str(file))
-    assert told.startswith("new: newbie: starts in about ")
-    assert "ends in about" in told
+    answer = asked(cluster, "submit", "--dry-run", str(file))
+    assert answer.startswith("new: newbie: starts in about ")
+    assert "ends in about" in answer
     assert "newbie" not in asked(cluster, "ls", "--all")
     wide = tmp_path / "wide.yaml"
     wide.write_text(file.read_text() + "resources: {gpus: 64}\n")
@@ -97,12 +109,12 @@ def test_a_dry_run_submits_nothing(
 def test_explain_says_why_when_and_what_would_help(
     cluster: LiveCluster, jobs: dict[str, str]
 ) -> None:
-    told = asked(cluster, "explain", "waiter", "--runs", "4")
+    answer = asked(cluster, "explain", "waiter", "--runs", "4")
     why = cluster.job(jobs["waiter"])["explanation"]
-    assert told.splitlines()[0] == f"{jobs['waiter']}: {why}"
-    assert "It starts in about " in told
-    assert "4 GPUs more: starts in 0 s instead of " in told
-    assert "the highest priority: " in told
+    assert answer.splitlines()[0] == f"{jobs['waiter']}: {why}"
+    assert "It starts in about " in answer
+    assert "4 GPUs more: starts in 0 s instead of " in answer
+    assert "the highest priority: " in answer
     running = asked(cluster, "explain", "holder", "--runs", "2")
     assert "It runs on 2 GPUs, ends in about " in running
 
@@ -129,7 +141,7 @@ def test_bad_input_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("median", "low", "high", "due_s", "told"),
+    ("median", "low", "high", "due_s", "answer"),
     [
         (600.0, 500.0, 700.0, -120.0, "passed 2 min ago."),
         (600.0, 500.0, 700.0, 300.0, "will be missed, by about 5 min."),
@@ -139,14 +151,14 @@ def test_bad_input_is_one_line(
     ],
 )
 def test_explain_says_what_becomes_of_a_deadline(
-    median: float, low: float, high: float, due_s: float, told: str
+    median: float, low: float, high: float, due_s: float, answer: str
 ) -> None:
     starts = Range(median=0.0, low=0.0, high=0.0)
     ends = Range(median=median, low=low, high=high)
     found = JobEstimate(starts=starts, ends=ends, sizes=(1,))
     at = time.time()
     due_at = at + due_s
-    expected = f"Its deadline, {clock(due_at)}, {told}"
+    expected = f"Its deadline, {clock(due_at)}, {answer}"
     assert about_deadline(found, at, due_at) == expected
 
 
@@ -158,10 +170,10 @@ def test_a_change_that_rounds_to_nothing_is_no_difference() -> None:
 
 def test_the_beginning_of_two_ids_names_both(cluster: LiveCluster) -> None:
     twins = [cluster.submit(f"twin{number}", run="sleep 600") for number in (1, 2)]
-    told = run_cli("explain", "twin", state=cluster.state)
-    assert told.returncode == 2
+    answer = run_cli("explain", "twin", state=cluster.state)
+    assert answer.returncode == 2
     assert f"the id of a live job, or its beginning: {twins[0]}, {twins[1]}" in (
-        told.stderr
+        answer.stderr
     )
 
 
@@ -176,7 +188,7 @@ def test_what_was_said_of_live_jobs_is_kept(
     asked(cluster, "explain", "waiter", "--runs", "10")
     new = [json.loads(line) for line in path.read_text().splitlines()]
     assert {(row[1], row[2]) for row in new} >= {(jobs["waiter"], "starts")}
-    told = path.read_text()
-    path.write_text(told + "no estimate\n")
+    answer = path.read_text()
+    path.write_text(answer + "no estimate\n")
     asked(cluster, "explain", "waiter", "--runs", "10")
     assert "no estimate" not in path.read_text()

@@ -50,9 +50,9 @@ def test_as_json() -> None:
     state = SchedulerState(prices=Prices(currency="EUR", default=2.0))
     question = Question(state=state, at=7.0, policy="fifo")
     found = [future("as it is", 1_000.0, 50.0), future("+4", 820.0, 54.5)]
-    told = as_plain(found, question)
-    assert told["currency"] == "EUR"
-    [_, more] = told["scenarios"]  # type: ignore[misc]
+    plain = as_plain(found, question)
+    assert plain["currency"] == "EUR"
+    [_, more] = plain["scenarios"]  # type: ignore[misc]
     assert more["sooner_percent"] == 18.0  # type: ignore[index, call-overload]
     assert more["dearer_percent"] == 9.0  # type: ignore[index, call-overload]
     assert more["cost"] == {"median": 54.5, "low": 54.5, "high": 54.5}  # type: ignore[index, call-overload]

@@ -90,17 +90,17 @@ def test_it_writes_tables_and_a_page_and_runs_only_what_is_new(
     )
     assert more.exit_code == 0, more.output
     assert "3 of 6 runs are there already" in more.stderr
-    told = json.loads(more.stdout)
-    assert told["baseline"] == "srtf"
-    assert told["ratios"]["srtf"]["jct_mean_s"] == [1.0, None, None, 1]
-    assert told["independent"]["fifo"] == "1 trace"
-    assert [(row["cluster"], row["policy"]) for row in told["runs"]] == [
+    answer = json.loads(more.stdout)
+    assert answer["baseline"] == "srtf"
+    assert answer["ratios"]["srtf"]["jct_mean_s"] == [1.0, None, None, 1]
+    assert answer["independent"]["fifo"] == "1 trace"
+    assert [(row["cluster"], row["policy"]) for row in answer["runs"]] == [
         (cluster, policy)
         for cluster in ("1x2", "2x2")
         for policy in ("srtf", "fifo", "tiresias")
     ]
     times = {json.loads(line)["figures"]["jct_mean_s"] for line in lines}
-    assert times <= {row["jct_mean_s"] for row in told["runs"]}
+    assert times <= {row["jct_mean_s"] for row in answer["runs"]}
 
 
 def test_copies_are_not_played(arguments: list[str], tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def test_nodes_come_by_demand_and_go_when_idle(market: Market) -> None:
     time.sleep(3.0)
     assert market.on(stays) == market.node_ids
     assert "jobs request 1 GPUs" in str(market.buying["reason"])
-    told = run_cli("describe", stays, state=market.state).stdout
-    assert "firm: 1 node (1 node: jobs request 1 GPUs" in " ".join(told.split())
+    shown = run_cli("describe", stays, state=market.state).stdout
+    assert "firm: 1 node (1 node: jobs request 1 GPUs" in " ".join(shown.split())
     gate.touch()
     market.wait_for(stays, "succeeded")
     assert len(market.trace(stays)) == 2
@@ -87,9 +87,9 @@ def test_nodes_come_by_demand_and_go_when_idle(market: Market) -> None:
     (cost,) = cast("list[JsonObject]", market.buying["costs"])
     assert cost["node_hours"] == pytest.approx(cast(float, cost["cost"]) / 36)
     assert "nodes of firm" in run_cli("usage", state=market.state).stdout
-    told = run_cli("nodes", "ls", state=market.state).stdout
-    assert "firm: 0 nodes; 36.00 per node and hour, at most 2" in told
-    assert "sizer: 0 nodes: jobs request 0 GPUs" in told
+    shown = run_cli("nodes", "ls", state=market.state).stdout
+    assert "firm: 0 nodes; 36.00 per node and hour, at most 2" in shown
+    assert "sizer: 0 nodes: jobs request 0 GPUs" in shown
 
 
 @pytest.mark.parametrize("market", [("max-min", "fixed(nodes=2)")], indirect=True)
@@ -165,6 +165,6 @@ def test_a_node_lost_without_notice_restarts_its_job_on_another(
 def test_what_cannot_be_bought_is_refused_in_a_line(
     tmp_path: Path, given: tuple[str, ...], line: str
 ) -> None:
-    told = call_cli("up", *given, state=tmp_path / "state")
-    assert told.returncode == 2
-    assert line in told.stderr
+    shown = call_cli("up", *given, state=tmp_path / "state")
+    assert shown.returncode == 2
+    assert line in shown.stderr

@@ -129,14 +129,18 @@ def test_a_free_port_is_none_of_those_that_outgoing_connections_get() -> None:
 
 
 def test_parts_are_told_to_end_in_order_whatever_one_raises() -> None:
-    told: list[str] = []
+    called: list[str] = []
 
     def broken() -> None:
-        told.append("broken")
+        called.append("broken")
         raise RuntimeError("cannot end")
 
     with pytest.raises(RuntimeError, match="cannot end"):
         call_all(
-            [lambda: told.append("loop"), broken, lambda: told.append("housekeeping")]
+            [
+                lambda: called.append("loop"),
+                broken,
+                lambda: called.append("housekeeping"),
+            ]
         )
-    assert told == ["loop", "broken", "housekeeping"]
+    assert called == ["loop", "broken", "housekeeping"]

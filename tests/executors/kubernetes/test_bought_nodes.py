@@ -174,3 +174,23 @@ def test_a_job_keeps_its_node_when_the_keeper_disappears_without_a_scheduler(
     market.wait_for(job, "succeeded")
     assert len(market.trace(job)) == 2
     assert len(market.autoscaler.added) == 1
+
+
+def test_a_job_trains_on_where_its_node_becomes_an_offers(market: Market) -> None:
+    market.kill()
+    market.site.kubelet.join("own", 1, {"coadapt.dev/offer": "firm"})
+    with_offer = market.engine
+    market.engine = market.site.engine
+    market.up(slots=1)
+    job = market.submit("job", TARGET=1, GATE=str(market.folder / "gate"))
+    market.wait_for(job, "running")
+    until(lambda: bool(market.trace(job)), "it counts")
+    market.kill()
+    market.engine = with_offer
+    market.up(slots=1)
+    until(lambda: market.offer["num_live"] == 1, "its node is a bought one")
+    assert market.holders == ["firm-0-keeper"]
+    (market.folder / "gate").touch()
+    market.wait_for(job, "succeeded")
+    assert len(market.trace(job)) == 2
+    assert not market.autoscaler.added

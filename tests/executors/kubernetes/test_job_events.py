@@ -18,7 +18,7 @@ from coadapt.executors.kubernetes.job_events import (
     told,
 )
 from coadapt.runtime.history import MeasuredRescale
-from coadapt.runtime.job_history import Change, Standing
+from coadapt.runtime.job_history import Change, JobStatus
 
 OBJECT = {"metadata": {"name": "cifar", "namespace": "ml", "uid": "u-1"}}
 
@@ -61,12 +61,12 @@ class Clock:
         return self.now
 
 
-def standing(state: str, reason: str, replicas: int = 0) -> Standing:
-    return Standing(state=JobState(state), reason=Reason(reason), replicas=replicas)
+def standing(state: str, reason: str, replicas: int = 0) -> JobStatus:
+    return JobStatus(state=JobState(state), reason=Reason(reason), replicas=replicas)
 
 
 def change(
-    was: Standing | None, now: Standing, why: str = "so it is", seq: int = 1
+    was: JobStatus | None, now: JobStatus, why: str = "so it is", seq: int = 1
 ) -> Change:
     return Change(seq=seq, at=float(seq), text="its story", why=why, was=was, now=now)
 
@@ -254,7 +254,7 @@ def test_what_is_too_much_is_counted_and_what_comes_later_waits_but_not_the_end(
     assert len(said) == BURST
     assert said[0][:2] == (
         "Skipped",
-        "6 changes up to here are told by `coadapt story` only: there were too many",
+        "6 changes up to here are in `coadapt story` only: there were too many",
     )
     assert said[-1][1] == f"2 replicas: try {BURST + 5}"
     assert teller.tell(OBJECT, flapping(100, 1)) == 99

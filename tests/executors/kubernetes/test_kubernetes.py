@@ -306,7 +306,11 @@ def test_a_pod_is_made_once_the_api_server_is_back(site: KubernetesSite) -> None
     site.control_plane.kill_apiserver()
     try:
         executor.execute(order(site, SLEEPER, 1), inbox.post)
-        until(lambda: log.exists() and "API server has told nothing" in log.read_text())
+        until(
+            lambda: (
+                log.exists() and "API server has reported nothing" in log.read_text()
+            )
+        )
         inbox.stays_empty()
     finally:
         site.control_plane.start_apiserver()

@@ -134,7 +134,7 @@ class Attacked:
         """
         job = f"job-{number}"
         rng = self._rng
-        script, told = self._script(num_attacks)
+        script, expected = self._script(num_attacks)
         self._start(job, script)
         done = self._work / f"attacked-{job}"
         if rng.random() < 0.8:
@@ -147,9 +147,9 @@ class Attacked:
             self._executor.execute(Stop(job=job, generation=1), self._heard.post)
             end = self._heard.of(job, END_WAIT_S)
         self.num_attacks += self._count(done)
-        assert end is not None, f"job {number} did not end: {told}"
+        assert end is not None, f"job {number} did not end: {expected}"
         self.outcomes[end.outcome.value] += 1
-        self._check(job, told)
+        self._check(job, expected)
         self._clean(job)
 
     def close(self) -> None:
@@ -171,13 +171,13 @@ class Attacked:
         """Return how many attacks a job has carried out."""
         return len(done.read_bytes()) if done.exists() else 0
 
-    def _check(self, job: str, told: str) -> None:
-        assert self._thread.is_alive(), f"the executor ended: {told}"
+    def _check(self, job: str, expected: str) -> None:
+        assert self._thread.is_alive(), f"the executor ended: {expected}"
         left = marked_jobs(self.state_dir / "jobs")
-        assert job not in left, f"processes {left[job]} live on: {told}"
+        assert job not in left, f"processes {left[job]} live on: {expected}"
         command = Path(f"/proc/{self._neighbour}/environ").read_bytes()
-        assert b"neighbour/checkpoints" in command, f"the neighbour ended: {told}"
-        assert NEIGHBOUR not in self._heard.ends, f"the neighbour ended: {told}"
+        assert b"neighbour/checkpoints" in command, f"the neighbour ended: {expected}"
+        assert NEIGHBOUR not in self._heard.ends, f"the neighbour ended: {expected}"
         self._executor.log(job, 0, 0)
 
     def _clean(self, job: str) -> None:
@@ -190,18 +190,18 @@ class Attacked:
         """Return a script that attacks, and what it does in words."""
         rng = self._rng
         lines = ['D="$(dirname "$COADAPT_CHECKPOINT_DIR")"', "exec 2>/dev/null"]
-        told = []
+        expected = []
         for _ in range(num_attacks):
             path = rng.choice(PATHS)
             words = rng.choice(list(PUT))
-            told.append(f"{words} at {path or 'its directory'}")
+            expected.append(f"{words} at {path or 'its directory'}")
             lines.append(f'P="$D/{path}"; P="${{P%/}}"')
             lines.append(f'chmod -R u+rwx "$D"; rm -rf "$P"; {PUT[words]}')
             lines.append('printf x >> "attacked-$COADAPT_JOB"')
             if rng.random() < 0.3:
                 lines.append(f"sleep {rng.choice((0.01, 0.05, 0.2))}")
         end = rng.choice(ENDS)
-        return "\n".join([*lines, end]), f"{'; '.join(told)}; then {end}"
+        return "\n".join([*lines, end]), f"{'; '.join(expected)}; then {end}"
 
     def _start(self, job: str, run: str) -> None:
         spec = JobSpec(

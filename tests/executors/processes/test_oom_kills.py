@@ -61,7 +61,7 @@ def test_a_kill_by_somebody_is_not_told_as_want_of_memory(site: LocalSite) -> No
 
 
 @pytest.mark.parametrize(
-    ("later", "told"),
+    ("later", "cause"),
     [
         (OomKills(group=3, machine=9), ""),
         (OomKills(group=4, machine=10), "by the kernel because memory ran out"),
@@ -71,13 +71,13 @@ def test_a_kill_by_somebody_is_not_told_as_want_of_memory(site: LocalSite) -> No
     ],
 )
 def test_the_cause_follows_from_the_counters(
-    monkeypatch: pytest.MonkeyPatch, later: OomKills, told: str
+    monkeypatch: pytest.MonkeyPatch, later: OomKills, cause: str
 ) -> None:
     monkeypatch.setattr(oom_kills, "read_kills", lambda: later)
     first = OomKills(group=3, machine=9)
     watch = OomWatch(first, first)
-    assert watch.cause().startswith(told)
-    assert bool(watch.cause()) is bool(told)
+    assert watch.cause().startswith(cause)
+    assert bool(watch.cause()) is bool(cause)
 
 
 def test_kills_of_long_ago_are_not_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_kills_of_long_ago_are_not_the_cause(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("later", "told"),
+    ("later", "cause"),
     [
         (OomKills(group=3, machine=10), ""),
         (OomKills(group=4, machine=10), "killed a process of its control group"),
@@ -101,10 +101,10 @@ def test_kills_of_long_ago_are_not_the_cause(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_a_job_that_succeeded_beside_killed_processes_says_so(
-    monkeypatch: pytest.MonkeyPatch, later: OomKills, told: str
+    monkeypatch: pytest.MonkeyPatch, later: OomKills, cause: str
 ) -> None:
     watch = OomWatch(_first=OomKills(group=3, machine=9))
     monkeypatch.setattr(oom_kills, "read_kills", lambda: later)
     said = watch.meanwhile()
-    assert told in said
-    assert bool(said) == bool(told)
+    assert cause in said
+    assert bool(said) == bool(cause)

@@ -41,7 +41,7 @@ def test_forty_random_attacks_harm_nobody_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "expected"),
     [
         (f"rm -rf {OWN}", "was removed"),
         (f"rm -rf {OWN}/checkpoints", "checkpoints was removed"),
@@ -51,14 +51,14 @@ def test_forty_random_attacks_harm_nobody_else() -> None:
     ],
 )
 def test_what_became_of_its_directory_is_told_with_its_end(
-    site: LocalSite, made: str, told: str
+    site: LocalSite, made: str, expected: str
 ) -> None:
     inbox = Inbox()
     executor = site.executor()
     executor.execute(order(site, f"{made}; exit 3"), inbox.post)
     end = end_of(inbox)
     assert end.outcome is Outcome.FAILED
-    assert told in end.detail.partition("\n")[0]
+    assert expected in end.detail.partition("\n")[0]
     assert str(site.job().path) in end.detail
 
 
@@ -123,7 +123,7 @@ def test_one_that_is_missing_a_directory_gets_it_back_while_it_runs(
 def test_a_job_that_ends_while_the_state_directory_is_away_removed_nothing(
     site: LocalSite,
 ) -> None:
-    """It was told that the job had removed its own directory."""
+    """The user was shown that the job had removed its own directory."""
     inbox = Inbox()
     run = "touch up; until [ -e away ]; do sleep 0.05; done; sleep 3; exit 3"
     site.executor().execute(order(site, run), inbox.post)
@@ -266,8 +266,8 @@ def test_a_look_at_own_files_never_raises_nor_waits(
     assert not own.has("capable")
     assert not own.create("2.decided") or kind == "a directory"
     own.remove("order.json")
-    told = damage_of(own.job)
+    expected = damage_of(own.job)
     assert (
         time.monotonic() - began < 10.0
     )  # a pipe that nobody writes to would hold it for ever
-    assert (str(own.job) in told) or (name, kind) == ("", "a directory")
+    assert (str(own.job) in expected) or (name, kind) == ("", "a directory")

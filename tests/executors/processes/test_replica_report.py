@@ -24,7 +24,7 @@ def ended(folder: Path, code: int, *lines: str) -> Replica:
 
 
 @pytest.mark.parametrize(
-    ("code", "lines", "told"),
+    ("code", "lines", "expected"),
     [
         (
             EXIT_STOPPED,
@@ -36,7 +36,7 @@ def ended(folder: Path, code: int, *lines: str) -> Replica:
         (
             EXIT_STOPPED,
             (TRAINS,),
-            "replica 1 was told to stop from outside; it saved first",
+            "replica 1 got a stop signal from outside; it saved first",
         ),
         (
             -signal.SIGTERM,
@@ -52,9 +52,9 @@ def ended(folder: Path, code: int, *lines: str) -> Replica:
     ],
 )  # fmt: skip
 def test_a_stop_from_outside_is_told_as_that(
-    tmp_path: Path, code: int, lines: tuple[str, ...], told: str
+    tmp_path: Path, code: int, lines: tuple[str, ...], expected: str
 ) -> None:
-    assert ended(tmp_path, code, *lines).report("replica 1") == told
+    assert ended(tmp_path, code, *lines).report("replica 1") == expected
 
 
 def test_an_error_is_told_by_its_line(tmp_path: Path) -> None:

@@ -121,8 +121,8 @@ def test_allocations_that_are_over_as_they_begin_are_told_once_and_asked_for_les
     now = [1000.0]
     monkeypatch.setattr("coadapt.executors.slurm.sizing.time.monotonic", lambda: now[0])
     say(folder, "scancel", "")
-    told: list[str] = []
-    size = PoolSize(terms(), "pool", lambda: 0, told.append)
+    messages: list[str] = []
+    size = PoolSize(terms(), "pool", lambda: 0, messages.append)
     asked_at: list[float] = []
     number = 1
     while now[0] < 1000.0 + 3600.0:
@@ -140,8 +140,8 @@ def test_allocations_that_are_over_as_they_begin_are_told_once_and_asked_for_les
         number += 1
     assert len(asked_at) < 15, asked_at
     assert asked_at[-1] - asked_at[-2] >= 300.0
-    assert all(cause in each for each in told)
-    assert told
+    assert all(cause in each for each in messages)
+    assert messages
 
 
 def test_a_step_goes_to_its_work_directory_or_says_that_the_node_has_none(

@@ -198,14 +198,14 @@ def test_no_token_is_on_a_command_line_or_in_slurms_books(
     )
     tokens = [envs[name] for name in names]
     assert all(tokens), envs
-    told = [
+    commands = [
         slurm.call("scontrol", "-d", "show", what).stdout for what in ("job", "step")
     ]
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            told.append(process.read_bytes().decode(errors="replace"))
-    assert any("coadapt.executors.slurm.runner" in text for text in told)
-    assert [text for text in told if any(token in text for token in tokens)] == []
+            commands.append(process.read_bytes().decode(errors="replace"))
+    assert any("coadapt.executors.slurm.runner" in text for text in commands)
+    assert [text for text in commands if any(token in text for token in tokens)] == []
     executor.execute(Stop(job="a", generation=1), inbox.post)
     inbox.wait(exited("a", 1, Outcome.STOPPED))
 

@@ -3,6 +3,7 @@ them.
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coadapt.cli.research.inputs import parse_cluster
-from coadapt.model import JobView, RescaleContract
+from coadapt.model import WAITING, Allocation, JobView, RescaleContract, Usage
 from coadapt.policies.castor.gangs import (
     Capacity,
     Gang,
@@ -76,6 +77,42 @@ def test_a_heavier_gang_goes_first() -> None:
     plain = gang("plain", 4, 2e5)
     urgent = gang("urgent", 4, 3e5, priority=2)
     assert counts(Castor().allocate(view(nodes(4), plain, urgent))) == {"urgent": 4}
+
+
+@pytest.mark.parametrize(
+    ("quota", "gets"),
+    [(4, {"first": 2, "second": 2}), (3, {"first": 2, "other": 2})],
+)
+def test_a_gang_beyond_its_quota_waits_and_leaves_its_gpus_to_the_next_tenant(
+    quota: int, gets: dict[str, int]
+) -> None:
+    first = gang("first", 2, 1e4, tenant="a")
+    second = gang("second", 2, 1e5, tenant="a")
+    other = gang("other", 2, 1e6, tenant="b")
+    seen = view(nodes(4), first, second, other, quotas={"a": quota})
+    assert counts(Castor(makespan_jobs=0.0).allocate(seen)) == gets
+
+
+def of_unknown_length(
+    name: str, trained_s: float, held: Allocation = WAITING
+) -> JobView:
+    """Return a gang of 4 GPUs that has trained for so long, s, after one start."""
+    job = timed(
+        name, gpus=(4, 4), target=None, contract=RescaleContract.FIXED, held=held
+    )
+    service_gpu_s = 4.0 * (trained_s + job.rescale_s)
+    usage = Usage(started_at=0.0, attained_service_gpu_s=service_gpu_s)
+    return replace(job, usage=usage)
+
+
+@pytest.mark.parametrize(("trained_s", "gets"), [(1900.0, "runs"), (2200.0, "waits")])
+def test_a_gang_of_unknown_length_trains_until_it_had_twice_the_time_of_the_next(
+    trained_s: float, gets: str
+) -> None:
+    runs = of_unknown_length("runs", trained_s, on(n0=4))
+    waits = of_unknown_length("waits", 1000.0)
+    plan = Castor().allocate(view(nodes(4), runs, waits, at=4000.0))
+    assert counts(plan) == {gets: 4}
 
 
 GANGS = st.lists(

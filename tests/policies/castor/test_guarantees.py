@@ -16,5 +16,5 @@ def test_its_share_is_reserved_for_a_late_job() -> None:
         np.array([0.99, 1.0, 1.5]) * rho_max,
     )
     shares = fair_share_reservations(fair, rho_max)
-    assert shares.gpus_J.tolist() == [0, 2, 2]
-    assert shares.goodput_J.tolist() == [np.inf, 10.0, 10.0]
+    assert shares.gpus.tolist() == [0, 2, 2]
+    assert shares.goodput.tolist() == [np.inf, 10.0, 10.0]

@@ -39,11 +39,11 @@ def drawn(seed: int) -> Situation:
         rng.random(now.goodput_JC.shape) > 1 / 3
     )
     goodput_JC[-1] = 0
-    sources = now.sources._replace(done_J=rng.uniform(0.0, 1e6, 4))
+    sources = now.sources._replace(done=rng.uniform(0.0, 1e6, 4))
     return replace(
         now,
         goodput_JC=goodput_JC.astype(np.float64),
-        timed_J=np.array([True, True, False, True]),
+        timed=np.array([True, True, False, True]),
         sources=sources,
     )
 
@@ -88,22 +88,20 @@ def test_shares_are_the_most_within_an_equal_part_else_the_least_in_turns(
                 shares[number] = (gpus, sizes[gpus])
                 rates[number] = sizes[gpus] * turns
         if not rates:
-            assert fair.goodput_J[row] == 0.0
-            assert fair.takes_s_J[row] == np.inf
+            assert fair.goodput[row] == 0.0
+            assert fair.takes_s[row] == np.inf
             continue
         commonest = max(rates, key=lambda number: (gpus_T[number], -number))
-        assert (fair.gpus_J[row], fair.goodput_J[row]) == shares[commonest]
+        assert (fair.gpus[row], fair.goodput[row]) == shares[commonest]
         in_turns = sum(gpus_T[each] * rates[each] for each in rates) / sum(
             gpus_T[each] for each in rates
         )
-        whole = now.left_J[row] + now.sources.done_J[row]
+        whole = now.left[row] + now.sources.done[row]
         takes_s = (
-            whole / max(rates[commonest], in_turns)
-            + 0.5 * ROUND_S
-            + now.rescale_s_J[row]
+            whole / max(rates[commonest], in_turns) + 0.5 * ROUND_S + now.rescale_s[row]
         )
-        assert fair.takes_s_J[row] == (
-            pytest.approx(takes_s) if now.timed_J[row] else np.inf
+        assert fair.takes_s[row] == (
+            pytest.approx(takes_s) if now.timed[row] else np.inf
         )
 
 
@@ -115,7 +113,7 @@ def test_a_fair_share_lasts_until_all_phases_are_done(seed: int) -> None:
     job_L = np.array([0, 1, 1, 2])
     parts_L = rng.uniform(0.05, 0.45, 4)
     later = LaterPhases(
-        job_L, parts_L * first.left_J[job_L], np.ones(4), np.array([0, 1, 3, 4, 4])
+        job_L, parts_L * first.left[job_L], np.ones(4), np.array([0, 1, 3, 4, 4])
     )
     cut = replace(first, later=later, later_LC=now.goodput_JC[[0, 1, 0, 2]])
 
@@ -123,12 +121,10 @@ def test_a_fair_share_lasts_until_all_phases_are_done(seed: int) -> None:
         """Return what each job takes on its share from when it comes, but for its
         start.
         """
-        weights = first.weights._replace(age_J=np.zeros(4))
-        came = replace(
-            each, sources=first.sources, timed_J=first.timed_J, weights=weights
-        )
+        weights = first.weights._replace(age_s=np.zeros(4))
+        came = replace(each, sources=first.sources, timed=first.timed, weights=weights)
         fair, _ = FairClocks().moved(first.jobs[0].submitted_at, came, GPUS_T)
-        return fair.takes_s_J - 0.5 * ROUND_S - first.rescale_s_J
+        return fair.takes_s - 0.5 * ROUND_S - first.rescale_s
 
     rows_L = (now, now, replace(now, goodput_JC=now.goodput_JC[[0, 0, 2, 3]]), now)
     later_s_L = [seconds_of(each)[row] for each, row in zip(rows_L, job_L, strict=True)]
@@ -150,11 +146,9 @@ def test_a_job_tolerates_its_time_on_its_fewest_gpus_of_the_slowest_type(
         sizes = [sizes_of(now, row, number) for number in range(2)]
         fewest = min([gpus for each in sizes for gpus in each], default=0)
         slowest = min([each[fewest] for each in sizes if fewest in each], default=0.0)
-        whole = now.left_J[row] + now.sources.done_J[row] * now.timed_J[row]
+        whole = now.left[row] + now.sources.done[row] * now.timed[row]
         takes_s = whole / slowest if slowest else np.inf
-        assert tolerated_J[row] == pytest.approx(
-            takes_s + now.rescale_s_J[row] + ROUND_S
-        )
+        assert tolerated_J[row] == pytest.approx(takes_s + now.rescale_s[row] + ROUND_S)
 
 
 @seeds
@@ -201,7 +195,7 @@ def test_prices_are_those_of_jobs_without_reservations() -> None:
         )
         sizes = choose(now, outlook, reserved)
         # No other job pays more for a GPU than it earns there at most.
-        each_JC = outlook.value_J[:, None] * now.goodput_JC / now.configs.gpus_C
+        each_JC = outlook.value[:, None] * now.goodput_JC / now.configs.gpus_C
         assert sizes.price_T.max() <= each_JC.max() * (1.0 + 1e-9)
         served += all(f"j{row}" in sizes.counts for row in range(2))
         priced += bool(sizes.price_T.any())
@@ -238,17 +232,17 @@ def test_sentences_say_what_the_next_size_brings(seed: int) -> None:
     for row, (job, why) in enumerate(explained(decided).items()):
         sizes = sizes_of(now, row, types[job])
         larger = [gpus for gpus in sizes if gpus > held[job]]
-        if not now.timed_J[row]:
+        if not now.timed[row]:
             assert why.endswith("its size is decided once it reports a step")
         elif not larger:
             assert why.endswith(f"{held[job]} is the most that it may hold now")
         else:
             extra = min(larger) - held[job]
             more = f"{extra} more GPU{'s' if extra > 1 else ''} would "
-            here = sizes.get(held[job], float(now.here_J[row]))
-            left_s = float(now.left_J[row]) / here if here else np.inf
-            then_s = float(now.left_J[row]) / sizes[min(larger)]
-            then_s += float(now.rescale_s_J[row])
+            here = sizes.get(held[job], float(now.here[row]))
+            left_s = float(now.left[row]) / here if here else np.inf
+            then_s = float(now.left[row]) / sizes[min(larger)]
+            then_s += float(now.rescale_s[row])
             if left_s == np.inf:
                 assert (
                     more

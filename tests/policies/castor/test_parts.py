@@ -345,7 +345,7 @@ def test_weights_multiply_tenant_and_priority() -> None:
         jobs=seen.jobs,
         tenants={"t": Tenant(id="t", weight=3.0)},
     )
-    weights = situation_of(seen).weights.weight_J
+    weights = situation_of(seen).weights.weight
     assert weights.tolist() == [6.0, 1.0]
 
 

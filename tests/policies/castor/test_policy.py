@@ -249,10 +249,10 @@ def test_an_equal_share_is_of_every_type_or_of_the_commonest(
     seen = beside_eight(2, timed("x", gpus=(1, 1), target=1e6, by_type=faster_a(times)))
     now = situation_of(seen)
     fair, _ = FairClocks().moved(seen.at, now, np.array([2, 8]))
-    assert fair.gpus_J == [1]
-    assert fair.goodput_J == now.goodput_JC[0, now.configs.type_C == 1].max()
-    takes_s = 1e6 / (rate * fair.goodput_J[0]) + 0.5 * ROUND_S + now.rescale_s_J[0]
-    assert fair.takes_s_J[0] == pytest.approx(takes_s)
+    assert fair.gpus == [1]
+    assert fair.goodput == now.goodput_JC[0, now.configs.type_C == 1].max()
+    takes_s = 1e6 / (rate * fair.goodput[0]) + 0.5 * ROUND_S + now.rescale_s[0]
+    assert fair.takes_s[0] == pytest.approx(takes_s)
 
 
 def test_later_it_gets_at_most_four_times_what_it_was_timed_on() -> None:
@@ -297,7 +297,7 @@ def test_a_job_gets_gpus_before_it_reaches_its_limit() -> None:
     seen = ClusterView(at=20_000.0, nodes=nodes(4), jobs=(old, short))
     now = situation_of(seen)
     fair_now, _ = FairClocks().moved(20_000.0, now, np.array([4]))
-    assert fair_now.least_J.max() < 3.0
+    assert fair_now.least.max() < 3.0
     plain, fair = (
         counts(Castor(rho_max=limit, tail=0.0).allocate(seen)) for limit in (0.0, 3.0)
     )
@@ -327,7 +327,7 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
     now = situation_of(seen)
     fair, _ = FairClocks().moved(5e5, now, np.array([2, 8]))
     on_b = (now.configs.type_C == 1) & (now.configs.gpus_C == 2)
-    assert (fair.gpus_J[0], fair.goodput_J[0]) == (2, now.goodput_JC[0, on_b].max())
+    assert (fair.gpus[0], fair.goodput[0]) == (2, now.goodput_JC[0, on_b].max())
     held = Castor(rho_max=0.9).allocate(seen).allocations["late"]
     assert {node[0] for node, _ in held.slots} == {gets_type}
     columns = np.flatnonzero(now.configs.type_C == "ab".index(gets_type))
@@ -338,7 +338,7 @@ def test_a_late_job_gets_its_share_of_the_commonest_type_or_as_much_of_another(
             strict=True,
         )
     )
-    assert goodput[held.num_replicas] >= fair.goodput_J[0]
+    assert goodput[held.num_replicas] >= fair.goodput[0]
 
 
 def test_a_fair_share_goes_before_the_reservation_of_a_gang() -> None:
@@ -369,7 +369,7 @@ def test_fair_shares_bound_what_is_lost() -> None:
         seen = view(nodes(4), *jobs, at=at)
         now = situation_of(seen)
         fair, clocks = clocks.moved(at, now, np.array([4]))
-        late_J = fair.least_J >= 1.0
+        late_J = fair.least >= 1.0
         alone_J = now.goodput_JC[:, now.configs.gpus_C == 1][:, 0]
         for row, each in enumerate(now.jobs):
             served = (
@@ -586,7 +586,7 @@ def test_a_job_that_is_expected_in_part_counts_in_part() -> None:
     )
     now = situation_of(seen)
     fluid = gpu_curves(now, np.array([4, 8]))
-    part = Expected(fluid.jobs, 0.25 * now.left_J, np.array([40.0, 80.0, 120.0]), 0.25)
+    part = Expected(fluid.jobs, 0.25 * now.left, np.array([40.0, 80.0, 120.0]), 0.25)
     never_J = np.full(3, np.inf)
     fluid_jobs = _fluid_jobs(now, fluid, part)
     goal = _objective(now, part, Aims(0.0, 0.0, never_J, never_J))

@@ -59,12 +59,12 @@ def test_no_other_counts_have_a_larger_sum_of_factors(num_gpus: int) -> None:
     for each, count in product(jobs, range(1, 7)):
         limits = ReplicaLimits(min=count, max=8)
         rigid = replace(each, spec=replace(each.spec, replicas=limits))
-        told = (
+        reason = (
             ElasticJsa(period_s=1e9)
             .allocate(view(nodes(count), rigid))
             .reasons[each.id]
         )
-        factor[each.id, count] = float(told.split("; ")[1].split(" times")[0])
+        factor[each.id, count] = float(reason.split("; ")[1].split(" times")[0])
     assert all(factor[name, 1] == 1.0 for name in "abc")
     chosen = counts(ElasticJsa().allocate(view(nodes(num_gpus), *jobs)))
     best = max(

@@ -312,7 +312,7 @@ def test_a_job_that_is_slower_than_its_application_is_so_everywhere() -> None:
     # Its own report taught its application of the one batch a little: it is not its own
     # alone.
     slower_JX = np.hstack(
-        (one.goodput_JC / other.goodput_JC, (one.here_J / other.here_J)[:, None])
+        (one.goodput_JC / other.goodput_JC, (one.here / other.here)[:, None])
     )
     assert (slower_JX > 1.3).all()
     assert (slower_JX < 1.65).all()
@@ -539,8 +539,8 @@ def test_what_a_job_has_left_is_cut_where_its_noise_will_grow() -> None:
     )
     found = seen(known, young)
     assert found.later.job_L.tolist() == [0, 0, 0]
-    assert found.sources.noise_J[0] < found.later.noise_L[0] < found.later.noise_L[1]
-    assert found.later.left_L.sum() < found.left_J[0] == pytest.approx(1e8 - 1e6)
+    assert found.sources.noise[0] < found.later.noise_L[0] < found.later.noise_L[1]
+    assert found.later.left_L.sum() < found.left[0] == pytest.approx(1e8 - 1e6)
     two = found.configs.gpus_C == 2
     sixteen = found.configs.gpus_C == 16
     gain = [
@@ -568,11 +568,11 @@ def test_sizes_follow_the_noise_the_more_closely_the_cheaper_changes_are() -> No
         for rescale_s in (0.3, 3.0, 10.0, 30.0, 250.0)
     ]
     in_place, few_s, more_s, usual, long_s = (
-        float(each.sources.noise_J[0]) for each in situations
+        float(each.sources.noise[0]) for each in situations
     )
     assert in_place == few_s < more_s < usual < long_s
     # What is not looked at now comes in later phases: all of it is scheduled.
-    firsts = [each.left_J[0] - each.later.left_L.sum() for each in situations]
+    firsts = [each.left[0] - each.later.left_L.sum() for each in situations]
     assert firsts[0] < firsts[2] < firsts[3]
 
 
@@ -585,7 +585,7 @@ def test_sizes_look_farther_where_there_is_room() -> None:
     )
     young_view = view(nodes(4, 4, 4, 4), young)
     crowded, roomy = (
-        situation_of(young_view, known, room=room).sources.noise_J[0]
+        situation_of(young_view, known, room=room).sources.noise[0]
         for room in (False, True)
     )
     assert 1.1 * crowded < roomy

@@ -80,8 +80,8 @@ def test_a_guaranteed_job_that_one_type_has_too_few_gpus_for_is_given_another() 
     slow, fast = (
         ThroughputParams(alpha_c=seconds, beta_c=0.01) for seconds in (0.2, 0.1)
     )
-    told = {"a": TypeProfile(params=slow), "b": TypeProfile(params=fast)}
-    wide = replace(wide, measured=replace(wide.measured, by_type=told))
+    profiles = {"a": TypeProfile(params=slow), "b": TypeProfile(params=fast)}
+    wide = replace(wide, measured=replace(wide.measured, by_type=profiles))
     cluster = (*nodes(8, kind="a", name="a"), *nodes(4, kind="b", name="b"))
     assert counts(Rubick().allocate(view(cluster, wide))) == {"wide": 7}
 

@@ -135,6 +135,25 @@ def test_uniform_progress_follows_the_rules_of_the_paper() -> None:
     assert bought(asked(sizer, ahead, spot=True, at=11 * HOUR)) == (1, 0)
 
 
+def test_an_elastic_job_takes_more_spot_nodes_as_far_as_they_are_cheaper() -> None:
+    sizer = create_sizer("uniform-progress(elastic=true)")
+    # A spot node costs 1.2, an on-demand node 4.
+    firm, spot = bought(asked(sizer, due(20), spot=True))
+    assert firm == 0
+    assert spot > 4
+    # At 3.9 two nodes would cost more for the same progress than one on demand.
+    dear = Pool(offer=offer("s", price_per_h=3.9, market=Market.SPOT))
+    pools = (Pool(offer=offer()), dear)
+    assert bought(sizer.size(view(due(20), pools=pools, at=HOUR))) == (0, 1)
+    # On demand it has what it requests, as before it was timed.
+    behind = due(20, done=4.0, left=6.0)
+    assert bought(asked(sizer, behind, spot=False, at=11 * HOUR)) == (1, 0)
+    measured = replace(due(20).measured, by_type={})
+    untimed = replace(due(20), measured=measured)
+    again = create_sizer("uniform-progress(elastic=true)")
+    assert bought(asked(again, untimed, spot=True)) == (0, 1)
+
+
 def test_castor_waits_for_spot_nodes_while_the_deadline_allows_it() -> None:
     sizer = create_sizer("castor(value_of_time=0)")
     firm, spot = bought(asked(sizer, due(14), spot=True))

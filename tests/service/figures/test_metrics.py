@@ -13,8 +13,8 @@ from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
 from coadapt.model import TrainingReport
 from coadapt.service.figures import metrics
+from coadapt.service.figures.contributions import Sums, contribution_of
 from coadapt.service.figures.metrics import metrics_text
-from coadapt.service.figures.standing import Sums, standing_of
 from coadapt.service.figures.tally import Tally
 from coadapt.sim.faults.fault_run import FaultRun
 from coadapt.sim.faults.scenario import draw_scenario
@@ -56,7 +56,7 @@ def test_sums_that_go_with_changes_are_those_of_a_recount(seed: int) -> None:
         live = [job for job in state.jobs.values() if job.state not in ENDED]
         again = Sums()
         for job in live:
-            again.put(standing_of(job, state.nodes))
+            again.put(contribution_of(job, state.nodes))
         assert +tally.sums.by_state == Counter(job.state for job in live)
         assert (tally.sums.waiting, +tally.sums.by_state) == (
             again.waiting,

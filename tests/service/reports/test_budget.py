@@ -20,7 +20,7 @@ from tests.service.test_app import job_file
 
 
 class Told:
-    """A budget on a clock of its own, and what it told."""
+    """A budget on a clock of its own, and the lines that it logged."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -39,37 +39,37 @@ class Told:
 
 
 def test_a_burst_passes_and_then_a_rate_of_reports() -> None:
-    told = Told()
-    assert told.taken(10, 2 * REPORTS_BURST) == REPORTS_BURST
-    told.now += 5.0
-    assert told.taken(10, 1_000) == 5 * REPORTS_PER_S
+    messages = Told()
+    assert messages.taken(10, 2 * REPORTS_BURST) == REPORTS_BURST
+    messages.now += 5.0
+    assert messages.taken(10, 1_000) == 5 * REPORTS_PER_S
 
 
 def test_large_reports_are_held_to_a_rate_of_bytes() -> None:
-    told = Told()
-    assert told.taken(11_000, 150) == BYTES_BURST // 11_000
-    told.now += 110.0
-    assert told.taken(11_000, 1_000) == pytest.approx(
+    messages = Told()
+    assert messages.taken(11_000, 150) == BYTES_BURST // 11_000
+    messages.now += 110.0
+    assert messages.taken(11_000, 1_000) == pytest.approx(
         110.0 * BYTES_PER_S / 11_000, abs=1
     )
 
 
 def test_one_job_takes_nothing_from_another_and_is_named_once() -> None:
-    told = Told()
-    told.taken(11_000, 1_000, "flood")
-    assert told.taken(1_000, 100, "quiet") == 100
-    assert told.lines == ["job flood reports too much: 1 reports dropped"]
-    told.now += 601.0
-    told.taken(1_000_000, 2, "flood")
-    assert len(told.lines) == 2
+    messages = Told()
+    messages.taken(11_000, 1_000, "flood")
+    assert messages.taken(1_000, 100, "quiet") == 100
+    assert messages.lines == ["job flood reports too much: 1 reports dropped"]
+    messages.now += 601.0
+    messages.taken(1_000_000, 2, "flood")
+    assert len(messages.lines) == 2
 
 
 def test_a_lawful_job_is_never_held_up() -> None:
-    told = Told()
+    messages = Told()
     for _ in range(3_000):
-        told.budget.take("a", 10_000)
-        told.now += 30.0
-    assert told.budget.dropped == 0
+        messages.budget.take("a", 10_000)
+        messages.now += 30.0
+    assert messages.budget.dropped == 0
 
 
 def test_a_flood_gets_429_and_fills_no_journal(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ NUM_REPORTS = 1_200
 
 
 def report(number: int) -> TrainingReported:
-    told = TrainingReport(progress=float(number))
-    return TrainingReported(at=0.0, job=f"job-{number}", generation=1, report=told)
+    reported = TrainingReport(progress=float(number))
+    return TrainingReported(at=0.0, job=f"job-{number}", generation=1, report=reported)
 
 
 async def outcomes(commits: list[Awaitable[None]]) -> list[object]:
@@ -58,8 +58,10 @@ def test_what_waits_is_written_as_one_group_of_limited_size(tmp_path: Path) -> N
         assert asyncio.run(send()) == [None] * (1 + NUM_REPORTS)
     assert done_before == [0]
     assert store.groups[1:] == [1, GROUP_MAX, GROUP_MAX, NUM_REPORTS - 2 * GROUP_MAX]
-    told = [event for event in store.events() if isinstance(event, TrainingReported)]
-    assert [event.report.progress for event in told] == [
+    reported = [
+        event for event in store.events() if isinstance(event, TrainingReported)
+    ]
+    assert [event.report.progress for event in reported] == [
         float(n) for n in range(1 + NUM_REPORTS)
     ]
 
@@ -82,10 +84,10 @@ def test_only_the_one_that_was_set_aside_is_told_so(
         return await outcomes([groups.commit(report(number)) for number in range(5)])
 
     with service.turning():
-        told = asyncio.run(send())
-    assert [type(each) for each in told] == [type(None)] * 2 + [EventRefusedError] + [
-        type(None)
-    ] * 2
+        reported = asyncio.run(send())
+    assert [type(each) for each in reported] == [type(None)] * 2 + [
+        EventRefusedError
+    ] + [type(None)] * 2
 
 
 def test_a_full_disk_is_told_to_all(tmp_path: Path) -> None:
@@ -103,9 +105,11 @@ def test_a_full_disk_is_told_to_all(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=turn)
     thread.start()
-    told = asyncio.run(send())
+    reported = asyncio.run(send())
     thread.join()
-    assert [str(each) for each in told] == ["[Errno 28] No space left on device"] * 3
+    assert [str(each) for each in reported] == [
+        "[Errno 28] No space left on device"
+    ] * 3
 
 
 def test_too_many_are_turned_away_and_who_goes_away_harms_nobody(

@@ -62,13 +62,13 @@ class Ways:
             {"type": "http.request", "body": part, "more_body": not at}
             for at, part in enumerate(parts)
         ]
-        told: list[dict[str, object]] = []
+        sent: list[dict[str, object]] = []
 
         async def receive() -> dict[str, object]:
             return waiting.pop(0) if waiting else {"type": "http.disconnect"}
 
         async def send(message: dict[str, object]) -> None:
-            told.append(message)
+            sent.append(message)
 
         scope = {
             "type": "http",
@@ -82,24 +82,24 @@ class Ways:
             "scheme": "http",
         }
         asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]  # narrower dictionaries than ASGI's
-        answer_headers = dict(told[0]["headers"])  # type: ignore[call-overload]  # of the message's head
-        text = b"".join(message.get("body", b"") for message in told[1:])  # type: ignore[misc]  # bytes
+        answer_headers = dict(sent[0]["headers"])  # type: ignore[call-overload]  # of the message's head
+        text = b"".join(message.get("body", b"") for message in sent[1:])  # type: ignore[misc]  # bytes
         assert int(answer_headers[b"content-length"]) == len(text)
-        return told[0]["status"], answer_headers[b"content-type"], text  # type: ignore[return-value]  # a number
+        return sent[0]["status"], answer_headers[b"content-type"], text  # type: ignore[return-value]  # a number
 
     def last_report(self) -> tuple[int, Event | None]:
         """Return how many reports are in the journal, and the last of them, whenever it
         came.
         """
-        told = [
+        sent = [
             event
             for event in self.service.store.events()
             if isinstance(event, TrainingReported)
         ]
-        if not told:
+        if not sent:
             return 0, None
-        last = told[-1]
-        return len(told), TrainingReported(
+        last = sent[-1]
+        return len(sent), TrainingReported(
             at=0.0, job=last.job, generation=last.generation, report=last.report
         )
 

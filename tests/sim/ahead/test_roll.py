@@ -1,5 +1,6 @@
 """Forecasts: the core rolled forward from a live state; courses known by hand."""
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -26,12 +27,14 @@ from coadapt.model import (
     JobSpec,
     Measured,
     Node,
+    Plan,
     ReplicaLimits,
     RescaleContract,
     Usage,
 )
 from coadapt.model.prices import Prices
-from coadapt.policies import create_policy
+from coadapt.policies import POLICIES, create_policy
+from coadapt.policies.fifo import Fifo
 from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.ports import Post
 from coadapt.runtime.runtime import Runtime
@@ -48,7 +51,7 @@ from coadapt.sim.ahead.remainder import (
     Work,
     remainder_of,
 )
-from coadapt.sim.ahead.roll import Course, Question, roll
+from coadapt.sim.ahead.roll import Course, Question, policy_now, roll
 from coadapt.sim.ahead.scenario import Scenario
 from coadapt.sim.clock import VirtualClock
 
@@ -445,7 +448,10 @@ def test_nine_in_ten_of_the_next_draws_lie_within_twenty() -> None:
     assert 0.88 <= sum(within) / len(within) <= 0.92
 
 
-def test_a_budget_that_is_over_leaves_one_course_of_each_scenario() -> None:
+def test_a_budget_that_is_over_leaves_one_course_of_each_scenario(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(estimate, "roll", lambda asked, seed, *_: roll(asked, seed))
     state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
     scenarios = [Scenario(), Scenario(name="+1", nodes=1)]
     found = estimates(asked(state), scenarios, 4, 1, budget_s=0.0)
@@ -462,7 +468,7 @@ def test_courses_that_are_cut_are_computed_equally_far(
     )
     cut_s = {"as it is": 2_000.0, "+1": 6_000.0}
 
-    def cut(question: Question, seed: int, wall_s: float) -> Course:
+    def cut(question: Question, seed: int, wall_s: float, _: object) -> Course:
         assert wall_s == 5.0
         whole = roll(question, seed)
         ahead_s = cut_s[question.scenario.name]
@@ -480,12 +486,72 @@ def test_courses_that_are_cut_are_computed_equally_far(
     assert more.mean_end.median < now.mean_end.median <= 2_000.0
 
 
-def test_a_course_stops_where_its_time_is_over() -> None:
+def test_a_course_stops_where_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit was not looked at in the first two rounds, which took a minute among
+    10,000 jobs.
+    """
     state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
-    found = roll(asked(state), seed=0, wall_s=0.0)
-    assert found.ahead_s == 2.0 * CONFIG.round_s
-    assert found.names == {"wide", "next"}
-    assert not found.ends_s
+    whole = roll(asked(state), seed=0)
+    ahead_s = []
+    for seconds in (*range(0, 60, 4), 1_000):
+        # Each look at the clock is a second after the one before.
+        ticks = itertools.count()
+        monkeypatch.setattr(roll_module.time, "monotonic", lambda: float(next(ticks)))  # noqa: B023
+        found = roll(asked(state), seed=0, wall_s=float(seconds))
+        ahead_s.append(found.ahead_s)
+        assert found.starts_s == whole.until(found.ahead_s).starts_s
+        assert found.ends_s == whole.until(found.ahead_s).ends_s
+        assert found.names == {"wide", "next"}
+    assert ahead_s == sorted(ahead_s)
+    assert ahead_s[0] == 0.0
+    assert any(0.0 < each < 2.0 * CONFIG.round_s for each in ahead_s)
+    assert ahead_s[-1] == math.inf
+
+
+def test_a_course_that_is_cut_at_once_may_start_what_is_submitted() -> None:
+    state = live_state(("wide", spec("wide", 4)))
+    question = asked(state, scenario=Scenario(submit={"new": spec("new", 1)}))
+    found = roll(question, seed=0, wall_s=0.0)
+    assert (found.ahead_s, found.names) == (0.0, {"wide", "new"})
+
+
+def test_the_policy_in_force_sees_its_last_rounds_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gavel began a new turn in each forecast, and starts came minutes too early."""
+    seen: list[float] = []
+
+    class Recording(Fifo):
+        def allocate(self, view: ClusterView) -> Plan:
+            seen.append(view.at)
+            if view.at == 300.0:
+                raise RuntimeError("as it did then")
+            return super().allocate(view)
+
+    monkeypatch.setattr(roll_module, "create_policy", lambda _: Recording())
+    state = live_state(("wide", spec("wide", 4)))
+    past = [ClusterView(at=at, nodes=(), jobs=()) for at in (240.0, 300.0, 360.0)]
+    course = roll(asked(state, past=past), seed=0)
+    assert seen[:3] == [240.0, 300.0, 360.0]
+    assert min(seen[3:]) >= AT
+    assert course.ends_s
+    seen.clear()
+    other = Scenario(policy="srtf")
+    roll(asked(state, past=past, scenario=other), seed=0)
+    assert min(seen) >= AT
+    seen.clear()
+    # Once for all courses.
+    estimates(asked(state, past=past), [Scenario(), other, Scenario()], 3, 1)
+    assert sum(at < AT for at in seen) == len(past)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_course_leaves_the_policy_as_it_is(name: str) -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    question = asked(state, policy=name, past=[Scheduler(CONFIG, state).view()])
+    policy = policy_now(question)
+    first = roll(question, seed=0, policy=policy)
+    assert roll(question, seed=0, policy=policy) == first == roll(question, seed=0)
 
 
 def test_many_jobs_have_fewer_decisions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -552,7 +552,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a quota that is cut does not wait",
         "settling",
-        "beyond = _beyond_quota(state) if young else set()",
+        "beyond = tenants_beyond_quota(state) if young else set()",
         "beyond: set[TenantId] = set()",
     ),
     Mutant(

@@ -25,8 +25,8 @@ FIRST_FAMILY = "8d7c04a31b7b9e6d"
 
 
 def test_the_seeds_of_the_first_family_are_what_they_were() -> None:
-    told = [_told(seed) for seed in range(500)]
-    assert hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16] == FIRST_FAMILY
+    digests = [_told(seed) for seed in range(500)]
+    assert hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16] == FIRST_FAMILY
 
 
 def _told(seed: int) -> list[object]:

@@ -34,12 +34,12 @@ def test_the_core_without_this_guard_is_caught(
     mutant: Mutant, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with capsys.disabled():
-        assert told(mutant), (
+        assert outcome(mutant), (
             f"no seed below {NUM_SEEDS} and no story in {STORIES} misses it"
         )
 
 
-def told(mutant: Mutant) -> str:
+def outcome(mutant: Mutant) -> str:
     """Return what caught the mutant, and write it down."""
     # Most fall to the first seeds, and what is left mostly to a story, in less time
     # than all seeds take.
@@ -99,5 +99,5 @@ def failing_story(mutant: Mutant) -> str:
 
 
 if __name__ == "__main__":
-    caught = [told(mutant) for mutant in MUTANTS]
+    caught = [outcome(mutant) for mutant in MUTANTS]
     raise SystemExit(int(not all(caught)))

@@ -106,7 +106,7 @@ def test_the_values_of_one_job() -> None:
     values = run_values(
         ReportRun(label="fifo", history=one_job(), metrics={"jct_mean_s": 100.0})
     )
-    (told,) = values.pop("jobs")  # type: ignore[misc,union-attr]
+    (shown,) = values.pop("jobs")  # type: ignore[misc,union-attr]
     curves = values.pop("curves")
     assert values == {
         "label": "fifo",
@@ -123,7 +123,7 @@ def test_the_values_of_one_job() -> None:
         "refused": [],
         "texts": ["waits: submitted", "starts on 2", "grows", "done"],
     }
-    assert told == {
+    assert shown == {
         "label": "first",
         "id": "first",
         "name": "first",
@@ -244,7 +244,11 @@ def test_jobs_of_one_name_are_told_apart_by_their_ids() -> None:
     for twin in ("a", "b"):
         jobs[twin].spec = replace(jobs[twin].spec, name="twin")
     values = run_values(ReportRun(label="x", history=History(at=9.0, jobs=jobs)))
-    assert [told["label"] for told in values["jobs"]] == ["a", "b", jobs["c"].spec.name]  # type: ignore[union-attr,index,call-overload]
+    assert [shown["label"] for shown in values["jobs"]] == [
+        "a",
+        "b",
+        jobs["c"].spec.name,
+    ]  # type: ignore[union-attr,index,call-overload]
 
 
 def test_only_the_newest_jobs_of_very_many_are_drawn() -> None:
@@ -499,7 +503,7 @@ def test_a_selected_job_shows_its_own_decisions(opened) -> None:  # type: ignore
     page = opened([ReportRun(label="live", history=one_job(), wall_clock=True)])
     page.locator("#jobs-table tbody tr").first.click()
     assert page.locator("#decisions-title").inner_text() == "Decisions about first"
-    told = (
+    shown = (
         "2 → 4 in place: training stood still for 500 ms, no step lost (first step "
         "400 ms, wrap 100 ms)"
     )
@@ -507,7 +511,7 @@ def test_a_selected_job_shows_its_own_decisions(opened) -> None:  # type: ignore
         "00:00:00\nwaits: submitted",
         "00:00:10\nstarts on 2",
         "00:01:20\ngrows",
-        f"00:01:25\n{told}",
+        f"00:01:25\n{shown}",
         "00:01:40\ndone",
     ]
     page.get_by_role("button", name="State").click()
@@ -602,8 +606,8 @@ def test_ends_are_drawn_against_what_was_foretold_of_them(opened) -> None:  # ty
         Foretold(100.0, 50.0, 150.0, 120.0),
         Foretold(1000.0, 900.0, 1100.0, 2000.0),
     ]
-    told = ReportRun(label="castor", history=one_job(), foretold=words)
-    page = opened([ReportRun(label="pollux", history=one_job()), told])
+    shown = ReportRun(label="castor", history=one_job(), foretold=words)
+    page = opened([ReportRun(label="pollux", history=one_job()), shown])
     assert (
         page.locator("#foretold-note").inner_text()
         == "castor: 50 % of 2 within their 90 % interval"

@@ -67,11 +67,11 @@ def test_a_live_run_is_played_again(tmp_path: Path) -> None:
     finally:
         cluster.close()
     table = tmp_path / "run.csv"
-    told = run_cli(
+    shown = run_cli(
         "trace", "from-journal", str(cluster.state), "--out", str(table), "--json"
     )
-    assert told.returncode == 0, told.stderr
-    facts = json.loads(told.stdout)
+    assert shown.returncode == 0, shown.stderr
+    facts = json.loads(shown.stdout)
     assert (facts["num_jobs"], facts["left_out"]) == (3, {})
     with table.open() as file:
         assert [row["name"] for row in csv.DictReader(file)] == jobs

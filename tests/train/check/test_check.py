@@ -46,8 +46,8 @@ def check(
     """Return the exit code of the check and its outcome. It runs in this process, which
     has torch loaded.
     """
-    told = StringIO()
-    with redirect_stdout(told):
+    printed = StringIO()
+    with redirect_stdout(printed):
         code = main(
             [
                 "--json",
@@ -58,7 +58,7 @@ def check(
                 mistake,
             ]
         )
-    return code, json.loads(told.getvalue())
+    return code, json.loads(printed.getvalue())
 
 
 def by_name(outcome: dict[str, Any]) -> dict[str, dict[str, Any]]:

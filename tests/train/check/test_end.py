@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.train, pytest.mark.processes]
 WAITS = """
 import os, time
 from pathlib import Path
-Path({told!r}, str(os.getpid())).touch()
+Path({mark!r}, str(os.getpid())).touch()
 time.sleep(600)
 """
 
@@ -29,12 +29,12 @@ time.sleep(600)
 def test_its_replicas_and_files_go_with_it(
     tmp_path: Path, ending: signal.Signals
 ) -> None:
-    told = tmp_path / "told"
+    mark = tmp_path / "mark"
     kept = tmp_path / "kept"
     script = tmp_path / "waits.py"
-    told.mkdir()
+    mark.mkdir()
     kept.mkdir()
-    script.write_text(WAITS.format(told=str(told)))
+    script.write_text(WAITS.format(mark=str(mark)))
     verb = [
         sys.executable,
         "-c",
@@ -47,11 +47,11 @@ def test_its_replicas_and_files_go_with_it(
     )
     try:
         until(
-            lambda: len(list(told.iterdir())) == 2
+            lambda: len(list(mark.iterdir())) == 2
         )  # alone, and alone but for rounding
         check.send_signal(ending)
         assert check.wait(20) != 0
-        replicas = [int(path.name) for path in told.iterdir()]
+        replicas = [int(path.name) for path in mark.iterdir()]
         until(
             lambda: (
                 not any(Path("/proc", str(replica)).exists() for replica in replicas)

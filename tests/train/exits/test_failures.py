@@ -140,7 +140,7 @@ def test_a_killed_replica_leaves_no_word(tmp_path: Path) -> None:
     codes, (first, _) = outcome("killed", tmp_path)
     assert codes == [EXIT_PEER_LOST, -9]
     why = (
-        "lost contact with another replica, which told no reason: killed, or left "
+        "lost contact with another replica, which gave no reason: killed, or left "
         "its epochs early"
     )
     assert first == f"replica 0 ends at step 11: {why}\n"

@@ -38,7 +38,7 @@ def test_a_replica_has_the_device_asked_for_or_its_own_gpu(
 
 
 @pytest.mark.parametrize(
-    ("count", "local_rank", "asked", "told"),
+    ("count", "local_rank", "asked", "message"),
     [
         (1, 1, "", r'LOCAL_RANK: got 1; .*GPUs that it sees, 1; init\(device="cpu"\)'),
         (0, 0, "cuda", "LOCAL_RANK: got 0; .*sees, 0"),
@@ -52,13 +52,17 @@ def test_a_replica_has_the_device_asked_for_or_its_own_gpu(
     ],
 )
 def test_what_is_not_there_is_said(
-    monkeypatch: pytest.MonkeyPatch, count: int, local_rank: int, asked: str, told: str
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    local_rank: int,
+    asked: str,
+    message: str,
 ) -> None:
     """A second replica that fell back to the CPU would wait for ever for a first one on
     a GPU.
     """
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         choose_device(
             TrainConfig(place=Place(world_size=2, local_rank=local_rank), device=asked)
         )

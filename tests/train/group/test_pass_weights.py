@@ -168,7 +168,7 @@ def weigh_with(weights: list[Any], *, late: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "late", "told"),
+    ("weights", "late", "message"),
     [
         ([-1.0], False, "got -1.0; allowed: a finite number, at least 0"),
         ([float("nan")], False, "got nan"),
@@ -179,10 +179,12 @@ def weigh_with(weights: list[Any], *, late: bool) -> None:
         ([4], True, "a call after the pass's backward"),
     ],
 )
-def test_what_is_no_weight_is_told(weights: list[Any], late: bool, told: str) -> None:
+def test_what_is_no_weight_is_told(
+    weights: list[Any], late: bool, message: str
+) -> None:
     with pytest.raises(InputError, match=r"run\.weight\(n\): ") as error:
         weigh_with(weights, late=late)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -270,10 +272,10 @@ def test_replicas_in_different_backwards_are_told() -> None:
     ]
     with pytest.raises(UnlikeReplicasError) as error:
         _check_words(words)
-    told = (
+    message = (
         "replica 0 is in backward 3 of step 10, replica 1 is in backward 1 of step 11"
     )
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "gradients accumulated by hand" in str(error.value)
 
 

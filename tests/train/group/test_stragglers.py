@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model import Allocation
-from coadapt.model.measured import NOBODY, RANK, RATIO, straggler
+from coadapt.model.measured import NO_STRAGGLER, RANK, RATIO, straggler
 from coadapt.train.group.stragglers import WINDOW, Stragglers
 from tests.train.replicas import run_replicas
 
@@ -42,8 +42,8 @@ def train_with_a_slow_one(out: str) -> None:
             wrapped(x).square().mean().backward()
             optimizer.step()
     if run.is_first:
-        told = run._session.figures.stragglers.told()  # as its reports do
-        Path(out).write_text(json.dumps(dict(told)))
+        metrics = run._session.figures.stragglers.metrics()  # as its reports do
+        Path(out).write_text(json.dumps(dict(metrics)))
     run.close()
 
 
@@ -56,11 +56,11 @@ def after(*steps: tuple[float, ...]) -> Stragglers:
 
 def test_the_slow_one_is_named_with_its_figure_once_it_was_seen_often() -> None:
     slow = (1.0, 1.1, 1.0, 1.7)
-    assert after(*[slow] * (WINDOW - 1)).told() == {}
-    told = after(*[slow] * WINDOW).told()
-    assert told[RANK] == 3
+    assert after(*[slow] * (WINDOW - 1)).metrics() == {}
+    metrics = after(*[slow] * WINDOW).metrics()
+    assert metrics[RANK] == 3
     assert (
-        straggler(told, FOUR)
+        straggler(metrics, FOUR)
         == "rank 3 on n1 computes 1.7 times as long as the median of its peers"
     )
 
@@ -73,33 +73,35 @@ def test_a_slow_step_now_and_then_is_nobodys_fault() -> None:
     assert (
         after(
             *[step if turn % 5 == 0 else (1.0,) * 4 for turn, step in enumerate(turns)]
-        ).told()[RANK]
-        == NOBODY
+        ).metrics()[RANK]
+        == NO_STRAGGLER
     )
 
 
 def test_what_makes_all_slower_names_nobody() -> None:
-    assert after(*[(seconds, seconds) for seconds in range(1, 50)]).told() == {
-        RANK: NOBODY,
+    assert after(*[(seconds, seconds) for seconds in range(1, 50)]).metrics() == {
+        RANK: NO_STRAGGLER,
         RATIO: 1.0,
     }
 
 
 def test_steps_that_not_all_measured_do_not_count_and_a_new_group_begins_anew() -> None:
     stragglers = after(*[(1.0, 2.0)] * WINDOW, *[(1.0, 0.0)] * 100)
-    assert stragglers.told() == {RANK: 1.0, RATIO: 2.0}
+    assert stragglers.metrics() == {RANK: 1.0, RATIO: 2.0}
     stragglers.clear()
-    assert stragglers.told() == {}
+    assert stragglers.metrics() == {}
     stragglers.note((1.0,))
     stragglers.note(())
-    assert stragglers.told() == {}
+    assert stragglers.metrics() == {}
 
 
 def test_what_was_said_of_more_replicas_is_not_said_of_fewer() -> None:
-    told = {RANK: 3.0, RATIO: 2.0}
-    assert straggler(told, Allocation(slots=(("n0", 3),))) == ""
+    metrics = {RANK: 3.0, RATIO: 2.0}
+    assert straggler(metrics, Allocation(slots=(("n0", 3),))) == ""
     assert straggler({RANK: 0.0, RATIO: 2.0}, Allocation(slots=(("n0", 1),))) == ""
-    assert straggler({RANK: NOBODY, RATIO: 1.1}, FOUR) == straggler({}, FOUR) == ""
+    assert (
+        straggler({RANK: NO_STRAGGLER, RATIO: 1.1}, FOUR) == straggler({}, FOUR) == ""
+    )
 
 
 @pytest.mark.train
@@ -108,8 +110,8 @@ def test_replicas_find_out_who_of_them_is_slow(tmp_path: Path) -> None:
     """The one computes for 0.03 s and more in each step, the other for 0.01 s, and
     waits.
     """
-    out = tmp_path / "told.json"
+    out = tmp_path / "metrics.json"
     assert run_replicas(train_with_a_slow_one, [str(out)] * 2, tmp_path) == [0, 0]
-    told = json.loads(out.read_text())
-    assert told[RANK] == 1.0
-    assert told[RATIO] > 1.25
+    metrics = json.loads(out.read_text())
+    assert metrics[RANK] == 1.0
+    assert metrics[RATIO] > 1.25

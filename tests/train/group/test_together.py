@@ -89,13 +89,13 @@ def follow(plan: Plan) -> None:
 def outputs(plan: Plan, folder: Path) -> str:
     """Return what two replicas printed, after both have ended."""
     run_replicas(follow, [plan, plan], folder)
-    told = [
+    lines = [
         line
         for rank in range(2)
         for line in (folder / f"output-{rank}.txt").read_text().splitlines(True)
     ]
     return "".join(
-        line for line in told if not line.startswith("[Gloo]")
+        line for line in lines if not line.startswith("[Gloo]")
     )  # torch before 2.11 says who came
 
 

@@ -49,17 +49,17 @@ def train(kind: str, num_workers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_workers", "told"),
+    ("kind", "num_workers", "warnings"),
     [("parts", 0, 1), ("parts", 2, 1), ("augmented", 0, 0), ("alike", 2, 0)],
 )
 def test_what_parts_later_is_told_once(
-    kind: str, num_workers: int, told: int, tmp_path: Path
+    kind: str, num_workers: int, warnings: int, tmp_path: Path
 ) -> None:
     work = [(kind, num_workers)] * 2
     assert run_replicas(train_as, work, tmp_path) == [0, 0]
     said = [(tmp_path / f"output-{rank}.txt").read_text() for rank in (0, 1)]
     words = "replicas get other samples of a stream that began alike"
-    assert [text.count(words) for text in said] == [told, 0], said
+    assert [text.count(words) for text in said] == [warnings, 0], said
 
 
 def train_as(how: tuple[str, int]) -> None:

@@ -185,7 +185,7 @@ def test_a_restart_goes_on_in_the_order_and_with_the_generator(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"sampler": DistributedSampler(DATA, num_replicas=2, rank=0)},
@@ -199,9 +199,9 @@ def test_a_restart_goes_on_in_the_order_and_with_the_generator(
     ],
 )
 def test_what_does_not_go_with_a_sampler_is_refused(
-    options: dict[str, object], told: str
+    options: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(ct.InputError, match=told):
+    with pytest.raises(ct.InputError, match=message):
         begin(**{"batch_size": 2, **options})  # type: ignore[arg-type]  # by name
 
 

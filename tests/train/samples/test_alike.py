@@ -85,7 +85,7 @@ def empty_on_one(rank: int, size: int) -> Iterator[object]:
     return iter(samples()[: 96 * (1 - rank)])
 
 
-def told(stream: Stream, size: int, dealt: int = 12) -> str:
+def outcome(stream: Stream, size: int, dealt: int = 12) -> str:
     """Return what is said of the replicas' streams, with what is to be written; empty
     if they are alike.
     """
@@ -123,14 +123,14 @@ def told(stream: Stream, size: int, dealt: int = 12) -> str:
 def test_streams_that_differ_are_told_with_their_cause(
     stream: Stream, said: str, size: int
 ) -> None:
-    found = told(stream, size)
+    found = outcome(stream, size)
     assert any(one in found for one in said.split("|")), found
-    assert told(stream, size, dealt=1)
+    assert outcome(stream, size, dealt=1)
 
 
 @pytest.mark.parametrize("stream", [whole, augmented])
 def test_the_same_samples_are_alike_whatever_is_drawn_for_each(stream: Stream) -> None:
-    assert told(stream, 3) == ""
+    assert outcome(stream, 3) == ""
 
 
 def test_a_stream_that_cannot_be_read_again_is_told_with_all_causes() -> None:

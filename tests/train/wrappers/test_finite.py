@@ -41,8 +41,8 @@ def test_it_is_told_with_its_step(
     sparse: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = train(sparse=sparse)
-    (told,) = [text for text in caplog.messages if "not a number" in text]
-    found = re.match(r"step (\d+): gradients are infinite or not a number", told)
+    (line,) = [text for text in caplog.messages if "not a number" in text]
+    found = re.match(r"step (\d+): gradients are infinite or not a number", line)
     assert found is not None
     assert BAD_FROM <= int(found[1]) < BAD_FROM + PERIOD
     report = fit(take_snapshot(run._session, 1, None)).report
@@ -58,14 +58,14 @@ def test_one_of_two_replicas_tells_it(tmp_path) -> None:  # type: ignore[no-unty
 
 def test_a_gradient_that_is_missing_is_replaced_by_another() -> None:
     one, other = torch.ones(1, requires_grad=True), torch.ones(5, requires_grad=True)
-    told: list[int] = []
-    look = FiniteLook(lambda: [other, one], told.append)
+    lines: list[int] = []
+    look = FiniteLook(lambda: [other, one], lines.append)
     look.look(PERIOD)  # nothing has a gradient yet
     one.grad, other.grad = torch.zeros(1), torch.full((5,), torch.inf)
     look.look(2 * PERIOD)
-    assert told == []
+    assert lines == []
     one.grad = None
     look.look(2 * PERIOD + 1)
-    assert told == []
+    assert lines == []
     look.look(3 * PERIOD)
-    assert told == [3 * PERIOD]
+    assert lines == [3 * PERIOD]

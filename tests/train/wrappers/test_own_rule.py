@@ -199,19 +199,19 @@ def reports_of(
     """Train, and return the report at the end of each epoch; the next begins when it
     has arrived.
     """
-    told = []
+    reports = []
     for _ in training.run.epochs(num_epochs):
         for x, y in training.loader:
             training.step(x, y)
         training.scheduler.step()
-        told.append(
+        reports.append(
             next(
                 report
                 for report in scheduler.reports()
-                if report.samples == len(told) * 96 + 96
+                if report.samples == len(reports) * 96 + 96
             )
         )
-    return told
+    return reports
 
 
 RULE = BatchRule(kind=RuleKind.ACCORDION, every=2)
@@ -233,14 +233,14 @@ def told_by_a_run(num_epochs: int, *, falls_at: int = 99) -> list[TrainingReport
                 times=Times(report_every_s=1e-9),
             )
         )
-        told = reports_of(
+        reports = reports_of(
             Training(run, 1e-6, rule=None, falls_at=falls_at), scheduler, num_epochs
         )
         run.close()
-    return told
+    return reports
 
 
-def predicted(told: Sequence[TrainingReport]) -> Iterator[tuple[Measured, Ahead]]:
+def predicted(reports: Sequence[TrainingReport]) -> Iterator[tuple[Measured, Ahead]]:
     """Yield what is known after each report, and what Shockwave's predictor makes of it
     in a round.
     """
@@ -248,7 +248,7 @@ def predicted(told: Sequence[TrainingReport]) -> Iterator[tuple[Measured, Ahead]
         rule=Rule.RESTATEMENT, calibrate=False, whole_seconds=False, round_s=120.0
     )
     measured = Measured()
-    for number, report in enumerate(told):
+    for number, report in enumerate(reports):
         measured = measured.after(report, float(number))
         job = JobView(id="job", spec=SPEC, submitted_at=0.0, measured=measured)
         ledger.observe(view(nodes(1), job, at=120.0 * number), number)
@@ -258,12 +258,12 @@ def predicted(told: Sequence[TrainingReport]) -> Iterator[tuple[Measured, Ahead]
 
 
 def test_shockwave_predicts_from_what_a_run_reports() -> None:
-    told = told_by_a_run(10)
+    reports = told_by_a_run(10)
     # The batch of the next epoch is the next report's.
-    assert [report.batch.total for report in told if report.batch] == [SMALL] * 4 + [
+    assert [report.batch.total for report in reports if report.batch] == [SMALL] * 4 + [
         LARGE
     ] * 6
-    *_, (measured, ahead) = predicted(told[:8])
+    *_, (measured, ahead) = predicted(reports[:8])
     forecast = measured.forecast
     assert forecast is not None
     assert (forecast.num_epochs, [mode.total for mode in forecast.modes]) == (
@@ -281,10 +281,10 @@ def test_shockwaves_predictor_follows_a_run_from_regime_to_regime() -> None:
     """Steady, critical again as the rate falls, steady: each epoch is booked in the
     batch told before it.
     """
-    told = told_by_a_run(12, falls_at=5)
-    batches = [report.batch.total for report in told if report.batch]
+    reports = told_by_a_run(12, falls_at=5)
+    batches = [report.batch.total for report in reports if report.batch]
     assert batches == [SMALL] * 4 + [LARGE] * 2 + [SMALL] * 2 + [LARGE] * 4
-    for number, (measured, ahead) in enumerate(predicted(told)):
+    for number, (measured, ahead) in enumerate(predicted(reports)):
         assert measured.forecast is not None
         epoch_s = {mode.total: mode.epoch_s for mode in measured.forecast.modes}
         trained = [SMALL, *batches[:number]]

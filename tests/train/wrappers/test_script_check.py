@@ -33,7 +33,7 @@ NO_BACKWARD = "50 steps without a backward through the model of run.prepare: "
 
 
 @pytest.mark.parametrize(
-    ("bug", "told"),
+    ("bug", "warned"),
     [
         ("no step", NO_STEP),
         ("unwrapped", UNWRAPPED),
@@ -44,10 +44,10 @@ NO_BACKWARD = "50 steps without a backward through the model of run.prepare: "
     ],
 )
 def test_a_mistake_is_told_once(
-    bug: str, told: str | None, caplog: pytest.LogCaptureFixture
+    bug: str, warned: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(bug)
-    assert caplog.messages == [told] * (told is not None)
+    assert caplog.messages == [warned] * (warned is not None)
 
 
 def loop(num_steps: int, body: str, caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -165,11 +165,11 @@ def test_steps_that_a_loss_scaler_skips_are_no_trouble(
 def test_gradients_that_recover_are_not_told() -> None:
     """Where a loss scaler is in use."""
     check = FiniteCheck()
-    told = [check.began(step, unusable=step % 40 != 0) for step in range(200)]
-    assert told == [None] * 200
+    warned = [check.began(step, unusable=step % 40 != 0) for step in range(200)]
+    assert warned == [None] * 200
     # From then on none is finite; said once, with the first step of it.
-    told = [check.began(step, unusable=True) for step in range(200, 300, 8)]
-    assert [item for item in told if item is not None] == [161]
+    warned = [check.began(step, unusable=True) for step in range(200, 300, 8)]
+    assert [item for item in warned if item is not None] == [161]
 
 
 def beside(caplog: pytest.LogCaptureFixture, *, distributed: bool, again: bool) -> str:

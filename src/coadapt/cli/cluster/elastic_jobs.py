@@ -1,5 +1,5 @@
 """`coadapt elastic-jobs`: makes jobs of a Kubernetes cluster's ElasticJobs, and mirrors
-how they stand.
+their states.
 """
 
 import signal
@@ -128,8 +128,8 @@ class Mirror:
         if FINALIZER not in finalizers:
             return
         job = cast("JsonObject", found.get("status") or {}).get("job")
-        # Perhaps it was submitted, and nobody came to write that down: the id is known
-        # all the same.
+        # It may have been submitted without a record of it: the id follows from the
+        # object.
         _cancel(client, str(job or job_id(str(metadata["name"]), str(metadata["uid"]))))
         left = [each for each in finalizers if each != FINALIZER]
         self._api.ask(

@@ -36,8 +36,8 @@ def tell_estimates(
     for spec in jobs.values():
         check_possible(spec, question.state.nodes.values(), away)
         check_quota(spec, question.state.tenants)
-    told = estimates(question, [Scenario(name="dry run", submit=jobs)])
-    [found] = corrected(told, directory, live)
+    found_all = estimates(question, [Scenario(name="dry run", submit=jobs)])
+    [found] = corrected(found_all, directory, live)
     if as_json:
         typer.echo(json.dumps(as_plain([found], question)))
         return

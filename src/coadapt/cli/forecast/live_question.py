@@ -13,11 +13,12 @@ from coadapt.model import InputError, JobId, JobSpec, Measured
 from coadapt.model.wire import from_json
 from coadapt.runtime.job_index import EndedJob, EndedQuery, JobIndex
 from coadapt.sim.ahead.arrivals import Arrivals, Submission
+from coadapt.sim.ahead.past_rounds import PastRounds
 from coadapt.sim.ahead.remainder import EndedWork, Work
-from coadapt.sim.ahead.roll import Question
+from coadapt.sim.ahead.roll import JOBS_FEW, Question
 
-# So many ended jobs, those that were submitted last, say how long jobs are, how often
-# they come, and how true estimates were.
+# Ended jobs, those that were submitted last, from which a forecast learns how long jobs
+# are, how often they come, and how true estimates were.
 ENDED_LOOKED_AT = 2_000
 DEFAULT_POLICY = "castor"
 NAMED_MAX = 5  # jobs in an error's line
@@ -45,8 +46,13 @@ def read_live(
         allowed = "a directory that `coadapt up` has run on"
         raise InputError("--state", str(directory.path), allowed)
     index = JobIndex(":memory:")
+    past = PastRounds()
     scheduler, _ = read_back_into(
-        index, directory.journal, directory.index, directory.first_config()
+        index,
+        directory.journal,
+        directory.index,
+        directory.first_config(),
+        past.observe,
     )
     running = directory.is_listened_on()
     now = time.time() if running else scheduler.state.at
@@ -72,6 +78,7 @@ def read_live(
         policy=(directory.last_run() or {}).get("policy", DEFAULT_POLICY),
         ended=_ended_work(ended, submissions),
         arrivals=past_arrivals(submissions, state) if arrivals else Arrivals(),
+        past=past.views if len(state.active) <= JOBS_FEW else (),
     )
     return Live(question=question, started_at=started_at, ended_at=ended_at)
 

@@ -42,14 +42,14 @@ def cancel(
             continue
         answers.append(answer)
         if not as_json:
-            typer.echo(_told(answer))
+            typer.echo(_outcome_text(answer))
     if as_json:
         typer.echo(json.dumps({"jobs": answers}))
     if refused:
         raise typer.Exit(EXIT_INPUT)
 
 
-def _told(answer: JsonObject) -> str:
+def _outcome_text(answer: JsonObject) -> str:
     if answer["ended_before"]:
         return f"{answer['id']} had ended before: {answer['state']}"
     return f"{answer['id']} is " + (

@@ -12,6 +12,7 @@ from coadapt.cli.completion import complete_job
 from coadapt.cli.state_dir import StateOption
 from coadapt.model import Allocation
 from coadapt.model.measured import NOT_FINITE, RANK, RATIO, not_finite, straggler
+from coadapt.model.tenant import EVERYBODY
 
 # HTTP status: the token of a job, where only the operator's is good.
 FORBIDDEN = 403
@@ -148,12 +149,27 @@ def _buying(client: Client) -> JsonObject | None:
 
 
 def _bought(job: JsonObject, buying: JsonObject | None) -> list[tuple[str, str]]:
-    """Return which nodes there are for a job that has not ended, and why; nothing where
-    none are bought.
+    """Return what an hour of a job that has not ended is worth, and which nodes there
+    are for it and why; nothing where none are bought.
     """
     if buying is None or job["ended_at"] is not None:
         return []
-    return [("Nodes", f"{counts_line(buying)} ({reason_line(buying)})")]
+    return [
+        *_value_of_time(job),
+        ("Nodes", f"{counts_line(buying)} ({reason_line(buying)})"),
+    ]
+
+
+def _value_of_time(job: JsonObject) -> list[tuple[str, str]]:
+    """Return what an hour of the job's completion time is worth to the sizer, where its
+    tenant or all tenants have a value.
+    """
+    found = cast("JsonObject | None", job.get("value_of_time"))
+    if found is None:
+        return []
+    worth = f"{cast(float, found['value']):g} {job.get('currency') or ''}".rstrip()
+    owner = "all tenants" if found["tenant"] == EVERYBODY else "its tenant"
+    return [("Value of time", f"{worth} an hour, the value of {owner}")]
 
 
 def _submitted(job: JsonObject) -> str:

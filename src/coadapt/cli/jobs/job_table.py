@@ -11,7 +11,7 @@ from rich.text import Text
 from coadapt.cli.client import JsonObject
 from coadapt.cli.jobs.job_states import ENDED
 
-# Of a job's state; told apart by the word as well, so colour-blind readers lose
+# Styles of a job's state. The state's name is shown too, so colour-blind readers lose
 # nothing.
 STATE_STYLES = {
     "pending": "yellow",
@@ -42,7 +42,7 @@ WIDTH_FOR_REASONS = 124
 NOTHING = "–"
 OWNERS = {"TENANT": "tenant", "PRIO": "priority"}
 # Reports come about every 30 s.
-SILENT_TOLD_S = 120.0
+SILENT_SHOWN_S = 120.0
 
 
 def job_view(
@@ -52,7 +52,7 @@ def job_view(
     that hold GPUs.
 
     In a wide terminal each row ends with its reason; in a narrower one the reasons
-    stand below the table.
+    are below the table.
     """
     table = _table(jobs, colours, width)
     if width >= WIDTH_FOR_REASONS or not jobs:
@@ -190,7 +190,7 @@ def _silent(job: JsonObject) -> str:
     seconds = cast("float | None", job.get("silent_s"))
     return (
         f", silent {duration(seconds)}"
-        if seconds is not None and seconds >= SILENT_TOLD_S
+        if seconds is not None and seconds >= SILENT_SHOWN_S
         else ""
     )
 

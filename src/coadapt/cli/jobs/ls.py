@@ -79,9 +79,9 @@ def ls(
     if num_ended and not everything and not filtered:
         console.print(f"{num_ended} ended, see coadapt ls --all", style="bright_black")
     elif not jobs:
-        told = (
+        text = (
             "No such job."
             if filtered
             else "No jobs. Submit one with: coadapt submit job.yaml"
         )
-        console.print(told)
+        console.print(text)

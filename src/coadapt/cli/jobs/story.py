@@ -23,11 +23,11 @@ def story(
 ) -> None:
     """Show a job's history: what happened, what was decided, and why."""
     client = find_client(state)
-    told = client.get(f"{client.job_path(job)}/story")
+    answer = client.get(f"{client.job_path(job)}/story")
     if as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(answer))
         return
-    for line in cast("list[JsonObject]", told["lines"]):
+    for line in cast("list[JsonObject]", answer["lines"]):
         at = datetime.fromtimestamp(cast(float, line["at"])).astimezone()
         first, *more = str(line["text"]).splitlines()
         typer.echo(f"{at:%Y-%m-%d %H:%M:%S}  {first}")

@@ -214,7 +214,7 @@ def read_sources(
     Rows that are no jobs, or that were changed, are noted on stderr.
     """
     from coadapt.sim.sweep import TraceFile
-    from coadapt.sim.traces.tally import ReadOptions, told
+    from coadapt.sim.traces.tally import ReadOptions, tally_text
 
     sources: list[Source] = []
     built_in = [text for text in workloads if text.partition(":")[0] == BUILTIN]
@@ -233,7 +233,7 @@ def read_sources(
                 options=options or ReadOptions(),
             )
             loaded, _ = source.load(seed=0, num_gpus=0)
-            line = told(
+            line = tally_text(
                 len(loaded.jobs), loaded.num_rows, loaded.left_out, loaded.mended
             )
             if line:

@@ -36,7 +36,7 @@ def policies(
     names = policy_names() if name is None else (name,)
     cards = {each: policy_card(each) for each in names}
     if as_json:
-        told = {
+        facts = {
             each: {
                 "paper": card.paper,
                 "decides": card.decides,
@@ -46,7 +46,7 @@ def policies(
             }
             for each, card in cards.items()
         }
-        typer.echo(json.dumps(told, default=_plain))
+        typer.echo(json.dumps(facts, default=_plain))
     elif name is None:
         _print_table(
             [
@@ -93,7 +93,7 @@ def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
     for title in (
         "policy",
         "decides",
-        "must be told (an oracle where a trace tells)",
+        "needs to know (from the trace in a simulation)",
         "paper",
     ):
         table.add_column(title, overflow="fold")

@@ -70,7 +70,7 @@ def list_formats(as_json: Json = False) -> None:
 
     from coadapt.sim.traces import FORMATS
 
-    told = {
+    facts = {
         name: _first_paragraph(importlib.import_module(module).__doc__ or "")
         for name, module in FORMATS.items()
     }
@@ -79,13 +79,13 @@ def list_formats(as_json: Json = False) -> None:
             json.dumps(
                 {
                     "formats": [
-                        {"name": name, "text": text} for name, text in told.items()
+                        {"name": name, "text": text} for name, text in facts.items()
                     ]
                 }
             )
         )
         return
-    for name, text in told.items():
+    for name, text in facts.items():
         typer.echo(f"{name:12}{text}")
 
 
@@ -110,7 +110,7 @@ def describe(
         counts = facts[title]
         assert isinstance(counts, dict)
         for what, count in counts.items():
-            typer.echo(f"{count:6} {TOLD[title]}: {what}")
+            typer.echo(f"{count:6} {COUNTED[title]}: {what}")
     applications = facts["applications"]
     assert isinstance(applications, dict)
     for name, count in list(applications.items())[:APPLICATIONS_SHOWN]:
@@ -276,7 +276,7 @@ def _at(job: "TraceJob", at: float) -> "TraceJob":
 
 
 APPLICATIONS_SHOWN = 12
-TOLD = {
+COUNTED = {
     "left_out": "rows left out",
     "mended": "rows mended",
     "gpu_parts": "jobs that use a part of each of their GPUs",

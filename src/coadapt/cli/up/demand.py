@@ -16,11 +16,11 @@ from coadapt.model import JobView, RescaleContract
 from coadapt.model.tenant import EVERYBODY, quotas_of
 from coadapt.service.live_loop import LiveLoop
 
-# A slot is worth borrowing that brings at least this part of what the job's first one
+# A slot is worth borrowing if it brings at least this part of what the job's first slot
 # brings.
 WORTH_MIN = 0.5
-# So many times the replicas that a job was timed on its speed is believed, as policies
-# do.
+# A job's predicted speed counts up to this many times the replicas that it was timed
+# on, as in policies.
 BELIEVED = 2
 # Of one job: beyond, a table of its goodput costs more than the answer is worth.
 COUNTED_MAX = 64
@@ -57,9 +57,7 @@ def wanted_slots(state: SchedulerState) -> int:
     total = sum(node.num_gpus for node in state.nodes.values())
     free = total - sum(num_gpus_held(job) for job in state.jobs.values())
     quota = quotas_of(state.tenants.values()).get(EVERYBODY)
-    most = (
-        math.inf if quota is None else quota - total
-    )  # more than that would stand idle
+    most = math.inf if quota is None else quota - total  # more than that would be idle
     return max(math.ceil(min(needed - free, most)), 0)
 
 
@@ -67,8 +65,8 @@ def useful_slots(job: JobView, node_slots: int) -> int:
     """Return how many slots `job` uses well, by the goodput that each more of them
     brings.
 
-    One whose speed is not known, or that nobody may rescale, uses what it has, or the
-    fewest that it takes.
+    A job whose speed is not known, or that may not be rescaled, uses what it has, or
+    its fewest replicas.
     """
     limits = job.spec.replicas
     held = job.allocation.num_replicas

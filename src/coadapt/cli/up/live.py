@@ -185,8 +185,8 @@ def _live(
     credentials: Credentials,
     sockets: list[socket.socket],
 ) -> bool:
-    """Wire the parts, run them until told to stop; return whether one broke. Replicas
-    report to socket 0.
+    """Wire the parts and run them until an order to stop; return whether one broke.
+    Replicas report to socket 0.
     """
     state_dir = settings.state_dir
     url = _url(sockets[0])
@@ -402,13 +402,13 @@ def call_all(closes: Sequence[Callable[[], None]]) -> None:
 
 
 def spare_readers() -> None:
-    """Let Python look for garbage in what comes from now on, and seldom: the books have
-    no cycles. And let its threads take short turns: a request needs a handful, in which
-    a round or a snapshot is under way.
+    """Make garbage collection rare and leave out present objects; let threads take
+    short turns.
 
-    At 10,000 jobs a look at everything takes 0.1 s, in which nobody is answered. Once
-    before the books are read back, which a dozen such looks made half as long again,
-    and once after it.
+    The scheduler's state has no cycles, and at 10,000 jobs a full collection takes
+    0.1 s, during which no request is answered. A request needs several turns of its
+    thread while a round or a snapshot is under way. Call this before the state is read
+    back, which a dozen collections made half as long again, and once after it.
     """
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
@@ -458,7 +458,7 @@ def _open_index(state_dir: StateDir, journal: Journal) -> JobIndex:
 
 def _come_up(settings: LiveSettings, url: str, loop: LiveLoop, views: Views) -> None:
     """Write where the scheduler answers, for the verbs and for the next run; print the
-    banner. What happens from now on is told and counted.
+    banner. Changes from now on are logged and counted.
     """
     settings.state_dir.write_connection(url, settings.policy)
     _print_banner(settings, url, loop)
@@ -611,8 +611,8 @@ def _check_not_lost(
         journal.close()
         raise StoreError(
             f"the journal is empty, and {replaced[-1]} was put aside: a restore broke "
-            f"off; repeat it with: coadapt restore FILE (to begin anew, move that "
-            f"file away)"
+            f"off; repeat it with: coadapt restore FILE (to start without jobs, move "
+            f"that file away)"
         )
     running = [job for job, _ in executor.adopted()]
     if running and journal.last_number == 0:

@@ -1,5 +1,5 @@
-"""The offers of `coadapt up`: those of `coadapt simulate`, without what only a
-simulation can be told.
+"""The offers of `coadapt up`: those of `coadapt simulate`, without the keys of
+simulations only.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from coadapt.model import InputError
 from coadapt.model.offer import Offer
 from coadapt.sim.market.files import parse_offer
 
-# The world shows by itself when a node is lost, and how many can be had.
+# On a real cluster, losses of nodes and the number of available nodes are observed.
 SIMULATED = ("hazard", "notice", "prices", "available")
 
 

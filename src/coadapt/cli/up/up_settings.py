@@ -71,16 +71,16 @@ def read_settings(
             in_file,
             "names and values, as in `coadapt executors`",
         )
-    told = {name: value for name, value in given.items() if value is not None}
+    given_values = {name: value for name, value in given.items() if value is not None}
     of_file = _of_file(data, path.name)
-    settings = from_json(UpSettings, {**data, **told}, path.name)
+    settings = from_json(UpSettings, {**data, **given_values}, path.name)
     if settings.executor != of_file.executor:
         in_file = {}  # they are the other one's
     _check(
         settings,
         lambda name: (
             f"--{name.replace('_', '-')}"
-            if name in told or name not in data
+            if name in given_values or name not in data
             else f"{path.name}.{name}"
         ),
     )

@@ -47,14 +47,14 @@ def backup(
             raise InputError("FILE", str(each), "a file that does not exist yet")
     _copy(directory.journal, file)
     num_events = _check_sound(file)
-    told: dict[str, object] = {"file": str(file), "num_events": num_events}
+    facts: dict[str, object] = {"file": str(file), "num_events": num_events}
     lines = [f"{file}: {num_events} events, sound"]
     # After the journal: a trial that the journal knows is then in the storage, too.
     if directory.studies.exists():
         _copy(directory.studies, studies)
-        told["studies"] = str(studies)
+        facts["studies"] = str(studies)
         lines.append(f"{studies}: the trials of searches")
-    typer.echo(json.dumps(told) if as_json else "\n".join(lines))
+    typer.echo(json.dumps(facts) if as_json else "\n".join(lines))
 
 
 def studies_of(file: Path) -> Path:
@@ -123,7 +123,7 @@ def restore(
     else:
         for line in found.lines():
             typer.echo(f"  {line}")
-        typer.echo(_told(found, go=go, dry_run=dry_run))
+        typer.echo(_outcome_text(found, go=go, dry_run=dry_run))
         if go and kept is not None:
             typer.echo(f"what was there is kept in {kept}")
     if not go and not dry_run:
@@ -295,7 +295,7 @@ def _set_aside(database: Path) -> Path | None:
     return kept if had else None
 
 
-def _told(found: "Differences", *, go: bool, dry_run: bool) -> str:
+def _outcome_text(found: "Differences", *, go: bool, dry_run: bool) -> str:
     if dry_run:
         return "nothing was changed (--dry-run)"
     if not go:

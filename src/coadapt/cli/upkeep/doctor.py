@@ -116,11 +116,11 @@ def _look_at_executor(
         typer.echo(f"executor   {settings.executor} cannot run here: {error}")
         return False
     typer.echo(f"executor   {settings.executor} has what it needs")
-    typer.echo(f"network    {_told_network()}")
+    typer.echo(f"network    {_network_text()}")
     return True
 
 
-def _told_network() -> str:
+def _network_text() -> str:
     """Return which interface replicas on this machine would use, unless their engine
     names another address.
     """
@@ -199,7 +199,7 @@ def _look_at_journal(directory: StateDir, repair: bool) -> bool:
         copy = _copied(path)
         typer.echo(f"           what it was is kept in {copy}")
         rewrite(path, found, judgement)
-    typer.echo(f"           repaired; {_told_cost(judgement)}")
+    typer.echo(f"           repaired; {_cost_text(judgement)}")
     return True
 
 
@@ -237,7 +237,7 @@ def _look_for_strangers(directory: StateDir) -> bool:
     try:
         state = state_of(directory.journal)
     except (StoreError, ValueError):
-        return True  # told above
+        return True  # reported above
     strangers = sorted(set(running) - {*state.jobs, *state.ended})
     for name in strangers:
         typer.echo(
@@ -264,7 +264,7 @@ def _tell_version(path: Path, version: int) -> bool:
     return not later
 
 
-def _told_cost(judgement: "Judgement") -> str:
+def _cost_text(judgement: "Judgement") -> str:
     """Return what a repair means for the jobs."""
     harmed = [*judgement.altered, *judgement.missing]
     whole = max(judgement.kept, default=0)
@@ -274,10 +274,10 @@ def _told_cost(judgement: "Judgement") -> str:
         or any(number > whole for number in harmed)
     ):
         return (
-            "jobs may be told as they were before what is lost: look at them with "
+            "jobs may be shown in a state before the lost events: look at them with "
             "coadapt ls --all"
         )
-    return "nothing is lost of the books of jobs: a snapshot holds them"
+    return "no state of jobs is lost: a snapshot holds it"
 
 
 def _tell_refusals(directory: StateDir, refusals: list[tuple[int, str, str]]) -> None:

@@ -68,8 +68,8 @@ def incident(
     path = out or Path(f"{job}.incident.json")
     write_whole(path, found.text(), mode=PRIVATE_FILE)
     facts = {"file": str(path), "num_events": len(found.events), "job": job}
-    told = f"{path}: {len(found.events)} events"
-    typer.echo(json.dumps(facts) if as_json else told)
+    text = f"{path}: {len(found.events)} events"
+    typer.echo(json.dumps(facts) if as_json else text)
 
 
 def _replay(path: Path, *, as_json: bool) -> None:

@@ -29,17 +29,17 @@ def look_at_job_dirs(directory: StateDir) -> bool:
     sound = True
     for name in names_in(directory.path / RECORDS):
         job = JobDir.of(directory.path, name)
-        told = damage_of(job.path)
+        damage = damage_of(job.path)
         replaced = is_there(job.path) and not path_is_dir(job.path)
         lives = not lock_is_free(job.records / "lock")
-        if told and (replaced or lives):
+        if damage and (replaced or lives):
             sound = False
             then = (
                 "remove it, or the job cannot start"
                 if replaced
                 else "it is created again"
             )
-            typer.echo(f"job        {name}: {told}; {then}")
+            typer.echo(f"job        {name}: {damage}; {then}")
         if not path_is_dir(job.records):
             sound = False
             typer.echo(

@@ -57,11 +57,11 @@ def prune(
     given = {"keep_days": keep_days, "logs_mib": logs_mib}
     settings, _ = read_settings(directory, None, given, ())
     keep = Keep(days=settings.keep_days, logs_mib=settings.logs_mib)
-    told = _pruned(directory, keep, dry_run=dry_run)
+    totals = _pruned(directory, keep, dry_run=dry_run)
     typer.echo(
-        json.dumps({**told, "dry_run": dry_run})
+        json.dumps({**totals, "dry_run": dry_run})
         if as_json
-        else _told(told, keep, dry_run=dry_run)
+        else _text(totals, keep, dry_run=dry_run)
     )
 
 
@@ -116,25 +116,25 @@ def _done_here(directory: StateDir, keep: Keep, *, dry_run: bool) -> JsonObject:
         journal.close()
 
 
-def _counted(told: JsonObject) -> str:
-    jobs = cast("list[str]", told["jobs"])
-    logs = cast("list[str]", told["logs"])
-    size = cast(int, told["num_bytes"]) / MEBIBYTE
+def _counted(totals: JsonObject) -> str:
+    jobs = cast("list[str]", totals["jobs"])
+    logs = cast("list[str]", totals["logs"])
+    size = cast(int, totals["num_bytes"]) / MEBIBYTE
     parts = [f"{len(jobs)} ended jobs", f"logs of {len(logs)} more"]
-    return f"{', '.join(parts)}, {size:.1f} MiB of files, {told['num_events']} events"
+    return f"{', '.join(parts)}, {size:.1f} MiB of files, {totals['num_events']} events"
 
 
-def _told(told: JsonObject, keep: Keep, *, dry_run: bool) -> str:
+def _text(totals: JsonObject, keep: Keep, *, dry_run: bool) -> str:
     what = "would be deleted" if dry_run else "deleted"
     lines = [
         (
-            f"{what}: {_counted(told)} (kept: {keep.days:g} days, {keep.logs_mib} "
+            f"{what}: {_counted(totals)} (kept: {keep.days:g} days, {keep.logs_mib} "
             f"MiB of "
             f"logs)"
         )
     ]
     for name in ("jobs", "logs"):
-        found = cast("list[str]", told[name])
+        found = cast("list[str]", totals[name])
         more = f" and {len(found) - NAMED_MAX} more" * (len(found) > NAMED_MAX)
         lines += [f"  {name}  {', '.join(found[:NAMED_MAX])}{more}"] * bool(found)
     return "\n".join(lines)

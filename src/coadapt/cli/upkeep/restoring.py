@@ -1,13 +1,10 @@
-"""What a backup of the journal and the jobs' own directories say of each job, and where
-they differ.
-"""
+"""The differences between a backup of the journal and the jobs' own directories."""
 
-# A backup is older than what happened since. Three things on disk tell of that: the
+# A backup does not have the events after it. Three things on disk show them: the
 # journal that is replaced, if it can be read, the history of jobs, and the records in
-# the jobs' directories. A job that ended since is cancelled in the restored books,
-# because nothing else keeps it from being run again. A job that runs in a later
-# generation than the books know would be ended by the scheduler: that has to be asked
-# for.
+# the jobs' directories. A job that ended since is cancelled in the restored state,
+# because otherwise it would be run again. A job that runs in a later generation than
+# the restored state has would be ended by the scheduler. This needs --end-jobs.
 
 import sqlite3
 from collections.abc import Mapping
@@ -49,7 +46,7 @@ class Differences:
 
 
 def state_of(path: Path) -> SchedulerState:
-    """Return the books that the journal at `path` tells. Raises StoreError,
+    """Return the scheduler's state by the journal at `path`. Raises StoreError,
     InputError.
     """
     journal = Journal.at_path(path)
@@ -84,9 +81,7 @@ def ends_on_disk(journal: Path, index: Path) -> dict[JobId, str]:
 def compare(
     state: SchedulerState, ends: Mapping[JobId, str], state_dir: Path
 ) -> Differences:
-    """Return where the books `state` differ from what is on disk; `ends`: how jobs
-    ended since.
-    """
+    """Return where `state` differs from what is on disk. ends: how jobs ended since."""
     found = Differences()
     there = {*names_in(state_dir / JOBS), *names_in(state_dir / RECORDS)}
     known_ends = _ends(state)
@@ -123,7 +118,7 @@ def _compare_job(
             return  # the next start finds that by itself
     if end is not None:
         found.ended[job] = (
-            f"{end} after the backup; it is not run again, and is told as cancelled"
+            f"{end} after the backup; it is not run again, and is shown as cancelled"
         )
     elif newest is not None and newest.number > known:
         text = f"was started {newest.number} times, {known} of them before the backup"

@@ -32,7 +32,7 @@ from coadapt.executors.kubernetes.api import (
     KubeApi,
 )
 from coadapt.executors.kubernetes.pods import DOMAIN
-from coadapt.runtime.job_history import Change, Standing
+from coadapt.runtime.job_history import Change, JobStatus
 
 NORMAL = "Normal"
 WARNING = "Warning"
@@ -72,7 +72,7 @@ class Told:
 
 def told(change: Change) -> Told | None:
     """Return the report of a change, None if the next change reports it better."""
-    found = _of_replicas(change) if change.rescale is not None else _of_standing(change)
+    found = _of_replicas(change) if change.rescale is not None else _of_status(change)
     if found is None:
         return None
     kind, reason, message = found
@@ -107,7 +107,7 @@ def _of_replicas(change: Change) -> tuple[str, str, str] | None:
     )
 
 
-def _of_standing(change: Change) -> tuple[str, str, str] | None:
+def _of_status(change: Change) -> tuple[str, str, str] | None:
     was = change.was
     now = change.now
     # Without a new sentence, the part of the history after the state is used, such as
@@ -148,7 +148,7 @@ def _of_standing(change: Change) -> tuple[str, str, str] | None:
             return None
 
 
-def _of_stop(was: Standing, now: Standing, why: str) -> tuple[str, str, str] | None:
+def _of_stop(was: JobStatus, now: JobStatus, why: str) -> tuple[str, str, str] | None:
     if now.reason is Reason.PREEMPTED:
         return NORMAL, "Preempted", f"{_replicas(was.replicas)} stop: {why}"
     if now.reason is Reason.RESCALED:
@@ -290,8 +290,7 @@ def _fitting(wanted: list[Told], room: int) -> list[Told]:
     skipped = wanted[len(wanted) - len(kept) - 1]
     count = len(wanted) - len(kept)
     text = (
-        f"{count} changes up to here are told by `coadapt story` only: there were "
-        f"too many"
+        f"{count} changes up to here are in `coadapt story` only: there were too many"
     )
     return [
         Told(

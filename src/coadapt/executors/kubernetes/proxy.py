@@ -35,13 +35,13 @@ from coadapt.executors.kubernetes.pods import (
     secret,
 )
 from coadapt.executors.kubernetes.silence import ServerSilence
+from coadapt.executors.processes.proxy_process import Begun
 from coadapt.executors.processes.records.generation_dir import (
     GenerationDir,
     JobDir,
     LaunchOrder,
 )
 from coadapt.executors.processes.records.replica_log import segments
-from coadapt.executors.processes.standing_in import Begun
 from coadapt.model.contract_env import (
     ENV_CHECKPOINT_DIR,
     ENV_CONTROL_TOKEN,

@@ -45,7 +45,7 @@ class ServerSilence:
         self._since = now if self._since is None else self._since
         if not self._noted and now - self._since > SILENCE_S:
             why = (
-                f"the API server has told nothing of its pods for more than "
+                f"the API server has reported nothing about its pods for more than "
                 f"{SILENCE_S:g} s: {error}"
             )
             self._note(f"its replicas cannot be seen, but may train on: {why}")

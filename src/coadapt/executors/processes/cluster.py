@@ -140,12 +140,12 @@ def node_events(
     TellsWhy.
     """
     aside = {node: f"was set aside: {text}" for node, text in (why or {}).items()}
-    told = {**(gone_because or {}), **aside}
+    reasons = {**(gone_because or {}), **aside}
     gone = sorted(known.keys() - {node.id for node in present})
     new = [node for node in present if known.get(node.id) != node]
     lost = (
-        NodeLost(at=at, node=node, why=told[node])
-        if node in told
+        NodeLost(at=at, node=node, why=reasons[node])
+        if node in reasons
         else NodeLost(at=at, node=node)
         for node in gone
     )

@@ -93,7 +93,7 @@ class ProcessExecutor:
         self._orders: queue.SimpleQueue[tuple[_Order, Post]] = queue.SimpleQueue()
         self._announced: dict[NodeId, Node] = {}
         self._noticed: dict[NodeId, float] = {}
-        self._offers_told = tuple(self.offers)
+        self._offers_posted = tuple(self.offers)
         self._own_address = options.control_host
         self._closed = threading.Event()
 
@@ -216,9 +216,9 @@ class ProcessExecutor:
             return
         offers = tuple(self._sale.offers)
         for offer in offers:
-            if offer not in self._offers_told:
+            if offer not in self._offers_posted:
                 post(OfferChanged(at=self._host.now(), offer=offer))
-        self._offers_told = offers
+        self._offers_posted = offers
         for node, gone_at in self._sale.noticed.items():
             if node in self._announced and self._noticed.get(node) != gone_at:
                 post(NodeNoticed(at=self._host.now(), node=node, gone_at=gone_at))

@@ -6,7 +6,7 @@ were. It uses the standard library only, so that it starts fast. Started as `pyt
 coadapt.executors.processes.launcher GENERATION_DIR`.
 """
 
-# Who may write which file, and when
+# Which process may write which file, and when
 #
 # Three parties write files: the executor (it may die and restart at any moment), the
 # launcher (one per job, or none) and the replicas. Each file has one writer, and is
@@ -82,6 +82,7 @@ from coadapt.executors.processes.listeners import (
 )
 from coadapt.executors.processes.log_pump import LogPump
 from coadapt.executors.processes.oom_kills import OomWatch
+from coadapt.executors.processes.proxy_process import ENV_BEGUN, EXIT_NOT_BEGUN
 from coadapt.executors.processes.records.generation_dir import (
     ExitRecord,
     GenerationDir,
@@ -106,7 +107,6 @@ from coadapt.executors.processes.setup_env import (
     noting_its_end,
     read_left,
 )
-from coadapt.executors.processes.standing_in import ENV_BEGUN, EXIT_NOT_BEGUN
 from coadapt.model.contract_env import ENV_RESUMED, EXIT_NO_WORKDIR
 from coadapt.model.rescale import ORDER_FILE
 from coadapt.runtime.disk_reserve import free_bytes
@@ -236,7 +236,7 @@ class _Launcher:
         self._last_damage = ""
         self._trainers: set[str] = set()
         self._look_at = 0.0
-        self._told_to_stop = False
+        self._stop_asked = False
         self._why_stopped = "stopped as ordered"
         for number in OUTSIDE_SIGNALS - {signal.SIGKILL}:
             signal.signal(number, self._on_signal)
@@ -548,7 +548,9 @@ class _Launcher:
             )
         if failed is None:
             why = "all replicas left in the middle of a change in place"
-            why = "was told to stop from outside, and saved its state" if saved else why
+            why = (
+                "got a stop signal from outside, and saved its state" if saved else why
+            )
             return ExitRecord(outcome=Outcome.LOST, detail=self._with_damage(why))
         failed = cause_of(failed, replicas)
         lost = failed.lost or (
@@ -662,7 +664,7 @@ class _Launcher:
             self._order = change.before
             replicas[:] = change.old
         elif change.overdue:
-            self._told_to_stop = True
+            self._stop_asked = True
             self._why_stopped = (
                 f"stopped to change its replicas, in place was impossible: {why}"
             )
@@ -674,10 +676,10 @@ class _Launcher:
         return [] if self._change is None else self._change.unneeded
 
     def _stopping(self) -> bool:
-        return self._told_to_stop or self.newest.is_to_stop
+        return self._stop_asked or self.newest.is_to_stop
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._told_to_stop = True
+        self._stop_asked = True
 
 
 def _serve_control(lead: GenerationDir, settings: LaunchSettings) -> dict[str, str]:

@@ -49,9 +49,9 @@ class LiveGeneration:
     remains: the processes that a dead launcher left, while they are being ended.
     taken_over: how often the launcher was replaced. since: when this generation was
     first seen to have started, by the clock of the OrderBook; None before.
-    stop_asked_at: when this scheduler ordered the stop, s since 1970. told_setup:
-    whether it was reported that `setup` runs. told_plain: whether it was reported that
-    the script is a plain one.
+    stop_asked_at: when this scheduler ordered the stop, s since 1970. setup_reported:
+    whether it was reported that `setup` runs. plain_reported: whether it was reported
+    that the script is a plain one.
     """
 
     directory: GenerationDir
@@ -68,8 +68,8 @@ class LiveGeneration:
     taken_over: int = 0
     since: float | None = None
     stop_asked_at: float | None = None
-    told_setup: bool = False
-    told_plain: bool = False
+    setup_reported: bool = False
+    plain_reported: bool = False
 
     @property
     def lead(self) -> GenerationDir:

@@ -366,11 +366,11 @@ class OrderBook:
 
     def _tell_setup(self, job: JobId, running: LiveGeneration, post: Post) -> None:
         """Report once per start that `setup` runs, and since when."""
-        if running.started or running.told_setup:
+        if running.started or running.setup_reported:
             return
         since = running.directory.setup_since()
         if since is not None:
-            running.told_setup = True
+            running.setup_reported = True
             number = running.directory.number
             post(SetupStarted(at=self._now(), job=job, generation=number, since=since))
 
@@ -379,8 +379,8 @@ class OrderBook:
         after all.
         """
         plain = running.lead.is_plain
-        if plain != running.told_plain:
-            running.told_plain = plain
+        if plain != running.plain_reported:
+            running.plain_reported = plain
             number = running.directory.number
             seen = not plain
             post(TrainerSeen(at=self._now(), job=job, generation=number, seen=seen))

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from coadapt.executors.processes.job_processes import ask, parents, terminate
 from coadapt.executors.processes.log_pump import LogPump
+from coadapt.executors.processes.proxy_process import NODE_LOST
 from coadapt.executors.processes.records.generation_dir import LaunchOrder, ReplicaOrder
 from coadapt.executors.processes.records.replica_log import tail
 from coadapt.executors.processes.setup_env import SetupLeft
-from coadapt.executors.processes.standing_in import NODE_LOST
 from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_PEER_LOST, EXIT_STOPPED
 
 TAIL_LINES = 8
@@ -38,7 +38,7 @@ WRAPPER_GRACE_S = 1.0
 OUTSIDE_SIGNALS = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 )
-TOLD_TO_STOP = OUTSIDE_SIGNALS - {signal.SIGKILL}
+STOP_SIGNALS = OUTSIDE_SIGNALS - {signal.SIGKILL}
 # The beginning of a pod proxy's line which says that the pod was deleted.
 STAND_IN_SAYS = "[coadapt: its "
 # A shell reports a child that was killed by signal N as exit code 128 + N.
@@ -108,15 +108,15 @@ class Replica:
         leader = self.process.pid
         now = time.monotonic()
         own = {pid for pid in listening if leader in {pid, *parents(pid)}}
-        told = own - self.asked
-        for pid in told:
+        ordered = own - self.asked
+        for pid in ordered:
             ask(pid)
         if own:
             self.spared_until = now + WRAPPER_GRACE_S
         elif leader not in self.asked and now >= self.spared_until:
-            told = terminate(leader)
-        self.asked |= told
-        return told
+            ordered = terminate(leader)
+        self.asked |= ordered
+        return ordered
 
     def report_hidden(self, who: str) -> str:
         """Return a text which says that the training did not end although its command
@@ -160,7 +160,7 @@ class Replica:
             lines = _last_lines(self.log)
             if lines and lines[-1].startswith(NODE_LOST):
                 return f"the node of {who} is lost: {lines[-1].removeprefix(NODE_LOST)}"
-        if number in TOLD_TO_STOP or code == EXIT_STOPPED:
+        if number in STOP_SIGNALS or code == EXIT_STOPPED:
             self.drain()
             return _stopped_from_outside(who, code, how, _last_lines(self.log))
         return self._with_log(f"{who} {how}")
@@ -183,9 +183,9 @@ def _stopped_from_outside(who: str, code: int, how: str, lines: list[str]) -> st
     """
     pod = [line for line in lines if line.startswith(STAND_IN_SAYS)]
     if pod:
-        told = pod[-1].removeprefix(STAND_IN_SAYS).rstrip("]")
-        return f"{who}'s {told}"
-    saved = f"{who} was told to stop from outside; it saved first"
+        why = pod[-1].removeprefix(STAND_IN_SAYS).rstrip("]")
+        return f"{who}'s {why}"
+    saved = f"{who} got a stop signal from outside; it saved first"
     return saved if code == EXIT_STOPPED else f"{who} {how} from outside"
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from coadapt.executors.processes.slots import Slot
 from coadapt.executors.ray import proxy
 from coadapt.executors.ray.client import RayAwayError, RayClient
-from coadapt.executors.ray.others import Others, drained_at, tag_of, told_notice
+from coadapt.executors.ray.others import Others, drained_at, notice_text, tag_of
 from coadapt.model import DEFAULT_GPU_TYPE, InputError, Node, NodeId
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.devices import PARTS
@@ -231,7 +231,7 @@ class RayCluster:
         self.others.look(alive, answer, now)
         draining = {str(node): at for node, at in answer["draining"].items()}
         notices = {
-            node: told_notice(deadline, time.time())
+            node: notice_text(deadline, time.time())
             for node, deadline in draining.items()
         }
         if self.offers:

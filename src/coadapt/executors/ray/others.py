@@ -72,16 +72,16 @@ class Others:
         self.tag = tag
         self._resource = resource
         self._looks: deque[_Look] = deque()
-        self._told = False
+        self._logged = False
 
     def look(self, nodes: Sequence[JsonLike], answer: JsonLike, now: float) -> None:
         """Record Ray's present answers. nodes: the form of `ray.nodes()`. answer: see
         client_process.py.
         """
         if why := answer["why_unknown"]:
-            if not self._told:
+            if not self._logged:
                 logger.warning("Ray does not report what other programs hold: %s", why)
-            self._told = True
+            self._logged = True
             self._looks.clear()
             return
         self.take(nodes, answer["available"], answer["actors"], now)
@@ -134,13 +134,13 @@ class Others:
         return max(total - math.ceil(seen - ROUNDING), math.ceil(ours - ROUNDING), 0)
 
 
-def told_notice(deadline_ms: int, now_s: float) -> str:
+def notice_text(deadline_ms: int, now_s: float) -> str:
     """Return a text about a drain notice. deadline_ms: since 1970; 0 or the largest
     number means none.
     """
     left_s = deadline_ms / MILLISECONDS - now_s
     if not _is_deadline(deadline_ms, now_s):
-        return "drains: Ray was told to take it away"
+        return "drains: Ray takes it away, without a deadline"
     return f"drains: Ray takes it away in {max(left_s, 0.0):.0f} s"
 
 

@@ -18,13 +18,13 @@ from types import FrameType
 from typing import Any
 
 from coadapt.executors.processes import line as lines
-from coadapt.executors.processes.records.generation_dir import JobDir
-from coadapt.executors.processes.standing_in import (
+from coadapt.executors.processes.proxy_process import (
     EXIT_NOT_BEGUN,
     NODE_LOST,
     Begun,
     end_as,
 )
+from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.executors.ray import set_up
 from coadapt.executors.ray.client import CONNECT_S, reaches
 from coadapt.executors.ray.others import actor_name, tag_of
@@ -60,7 +60,7 @@ BEGIN_S = 120.0
 # One thread waits for output while another one orders the process to stop.
 CALLS = 2
 
-_told = threading.Event()
+_stop_asked = threading.Event()
 
 
 def main(
@@ -161,7 +161,7 @@ def _begin(runner: Any, begun: Begun, needs: str) -> int | None:
     said = False
     while not ray.wait([first], timeout=LOOK_S)[0]:
         waited_s = time.monotonic() - since
-        if _told.is_set():
+        if _stop_asked.is_set():
             ray.kill(runner)
             return -signal.SIGTERM
         if waited_s > SAY_S and not said:
@@ -190,7 +190,7 @@ def _follow(runner: Any, exchange: lines.Exchange) -> int:
 
     passed_on = False
     while True:
-        if _told.is_set() and not passed_on:
+        if _stop_asked.is_set() and not passed_on:
             ray.get(runner.terminate.remote())
             passed_on = True
         line = line or _called(exchange)
@@ -232,7 +232,7 @@ def _print(data: bytes) -> None:
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
-    _told.set()
+    _stop_asked.set()
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Pool:
         self._size = PoolSize(terms, name, wanted_slots, self._tell)
         self._tools = SlurmTools()
         self._gpus: dict[tuple[str, tuple[str, ...]], dict[str, Gpus]] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._silent_since: dict[NodeId, float] = {}
         self._closed = threading.Event()
         folder.mkdir(parents=True, exist_ok=True)
@@ -132,8 +132,10 @@ class Pool:
                     f"{type(error).__name__}: {error}"
                 )
             else:
-                self._told = {
-                    each for each in self._told if not each.startswith("Slurm does not")
+                self._logged = {
+                    each
+                    for each in self._logged
+                    if not each.startswith("Slurm does not")
                 }
 
     def close(self) -> None:
@@ -267,13 +269,13 @@ class Pool:
                 self._tell(f"node {host} is lost: its daemon does not answer ({error})")
                 return False
             self.suspect(host).unlink(missing_ok=True)
-            self._told = {
-                each for each in self._told if not each.startswith(f"node {host} ")
+            self._logged = {
+                each for each in self._logged if not each.startswith(f"node {host} ")
             }
         return True
 
     def _tell(self, what: str) -> None:
         """Log a message once, until its cause is over."""
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._logged:
+            self._logged.add(what)
             logger.warning("%s", what)

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import IO
 
 from coadapt.executors.processes import line as lines
-from coadapt.executors.processes.standing_in import Begun, end_as
+from coadapt.executors.processes.proxy_process import Begun, end_as
 
 LOOK_S = 0.1
 # The time for a step to begin. Python starts on a node that may be busy, from a disk
@@ -63,12 +63,12 @@ def main(address: str, suspect: str, *command: str) -> None:
     end_as(-signal.SIGKILL if code is None else code)
 
 
-_told = False
+_stop_asked = False
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
-    global _told  # noqa: PLW0603  # a signal handler has nowhere else to leave word
-    _told = True
+    global _stop_asked  # noqa: PLW0603  # a signal handler has no other state
+    _stop_asked = True
 
 
 def _answered(
@@ -92,7 +92,7 @@ def _follow(line: socket.socket) -> int | None:
     passed_on = False
     try:
         while not said.endswith(b"\n"):
-            if _told and not passed_on:
+            if _stop_asked and not passed_on:
                 passed_on = True
                 line.sendall(lines.STOP)
             ready, _, _ = select.select([line], [], [], LOOK_S)

@@ -126,12 +126,12 @@ def replica_envs(given: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-_told = False
+_stop_asked = False
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
-    global _told  # noqa: PLW0603  # a signal handler has nowhere else to leave word
-    _told = True
+    global _stop_asked  # noqa: PLW0603  # a signal handler has no other state
+    _stop_asked = True
 
 
 def _follow(process: "subprocess.Popen[bytes]", line: socket.socket) -> int | None:
@@ -142,12 +142,12 @@ def _follow(process: "subprocess.Popen[bytes]", line: socket.socket) -> int | No
         asked = _heard(line) if readable else b""
         if asked is None:
             return None
-        if (asked or _told) and not passed_on:
+        if (asked or _stop_asked) and not passed_on:
             passed_on = True
             terminate(process.pid)
     # Slurm's signal goes to every process of the step, so an error that it causes is
     # not the script's fault.
-    return -signal.SIGTERM if _told and code not in (0, EXIT_STOPPED) else code
+    return -signal.SIGTERM if _stop_asked and code not in (0, EXIT_STOPPED) else code
 
 
 def _heard(line: socket.socket) -> bytes | None:

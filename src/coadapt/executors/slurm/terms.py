@@ -67,8 +67,8 @@ class SlurmRequest:
             "cpus-per-gpu": self.cpus_per_gpu,
             "cpus-per-task": self.slots,
         }
-        told = [f"--{name}={value}" for name, value in named.items() if value]
-        return ("--ntasks-per-node=1", *told, *self.further)
+        options = [f"--{name}={value}" for name, value in named.items() if value]
+        return ("--ntasks-per-node=1", *options, *self.further)
 
 
 # --no-kill: an allocation outlives each of its nodes. --no-requeue: the pool asks for

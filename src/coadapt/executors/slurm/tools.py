@@ -252,14 +252,14 @@ def _envs(environ: Mapping[str, str]) -> dict[str, str]:
     return {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
-def _number(told: str) -> int:
+def _number(text: str) -> int:
     """Return a number from Slurm's notation: a multiple of 1,024 may be written with K,
     as in port 21K.
     """
     for power, letter in enumerate("KMGT", 1):
-        if told.endswith(letter):
-            return int(told.removesuffix(letter)) << 10 * power
-    return int(told)
+        if text.endswith(letter):
+            return int(text.removesuffix(letter)) << 10 * power
+    return int(text)
 
 
 def _of_slurm(name: str) -> bool:

@@ -19,7 +19,7 @@ def between_decisions(view: ClusterView, period_s: float) -> Plan:
     for job in view.jobs:
         if job.id not in capacity.counts and job.allocation:
             capacity.keep(job)
-    ahead = f"GPUs are given anew every {period_s:g} s"
+    ahead = f"GPUs are allocated every {period_s:g} s"
     for job in view.jobs:
         low = span(job)[0]
         if job.id in capacity.counts or capacity.give(job, low):

@@ -22,7 +22,7 @@ from coadapt.model import (
     TenantId,
     holding,
 )
-from coadapt.model.view import Standing, standing_of
+from coadapt.model.view import CurrentAllocations, current_allocations
 
 
 class Verdict(StrEnum):
@@ -115,13 +115,12 @@ def _no_gpus() -> defaultdict[str, int]:
 class Capacity:
     """The GPUs left to give, by type and by quota, and what was given so far.
 
-    Frozen jobs that run keep what they hold from the start: nobody may rescale them,
-    nor (a tenant has no way to allow it yet) preempt them. They lose it only where the
-    cluster or their quota shrank.
+    Frozen jobs that run keep their allocations: they may not be rescaled, and a tenant
+    cannot yet allow them to be preempted. They lose GPUs only if the cluster or their
+    quota shrank.
 
     counts: replicas given per job. gpu_types: the type they are of. A job that shares
-    GPUs may keep them; what is given anew are whole ones (sharing.py places the
-    others).
+    GPUs may keep them; new GPUs are whole ones (gpu_sharing.py places the others).
     """
 
     def __init__(self, view: ClusterView) -> None:
@@ -136,7 +135,7 @@ class Capacity:
         self._held_by: defaultdict[TenantId, defaultdict[str, int]] = defaultdict(
             _no_gpus
         )
-        for job in standing_of(view).frozen:
+        for job in current_allocations(view).frozen:
             self.keep(job)
 
     def verdict(self, job: JobView, count: int) -> Verdict:
@@ -182,7 +181,7 @@ class Capacity:
             self._give_back_quota(job, count - held.num_gpus)
         return True
 
-    def keep_all(self, held: Standing) -> bool:
+    def keep_all(self, held: CurrentAllocations) -> bool:
         """Give all jobs at once what they hold; return False, and give nothing, where
         it takes a closer look.
 

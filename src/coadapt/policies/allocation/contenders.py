@@ -1,9 +1,9 @@
-"""Whether there is room for everybody: then nobody has to be compared with anybody."""
+"""Contenders: the jobs that a queue has to order. None need it if all jobs fit."""
 
 from collections.abc import Sequence
 
 from coadapt.model import ClusterView, JobView, RescaleContract
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 
 
 def contenders(view: ClusterView) -> Sequence[JobView]:
@@ -14,7 +14,7 @@ def contenders(view: ClusterView) -> Sequence[JobView]:
     fits beside. Where GPUs are of several types or shared, or tenants have quotas, all
     are returned: that takes more than a sum.
     """
-    held = standing_of(view)
+    held = current_allocations(view)
     pools = view.inventory.by_type
     if len(pools) != 1 or held.unlike_requested or held.free.parts or view.quotas():
         return view.jobs

@@ -80,7 +80,7 @@ def placed_plan(
         if cut not in cuts:
             cuts[cut] = _requested(spec.batch, spec.contract, allocation.num_replicas)
         if (batch := cuts[cut]) is not None:
-            # The very object that it holds, if equal: nobody has to compare it again.
+            # If equal, the same object as the job holds, so that it compares fast.
             batches[job_id] = (
                 held.batch if held.batch is not batch and held.batch == batch else batch
             )
@@ -90,9 +90,9 @@ def placed_plan(
 def requested_batch(job: JobView, num_replicas: int) -> BatchConfig | None:
     """Return the requested total batch of `job` cut over `num_replicas`.
 
-    None where nobody may dictate it (contracts `self` and `schedule`), or where the
-    job's limits allow no such cut (more replicas than samples, or accumulation needed
-    but forbidden): the job then picks its own.
+    None if the job chooses its own batch: under the contracts `self` and `schedule`, or
+    if its limits allow no such cut (more replicas than samples, or accumulation needed
+    but forbidden).
     """
     spec = job.spec
     return _requested(spec.batch, spec.contract, num_replicas)

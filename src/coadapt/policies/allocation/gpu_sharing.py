@@ -60,7 +60,7 @@ def together(
     """Return what both of `pair` get to share `count` GPUs by halves, taken out of
     `free`; None if none fit.
 
-    The GPUs are ones that nobody else is on, of a type that both allow.
+    No other job is on these GPUs, and both jobs allow their type.
     """
     first, second = pair
     untouched = FreeGpus(nodes)

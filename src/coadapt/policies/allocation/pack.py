@@ -14,7 +14,7 @@ from coadapt.model import (
     NodeId,
     RescaleContract,
 )
-from coadapt.model.view import Standing
+from coadapt.model.view import CurrentAllocations
 from coadapt.policies.allocation.capacity import Capacity, FreeNodes, gpu_type_held
 
 
@@ -88,7 +88,7 @@ def pack(
 
 def pack_beside(
     view: ClusterView,
-    held: Standing,
+    held: CurrentAllocations,
     movers: Sequence[JobView],
     capacity: Capacity,
     picks: Mapping[JobId, Pick] | None = None,

@@ -19,11 +19,11 @@ def fill(
 ) -> None:
     """Give GPUs one at a time, a job's fewest at once, until none fit.
 
-    Each goes to the tenant with the smallest `of_tenant`, there to the job with the
-    smallest `of_job`. Ties of both go to the first of `jobs`. Each is asked again after
-    a gift to its own tenant or job, changes by such gifts alone, and must not fall by
-    one. Nobody gets more than is of use to it. Without `skip` the first job that cannot
-    grow ends it for all.
+    Each GPU goes to the tenant with the smallest `of_tenant`, and there to the job with
+    the smallest `of_job`. Ties of both go to the first of `jobs`. `of_tenant` is called
+    again after its tenant got a GPU, and `of_job` after its job got one. Their values
+    may change only then, and must not fall. No job gets more GPUs than it can use.
+    Without `skip`, filling ends with the first job that cannot grow.
     """
     queues: dict[TenantId, list[tuple[float, int]]] = {}
     for index, job in enumerate(jobs):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coadapt.model import ClusterView, JobId, JobView, Plan, RescaleContract, TenantId
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 from coadapt.policies.allocation.capacity import Capacity, Verdict, span
 from coadapt.policies.allocation.contenders import contenders
 from coadapt.policies.allocation.counted_plan import counted_plan, placed_plan
@@ -42,14 +42,14 @@ def admit(
     """Return the plan in which the jobs of `queue`, in its order, get the GPUs they
     requested while they fit.
 
-    Those that must be placed anew are placed in this order too (as Tiresias in Pollux's
+    Jobs that need a new place are placed in this order too (as Tiresias in Pollux's
     simulator), by `picks` as in `pack`.
-    `queue` holds each job of `view` once, or `contenders` alone. Only a job that waits
-    for free GPUs stops those behind it (without backfill): one that waits for its
-    tenant's quota, or for a larger cluster, harms nobody.
+    `queue` holds each job of `view` once, or `contenders` alone. Without backfill, a
+    job that waits for free GPUs stops the jobs behind it. A job that waits for its
+    tenant's quota or for a larger cluster does not.
     """
     capacity = Capacity(view)
-    held = standing_of(view)
+    held = current_allocations(view)
     order = list(queue)
     stay = (
         not rule.preempt

@@ -219,8 +219,8 @@ class TimeShareRounds:
                 notes[job.id] = part
                 continue
             count = requested_gpus(job)
-            told = waits(job, count, capacity, go_first(ahead, "behind their part"))
-            notes[job.id] = f"{told}; {part}" if told else part
+            reason = waits(job, count, capacity, go_first(ahead, "behind their part"))
+            notes[job.id] = f"{reason}; {part}" if reason else part
         return notes
 
     def _part(self, job: JobView) -> str:
@@ -233,5 +233,5 @@ class TimeShareRounds:
         ]
         if not parts:
             return "it is to have none of the time now, only what is idle"
-        told = " and ".join(f"{part:.0%} on {name}" for name, part in parts)
-        return f"its part of the time: {told}"
+        by_type = " and ".join(f"{part:.0%} on {name}" for name, part in parts)
+        return f"its part of the time: {by_type}"

@@ -1,18 +1,17 @@
-"""GPUs that are there and that nobody may use now: which ones a policy does not get to
-see.
+"""Unavailable GPUs: GPUs of the cluster that jobs may not use now. Policies do not see
+them.
 """
 
-# The lender of GPUs (Kueue's queue, an operator's limit for all) says how many, not
-# which. A policy plans for nodes. So the quota of everybody is turned into nodes that
-# are smaller, here, once for all policies.
+# A limit on all jobs together (of Kueue's queue, or the operator's) says how many GPUs
+# may be used, not which. Policies plan for nodes. So this limit is turned into smaller
+# nodes here, once for all policies.
 #
-# Idle GPUs go first, from the node that has most of them: nobody loses anything. Where
-# they are not enough, GPUs go one by one from the job that loses least by it, so that
-# the policy finds exactly that job on a node that has become too small for it, and
-# shrinks it in place. What is lost is counted by job as goodput on what is left against
-# goodput now, in units of its goodput on one replica: goodputs of two jobs have no unit
-# in common, and "as many replicas' worth" is one. A job whose speed is not known loses
-# a whole replica's worth.
+# Idle GPUs are hidden first, from the node that has most of them, which costs no job
+# anything. If they are not enough, GPUs are hidden one by one under the job that loses
+# least by it. The policy then finds this job on a node that is too small for it, and
+# shrinks it in place. The loss of a job is the goodput that it loses over its goodput
+# on one replica, because the goodputs of two jobs have no unit in common. A job whose
+# speed is not known loses 1 for each replica.
 #
 # Jobs that cannot shrink by one go whole, the youngest first, then frozen ones, and
 # shared GPUs last of all.
@@ -27,12 +26,12 @@ from dataclasses import replace
 from coadapt.goodput.table import goodput_table
 from coadapt.model import ClusterView, JobView, NodeId, RescaleContract
 from coadapt.model.tenant import EVERYBODY
-from coadapt.model.view import standing_of
+from coadapt.model.view import current_allocations
 
 
 def without_unavailable_gpus(view: ClusterView) -> ClusterView:
-    """Return the view with as many GPUs as all jobs together may hold; itself where
-    nobody limits them.
+    """Return the view with as many GPUs as all jobs together may hold; the same view if
+    there is no such limit.
     """
     quota = view.quotas().get(EVERYBODY)
     if quota is None:
@@ -54,7 +53,10 @@ def without_unavailable_gpus(view: ClusterView) -> ClusterView:
 
 def _withheld(view: ClusterView, count: int) -> Iterator[NodeId]:
     """Yield the node of each of `count` GPUs that are withheld."""
-    idle = {node: max(free, 0) for node, free in standing_of(view).free.whole.items()}
+    idle = {
+        node: max(free, 0)
+        for node, free in current_allocations(view).free.whole.items()
+    }
     while count and max(idle.values(), default=0):
         # The most idle node goes on being chosen, so that nodes are withheld whole.
         node = max(idle, key=lambda name: (idle[name], name))
@@ -120,7 +122,7 @@ class _Loser:
         return not self._frozen and self.num_left > self._job.spec.replicas.min
 
     def _rank(self) -> tuple[bool, bool, float, float, str]:
-        """Who has the least goes first."""
+        """Return a sort key: the job with the least one loses a GPU first."""
         loss = self._loss() if self._shrinks else 0.0
         return (
             self._frozen,

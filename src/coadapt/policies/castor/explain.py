@@ -114,7 +114,7 @@ def _of_one(decided: Decided, row: int, within: Prediction) -> str:
     change = gets(job, placed, *_type_names(decided, row))
     larger = _next_size(decided, row)
     brings = "its size is decided once it reports a step"
-    if decided.now.timed_J[row]:
+    if decided.now.timed[row]:
         brings = _brings(placed.num_replicas, larger)
     return f"{change}{_end(decided, row, within, larger.left_s)}; {brings}"
 
@@ -124,7 +124,7 @@ def _end(decided: Decided, row: int, within: Prediction, left_s: float) -> str:
     if within.end_at < math.inf:
         end, low, high = (duration(each) for each in within)
         return f"; ends in about {end} (90 %: {low} to {high})"
-    is_measured = decided.now.timed_J[row] and not decided.predictions.has_past
+    is_measured = decided.now.timed[row] and not decided.predictions.has_past
     if is_measured and left_s < math.inf:
         return f"; about {duration(left_s)} left at its measured speed"
     return ""
@@ -166,11 +166,11 @@ def _next_size(decided: Decided, row: int) -> _NextSize:
     gpus = now.configs.gpus_C[can_C]  # ascending
     goodputs = now.goodput_JC[row, can_C]
     place = int(np.searchsorted(gpus, count))
-    here = float(now.here_J[row])
+    here = float(now.here[row])
     if place < len(gpus) and gpus[place] == count:
         here = float(goodputs[place])
         place += 1
-    left = float(now.left_J[row])
+    left = float(now.left[row])
     left_s = left / here if here > 0.0 else math.inf
     if place == len(gpus):
         return _NextSize(0, 0.0, left_s, math.inf)
@@ -179,7 +179,7 @@ def _next_size(decided: Decided, row: int) -> _NextSize:
         int(gpus[place]) - count,
         there / here if here > 0.0 else math.inf,
         left_s,
-        left / there + float(now.rescale_s_J[row]),
+        left / there + float(now.rescale_s[row]),
     )
 
 

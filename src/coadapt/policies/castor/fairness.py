@@ -13,7 +13,7 @@ Axes: J jobs, L later phases, C configurations, T GPU types.
 #
 # The clock gives T_fair, the completion time on the equal share. The real progress
 # gives the completion time if the job gets its share from now on. The quotient of the
-# second and the first is the least rho that the job can still reach (`least_J`).
+# second and the first is the least rho that the job can still reach (`Fair.least`).
 #
 # `rho_max` acts on both. In the fluid relaxation, seconds past
 # FAIR_FROM x rho_max x T_fair weigh more, so that the relaxed schedule avoids late jobs
@@ -40,7 +40,7 @@ import numpy as np
 
 from coadapt.model import JobId
 from coadapt.policies.castor.situation import ROUND_S, Situation
-from coadapt.policies.solvers.arrays import FloatArray, IntArray
+from coadapt.policies.solvers.arrays import FloatArray, IntArray, JobFloats, JobInts
 
 # Seconds past this share of rho_max x T_fair weigh more. Chosen by hand, not measured.
 FAIR_FROM = 0.5
@@ -49,16 +49,16 @@ FAIR_FROM = 0.5
 class Fair(NamedTuple):
     """The share of each job: GPUs of the most common type, and its goodput there.
 
-    rate_J: the goodput at which its clock runs now. takes_s_J: its completion time on
-    its share (T_fair), s, infinity if unknown. least_J: the least rho that it can still
+    rate: the goodput at which its clock runs now. takes_s: its completion time on its
+    share (T_fair), s, infinity if unknown. least: the least rho that it can still
     reach, 0 if unknown.
     """
 
-    gpus_J: IntArray
-    goodput_J: FloatArray
-    rate_J: FloatArray
-    takes_s_J: FloatArray
-    least_J: FloatArray
+    gpus: JobInts
+    goodput: JobFloats
+    rate: JobFloats
+    takes_s: JobFloats
+    least: JobFloats
 
 
 class _Shares(NamedTuple):
@@ -66,9 +66,9 @@ class _Shares(NamedTuple):
     it.
     """
 
-    gpus_J: IntArray
-    goodput_J: FloatArray
-    rate_J: FloatArray
+    gpus: JobInts
+    goodput: JobFloats
+    rate: JobFloats
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,49 +87,49 @@ class FairClocks:
         type.
         """
         shares = _shares(now, gpus_T, now.goodput_JC)
-        ahead_J = _mean_rates(now, shares.rate_J, gpus_T)
-        clock_J = self._progress(at, now, shares.rate_J)
+        ahead = _mean_rates(now, shares.rate, gpus_T)
+        clock = self._progress(at, now, shares.rate)
         done = {
-            job.id: clock
-            for job, clock, ahead in zip(now.jobs, clock_J, ahead_J, strict=True)
-            if ahead > 0.0
+            job.id: progress
+            for job, progress, rate in zip(now.jobs, clock, ahead, strict=True)
+            if rate > 0.0
         }
-        age_s_J = now.weights.age_J
+        age_s = now.weights.age_s
         with np.errstate(divide="ignore", invalid="ignore"):
-            whole_J = now.left_J + now.sources.done_J
-            fair_s_J = np.maximum(age_s_J + (whole_J - clock_J) / ahead_J, 0.0)
+            whole = now.left + now.sources.done
+            fair_s = np.maximum(age_s + (whole - clock) / ahead, 0.0)
             # A job on its fair share also waits for a round and pays for a start.
-            takes_s_J = fair_s_J + 0.5 * ROUND_S + now.rescale_s_J
-            least_J = (age_s_J + now.left_J / ahead_J) / takes_s_J
+            takes_s = fair_s + 0.5 * ROUND_S + now.rescale_s
+            least = (age_s + now.left / ahead) / takes_s
         fair = Fair(
             *shares,
-            takes_s_J=np.where(ahead_J > 0.0, takes_s_J, np.inf),
-            least_J=np.where(ahead_J > 0.0, least_J, 0.0),
+            takes_s=np.where(ahead > 0.0, takes_s, np.inf),
+            least=np.where(ahead > 0.0, least, 0.0),
         )
         return fair, FairClocks(at, done)
 
-    def _progress(self, at: float, now: Situation, rate_J: FloatArray) -> FloatArray:
-        """Return the progress of each clock at instant `at`, if it now runs at rate_J.
+    def _progress(self, at: float, now: Situation, rate: JobFloats) -> JobFloats:
+        """Return the progress of each clock at instant `at`, if it now runs at `rate`.
         A new clock has run since its job was submitted.
         """
-        before_J = np.array([self.done.get(job.id, -1.0) for job in now.jobs])
-        ran_s_J = np.where(before_J < 0.0, now.weights.age_J, max(at - self.at, 0.0))
-        clock_J: FloatArray = np.maximum(before_J, 0.0) + rate_J * ran_s_J
-        return clock_J
+        before = np.array([self.done.get(job.id, -1.0) for job in now.jobs])
+        ran_s = np.where(before < 0.0, now.weights.age_s, max(at - self.at, 0.0))
+        clock: JobFloats = np.maximum(before, 0.0) + rate * ran_s
+        return clock
 
 
-def _mean_rates(now: Situation, rate_J: FloatArray, gpus_T: IntArray) -> FloatArray:
+def _mean_rates(now: Situation, rate: JobFloats, gpus_T: IntArray) -> JobFloats:
     """Return the mean goodput of jobs on their shares until they end, 0 if unknown."""
     later = now.later
-    rate_L = _shares(now, gpus_T, now.later_LC).rate_J
-    first_J = now.left_J.copy()
-    np.subtract.at(first_J, later.job_L, later.left_L)
-    seconds_J = np.zeros(len(first_J))
+    rate_L = _shares(now, gpus_T, now.later_LC).rate
+    first = now.left.copy()
+    np.subtract.at(first, later.job_L, later.left_L)
+    seconds = np.zeros(len(first))
     with np.errstate(divide="ignore", invalid="ignore"):
-        np.add.at(seconds_J, later.job_L, later.left_L / rate_L)
-        mean_J = now.left_J / (seconds_J + first_J / rate_J)
-    known_J = now.timed_J & (rate_J > 0.0) & (now.left_J > 0.0)
-    return np.where(known_J, mean_J, 0.0)
+        np.add.at(seconds, later.job_L, later.left_L / rate_L)
+        mean = now.left / (seconds + first / rate)
+    known = now.timed & (rate > 0.0) & (now.left > 0.0)
+    return np.where(known, mean, 0.0)
 
 
 def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares:
@@ -141,28 +141,28 @@ def _shares(now: Situation, gpus_T: IntArray, goodput_JC: FloatArray) -> _Shares
     """
     equal = gpus_T.sum() / max(len(now.jobs), 1)
     num_rows = len(goodput_JC)
-    none_J = np.zeros(num_rows)
-    shares = _Shares(np.zeros(num_rows, dtype=np.int64), none_J, none_J)
-    done_J = np.zeros(num_rows)
-    may_J = np.zeros(num_rows)
-    most_J = np.zeros(num_rows)
+    none = np.zeros(num_rows)
+    shares = _Shares(np.zeros(num_rows, dtype=np.int64), none, none)
+    done = np.zeros(num_rows)
+    may = np.zeros(num_rows)
+    most = np.zeros(num_rows)
     for number, num_gpus in enumerate(gpus_T.tolist()):
         columns = now.configs.type_C == number
         if not columns.any():
             continue
         of_type = _of_type(equal, now.configs.gpus_C[columns], goodput_JC[:, columns])
-        can_J = of_type.goodput_J > 0.0
-        done_J += num_gpus * of_type.rate_J
-        may_J += num_gpus * can_J
-        chosen_J = can_J & (num_gpus > most_J)
-        most_J[chosen_J] = num_gpus
+        can = of_type.goodput > 0.0
+        done += num_gpus * of_type.rate
+        may += num_gpus * can
+        chosen = can & (num_gpus > most)
+        most[chosen] = num_gpus
         shares = _Shares(
-            np.where(chosen_J, of_type.gpus_J, shares.gpus_J),
-            np.where(chosen_J, of_type.goodput_J, shares.goodput_J),
-            np.where(chosen_J, of_type.rate_J, shares.rate_J),
+            np.where(chosen, of_type.gpus, shares.gpus),
+            np.where(chosen, of_type.goodput, shares.goodput),
+            np.where(chosen, of_type.rate, shares.rate),
         )
-    in_turns_J = done_J / np.maximum(may_J, 1.0)
-    return shares._replace(rate_J=np.maximum(shares.rate_J, in_turns_J))
+    in_turns = done / np.maximum(may, 1.0)
+    return shares._replace(rate=np.maximum(shares.rate, in_turns))
 
 
 def _of_type(equal: float, gpus_K: IntArray, goodput_JK: FloatArray) -> _Shares:
@@ -173,12 +173,12 @@ def _of_type(equal: float, gpus_K: IntArray, goodput_JK: FloatArray) -> _Shares:
     within = max(np.floor(equal), 1.0)
     can_JK = goodput_JK > 0.0
     fits_JK = can_JK & (gpus_K <= within)
-    last_J = len(gpus_K) - 1 - fits_JK[:, ::-1].argmax(axis=1)
-    size_J = np.where(fits_JK.any(axis=1), last_J, can_JK.argmax(axis=1))
-    goodput_J = goodput_JK[np.arange(len(goodput_JK)), size_J]
-    gpus_J = gpus_K[size_J]
-    turns_J = np.where(gpus_J > within, equal / gpus_J, min(equal, 1.0))
-    return _Shares(gpus_J, goodput_J, goodput_J * turns_J)
+    last = len(gpus_K) - 1 - fits_JK[:, ::-1].argmax(axis=1)
+    size = np.where(fits_JK.any(axis=1), last, can_JK.argmax(axis=1))
+    goodput = goodput_JK[np.arange(len(goodput_JK)), size]
+    gpus = gpus_K[size]
+    turns = np.where(gpus > within, equal / gpus, min(equal, 1.0))
+    return _Shares(gpus, goodput, goodput * turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,31 +195,31 @@ class Tolerances:
 
     def tolerated(
         self, at: float, now: Situation, num_gpus: int
-    ) -> tuple[FloatArray, "Tolerances"]:
+    ) -> tuple[JobFloats, "Tolerances"]:
         """Return the completion time that each job tolerates, s, infinity if it cannot
         train, and the tolerances at instant `at`.
         """
         crowded = max(len(now.jobs) / max(num_gpus, 1), 1.0)
         turns_s = self.turns_s + max(at - self.at, 0.0) / crowded
-        age_s_J = now.weights.age_J
-        first_s_J = turns_s - age_s_J / crowded
+        age_s = now.weights.age_s
+        first_s = turns_s - age_s / crowded
         since_s = {
-            job.id: self.since_s.get(job.id, first_s)
-            for job, first_s in zip(now.jobs, first_s_J.tolist(), strict=True)
+            job.id: self.since_s.get(job.id, seconds)
+            for job, seconds in zip(now.jobs, first_s.tolist(), strict=True)
         }
-        trained_s_J = turns_s - np.array(list(since_s.values()))
-        rest_s_J = (_least_times(now) - trained_s_J) * crowded
-        tolerated_s_J = np.maximum(age_s_J + rest_s_J, 0.0)
-        found_J: FloatArray = tolerated_s_J + now.rescale_s_J + ROUND_S
-        return found_J, Tolerances(at, turns_s, since_s)
+        trained_s = turns_s - np.array(list(since_s.values()))
+        rest_s = (_least_times(now) - trained_s) * crowded
+        tolerated_s = np.maximum(age_s + rest_s, 0.0)
+        found: JobFloats = tolerated_s + now.rescale_s + ROUND_S
+        return found, Tolerances(at, turns_s, since_s)
 
 
-def _least_times(now: Situation) -> FloatArray:
+def _least_times(now: Situation) -> JobFloats:
     """Return each job's whole time on its fewest GPUs of its slowest type, s."""
     can_JC = now.goodput_JC > 0.0
     gpus_JC = np.where(can_JC, now.configs.gpus_C, np.inf)
-    fewest_J = gpus_JC.min(axis=1, initial=np.inf)
-    least_JC = can_JC & (gpus_JC == fewest_J[:, None])
-    slowest_J = np.where(least_JC, now.goodput_JC, np.inf).min(axis=1, initial=np.inf)
-    whole_J = now.left_J + np.where(now.timed_J, now.sources.done_J, 0.0)
-    return np.where(np.isfinite(slowest_J), whole_J / slowest_J, np.inf)
+    fewest = gpus_JC.min(axis=1, initial=np.inf)
+    least_JC = can_JC & (gpus_JC == fewest[:, None])
+    slowest = np.where(least_JC, now.goodput_JC, np.inf).min(axis=1, initial=np.inf)
+    whole = now.left + np.where(now.timed, now.sources.done, 0.0)
+    return np.where(np.isfinite(slowest), whole / slowest, np.inf)

@@ -54,7 +54,7 @@ from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.castor.topology import Topology
 from coadapt.policies.predictors.declared import forecast_of
 from coadapt.policies.predictors.remaining_work import SEEN_MAX, TRUST
-from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.solvers.arrays import JobBools, JobFloats, JobInts
 from coadapt.policies.solvers.fluid_relaxation import Timeline
 
 # Exponent of the number of GPUs in the rank: the best of 0, 0.25, 0.5, 0.75 and 1 on
@@ -99,11 +99,11 @@ class Gang(NamedTuple):
 class Precedence(NamedTuple):
     """What the order depends on besides the rank.
 
-    late_J: jobs that are late by their fair clocks and have the guarantee of rho_max.
+    late: jobs that are late by their fair clocks and have the guarantee of rho_max.
     makespan_jobs: weight of the makespan, in completion times of jobs.
     """
 
-    late_J: BoolArray
+    late: JobBools
     makespan_jobs: float
 
 
@@ -120,24 +120,24 @@ class Served(NamedTuple):
 class Gangs(NamedTuple):
     """Which gangs train in this round, and when the others start.
 
-    served_J: gangs that train now; barred_J: gangs that wait. start_s_J, end_s_J:
-    predicted start and end, seconds from now, infinity: unknown. The round's knapsack
-    chooses the GPU types of the gangs that are served.
+    served: gangs that train now; barred: gangs that wait. start_s, end_s: predicted
+    start and end, seconds from now, infinity: unknown. The round's knapsack chooses the
+    GPU types of the gangs that are served.
     """
 
-    served_J: BoolArray
-    barred_J: BoolArray
-    start_s_J: FloatArray
-    end_s_J: FloatArray
+    served: JobBools
+    barred: JobBools
+    start_s: JobFloats
+    end_s: JobFloats
 
-    def reserved(self, reserved: Reservations, size_J: IntArray) -> Reservations:
+    def reserved(self, reserved: Reservations, size: JobInts) -> Reservations:
         """Return `reserved` with those of gangs replaced: all GPUs for a gang that is
         served, none for a gang that waits.
         """
-        gang_J = self.served_J | self.barred_J
+        is_gang = self.served | self.barred
         return Reservations(
-            np.where(gang_J, size_J * self.served_J, reserved.gpus_J),
-            np.where(gang_J, 0.0, reserved.goodput_J),
+            np.where(is_gang, size * self.served, reserved.gpus),
+            np.where(is_gang, 0.0, reserved.goodput),
         )
 
     def waiting(self, now: Situation) -> Situation:
@@ -146,17 +146,17 @@ class Gangs(NamedTuple):
         """
         return replace(
             now,
-            goodput_JC=np.where(self.barred_J[:, None], 0.0, now.goodput_JC),
-            here_J=np.where(self.barred_J, 0.0, now.here_J),
+            goodput_JC=np.where(self.barred[:, None], 0.0, now.goodput_JC),
+            here=np.where(self.barred, 0.0, now.here),
         )
 
     def predicted(self, timeline: Timeline) -> Timeline:
         """Return the relaxed timeline with the starts and ends of gangs replaced."""
         start_s = timeline.start_s.copy()
         end_s = timeline.end_s.copy()
-        rows = np.flatnonzero(self.served_J | self.barred_J)
-        start_s[rows] = self.start_s_J[rows]
-        end_s[rows] = self.end_s_J[rows]
+        rows = np.flatnonzero(self.served | self.barred)
+        start_s[rows] = self.start_s[rows]
+        end_s[rows] = self.end_s[rows]
         return timeline._replace(start_s=start_s, end_s=end_s)
 
 
@@ -248,23 +248,23 @@ class GangTimes:
         return best
 
 
-def gangs_in(now: Situation) -> BoolArray:
+def gangs_in(now: Situation) -> JobBools:
     """Return which jobs are gangs: jobs of one size that can train somewhere."""
-    size_J = now.facts.size_J
-    is_J: BoolArray = (size_J > 0) & (now.goodput_JC > 0.0).any(axis=1)
-    return is_J
+    size = now.facts.size
+    is_gang: JobBools = (size > 0) & (now.goodput_JC > 0.0).any(axis=1)
+    return is_gang
 
 
-def late(now: Situation, fair: Fair, rho_max: float) -> BoolArray:
+def late(now: Situation, fair: Fair, rho_max: float) -> JobBools:
     """Return the jobs that are late by their fair clocks and have the guarantee of
     `rho_max`.
 
     A gang that needs more than an equal share of the GPUs does not have it.
     """
     # The fair clock of such a gang runs in turns, at less than its goodput.
-    whole_J = fair.rate_J >= fair.goodput_J * (1.0 - 1e-9)
-    late_J: BoolArray = (fair.least_J >= rho_max) & (whole_J | ~gangs_in(now))
-    return late_J
+    whole = fair.rate >= fair.goodput * (1.0 - 1e-9)
+    is_late: JobBools = (fair.least >= rho_max) & (whole | ~gangs_in(now))
+    return is_late
 
 
 def plan_gangs(
@@ -276,23 +276,23 @@ def plan_gangs(
     """Return which gangs train now, None if no job is a gang, and the times of gangs
     after this round.
     """
-    is_gang_J = gangs_in(now)
-    if not is_gang_J.any():
+    is_gang = gangs_in(now)
+    if not is_gang.any():
         return None, times.observed({})
     sizes = _sizes(now)
     trained_s = {
         now.jobs[row].id: _trained_s(view, now.jobs[row], gpus)
         for row, gpus in sizes.items()
-        if is_gang_J[row]
+        if is_gang[row]
     }
     unranked = [
-        _unranked(now, row, gpus, is_gang=bool(is_gang_J[row]))
+        _unranked(now, row, gpus, is_gang=bool(is_gang[row]))
         for row, gpus in sizes.items()
     ]
     queue = _ranked(view, now, unranked, trained_s, times)
     capacity = Capacity.of(now.topology)
     order, admitted = _order(now, queue, first, capacity)
-    gangs = _decided(order, admitted, is_gang_J, capacity)
+    gangs = _decided(order, admitted, is_gang, capacity)
     return gangs, times.observed(trained_s)
 
 
@@ -300,11 +300,11 @@ def _order(
     now: Situation, queue: Sequence[Gang], first: Precedence, capacity: Capacity
 ) -> tuple[list[Gang], list[Served]]:
     """Return the jobs in order, and those that get GPUs in this order."""
-    due_J = _due(now, queue)
+    due = _due(now, queue)
 
     def key(gang: Gang) -> tuple[bool, bool, float, int]:
         row = gang.row
-        return not first.late_J[row], not due_J[row], gang.rank, row
+        return not first.late[row], not due[row], gang.rank, row
 
     plain = sorted(queue, key=key)
     last_first = _last_first(queue, sum(capacity.gpus_T), first.makespan_jobs)
@@ -329,10 +329,10 @@ def _unranked(now: Situation, row: int, gpus: int, *, is_gang: bool) -> Gang:
     """Return a job with a rank of 0."""
     job = now.jobs[row]
     types = _types(now, row, gpus)
-    has_length = not is_gang or bool(now.facts.hint_J[row] < np.inf)
-    if not (now.timed_J[row] and has_length):
+    has_length = not is_gang or bool(now.facts.hint[row] < np.inf)
+    if not (now.timed[row] and has_length):
         types = tuple((of_type, math.inf) for of_type, _ in types)
-    if is_gang and not now.timed_J[row]:
+    if is_gang and not now.timed[row]:
         types = _declared(job, gpus, types)
     return Gang(row, gpus, types, 0.0, is_gang, job.spec.tenant)
 
@@ -345,11 +345,11 @@ def _ranked(
     times: GangTimes,
 ) -> list[Gang]:
     """Return these jobs with their ranks. trained_s: how long gangs have trained."""
-    mean_weight = float(now.weights.weight_J.mean())
+    mean_weight = float(now.weights.weight.mean())
     found = []
     for gang in jobs:
         job = now.jobs[gang.row]
-        weight = float(now.weights.weight_J[gang.row]) / mean_weight
+        weight = float(now.weights.weight[gang.row]) / mean_weight
         plain = _rank(view, job, trained_s.get(job.id, 0.0), gang.left_s, times)
         found.append(gang._replace(rank=plain * gang.gpus**WIDTH / weight))
     return found
@@ -376,9 +376,9 @@ def _types(now: Situation, row: int, gpus: int) -> tuple[tuple[int, float], ...]
     held_type, *_, held = now.sources.steps.held_JX[row].tolist()
     able_C = (now.configs.gpus_C == gpus) & (now.goodput_JC[row] > 0.0)
     type_C = now.configs.type_C[able_C]
-    left_s_C = now.left_J[row] / now.goodput_JC[row, able_C]
+    left_s_C = now.left[row] / now.goodput_JC[row, able_C]
     stays_C = (type_C == held_type) & (held > 0)
-    end_s_C = left_s_C + np.where(stays_C, 0.0, now.rescale_s_J[row])
+    end_s_C = left_s_C + np.where(stays_C, 0.0, now.rescale_s[row])
     ends = zip(end_s_C.tolist(), type_C.tolist(), left_s_C.tolist(), strict=True)
     return tuple((of_type, left_s) for _, of_type, left_s in sorted(ends))
 
@@ -421,17 +421,17 @@ def _rank(
     return max(left_s + start_s, 0.0) / stretch
 
 
-def _due(now: Situation, queue: Sequence[Gang]) -> BoolArray:
+def _due(now: Situation, queue: Sequence[Gang]) -> JobBools:
     """Return the gangs that meet their deadline only if they start now.
 
     A gang that would miss it even so is not among them.
     """
-    due_J = np.zeros(len(now.jobs), dtype=np.bool_)
+    due = np.zeros(len(now.jobs), dtype=np.bool_)
     for gang in queue:
-        slack_s = float(now.weights.due_J[gang.row]) - gang.left_s
-        start_s = float(now.rescale_s_J[gang.row])
-        due_J[gang.row] = gang.is_gang and 0.0 <= slack_s <= start_s + 2.0 * ROUND_S
-    return due_J
+        slack_s = float(now.weights.due_s[gang.row]) - gang.left_s
+        start_s = float(now.rescale_s[gang.row])
+        due[gang.row] = gang.is_gang and 0.0 <= slack_s <= start_s + 2.0 * ROUND_S
+    return due
 
 
 def _last_first(
@@ -470,21 +470,21 @@ def _used(admitted: Sequence[Served]) -> int:
 def _decided(
     order: Sequence[Gang],
     admitted: Sequence[Served],
-    is_gang_J: BoolArray,
+    is_gang: JobBools,
     capacity: Capacity,
 ) -> Gangs:
     """Return which gangs train, and when each job starts and ends by simulation."""
-    num_jobs = len(is_gang_J)
-    served_J = np.zeros(num_jobs, dtype=np.bool_)
-    start_s_J = np.full(num_jobs, np.inf)
-    end_s_J = np.full(num_jobs, np.inf)
+    num_jobs = len(is_gang)
+    served = np.zeros(num_jobs, dtype=np.bool_)
+    start_s = np.full(num_jobs, np.inf)
+    end_s = np.full(num_jobs, np.inf)
     for each in admitted:
         if each.gang.is_gang:
-            served_J[each.gang.row] = True
-    for row, (start_s, end_s) in predicted_times(order, admitted, capacity).items():
-        start_s_J[row] = start_s
-        end_s_J[row] = end_s
-    return Gangs(served_J, is_gang_J & ~served_J, start_s_J, end_s_J)
+            served[each.gang.row] = True
+    for row, (start, end) in predicted_times(order, admitted, capacity).items():
+        start_s[row] = start
+        end_s[row] = end
+    return Gangs(served, is_gang & ~served, start_s, end_s)
 
 
 def predicted_times(

@@ -7,19 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from coadapt.policies.castor.fairness import Fair
-from coadapt.policies.solvers.arrays import FloatArray, IntArray
+from coadapt.policies.solvers.arrays import JobFloats, JobInts
 
 
 class Reservations(NamedTuple):
     """What is reserved for each job.
 
-    A configuration serves a job's reservation if the job's goodput there is at least
-    goodput_J. gpus_J is the number of GPUs reserved, 0 for jobs without a reservation:
-    if not all reservations fit, as many reserved GPUs as possible are served.
+    gpus: the number of GPUs reserved, 0 for jobs without a reservation. goodput: a
+    configuration serves a job's reservation if the job's goodput there is at least
+    this. If not all reservations fit, as many reserved GPUs as possible are served.
     """
 
-    gpus_J: IntArray
-    goodput_J: FloatArray
+    gpus: JobInts
+    goodput: JobFloats
 
 
 def no_reservations(num_jobs: int) -> Reservations:
@@ -33,8 +33,8 @@ def fair_share_reservations(fair: Fair, rho_max: float) -> Reservations:
     Each gets the goodput of its equal share of the most common type that it may use,
     on any configuration.
     """
-    late_J = fair.least_J >= rho_max
+    late = fair.least >= rho_max
     return Reservations(
-        np.where(late_J, fair.gpus_J, 0),
-        np.where(late_J, fair.goodput_J, np.inf),
+        np.where(late, fair.gpus, 0),
+        np.where(late, fair.goodput, np.inf),
     )

@@ -15,7 +15,7 @@ from coadapt.model import JobId
 from coadapt.policies.castor.situation import MANY_JOBS, Situation
 from coadapt.policies.predictors.expected_arrivals import Expected
 from coadapt.policies.predictors.noise_growth import LaterPhases
-from coadapt.policies.solvers.arrays import FloatArray, IntArray, log
+from coadapt.policies.solvers.arrays import FloatArray, IntArray, JobFloats, log
 from coadapt.policies.solvers.concave_envelope import (
     Curves,
     concatenated,
@@ -84,12 +84,12 @@ def _type_worths(now: Situation, num_types: int) -> FloatArray:
         ratios = [np.empty(0)]
         sizes = np.intersect1d(gpus_C[type_C == 0], gpus_C[type_C == number])
         for size in sizes.tolist():
-            first_J, other_J = (
+            first, other = (
                 now.goodput_JC[:, (type_C == each) & (gpus_C == size)][:, 0]
                 for each in (0, number)
             )
-            both_J = (first_J > 0.0) & (other_J > 0.0)
-            ratios.append(log(other_J[both_J] / first_J[both_J]))
+            both = (first > 0.0) & (other > 0.0)
+            ratios.append(log(other[both] / first[both]))
         found = np.concatenate(ratios)
         worth_T[number] = math.exp(found.mean()) if len(found) else 1.0
     return worth_T
@@ -100,18 +100,18 @@ class Aims(NamedTuple):
 
     makespan_jobs: float
     tail: float
-    tolerance_J: FloatArray
-    fair_limit_J: FloatArray
+    tolerance: JobFloats
+    fair_limit: JobFloats
 
 
 class Outlook(NamedTuple):
     """The result of the relaxation.
 
-    value_J: value of a unit of progress of each present job, in weighted seconds.
+    value: value of a unit of progress of each present job, in weighted seconds.
     timeline: of present jobs, then of expected ones.
     """
 
-    value_J: FloatArray
+    value: JobFloats
     timeline: Timeline
 
 
@@ -151,7 +151,7 @@ class Values:
         start_P = first_P.copy()
         for row, job in enumerate(now.jobs):
             last = self.last.get(job.id)
-            if last is None or not now.timed_J[row]:
+            if last is None or not now.timed[row]:
                 continue
             if len(last) == len(phases_of[row]):
                 start_P[phases_of[row]] = last
@@ -167,16 +167,14 @@ def _by_job(
     return {
         job.id: value_P[phases_of[row]]
         for row, job in enumerate(now.jobs)
-        if now.timed_J[row] and value_P[row] > 0.0
+        if now.timed[row] and value_P[row] > 0.0
     }
 
 
 def _phases(now: Situation, num_jobs: int) -> list[list[int]]:
     """Return the phases of each present job, in order. num_jobs: with expected ones."""
-    begin_J = num_jobs + now.later.begin_J
-    return [
-        [row, *range(begin_J[row], begin_J[row + 1])] for row in range(len(now.jobs))
-    ]
+    begin = num_jobs + now.later.begin_J
+    return [[row, *range(begin[row], begin[row + 1])] for row in range(len(now.jobs))]
 
 
 def _fluid_jobs(now: Situation, curves: GpuCurves, expected: Expected) -> FluidJobs:
@@ -185,12 +183,12 @@ def _fluid_jobs(now: Situation, curves: GpuCurves, expected: Expected) -> FluidJ
     """
     later = now.later
     num_here = len(now.jobs)
-    left_J = now.left_J.copy()
-    np.subtract.at(left_J, later.job_L, later.left_L)
+    left = now.left.copy()
+    np.subtract.at(left, later.job_L, later.left_L)
     never_L = np.full(len(later.job_L), np.inf)
     return FluidJobs(
         concatenated([curves.jobs, expected.curves, curves.later]),
-        np.concatenate((left_J, expected.left_J, later.left_L)),
+        np.concatenate((left, expected.left_J, later.left_L)),
         np.concatenate((np.zeros(num_here), expected.arrives_J, never_L)),
         _next_phases(later, num_here + len(expected.left_J)),
         curves.gpus_T,
@@ -214,14 +212,14 @@ def _objective(now: Situation, expected: Expected, aims: Aims) -> Objective:
     deadline, tolerance or fair limit.
     """
     count = len(expected.left_J)
-    weight = expected.part * float(now.weights.weight_J.mean())
+    weight = expected.part * float(now.weights.weight.mean())
     never = np.full(count, np.inf)
     return Objective(
-        np.concatenate((now.weights.weight_J, np.full(count, weight))),
-        np.concatenate((now.weights.due_J, never)),
-        np.concatenate((now.weights.age_J, -expected.arrives_J)),
-        np.concatenate((aims.tolerance_J, never)),
-        np.concatenate((aims.fair_limit_J, never)),
+        np.concatenate((now.weights.weight, np.full(count, weight))),
+        np.concatenate((now.weights.due_s, never)),
+        np.concatenate((now.weights.age_s, -expected.arrives_J)),
+        np.concatenate((aims.tolerance, never)),
+        np.concatenate((aims.fair_limit, never)),
         np.concatenate((np.ones(len(now.jobs)), np.full(count, expected.part))),
         aims.makespan_jobs,
         aims.tail,
@@ -242,7 +240,7 @@ def _first_values(
     price = 0.5 * objective.weight_J[: len(now.jobs)].sum() / num_gpus
     # Jobs with a deadline start with the weight of a late job: if one started at the
     # end of the order, few iterations would not bring it forward in time.
-    has_deadline_J = objective.due_J < np.inf
-    weight_J = objective.weight_J * np.where(has_deadline_J, 1.0 + LATE_WEIGHT, 1.0)
+    has_deadline = objective.due_J < np.inf
+    weight = objective.weight_J * np.where(has_deadline, 1.0 + LATE_WEIGHT, 1.0)
     owner_P = np.concatenate((np.arange(num_jobs), now.later.job_L))
-    return values_at(jobs.curves, weight_J[owner_P], price * worth_T)
+    return values_at(jobs.curves, weight[owner_P], price * worth_T)

@@ -46,7 +46,7 @@ from coadapt.policies.castor.topology import topology_of
 from coadapt.policies.predictors.application_models import Applications
 from coadapt.policies.predictors.expected_arrivals import Arrivals, Expected, Silence
 from coadapt.policies.predictors.prediction_intervals import STARTS_HIGH, Predictions
-from coadapt.policies.solvers.arrays import FloatArray, median
+from coadapt.policies.solvers.arrays import JobFloats, median
 
 # Default dials. MAKESPAN_JOBS and TAIL have the first value if a rescale takes at most
 # CHEAP_S seconds, the second value from DEAR_S seconds on, and proportional values
@@ -174,12 +174,14 @@ class Castor(CastorOptions):
 
     @property
     def predictions(self) -> dict[JobId, Prediction]:
-        """When each job of the last round will have ended, where anything is known."""
+        """The predicted end of each job of the last round, where anything is known."""
         return self._kept.state.predictions.latest
 
     @property
     def starts(self) -> dict[JobId, Prediction]:
-        """When each job that waited in the last round will start, likewise."""
+        """The predicted start of each job that waited in the last round, where anything
+        is known.
+        """
         return self._kept.state.starts.latest
 
     def allocate(self, view: ClusterView) -> Plan:
@@ -252,7 +254,7 @@ class Castor(CastorOptions):
             sizes = choose(now, outlook, terms.reserved)
         else:
             outlook = outlook._replace(timeline=gangs.predicted(outlook.timeline))
-            reserved = gangs.reserved(terms.reserved, now.facts.size_J)
+            reserved = gangs.reserved(terms.reserved, now.facts.size)
             sizes = choose(gangs.waiting(now), outlook, reserved)
         predictions = _with_ends(state.predictions, view.at, now, outlook)
         return replace(state, gang_times=times, predictions=predictions), outlook, sizes
@@ -262,11 +264,11 @@ class Castor(CastorOptions):
     ) -> tuple[State, _Terms]:
         state, over = _silent(state, at, now, curves)
         num_jobs = (1.0 - over) * len(now.jobs) + over * END_JOBS
-        dials = self.dials(median(now.rescale_s_J), curves.unlike, num_jobs)
+        dials = self.dials(median(now.rescale_s), curves.unlike, num_jobs)
         gpus_T = now.topology.gpus_by_type
-        tolerance_J, tolerances = state.tolerances.tolerated(at, now, int(gpus_T.sum()))
+        tolerance, tolerances = state.tolerances.tolerated(at, now, int(gpus_T.sum()))
         state = replace(state, tolerances=tolerances)
-        terms = _without_limit(dials, tolerance_J, over)
+        terms = _without_limit(dials, tolerance, over)
         if not dials.rho_max:
             return state, terms
         fair, clocks = state.clocks.moved(at, now, gpus_T)
@@ -276,9 +278,9 @@ class Castor(CastorOptions):
         self, state: State, at: float, now: Situation, curves: GpuCurves, terms: _Terms
     ) -> tuple[State, Outlook]:
         """Return values and timeline of the relaxation."""
-        whole_J = np.where(now.timed_J, now.sources.done_J + now.left_J, 0.0)
+        whole = np.where(now.timed, now.sources.done + now.left, 0.0)
         names = now.topology.names
-        arrivals = state.arrivals.observed(at, now.jobs, whole_J, curves.jobs, names)
+        arrivals = state.arrivals.observed(at, now.jobs, whole, curves.jobs, names)
         expected = Expected()
         if self.expect:
             expected = arrivals.expected(at, in_part=curves.several, over=terms.over)
@@ -296,12 +298,12 @@ def _silent(
     return replace(state, silence=silence), over
 
 
-def _without_limit(dials: Dials, tolerance_J: FloatArray, over: float) -> _Terms:
+def _without_limit(dials: Dials, tolerance: JobFloats, over: float) -> _Terms:
     """Return the terms of a round in which no job has a fair limit."""
-    num_jobs = len(tolerance_J)
-    never_J = np.full(num_jobs, np.inf)
+    num_jobs = len(tolerance)
+    never = np.full(num_jobs, np.inf)
     return _Terms(
-        Aims(dials.makespan_jobs, dials.tail, tolerance_J, never_J),
+        Aims(dials.makespan_jobs, dials.tail, tolerance, never),
         no_reservations(num_jobs),
         Precedence(np.zeros(num_jobs, dtype=np.bool_), dials.makespan_jobs),
         over,
@@ -310,11 +312,11 @@ def _without_limit(dials: Dials, tolerance_J: FloatArray, over: float) -> _Terms
 
 def _limited(terms: _Terms, now: Situation, fair: Fair, rho_max: float) -> _Terms:
     """Return `terms` with the limit rho_max."""
-    limit_J = FAIR_FROM * rho_max * fair.takes_s_J
+    limit = FAIR_FROM * rho_max * fair.takes_s
     return terms._replace(
-        aims=terms.aims._replace(fair_limit_J=limit_J),
+        aims=terms.aims._replace(fair_limit=limit),
         reserved=fair_share_reservations(fair, rho_max),
-        first=terms.first._replace(late_J=late(now, fair, rho_max)),
+        first=terms.first._replace(late=late(now, fair, rho_max)),
     )
 
 
@@ -322,9 +324,9 @@ def _with_ends(
     predictions: Predictions, at: float, now: Situation, outlook: Outlook
 ) -> Predictions:
     """Return the record of ends with predictions for the timed jobs."""
-    end_s = outlook.timeline.end_s[: len(now.jobs)]
-    end_s_J = np.where(now.timed_J, end_s, np.inf)
-    return predictions.predicted(at, (job.id for job in now.jobs), end_s_J)
+    relaxed_s = outlook.timeline.end_s[: len(now.jobs)]
+    end_s = np.where(now.timed, relaxed_s, np.inf)
+    return predictions.predicted(at, (job.id for job in now.jobs), end_s)
 
 
 def _diagnostics(
@@ -353,9 +355,9 @@ def _with_starts(
     withdrawn = starts.made.keys() - {job.id for job in view.jobs}
     names = [job.id for job in now.jobs]
     seen = starts.without(withdrawn).observed(view.at, set(names) - placed.keys())
-    start_s_J: FloatArray = outlook.timeline.start_s[: len(names)].copy()
-    start_s_J[[job in placed for job in names]] = np.inf
-    return seen.predicted(view.at, names, start_s_J)
+    start_s: JobFloats = outlook.timeline.start_s[: len(names)].copy()
+    start_s[[job in placed for job in names]] = np.inf
+    return seen.predicted(view.at, names, start_s)
 
 
 def _timed_by_others(

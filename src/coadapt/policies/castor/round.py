@@ -30,7 +30,13 @@ from coadapt.policies.castor.guarantees import Reservations
 from coadapt.policies.castor.job_values import Outlook
 from coadapt.policies.castor.situation import ROUND_S, Situation
 from coadapt.policies.castor.topology import Topology
-from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray
+from coadapt.policies.solvers.arrays import (
+    FloatArray,
+    IntArray,
+    JobBools,
+    JobFloats,
+    JobInts,
+)
 from coadapt.policies.solvers.knapsack import NEVER, WAIT, Choice, Options, prove, solve
 
 HORIZON_S = 300.0  # shortest horizon, s; chosen by hand, not measured
@@ -57,44 +63,42 @@ class Sizes(NamedTuple):
 class Prospects(NamedTuple):
     """What the earnings of options follow from.
 
-    goodput_JC: goodput on each configuration, 0 if it is not allowed. here_J: goodput
-    on the current allocation. runs_J: whether the job has one. takes_s_JC, lasts_s_J:
-    seconds until the job's end on each configuration, and on the current allocation.
+    goodput_JC: goodput on each configuration, 0 if it is not allowed. here: goodput on
+    the current allocation. runs: whether the job has one. takes_s_JC, lasts_s: seconds
+    until the job's end on each configuration, and on the current allocation.
     """
 
     goodput_JC: FloatArray
-    here_J: FloatArray
-    runs_J: BoolArray
+    here: JobFloats
+    runs: JobBools
     takes_s_JC: FloatArray
-    lasts_s_J: FloatArray
-    rescale_s_J: FloatArray
+    lasts_s: JobFloats
+    rescale_s: JobFloats
 
 
-def earnings(value_J: FloatArray, jobs: Prospects) -> FloatArray:
+def earnings(value: JobFloats, jobs: Prospects) -> FloatArray:
     """Return what each option earns per second of the horizon, (J, O); 0 if it is not
     allowed.
     """
-    rescale_s_J = jobs.rescale_s_J
-    horizon_s_J = np.maximum(HORIZON_S, RESCALES_AHEAD * rescale_s_J)
-    keeping_J = value_J * jobs.here_J
-    lasts_s_J = np.minimum(np.maximum(jobs.lasts_s_J, ROUND_S), horizon_s_J)
-    wasted_J = keeping_J * np.minimum(rescale_s_J / lasts_s_J, 1.0)
-    keeping_J = np.where(jobs.runs_J, keeping_J + wasted_J, 0.0)
-    trains_s_JC = np.minimum(
-        jobs.takes_s_JC + rescale_s_J[:, None], horizon_s_J[:, None]
-    )
+    rescale_s = jobs.rescale_s
+    horizon_s = np.maximum(HORIZON_S, RESCALES_AHEAD * rescale_s)
+    keeping = value * jobs.here
+    lasts_s = np.minimum(np.maximum(jobs.lasts_s, ROUND_S), horizon_s)
+    wasted = keeping * np.minimum(rescale_s / lasts_s, 1.0)
+    keeping = np.where(jobs.runs, keeping + wasted, 0.0)
+    trains_s_JC = np.minimum(jobs.takes_s_JC + rescale_s[:, None], horizon_s[:, None])
     with np.errstate(divide="ignore", invalid="ignore"):
-        kept_JC = np.maximum(1.0 - rescale_s_J[:, None] / trains_s_JC, 0.0)
-    plain_JC = value_J[:, None] * jobs.goodput_JC
-    changed_JC = plain_JC * kept_JC + wasted_J[:, None]
-    earned_JC = np.where(jobs.runs_J[:, None], changed_JC, plain_JC)
+        kept_JC = np.maximum(1.0 - rescale_s[:, None] / trains_s_JC, 0.0)
+    plain_JC = value[:, None] * jobs.goodput_JC
+    changed_JC = plain_JC * kept_JC + wasted[:, None]
+    earned_JC = np.where(jobs.runs[:, None], changed_JC, plain_JC)
     earned_JC[jobs.goodput_JC <= 0.0] = 0.0
-    return np.column_stack((earned_JC, keeping_J))
+    return np.column_stack((earned_JC, keeping))
 
 
 def choose(now: Situation, outlook: Outlook, reserved: Reservations) -> Sizes:
     """Return the sizes of this round."""
-    earned_JO = earnings(outlook.value_J, _prospects(now))
+    earned_JO = earnings(outlook.value, _prospects(now))
     plain = _options(now, earned_JO)
     choice, gap, price_R = _solve(now, reserved, plain)
     chosen = np.flatnonzero(choice.option_J != WAIT)
@@ -113,15 +117,15 @@ def choose(now: Situation, outlook: Outlook, reserved: Reservations) -> Sizes:
 
 def _prospects(now: Situation) -> Prospects:
     with np.errstate(divide="ignore", invalid="ignore"):
-        takes_s_JC = now.left_J[:, None] / now.goodput_JC
-        lasts_s_J = np.where(now.here_J > 0.0, now.left_J / now.here_J, np.inf)
+        takes_s_JC = now.left[:, None] / now.goodput_JC
+        lasts_s = np.where(now.here > 0.0, now.left / now.here, np.inf)
     return Prospects(
         now.goodput_JC,
-        now.here_J,
+        now.here,
         now.sources.steps.held_JX[:, 3] > 0,
         takes_s_JC,
-        lasts_s_J,
-        now.rescale_s_J,
+        lasts_s,
+        now.rescale_s,
     )
 
 
@@ -132,7 +136,7 @@ def _solve(
 
     Gap and prices are those of the jobs whose options serve no reservation.
     """
-    if not reserved.gpus_J.any():
+    if not reserved.gpus.any():
         choice = solve(plain)
         return choice, max(choice.bound - choice.value, 0.0), choice.price_R
     earned_JO = plain.value_JO
@@ -154,12 +158,12 @@ def _options(now: Situation, value_JO: FloatArray) -> Options:
     num_types = len(topology.gpu_types)
     tenants = sorted(topology.quota_left)
     number_of = {tenant: number for number, tenant in enumerate(tenants, num_types)}
-    tenant_J = [number_of.get(job.spec.tenant, -1) for job in now.jobs]
+    tenants_of_jobs = [number_of.get(job.spec.tenant, -1) for job in now.jobs]
     return Options(
         value_JO=value_JO,
         gpus_JO=np.column_stack((gpus_JC, held_JX[:, 3])),
         type_JO=np.column_stack((type_JC, held_JX[:, 0])),
-        tenant_J=np.array(tenant_J, dtype=np.int64),
+        tenant_J=np.array(tenants_of_jobs, dtype=np.int64),
         capacity_R=_capacity(topology, tenants),
         num_types=num_types,
     )
@@ -173,28 +177,28 @@ def _capacity(topology: Topology, tenants: Sequence[TenantId]) -> IntArray:
 
 def _served(now: Situation, reserved: Reservations, options: Options) -> FloatArray:
     """Return the reserved GPUs that each option serves; 0 if it earns nothing."""
-    goodput_JO = np.column_stack((now.goodput_JC, now.here_J))
-    serves_JO = goodput_JO >= reserved.goodput_J[:, None]
+    goodput_JO = np.column_stack((now.goodput_JC, now.here))
+    serves_JO = goodput_JO >= reserved.goodput[:, None]
     served_JO: FloatArray = np.where(
-        serves_JO & (options.value_JO > 0.0), reserved.gpus_J[:, None], 0.0
+        serves_JO & (options.value_JO > 0.0), reserved.gpus[:, None], 0.0
     )
     return served_JO
 
 
 def _beside(
-    options: Options, option_J: IntArray, served_JO: FloatArray
+    options: Options, option: JobInts, served_JO: FloatArray
 ) -> tuple[float, FloatArray]:
     """Return gap and prices for the jobs whose choice serves no reservation.
 
     Both are on the GPUs that the other jobs leave. The gap is an upper bound of what
     other choices could be worth more.
     """
-    rows = np.arange(len(option_J))
-    served_J = (option_J != WAIT) & (served_JO[rows, option_J] > 0.0)
-    left_R = _left_by(options, rows[served_J], option_J[served_J])
-    others = rows[~served_J & (option_J != WAIT)]
-    value = float(options.value_JO[others, option_J[others]].sum())
-    value_JO = np.where(served_J[:, None], NEVER, options.value_JO)
+    rows = np.arange(len(option))
+    served = (option != WAIT) & (served_JO[rows, option] > 0.0)
+    left_R = _left_by(options, rows[served], option[served])
+    others = rows[~served & (option != WAIT)]
+    value = float(options.value_JO[others, option[others]].sum())
+    value_JO = np.where(served[:, None], NEVER, options.value_JO)
     bound, price_R = prove(options._replace(value_JO=value_JO, capacity_R=left_R))
     return max(bound - value, 0.0), price_R
 

@@ -2,7 +2,8 @@
 arrays.
 
 Axes: J jobs in the view's order, without the fixed jobs of the topology; T GPU types;
-C configurations; L later phases of jobs; X as said where it is used.
+C configurations; L later phases of jobs; X as said where it is used. Throughout castor,
+an array with one entry per job has no axis suffix; its annotation says so (JobFloats).
 """
 
 # For job j on configuration c (a number of GPUs of one type), with progress in samples
@@ -53,7 +54,15 @@ from coadapt.policies.predictors.noise_growth import (
 )
 from coadapt.policies.predictors.remaining_work import RemainingWork, hinted
 from coadapt.policies.predictors.step_time_models import step_time_params
-from coadapt.policies.solvers.arrays import BoolArray, FloatArray, IntArray, power
+from coadapt.policies.solvers.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    JobBools,
+    JobFloats,
+    JobInts,
+    power,
+)
 
 # A job may have this many times the most replicas that it was timed on; a job that was
 # never timed may have this many (with 1 the mean completion time is 5 % longer; 8 and
@@ -80,34 +89,34 @@ class JobFacts(NamedTuple):
     """What the jobs' specs and reports say.
 
     steps: step-time models, batch limits and current allocations. allowed_JT: whether a
-    job may use a GPU type. span_J2: the least and the most replicas of a plan. size_J:
-    the number of replicas of a rigid job, 0 for other jobs. noise_J: present noise
-    scale, samples; infinity: the batch does not affect efficiency. progress_J: progress
-    made, samples. hint_J: progress at the end by the job's report or declared length,
-    samples; infinity: unknown. profiled_J: whether num_replicas_profiled > 0.
+    job may use a GPU type. span_J2: the least and the most replicas of a plan. size:
+    the number of replicas of a rigid job, 0 for other jobs. noise: present noise scale,
+    samples; infinity: the batch does not affect efficiency. progress: progress made,
+    samples. hint: progress at the end by the job's report or declared length, samples;
+    infinity: unknown. profiled: whether num_replicas_profiled > 0.
     """
 
     steps: Steps
     allowed_JT: BoolArray
     span_J2: IntArray
-    size_J: IntArray
-    noise_J: FloatArray
-    progress_J: FloatArray
-    hint_J: FloatArray
-    profiled_J: BoolArray
+    size: JobInts
+    noise: JobFloats
+    progress: JobFloats
+    hint: JobFloats
+    profiled: JobBools
 
 
 class Sources(NamedTuple):
     """What the goodputs of a situation were computed from.
 
-    done_J: progress made, samples. noise_J: noise scale over the horizon, samples.
+    done: progress made, samples. noise: noise scale over the horizon, samples.
     slower_JX: slowdown, step time over that of the model; a column per configuration,
     then one for the current allocation.
     """
 
     steps: Steps
-    done_J: FloatArray
-    noise_J: FloatArray
+    done: JobFloats
+    noise: JobFloats
     slower_JX: FloatArray
 
 
@@ -121,7 +130,7 @@ class Predictors(NamedTuple):
 class _Models(NamedTuple):
     """What goodputs are computed from besides noise scales.
 
-    may_JC: configurations that each job may have. runs_J: whether the job holds GPUs on
+    may_JC: configurations that each job may have. runs: whether the job holds GPUs on
     an allocation that it may keep.
     """
 
@@ -129,42 +138,42 @@ class _Models(NamedTuple):
     configs: Configs
     may_JC: BoolArray
     slower: Slower
-    runs_J: BoolArray
+    runs: JobBools
 
 
 class _Rates(NamedTuple):
     """Goodputs, progress per second.
 
-    goodput_JC: on each configuration, 0 where it is not allowed. here_J: on the current
-    allocation, 0 if there is none. alone_J: on one GPU of the best type, even if the
+    goodput_JC: on each configuration, 0 where it is not allowed. here: on the current
+    allocation, 0 if there is none. alone: on one GPU of the best type, even if the
     job may not train on one. slower_JX: as in Sources.
     """
 
     goodput_JC: FloatArray
-    here_J: FloatArray
-    alone_J: FloatArray
+    here: JobFloats
+    alone: JobFloats
     slower_JX: FloatArray
 
 
 class Weights(NamedTuple):
     """Weights and times of the jobs.
 
-    weight_J: what a second of completion time counts. due_J: seconds until the
-    deadline, infinity: none. age_J: seconds since the job was submitted.
+    weight: what a second of completion time counts. due_s: seconds until the deadline,
+    infinity: none. age_s: seconds since the job was submitted.
     """
 
-    weight_J: FloatArray
-    due_J: FloatArray
-    age_J: FloatArray
+    weight: JobFloats
+    due_s: JobFloats
+    age_s: JobFloats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """The jobs that a round may move, and what is known of them.
 
-    goodput_JC: progress per second, 0 where a configuration is not allowed. here_J: on
-    the current allocation. left_J: remaining progress; for untimed jobs, seconds of one
-    GPU. timed_J: whether a step-time model is known. rescale_s_J: what a rescale costs,
+    goodput_JC: progress per second, 0 where a configuration is not allowed. here: on
+    the current allocation. left: remaining progress; for untimed jobs, seconds of one
+    GPU. timed: whether a step-time model is known. rescale_s: what a rescale costs,
     s. later: phases of the work past the horizon; later_LC: the goodputs in them.
     """
 
@@ -173,12 +182,12 @@ class Situation:
     facts: JobFacts
     configs: Configs
     goodput_JC: FloatArray
-    here_J: FloatArray
+    here: JobFloats
     sources: Sources
-    left_J: FloatArray
+    left: JobFloats
     weights: Weights
-    timed_J: BoolArray
-    rescale_s_J: FloatArray
+    timed: JobBools
+    rescale_s: JobFloats
     later: LaterPhases
     later_LC: FloatArray
 
@@ -190,12 +199,12 @@ class Situation:
         goodput = float(self.goodput_JC[row, column])
         configs = self.configs
         in_one_node = configs.nodes_C[column] == 1 and configs.gpus_C[column] > 1
-        if not self.timed_J[row] or goodput <= 0.0 or not in_one_node:
+        if not self.timed[row] or goodput <= 0.0 or not in_one_node:
             return goodput
         one = Configs(*(each[column : column + 1] for each in configs))
         on_two = one._replace(nodes_C=np.array([2]))
         mine = np.array([row])
-        rows = Rows(mine, self.sources.noise_J[mine], np.array([[True, False]]))
+        rows = Rows(mine, self.sources.noise[mine], np.array([[True, False]]))
         best = goodputs(self.sources.steps, on_two, rows)
         return float(best.goodput_NC[0, 0] / self.sources.slower_JX[row, column])
 
@@ -216,32 +225,32 @@ def situation(
     )
     facts = job_facts(jobs, topology)
     models = _models(topology, jobs, facts, applications)
-    rescale_s_J = np.array([job.rescale_s for job in jobs])
-    horizon_s_J = noise_horizon_s(rescale_s_J, room=room)
+    rescale_s = np.array([job.rescale_s for job in jobs])
+    horizon_s = noise_horizon_s(rescale_s, room=room)
     trainings = _trainings(facts, applications.curves(jobs))
-    ahead_J = horizon_s_J * _present_rates(trainings, models)
-    noise_J = noise_over_horizon(trainings, ahead_J, room=room)
-    rates = _rates(models, noise_J)
-    timed_J = facts.steps.known_J & (rates.goodput_JC > 0.0).any(axis=1)
-    left_J, work = _left(jobs, np.where(timed_J, rates.alone_J, 0.0), known.work)
-    rate_J = np.where(models.runs_J, rates.here_J, rates.alone_J)
-    first_J = np.where(timed_J, np.minimum(left_J, horizon_s_J * rate_J), left_J)
+    ahead = horizon_s * _present_rates(trainings, models)
+    noise = noise_over_horizon(trainings, ahead, room=room)
+    rates = _rates(models, noise)
+    timed = facts.steps.known_J & (rates.goodput_JC > 0.0).any(axis=1)
+    left, work = _left(jobs, np.where(timed, rates.alone, 0.0), known.work)
+    rate = np.where(models.runs, rates.here, rates.alone)
+    first = np.where(timed, np.minimum(left, horizon_s * rate), left)
     phases_max = PHASES if len(jobs) <= MANY_JOBS else 0
-    later = later_phases(trainings, left_J, first_J, phases_max)
-    if not timed_J.all():
-        rates = _with_guesses(rates, timed_J, models)
+    later = later_phases(trainings, left, first, phases_max)
+    if not timed.all():
+        rates = _with_guesses(rates, timed, models)
     now = Situation(
         jobs=jobs,
         topology=topology,
         facts=facts,
         configs=models.configs,
         goodput_JC=rates.goodput_JC,
-        here_J=rates.here_J,
-        sources=Sources(facts.steps, facts.progress_J, noise_J, rates.slower_JX),
-        left_J=left_J,
+        here=rates.here,
+        sources=Sources(facts.steps, facts.progress, noise, rates.slower_JX),
+        left=left,
         weights=_weights(view, jobs),
-        timed_J=timed_J,
-        rescale_s_J=rescale_s_J,
+        timed=timed,
+        rescale_s=rescale_s,
         later=later,
         later_LC=_later_goodputs(models, later),
     )
@@ -255,11 +264,11 @@ def _models(
     applications: Applications,
 ) -> _Models:
     configs, may_JC = configurations(
-        topology.gpu_types, facts.span_J2, facts.profiled_J, facts.allowed_JT
+        topology.gpu_types, facts.span_J2, facts.profiled, facts.allowed_JT
     )
     slower = applications.slower(jobs, topology.names, configs, facts.steps.held_JX)
-    runs_J = facts.steps.held_JX[:, 3] > 0
-    return _Models(facts.steps, configs, may_JC, slower, runs_J)
+    runs = facts.steps.held_JX[:, 3] > 0
+    return _Models(facts.steps, configs, may_JC, slower, runs)
 
 
 def _trainings(facts: JobFacts, curves: tuple[FloatArray, IntArray]) -> Trainings:
@@ -269,49 +278,49 @@ def _trainings(facts: JobFacts, curves: tuple[FloatArray, IntArray]) -> Training
     """
     steps = facts.steps
     return Trainings(
-        steps.known_J & steps.may_JX[:, 0] & (facts.noise_J < np.inf),
-        facts.noise_J,
-        facts.progress_J,
-        np.maximum(facts.hint_J - facts.progress_J, 0.0),
+        steps.known_J & steps.may_JX[:, 0] & (facts.noise < np.inf),
+        facts.noise,
+        facts.progress,
+        np.maximum(facts.hint - facts.progress, 0.0),
         *curves,
     )
 
 
-def _present_rates(trainings: Trainings, models: _Models) -> FloatArray:
+def _present_rates(trainings: Trainings, models: _Models) -> JobFloats:
     """Return the goodput at the present noise scale, progress per second.
 
     It is that on the current allocation, or on one GPU if the job holds none. It is 0
     for jobs whose noise scale is not predicted, which need no horizon.
     """
-    every_J = np.arange(len(trainings.noise_J))
-    rows = Rows(every_J, trainings.noise_J, trainings.grows_J[:, None])
+    every = np.arange(len(trainings.noise_J))
+    rows = Rows(every, trainings.noise_J, trainings.grows_J[:, None])
     held = goodputs(models.steps, NO_CONFIGS, rows)
     rate_JX = held.goodput_NC / models.slower.held(held.atomic_NC)
-    rate_J: FloatArray = rate_JX[:, 0]
-    return rate_J
+    rate: JobFloats = rate_JX[:, 0]
+    return rate
 
 
-def _rates(models: _Models, noise_J: FloatArray) -> _Rates:
-    """Return the goodputs of all jobs at the noise scales noise_J."""
-    every_J = np.arange(len(noise_J))
+def _rates(models: _Models, noise: JobFloats) -> _Rates:
+    """Return the goodputs of all jobs at these noise scales, in samples."""
+    every = np.arange(len(noise))
     is_one_C = models.configs.gpus_C == 1
-    wanted_JX = np.column_stack((models.may_JC | is_one_C, models.runs_J))
-    best = goodputs(models.steps, models.configs, Rows(every_J, noise_J, wanted_JX))
-    slower_JX = models.slower.at(every_J, best.atomic_NC)
+    wanted_JX = np.column_stack((models.may_JC | is_one_C, models.runs))
+    best = goodputs(models.steps, models.configs, Rows(every, noise, wanted_JX))
+    slower_JX = models.slower.at(every, best.atomic_NC)
     goodput_JX = best.goodput_NC / slower_JX
     one_gpu_JC = goodput_JX[:, :-1] * is_one_C
     return _Rates(
         goodput_JC=np.where(models.may_JC, goodput_JX[:, :-1], 0.0),
-        here_J=goodput_JX[:, -1].copy(),
-        alone_J=one_gpu_JC.max(axis=1, initial=0.0),
+        here=goodput_JX[:, -1].copy(),
+        alone=one_gpu_JC.max(axis=1, initial=0.0),
         slower_JX=slower_JX,
     )
 
 
 def _later_goodputs(models: _Models, later: LaterPhases) -> FloatArray:
     """Return the goodputs in later phases on each configuration, (L, C)."""
-    nowhere_J = np.zeros(len(models.may_JC), dtype=np.bool_)
-    wanted_JX = np.column_stack((models.may_JC, nowhere_J))
+    nowhere = np.zeros(len(models.may_JC), dtype=np.bool_)
+    wanted_JX = np.column_stack((models.may_JC, nowhere))
     rows = Rows(later.job_L, later.noise_L, wanted_JX[later.job_L])
     best = goodputs(models.steps, models.configs, rows)
     goodput_LX = best.goodput_NC / models.slower.at(later.job_L, best.atomic_NC)
@@ -319,14 +328,14 @@ def _later_goodputs(models: _Models, later: LaterPhases) -> FloatArray:
     return goodput_LC
 
 
-def _with_guesses(rates: _Rates, timed_J: BoolArray, models: _Models) -> _Rates:
+def _with_guesses(rates: _Rates, timed: JobBools, models: _Models) -> _Rates:
     """Return `rates` with the goodput k^UNTIMED_EXPONENT for untimed jobs."""
     guess_C = power(models.configs.gpus_C.astype(np.float64), UNTIMED_EXPONENT)
-    held_J = models.steps.held_JX[:, 3].astype(np.float64)
-    guessed_JC = ~timed_J[:, None] & models.may_JC
+    held = models.steps.held_JX[:, 3].astype(np.float64)
+    guessed_JC = ~timed[:, None] & models.may_JC
     return rates._replace(
         goodput_JC=np.where(guessed_JC, guess_C, rates.goodput_JC),
-        here_J=np.where(timed_J, rates.here_J, power(held_J, UNTIMED_EXPONENT)),
+        here=np.where(timed, rates.here, power(held, UNTIMED_EXPONENT)),
     )
 
 
@@ -468,20 +477,20 @@ def _noise_scale(job: JobView) -> float:
 
 
 def _left(
-    jobs: Sequence[JobView], alone_J: FloatArray, work: RemainingWork
-) -> tuple[FloatArray, RemainingWork]:
+    jobs: Sequence[JobView], alone: JobFloats, work: RemainingWork
+) -> tuple[JobFloats, RemainingWork]:
     """Return the progress that each job has left, seconds of one GPU if untimed, and
     the record of lengths after this round.
 
-    alone_J: goodput on one GPU, 0 for untimed jobs.
+    alone: goodput on one GPU, 0 for untimed jobs.
     """
-    left_J, after = work.left(jobs, alone_J)
-    for row in np.flatnonzero(alone_J <= 0.0).tolist():
+    left, after = work.left(jobs, alone)
+    for row in np.flatnonzero(alone <= 0.0).tolist():
         job = jobs[row]
         # Its length is known after its start and first report, on its fewest GPUs.
         shows_s = (ROUND_S + job.rescale_s) * least(job.spec) ** UNTIMED_EXPONENT
-        left_J[row] = after.unseen_s(shows_s)
-    return left_J, after
+        left[row] = after.unseen_s(shows_s)
+    return left, after
 
 
 def _weights(view: ClusterView, jobs: Sequence[JobView]) -> Weights:
@@ -492,6 +501,6 @@ def _weights(view: ClusterView, jobs: Sequence[JobView]) -> Weights:
         steps = min(max(steps, -PRIORITY_STEPS_MAX), PRIORITY_STEPS_MAX)
         weights.append(tenant.weight * 2.0**steps)
     deadlines = [job.spec.deadline_at for job in jobs]
-    due_J = np.array([math.inf if at is None else at for at in deadlines])
-    age_J = np.array([max(view.at - job.submitted_at, 0.0) for job in jobs])
-    return Weights(np.array(weights), due_J - view.at, age_J)
+    due_s = np.array([math.inf if at is None else at for at in deadlines])
+    age_s = np.array([max(view.at - job.submitted_at, 0.0) for job in jobs])
+    return Weights(np.array(weights), due_s - view.at, age_s)

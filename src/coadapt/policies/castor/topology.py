@@ -20,7 +20,7 @@ from coadapt.model import (
 from coadapt.policies.allocation.capacity import FreeNodes, gpu_type_held
 from coadapt.policies.predictors.best_goodputs import Configs
 from coadapt.policies.predictors.measured_step_times import Shape
-from coadapt.policies.solvers.arrays import BoolArray, IntArray
+from coadapt.policies.solvers.arrays import BoolArray, IntArray, JobBools
 
 # Sizes in whole nodes: each is at least this factor larger than the one before, so that
 # their number grows with the logarithm of the cluster. Every number of nodes up to 17
@@ -165,12 +165,12 @@ def _gpu_type(name: str, nodes: Sequence[Node], taken: Mapping[NodeId, int]) -> 
 def configurations(
     gpu_types: Sequence[GpuType],
     span_J2: IntArray,
-    timed_J: BoolArray,
+    timed: JobBools,
     allowed_JT: BoolArray,
 ) -> tuple[Configs, BoolArray]:
     """Return all configurations, by type and size, and which each job may have, (J, C).
 
-    span_J2: the least and the most replicas of each job. timed_J: whether the job was
+    span_J2: the least and the most replicas of each job. timed: whether the job was
     timed; other jobs stay within a node. allowed_JT: the GPU types that it may use.
 
     The least and the most replicas of a job are sizes for that job alone, unless they
@@ -184,7 +184,7 @@ def configurations(
     high_J1 = span_J2[:, 1:]
     is_size_JC = common_C | (size_C == low_J1) | (size_C == high_J1)
     one_node_C = size_C <= node_T[configs.type_C]
-    within_JC = timed_J[:, None] | one_node_C | (size_C == low_J1)
+    within_JC = timed[:, None] | one_node_C | (size_C == low_J1)
     may_JC: BoolArray = is_size_JC & within_JC & (size_C >= low_J1)
     may_JC &= (size_C <= high_J1) & allowed_JT[:, configs.type_C]
     return configs, may_JC

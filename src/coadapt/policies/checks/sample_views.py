@@ -304,7 +304,7 @@ def _random_job(rng: Generator, name: str, at: float) -> JobView:
 
 
 def _random_tenants(rng: Generator) -> dict[str, Tenant]:
-    """Return what a few tenants may have; nobody configured `default`."""
+    """Return a few tenants with quotas and weights, without `default`."""
     tenants = (
         Tenant(id="small", quota_gpus=3),
         Tenant(id="heavy", quota_gpus=16, weight=2.0, priority=1),

@@ -43,7 +43,7 @@ def note(
             f"as much done as in turns"
         )
     if home.num_replicas > requested_gpus(job):
-        return "it has idle GPUs of its server until somebody needs them"
+        return "it has idle GPUs of its server until another job needs them"
     return f"its turn: {_crowd(homes, home)}" if servers.crowded(home) else ""
 
 

@@ -7,9 +7,9 @@ together (Gandiva).
 #
 #   score = sum over both of (step time alone / step time packed)
 #
-# and stay so where that is more than the threshold. Step times are those that jobs
-# report, each only if the job held the same GPUs at the view before too, or none: what
-# was told may be of other GPUs otherwise.
+# and stay packed if the score is above the threshold. Step times are those that jobs
+# report. A reported step time counts only if the job held the same GPUs, or none, in
+# the previous view: otherwise it may have been measured on other GPUs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

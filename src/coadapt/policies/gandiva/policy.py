@@ -29,7 +29,7 @@ from coadapt.policies.gandiva.servers import Servers
 QUANTUM_S = 60.0  # of the paper, whose jobs are suspended and resumed within a second
 TRIAL_TURNS = 2  # before a pair is judged
 MOVE_AFTER_S = 600.0  # how long a job that trains stays at least where it is; ours
-GROW_AFTER_S = 300.0  # how long nobody must have waited before jobs grow; ours
+GROW_AFTER_S = 300.0  # time without waiting jobs before jobs grow; ours
 # free GPUs of a server from which its jobs are moved away: 3 of 4 in the paper
 EMPTY_PART = 0.75
 
@@ -76,7 +76,7 @@ class _Kept:
 
     received_s: time of each job on GPUs, from the level that it met where it lives.
     labels: of pairs, by the job whose home it is. affinity: see Servers. calm_since:
-    since when nobody has waited, s.
+    since when no job has waited, s.
     """
 
     homes: dict[JobId, Allocation] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class Gandiva:
             self._grow_all(now)
         return self._plan(now, self._take_turns(now))
 
-    # -- who lives where
+    # -- which jobs live on which servers
     # ----------------------------------------------------------------------------------
 
     def _begin(self, view: ClusterView) -> _Round:
@@ -399,8 +399,8 @@ class Gandiva:
             self._kept.labels[first.id] = self._free_labels(now, first.id)
 
     def _free_labels(self, now: _Round, leader: JobId) -> tuple[int, ...]:
-        """Return names for the GPUs of the pair of `leader` that nobody else has on its
-        servers.
+        """Return labels for the GPUs of the pair of `leader` that no other pair has on
+        its servers.
         """
         home = self._kept.homes[leader]
         self._kept.labels = {
@@ -435,8 +435,8 @@ class Gandiva:
         )
 
     def _grow_all(self, now: _Round) -> None:
-        """Let jobs have the idle GPUs of their server, if nobody has waited for a
-        while.
+        """Let jobs grow onto the idle GPUs of their server, if no job has waited for
+        GROW_AFTER_S.
         """
         if now.queued or any(
             now.servers.crowded(home) for home in self._kept.homes.values()
@@ -547,10 +547,10 @@ class Gandiva:
                 continue
             partner = self._packing.partner.get(job.id)
             also = "" if partner is None else now.jobs[partner].spec.name
-            told = note(
+            where = note(
                 job, self._kept.homes, now.servers, also, self._packing.score_of(job.id)
             )
-            reasons[job.id] = gets(job, given) + (f"; {told}" if told else "")
+            reasons[job.id] = gets(job, given) + (f"; {where}" if where else "")
             batch = requested_batch(job, given.num_replicas)
             if batch is not None:
                 batches[job.id] = batch

@@ -20,7 +20,7 @@ class Servers:
     """Homes on the nodes of one round. affinity: kept from round to round by the owner
     of this object.
 
-    pinned: GPUs per node that nobody takes turns on, because a frozen job runs there.
+    pinned: GPUs per node that are not time-shared, because a frozen job runs there.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Servers:
             self.used[name] -= count
 
     def forget_empty(self) -> None:
-        """Take the affinity of servers on which nobody lives."""
+        """Remove the affinity of servers that are the home of no job."""
         for name in [name for name in self.affinity if not self.used[name]]:
             del self.affinity[name]
 
     def free(self, name: NodeId) -> int:
-        """Return the GPUs of node `name` on which nobody lives."""
+        """Return the GPUs of node `name` that are the home of no job."""
         return max(self.nodes[name].num_gpus - self.used[name], 0)
 
     def load(self, name: NodeId) -> float:

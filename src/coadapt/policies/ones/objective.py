@@ -148,8 +148,8 @@ def most_replicas(job: JobView, num_gpus: int) -> int:
 
 
 def epoch_samples(job: JobView) -> float:
-    """Return the samples of an epoch of `job`, a hundredth of its work where nobody
-    tells how many it has.
+    """Return the samples of an epoch of `job`; a hundredth of its work if the number is
+    unknown.
     """
     forecast = job.measured.forecast
     length = job.spec.length

@@ -86,7 +86,7 @@ class Ones:
         )
 
     def allocate(self, view: ClusterView) -> Plan:
-        """Return the best plan found, or the part of it that disturbs nobody too
+        """Return the best plan found, or the part of it that rescales no job too
         soon.
         """
         self._observe(view)

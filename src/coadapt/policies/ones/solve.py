@@ -12,11 +12,11 @@ generations.
 #     sum_j n_j * remaining samples_j / throughput_j(n_j)         (lower is better)
 #
 # which favours jobs that end soon and use GPUs well ("smallest remaining utilisation
-# first"). Jobs that wait add nothing: that nobody waits for ever is left to `fill`,
-# which gives free GPUs to jobs that never ran before anything else. Remaining samples
-# come from the Beta predictor, drawn again for each generation and the same for all its
-# candidates: a job about which little is known is tried in some generations and left
-# out in others (Thompson sampling).
+# first"). Jobs that wait add nothing. They do not starve because of `fill`, which gives
+# free GPUs first of all to jobs that never ran. Remaining samples come from the Beta
+# predictor, drawn again for each generation and the same for all its candidates: a job
+# about which little is known is tried in some generations and left out in others
+# (Thompson sampling).
 #
 # Parents stand in the first third of the population, children of crossover in the
 # second, mutants in the last. Genes are swapped by position, so position has to mean
@@ -38,7 +38,7 @@ BoolArray = NDArray[np.bool_]
 
 EMPTY = -1
 SWAP_CHANCE = 0.5  # of a gene in crossover (authors' configuration)
-REMOVE_CHANCE = 0.3  # of a job in mutation (likewise)
+REMOVE_CHANCE = 0.3  # of a job in mutation (authors' configuration)
 
 
 class Round(NamedTuple):

@@ -26,7 +26,7 @@ is the best one.
 #
 # which is >= 0, as the reduced cost is a minimum,
 #
-# and idle = price of all that nobody uses. Summed over jobs, (cost of the plan) -
+# and idle = price of all unused GPUs. Summed over jobs, (cost of the plan) -
 # (bound) = sum_j slack_j + idle, with the bound of these prices: the plan's whole
 # distance from it lies in these numbers (but for a pinned job on several nodes, which
 # is not charged them). A change that touches two jobs can gain at most slack_1 +
@@ -249,7 +249,7 @@ def place_counts(
     """
     row_N = plan.scratch_IN[0]
     best_N = plan.scratch_IN[1]
-    # Frozen jobs first: nobody else may end up on their GPUs, as they can go nowhere.
+    # Frozen jobs first: they cannot move, so no other job may get their GPUs.
     for pinned in (True, False):
         for job in range(count_J.size):
             if (
@@ -513,11 +513,11 @@ def _make_way_in_turn(
 
 @lean_part
 def _make_way(costs: PackedCosts, plan: PartialPlan, job: int) -> bool:
-    """Let those who want, who wait foremost, take what they like of what `job` holds,
-    and `job` the rest.
+    """Let jobs that want more GPUs take them from `job`, waiting jobs first, and `job`
+    the rest.
 
-    Returns whether that gained; else all is as before. Who wants more is marked in the
-    plan.
+    Returns whether the plan is better; if not, it is unchanged. Jobs that want more are
+    marked in the plan.
     """
     num_jobs = plan.cost_J.size
     old_J = plan.value_J

@@ -14,11 +14,11 @@ randomness comes from the generator passed in.
 # mean of the speedups (as a sum of costs); the second, minus the speedups per GPU of
 # the nodes in use, keeps candidates alive that leave nodes empty, from which the
 # authors' autoscaler picks. Here the first one decides in the end. One candidate
-# dominates another if it is no worse in both and better in one. Those whom nobody
-# dominates are front 0; without them, front 1; and so on. Survivors are taken front by
-# front; within the front that does not fit whole, by crowding distance: how far apart a
-# candidate's neighbours are, as a share of the front's spread. It keeps the ends
-# (infinite distance) and thins out where many are alike.
+# dominates another if it is no worse in both and better in one. Candidates that no
+# other one dominates are front 0; without them, front 1; and so on. Survivors are taken
+# front by front; within the front that does not fit whole, by crowding distance: how
+# far apart a candidate's neighbours are, as a share of the front's spread. It keeps the
+# ends (infinite distance) and thins out where many are alike.
 #
 # Fronts in one pass: with two objectives, and candidates in order of the first one, a
 # candidate is dominated by a front exactly if that front's latest member dominates it.
@@ -27,7 +27,7 @@ randomness comes from the generator passed in.
 # Repair is part of the published method: mutation writes numbers without looking at
 # limits, then conflicts are taken back in a fixed order (meeting of jobs that span
 # nodes, limits per job, capacity per node). What a repair undoes is not penalised.
-# Pinned jobs are restored first, so nobody else's repair can need their GPUs.
+# Pinned jobs are restored first, so no other job's repair can need their GPUs.
 #
 # Draws are not those of the authors' library: results agree with it in distribution,
 # not draw by draw.
@@ -214,7 +214,7 @@ def _mutate(costs: RoundCosts, rows_JN: IntArray, rng: np.random.Generator) -> N
             tenants += rows_JN[job, node] > 0
         if used >= costs.capacity_N[node]:
             continue
-        # Who holds GPUs on the node takes more of what is free there sooner than who
+        # A job that holds GPUs on the node takes its free GPUs sooner than one that
         # does not.
         newcomer = 1.0 / num_jobs
         holder = newcomer + (1.0 - newcomer) / max(tenants, 1)
@@ -450,8 +450,8 @@ def _sort_by_value(population: Population, grown: int) -> None:
 
 @compiled_part
 def _sort_by_front(population: Population, grown: int) -> None:
-    """Rank the candidates, who are in order of value, and group them by rank, else
-    keeping their order.
+    """Rank the candidates, which are in order of value, and group them by rank. Within
+    a rank they keep their order.
 
     In that order a candidate is dominated by a front exactly if the front's latest
     member dominates it.

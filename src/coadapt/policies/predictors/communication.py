@@ -31,8 +31,8 @@ class Step(NamedTuple):
 
 
 def step_on(job: JobView, gpu_type: str, placement: Placement) -> Step | None:
-    """Return a step of the requested batch of `job` on `placement`; None if it told
-    nothing of its steps.
+    """Return a step of the requested batch of `job` on `placement`; None if the job
+    reported no step times.
     """
     params = _params(job, gpu_type)
     forecast = job.measured.forecast

@@ -11,9 +11,10 @@
 #   3. a second per step on the GPUs that it requested, and in proportion on other
 #      counts.
 #
-# Under 2 and 3 the forecast ends at the count that it holds or requested: no policy
-# gives more by a speed that nobody measured. `epochs` say nothing before reports do,
-# and a job that reports the samples of an epoch reports its end, too.
+# Under 2 and 3 the forecast ends at the count that the job holds or requested: no
+# policy gives more GPUs because of a speed that was not measured. Declared `epochs` say
+# nothing before the first report, and a job that reports the samples of an epoch also
+# reports its end.
 #
 # The word may be wrong. A job that has trained on more than HONEST_TIMES of it is one
 # of unknown length again, so no job goes first for ever by declaring little.

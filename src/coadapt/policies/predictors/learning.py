@@ -24,7 +24,7 @@ from coadapt.policies.allocation.capacity import gpu_type_held
 from coadapt.policies.predictors.loss_curves import LossCurve, fit_curve, normalised
 from coadapt.policies.predictors.nonnegative import least_squares
 
-# What a job may log that tells how far it is, best first; "validation_metric" is what
+# Metrics that show the progress of a job, best first; "validation_metric" is what
 # measured traces have.
 LOSS_NAMES = ("loss", "train_loss", "validation_loss", "validation_metric")
 POINTS_MAX = 256  # of one job; then every other one is dropped
@@ -35,14 +35,14 @@ LEAST_FALL = 1e-9  # of the range: nothing is divided by 0
 
 @dataclass(slots=True)
 class _Seen:
-    """One job. points: (samples, loss) at each change of what it logs. num_told: how
-    often that was.
+    """One job. points: (samples, loss) at each change of what it logs. num_losses: the
+    number of these changes.
 
     samples: trained so far. held: at the last view.
     """
 
     points: list[tuple[float, float]] = field(default_factory=list)
-    num_told: int = 0
+    num_losses: int = 0
     samples: float = 0.0
     held: Allocation | None = None
     application: str = ""
@@ -101,13 +101,13 @@ class Learning:
             seen.held = held
 
     def curve(self, job: JobView, *, quadratic: bool = False) -> LossCurve | None:
-        """Return the curve through the losses of `job` over samples; None if it told
-        too few.
+        """Return the curve through the losses of `job` over samples; None if it
+        reported too few.
         """
         seen = self._seen[job.id]
-        if seen.fitted_at != (seen.num_told, quadratic):
+        if seen.fitted_at != (seen.num_losses, quadratic):
             seen.curve = fit_curve(seen.points, quadratic=quadratic)
-            seen.fitted_at = (seen.num_told, quadratic)
+            seen.fitted_at = (seen.num_losses, quadratic)
         return seen.curve
 
     def epoch_samples(self, job: JobView) -> float | None:
@@ -116,8 +116,8 @@ class Learning:
         """
         seen = self._seen[job.id]
         return (
-            seen.points[-1][0] / seen.num_told
-            if seen.num_told and seen.points[-1][0] > 0.0
+            seen.points[-1][0] / seen.num_losses
+            if seen.num_losses and seen.points[-1][0] > 0.0
             else None
         )
 
@@ -155,7 +155,7 @@ class Learning:
         if seen.points and seen.points[-1][0] >= seen.samples:
             seen.points.pop()
         else:
-            seen.num_told += 1
+            seen.num_losses += 1
         seen.points.append((seen.samples, loss))
         if len(seen.points) > POINTS_MAX:
             del seen.points[1::2]

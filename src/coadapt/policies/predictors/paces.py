@@ -12,7 +12,7 @@ pace.
 #   2. the job's own step-time model for the type (TypeProfile), at its present batch;
 #   3. the job's forecast, which is about the type that the cluster has most of;
 #   4. another type's, times the mean ratio of the two over the jobs that know both (1
-#      where nobody does).
+#      if no job does).
 #
 # A job that changes its own batch is taken to stay with the present one: epochs left
 # times the epoch's time.
@@ -88,9 +88,9 @@ class Paces:
         for job in view.jobs:
             self._note(job, gpu_type_held(job, nodes))
         gpus, per_node = _gpus_by_type(view)
-        told_by = max(gpus, key=lambda name: (gpus[name], name), default="")
-        known = {job.id: self._known(job, told_by, per_node) for job in view.jobs}
-        ratio = _ratios(known.values(), told_by, gpus)
+        commonest = max(gpus, key=lambda name: (gpus[name], name), default="")
+        known = {job.id: self._known(job, commonest, per_node) for job in view.jobs}
+        ratio = _ratios(known.values(), commonest, gpus)
         return {job.id: _pace(view, job, known[job.id], ratio) for job in view.jobs}
 
     def _note(self, job: JobView, held: str | None) -> None:
@@ -100,8 +100,8 @@ class Paces:
         if total != seen.total:
             seen.total = total
             seen.step_s = {}
-        # Only where the type was held before as well: what was told may be of the type
-        # before it else.
+        # Only if the job held this type in the previous view as well: otherwise the
+        # report may be about the type before.
         whole = (
             job.allocation.num_replicas == requested_gpus(job)
             and not job.allocation.shared
@@ -112,19 +112,19 @@ class Paces:
         seen.held = held
 
     def _known(
-        self, job: JobView, told_by: str, per_node: Mapping[str, int]
+        self, job: JobView, commonest: str, per_node: Mapping[str, int]
     ) -> dict[str, float]:
-        """Return the seconds of a step on each type that the job reported, or which it
-        was seen on.
+        """Return the seconds of a step on each type that the job reported or was seen
+        on. commonest: the type that its forecast is about.
         """
         count = requested_gpus(job)
         known = {}
         forecast = job.measured.forecast
         mode = present_mode(job)
         if mode is not None:
-            known[told_by] = mode.epoch_s / epoch_steps(job, mode)
+            known[commonest] = mode.epoch_s / epoch_steps(job, mode)
         elif forecast is not None:
-            known[told_by] = forecast.step_time_s[
+            known[commonest] = forecast.step_time_s[
                 min(count, len(forecast.step_time_s)) - 1
             ]
         per_replica = -(-_total(job) // count)
@@ -192,8 +192,8 @@ def _pace(
 
 
 def _steps_left(job: JobView) -> float | None:
-    """Return the steps that the job told are left, as a forecast or as its declared
-    length; at least one.
+    """Return the steps that a job has left by its forecast or its declared length; at
+    least one.
     """
     forecast = job.measured.forecast
     mode = present_mode(job)

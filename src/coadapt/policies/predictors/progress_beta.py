@@ -26,10 +26,9 @@ FloatArray = NDArray[np.float64]
 
 NUM_FEATURES = 5
 NUM_HIDDEN = 64
-# Adam's, of the authors' code
+# All four of the authors' code; the first two are Adam's.
 LEARNING_RATE = 1e-4
 WEIGHT_DECAY = 1e-4
-# likewise
 BATCH = 8
 NUM_PASSES = 60
 NUM_RECORDS_MAX = 2000

@@ -2,10 +2,10 @@
 left.
 """
 
-# A job stands on a step of its curve: the counts that are of use to it. Its slope
-# upwards is what one more GPU adds to its rate, as a part of the rate that it asked
-# for; downwards, what one less takes. Slopes are what jobs are compared by: they say
-# the same of all models.
+# The steps of a job's curve are the numbers of GPUs that are of use to it; each job has
+# one of them. Its slope upwards is what one more GPU adds to its rate, as a part of the
+# rate that it asked for; downwards, what one GPU less takes. Jobs are compared by their
+# slopes, which mean the same for all models.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ class GpuLedger:
         return self.quota_left.get(one.job.spec.tenant, float("inf")) >= units
 
     def put(self, one: CurvePoint, gpu_type: str, step: int) -> None:
-        """Let `one` stand on `step` of the curve of `gpu_type`; give back what it
+        """Give `one` the `step` of the curve of `gpu_type`, and take back what it
         had.
         """
         self._book(one, -one.count)

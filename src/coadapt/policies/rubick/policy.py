@@ -82,7 +82,7 @@ class Rubick(RubickOptions):
                 taken.get(capacity.gpu_types[job_id], 0) + count
             )
         points = [
-            self._standing(job, view)
+            self._point(job, view)
             for job in view.jobs
             if job.id not in kept and not _stranded(job)
         ]
@@ -100,7 +100,7 @@ class Rubick(RubickOptions):
                 capacity.give(one.job, one.count, one.gpu_type)
         return self._plan(view, capacity, {one.job.id: one for one in points})
 
-    def _standing(self, job: JobView, view: ClusterView) -> CurvePoint:
+    def _point(self, job: JobView, view: ClusterView) -> CurvePoint:
         largest: dict[str, int] = {}
         for node in view.nodes:
             if job.spec.replicas.allows_type(node.gpu_type):
@@ -114,8 +114,8 @@ class Rubick(RubickOptions):
         return CurvePoint(job, job.spec.priority >= self.guaranteed_from, curves)
 
     def _stay(self, view: ClusterView, ledger: GpuLedger) -> None:
-        """Let jobs that run stand where they are, as far as GPUs and quotas still allow
-        it.
+        """Let running jobs keep their GPUs, as far as the cluster and quotas still
+        allow it.
         """
         nodes = {node.id: node for node in view.nodes}
         for one in sorted(ledger.points, key=lambda one: not one.guaranteed):
@@ -295,7 +295,7 @@ class Rubick(RubickOptions):
                 first = "guaranteed jobs and those that gain more by a GPU go first"
                 notes[job.id] = waits(job, least, capacity, first)
             elif one is not None:
-                notes[job.id] = _told(one)
+                notes[job.id] = _explained(one)
         plan = counted_plan(
             view, capacity, notes, picks=dict.fromkeys(capacity.counts, Pick.FEWEST)
         )
@@ -309,7 +309,7 @@ class Rubick(RubickOptions):
         return replace(plan, batches={**plan.batches, **batches})
 
 
-def _told(one: CurvePoint) -> str:
+def _explained(one: CurvePoint) -> str:
     if not one.curve.known:
         return "its speed is unknown: it has what it requested"
     part = one.curve.rates[one.step] / one.curve.rates[one.paid_step(one.gpu_type)]

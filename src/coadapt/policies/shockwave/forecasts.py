@@ -37,7 +37,7 @@ class _Record:
     """One job's past. rates: (round, samples per second) at each round's end in which
     it ran.
 
-    profile: the phases of all its epochs, where those are told.
+    profile: the phases of all its epochs, if they are known in advance.
     """
 
     admitted_at: float

@@ -9,7 +9,7 @@ them each job gets.
 #
 # Jobs are buyers with equal budgets, GPU time is what they buy, utility is progress. In
 # a static Fisher market prices that clear it maximise the product of utilities (Nash
-# welfare): Pareto-efficient, and nobody envies another's share. Shockwave's volatile
+# welfare): Pareto-efficient, and no job envies another's share. Shockwave's volatile
 # market lets utilities change over time (a larger batch makes a GPU-second worth more)
 # and maximises the same product over a window of T rounds, on predicted progress.
 #

@@ -39,8 +39,9 @@ class ShockwaveOptions:
     """What Shockwave's operator may set; docs/policies/shockwave.md says where each
     default comes from.
 
-    round_s: the scheduler's round, s. num_rounds: that a window spans. replan_rounds: a
-    window is planned again after so many, and when a job comes or goes.
+    round_s: the scheduler's round, s. num_rounds: rounds of a window. replan_rounds:
+    rounds after which a window is planned again; it is also planned again when a job
+    comes or goes.
     makespan_weight: objective per second that the last job is late. power: of ρ, for
     late jobs. rho_max: what counts as late. rule: how the predictor learns. calibrate,
     whole_seconds: what the released code does to profiled epochs. profiles: by job, the

@@ -28,11 +28,11 @@ list scheduling.
 # narrow jobs early and leave wide ones more rounds than the window has; so before
 # giving a GPU away, look ahead (Gale and Ryser's condition for a 0-1 matrix with these
 # sums): with H rounds left, a job with n left must run at least n - (H - h) times
-# within the next h, for every h. What these come to beyond the capacity of the h - 1
-# rounds after this one is owed now, to these jobs. They are nested in h, so the largest
-# debt is the binding one. For mixed widths the condition is necessary, not sufficient:
-# what does not fit is first repaired by moving one job between rounds, else the counts
-# are solved again with the lost GPU-rounds set aside.
+# within the next h, for every h. If their sum exceeds the capacity of the h - 1 rounds
+# after this one, these jobs must get the excess now. The sets of jobs are nested in h,
+# so the largest excess binds. For mixed widths the condition is necessary, not
+# sufficient: what does not fit is first repaired by moving one job between rounds, else
+# the counts are solved again with the lost GPU-rounds set aside.
 
 from typing import NamedTuple
 

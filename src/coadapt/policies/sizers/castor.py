@@ -41,7 +41,7 @@ from coadapt.model import JobView
 from coadapt.model.checkpoint_period import SAVE_DEFAULT_S, kept_share
 from coadapt.model.measured import SAVE_S
 from coadapt.model.offer import HOUR_S, OfferId, Pool, Sizing, SizingView
-from coadapt.model.tenant import EVERYBODY
+from coadapt.model.tenant import EVERYBODY, value_of_time
 from coadapt.policies.sizers.base import SizerCard
 from coadapt.policies.sizers.curves import (
     FloatArray,
@@ -180,11 +180,9 @@ class CastorSizer:
         """Return the worth of an hour of the job's completion time: its tenant's, else
         that of all tenants, else the sizer's.
         """
-        for name in (job.spec.tenant, EVERYBODY):
-            value = view.cluster.tenant(name).value_of_time
-            if value is not None:
-                return value
-        return self._value
+        names = (job.spec.tenant, EVERYBODY)
+        found = value_of_time(map(view.cluster.tenant, names))
+        return self._value if found is None else found[1]
 
     def _see(self, view: SizingView) -> None:
         """Note which spot offers can be had now."""

@@ -25,7 +25,7 @@ NUM_CASES = 40
 NUM_ROUNDS = 12
 NUM_SEQUENCES = 3
 ROUND_S = 60.0
-# After so many rounds a lone job that nodes can be bought for must have some.
+# A lone job for which nodes can be bought must have some after this number of rounds.
 PATIENCE_ROUNDS = 20
 
 

@@ -15,17 +15,29 @@
 # number of nodes is fixed: those that it requests. The paper knows C0; here it is the
 # progress that is left over the goodput on these GPUs, so a job that was never timed
 # goes to spot nodes if it can, and on demand otherwise.
+#
+# With `elastic`, which is not in the paper, a job on spot nodes has the number of GPUs
+# on which it trains fastest, as far as its progress costs no more there than on the
+# on-demand GPUs that it requests. All other rules stay as they are.
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from coadapt.model import JobId, JobView
 from coadapt.model.offer import Market, Pool, Sizing, SizingView
 from coadapt.policies.sizers.base import SizerCard
-from coadapt.policies.sizers.curves import goodput_curve, is_timed, progress_left
-from coadapt.policies.sizers.growth import offer_for
+from coadapt.policies.sizers.curves import (
+    best_up_to,
+    goodput_curve,
+    is_timed,
+    progress_left,
+)
+from coadapt.policies.sizers.growth import most_for, offer_for
 from coadapt.policies.sizers.offers import (
     all_within,
+    cheapest_first,
     in_words,
     nodes_for,
     on_one_type,
@@ -36,7 +48,8 @@ from coadapt.policies.sizers.offers import (
 class UniformProgress:
     """Spot nodes while they can be had, on-demand ones for jobs behind a uniform pace.
 
-    decision_s: how often the sizer is asked; a job may be late by as much, s.
+    decision_s: how often the sizer is asked; a job may be late by as much, s. elastic:
+    whether a job has more GPUs than it requests while spot nodes can be had.
     """
 
     card: ClassVar[SizerCard] = SizerCard(
@@ -44,10 +57,11 @@ class UniformProgress:
         decides="Spot nodes; on-demand ones while a job is behind a uniform pace.",
     )
 
-    def __init__(self, *, decision_s: float = 60.0) -> None:
+    def __init__(self, *, decision_s: float = 60.0, elastic: bool = False) -> None:
         if not decision_s >= 0.0:
             raise ValueError(f"decision_s must be >= 0, got {decision_s}")
         self._decision_s = decision_s
+        self._elastic = elastic
         self._markets: dict[JobId, Market] = {}
         self._to_the_end: set[JobId] = set()
 
@@ -61,8 +75,10 @@ class UniformProgress:
             if market is None:
                 continue
             chosen[job.id] = market
-            requested = float(job.spec.replicas.requested)
-            wanted[market].append((types_allowed(job), requested))
+            gpus = job.spec.replicas.requested
+            if self._elastic and market is Market.SPOT:
+                gpus = _most_on_spot(job, view.pools)
+            wanted[market].append((types_allowed(job), float(gpus)))
         self._markets = chosen
         self._to_the_end &= chosen.keys()
         return _sizing(view, wanted, chosen)
@@ -110,6 +126,32 @@ def _fits(job: JobView, spot: Sequence[Pool]) -> bool:
         if job.spec.replicas.allows_type(pool.offer.gpu_type)
     )
     return gpus >= job.spec.replicas.requested
+
+
+def _most_on_spot(job: JobView, pools: Sequence[Pool]) -> int:
+    """Return on how many spot GPUs the job trains fastest, where its progress costs no
+    more than on the on-demand GPUs that it requests; these, before it was timed.
+    """
+    requested = job.spec.replicas.requested
+    allowed = [
+        pool.offer
+        for pool in cheapest_first(pools)
+        if job.spec.replicas.allows_type(pool.offer.gpu_type)
+        and is_timed(job, pool.offer.gpu_type)
+    ]
+    spot = next((each for each in allowed if each.is_spot and each.most), None)
+    firm = next((each for each in allowed if not each.is_spot), None)
+    if spot is None or firm is None:
+        return requested
+    curve_K = best_up_to(goodput_curve(job, spot, most_for(job, spot)))
+    usual = float(goodput_curve(job, firm, requested)[-1])
+    num_gpus_K = np.arange(1, len(curve_K) + 1)
+    # Progress per coin on spot GPUs, over that on demand.
+    cheaper_K = curve_K * firm.price_per_gpu_h * requested >= (
+        usual * spot.price_per_gpu_h * num_gpus_K
+    )
+    fastest = int(np.where(cheaper_K, curve_K, 0.0).argmax()) + 1
+    return max(fastest, requested)
 
 
 def _sizing(

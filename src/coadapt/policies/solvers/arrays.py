@@ -15,6 +15,10 @@ from coadapt.goodput.compiled import compiled_lean
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+# Arrays with one entry per job: (J,).
+JobFloats = FloatArray
+JobInts = IntArray
+JobBools = BoolArray
 
 
 def median(values_N: FloatArray) -> float:

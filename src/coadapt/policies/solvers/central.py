@@ -93,12 +93,12 @@ class _Point(NamedTuple):
 
 
 def solve_central(problem: Lp) -> FloatArray | None:
-    """Return x_V of the largest value_V @ x_V, of many such one inside. `upper_V` is
-    not heeded.
+    """Return x_V of the largest value_V @ x_V; of several, one in the interior.
+    `upper_V` is ignored.
 
-    None: it has none, or none bounded, as far as can be told. Dense: for hundreds of
-    variables. A value_V of zeros asks for a point inside of all that is allowed. All
-    x_V > 0; those that are alike are equal.
+    None: no solution, or no bounded one, was found. The method is dense, for hundreds
+    of variables. With a value_V of zeros the result is an interior point of the
+    feasible set. All x_V > 0, and variables that are alike have equal values.
     """
     if not len(problem.value_V):
         return np.zeros(0)
@@ -107,8 +107,8 @@ def solve_central(problem: Lp) -> FloatArray | None:
     for _ in range(STEPS_MAX):
         wrong = _residuals(form, point)
         if _done(form, point, wrong):
-            # Not x_V: s of x >= 0 is x, never below 0, and tells also of those near 0
-            # who is nearer.
+            # Not x_V: the s of x >= 0 is x, never below 0, and orders values near 0
+            # too.
             return _rounded(point.s_L[: len(unit_V)] / form.sign_V / point.tau / unit_V)
         if point.tau < TOLERANCE * point.kappa:  # it follows a proof that there is none
             return None
@@ -188,9 +188,7 @@ def _norm(vector: FloatArray) -> float:
 def _step(
     form: _Form, point: _Point, wrong: tuple[FloatArray, FloatArray, float]
 ) -> _Point:
-    """Return the point after a look straight ahead and a step that heeds what it
-    saw.
-    """
+    """Return the point after a predictor step and a corrector step that uses it."""
     _, s_L, z_L, tau, kappa = point
     system = _System(form, s_L / z_L)
     per_tau = system.solve(-form.c_V, form.h_L)

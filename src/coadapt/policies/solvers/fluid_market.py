@@ -13,8 +13,8 @@ Axes: P phases of jobs, V corners of their curves, T GPU types.
 # y_jo is the share of its time that job j spends on option o, k_o GPUs of one type, and
 # lambda_t a dual price: all of a type's GPUs are wanted at it, or fewer at a price of
 # 0. So that prices are found in few steps, demand must not jump with them: a job
-# divides its time in proportion to exp((v G - lambda_t k) / (SOFT x v G at most)), and
-# likewise for having nothing. That is the same program with the entropy of y in it.
+# divides its time in proportion to exp((v G - lambda_t k) / (SOFT x v G at most)), with
+# v G = k = 0 for no GPUs. That is the same program with the entropy of y in it.
 # Prices take Newton's steps, in logarithms, from those of the market before.
 #
 # A market is held once demand is further than DRIFT from what there is. Until then a
@@ -37,7 +37,7 @@ STEP_MAX = 1.5  # of a price's logarithm
 TURNED = 0.6  # of a price's longest step is left when it turns, else prices oscillate
 STIFFNESS = 0.1  # added to the slope of demand, so that a step is finite
 OPENING = 0.1  # of the most that any job would pay: the first prices
-NOTHING = 1e-3  # likewise: prices that count as 0
+NOTHING = 1e-3  # of the same: prices that count as 0
 SQUARINGS = 9  # exp(x) is (1 + x / 512) ** 512: a third of a play less, no worse ends
 POWER = 2.0**SQUARINGS
 DRIFT = 0.1  # of the GPUs of a type (tried: 0.05)

@@ -21,7 +21,7 @@ Jobs J, GPU types T. X_JT: parts of the time, all >= 0.
 #
 # Max-min has many optima wherever one job, or one type, binds before the GPUs do. Of
 # those we take one of the largest sum of r_j over its job's best rate, by a second
-# programme: else GPUs would idle that somebody could use; or the most central one
+# programme: otherwise GPUs would idle that jobs could use; or the most central one
 # (central.py). Finish-time fairness is not linear in rho, but for a fixed rho it is
 # max_min: rho is attained where z = 1, and z grows with rho, so its root is found in a
 # few programmes.
@@ -110,7 +110,7 @@ def least_worst(
     """Return X_JT of the least largest (age_j + left_j / r_j(X)) / ideal_j. age, ideal:
     s; left: steps.
 
-    None: out of time, or nobody can run.
+    None: out of time, or no job can run.
     """
     from scipy.optimize import brentq
 
@@ -207,7 +207,7 @@ def central_max_total(base: Base, value_JT: FloatArray) -> FloatArray | None:
 
 
 def _level(base: Base, need_J: FloatArray) -> float | None:
-    """Return the largest z; 0 if nobody needs anything."""
+    """Return the largest z; 0 if no job needs anything."""
     level = _level_lp(base, need_J)
     if level is None:
         return 0.0

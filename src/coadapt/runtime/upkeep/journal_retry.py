@@ -1,16 +1,16 @@
-"""Waiting while the journal cannot be used: another process has locked it, or its disk
+"""Retries while the journal cannot be used: another process has locked it, or its disk
 is away.
 
-What is written waits as long as it takes; one line says when it begins and one when it
-is over.
+A write waits as long as it takes. The log has a line when the wait begins, and one when
+it is over.
 """
 
 # Why the scheduler waits and does not end
 #
-# A backup script that locks the database, a network disk that is away for a minute:
-# both pass. A scheduler that ends has to be started again by somebody; one that waits
-# has decided nothing meanwhile, because an event is durable before it is handled. Its
-# jobs run on in both cases.
+# A backup script that locks the database, or a network disk that is away for a minute,
+# is over soon. A scheduler that has ended must be started again by a person. One that
+# waits decides nothing meanwhile, because an event is durable before it is handled. Its
+# jobs train on in both cases.
 
 import logging
 import threading
@@ -20,9 +20,9 @@ from collections.abc import Callable
 from coadapt.model.errors import StoreAwayError, StoreError
 
 RETRY_S = 0.25
-# Two of our own threads that write at once are out of each other's way sooner.
-TOLD_AFTER_S = 2.0
-TOLD_EVERY_S = 60.0
+# Two threads of the scheduler that write at the same time need less.
+WARN_AFTER_S = 2.0
+WARN_EVERY_S = 60.0
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class JournalRetry:
         self._closed = threading.Event()
         self._since: float | None = None
         self._why = ""
-        self._told_at: float | None = None
+        self._warned_at: float | None = None
 
     def wait(self, error: StoreAwayError) -> None:
         """Wait a little for what is wrong to pass. Raises StoreError once this is
@@ -47,11 +47,11 @@ class JournalRetry:
             self._why = str(error)
             if self._since is None:
                 self._since = now
-            due = self._since + TOLD_AFTER_S
-            if self._told_at is not None:
-                due = self._told_at + TOLD_EVERY_S
+            due = self._since + WARN_AFTER_S
+            if self._warned_at is not None:
+                due = self._warned_at + WARN_EVERY_S
             if now >= due:
-                self._told_at = now
+                self._warned_at = now
                 logger.warning("%s", self._sentence(now))
         if self._closed.wait(RETRY_S):
             raise StoreError(str(error))
@@ -61,11 +61,11 @@ class JournalRetry:
         with self._lock:
             if self._since is None:
                 return
-            if self._told_at is not None:
+            if self._warned_at is not None:
                 seconds = self._clock() - self._since
                 logger.warning("the journal is in use again, after %.0f s", seconds)
             self._since = None
-            self._told_at = None
+            self._warned_at = None
 
     def seconds(self) -> float:
         """Return for how long the journal could not be used until now, 0 if it can."""

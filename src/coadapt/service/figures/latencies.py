@@ -46,8 +46,8 @@ class Latencies:
         )
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Note an answer. route: with the names of its parts, not their values: few are
-        told apart.
+        """Note an answer. route: the path with the names of its parts, not their
+        values, so that there are few series.
         """
         self._requests.labels(method, route, str(status)).observe(seconds)
 

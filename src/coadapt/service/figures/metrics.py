@@ -1,10 +1,11 @@
 """The scheduler's metrics for Prometheus, computed at each scrape."""
 
 # The cost of a scrape is bounded, whatever the number of jobs. Sums over jobs are
-# updated when a job changes (standing.py), and at most JOB_SERIES_MAX jobs have series
-# of their own: first the jobs that hold GPUs, in the order of their submission, then
-# the others. With this order the same jobs keep their series, and Prometheus stores
-# few new ones. The longest silence is over all jobs, so that an alert misses none.
+# updated when a job changes (contributions.py), and at most JOB_SERIES_MAX jobs have
+# series of their own: first the jobs that hold GPUs, in the order of their submission,
+# then the others. With this order the same jobs keep their series, and Prometheus
+# stores few new ones. The longest silence is over all jobs, so that an alert misses
+# none.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import JobId, Usage
 from coadapt.runtime.index_writer import touched_jobs
-from coadapt.service.figures.standing import JobStanding, Sums, standing_of
+from coadapt.service.figures.contributions import JobContribution, Sums, contribution_of
 
 MINUTE = 60.0
 HOUR = 3_600.0
@@ -91,7 +91,7 @@ class Tally:
         self._figures = _Figures(self.registry)
         self.sums = Sums()
         """Sums over the live jobs at this moment."""
-        self._seen: dict[JobId, JobStanding] = {}
+        self._seen: dict[JobId, JobContribution] = {}
         self._asked_at: tuple[int, float] = (0, 0.0)
         self._counting = False
         self._at = 0.0
@@ -108,7 +108,7 @@ class Tally:
         self._seen = {}
         for job in state.jobs.values():
             if job.state not in ENDED:
-                self._seen[job.id] = standing_of(job, state.nodes)
+                self._seen[job.id] = contribution_of(job, state.nodes)
                 self.sums.put(self._seen[job.id])
 
     def upto(self, at: float) -> None:
@@ -166,7 +166,7 @@ class Tally:
                 state.at - job.submitted_at
             )
             return
-        self._seen[job.id] = standing_of(job, state.nodes)
+        self._seen[job.id] = contribution_of(job, state.nodes)
         self.sums.put(self._seen[job.id])
 
     def _count(self, before: Usage, job: JobRecord) -> None:

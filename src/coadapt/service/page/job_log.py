@@ -6,7 +6,7 @@ from coadapt.model.wire import Json
 from coadapt.runtime.ports import LogPart
 
 TAIL_BYTES = 64 * 1024
-# So much of a log is searched, counted from its end, and so many lines are shown.
+# The part of a log that is searched, counted from its end, and most lines shown.
 SEARCHED_BYTES = 64 * 1024 * 1024
 LINES_SHOWN = 500
 # What a chunk of a log has, see replica_log.py: the search for its end doubles from

@@ -17,13 +17,13 @@ from coadapt.core.state import JobRecord, SchedulerState, Status
 from coadapt.model import JobId, JobSpec, Node, NodeId
 from coadapt.model.wire import Json
 from coadapt.runtime.buying_picture import buying_picture
-from coadapt.runtime.snapshot import count_states, told_no_plan
+from coadapt.runtime.snapshot import count_states, no_plan_text
 from coadapt.runtime.story import why_now
 from coadapt.service.page.source import PageSource
 from coadapt.service.page.trouble import FAILED_REASONS, Trouble, troubles_of_jobs
 
-# An overview is at least this old before another one is made, and at least so many
-# times what making it took.
+# Least age of an overview before another one is made: in s, and in times the time that
+# making it took.
 AGE_MIN_S = 0.5
 AGE_PER_COST = 20.0
 
@@ -52,7 +52,7 @@ class Waiting:
         if not plan_error:
             return why
         before = f"{why}; " if self.status.reason in FAILED_REASONS else ""
-        return f"{before}waits: {told_no_plan(plan_error)}"
+        return f"{before}waits: {no_plan_text(plan_error)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
-"""What a job is answered that told of itself: its id, and what jobs like it timed where
-it trains.
+"""The answer to a job's report: its id, and the step times of other jobs of its
+application.
 """
 
 import json
@@ -12,17 +12,17 @@ from coadapt.service.live_loop import LiveLoop
 
 
 def answer(live: LiveLoop, job: JobId) -> dict[str, JsonValue]:
-    """Return the answer to a report of `job`: with `application_times` where the last
-    plan has them, and `hazard_per_h` where it trains on spot nodes.
+    """Return the answer to a report of `job`: with `application_times` if the last plan
+    has them, and `hazard_per_h` if it trains on spot nodes.
     """
-    told: dict[str, JsonValue] = {"id": job}
+    content: dict[str, JsonValue] = {"id": job}
     application_times = live.application_times_of(job)
     if application_times is not None:
-        told["application_times"] = to_json(application_times)
+        content["application_times"] = to_json(application_times)
     hazard_per_h = live.hazard_of(job)
     if hazard_per_h:
-        told["hazard_per_h"] = hazard_per_h
-    return told
+        content["hazard_per_h"] = hazard_per_h
+    return content
 
 
 def answer_bytes(live: LiveLoop, job: JobId) -> bytes:

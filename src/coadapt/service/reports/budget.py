@@ -24,7 +24,7 @@ REPORTS_PER_S = 10.0
 BYTES_BURST = 1_000_000
 BYTES_PER_S = 4_000.0
 JOBS_MAX = 10_000  # that are remembered
-TOLD_EVERY_S = 600.0  # of one job
+LOG_EVERY_S = 600.0  # of one job
 
 
 class TooManyReportsError(RuntimeError):
@@ -46,14 +46,14 @@ class _Left:
     they were logged last.
     """
 
-    __slots__ = ("at", "dropped", "num_bytes", "reports", "told_at")
+    __slots__ = ("at", "dropped", "logged_at", "num_bytes", "reports")
 
     def __init__(self, at: float) -> None:
         self.at = at
         self.reports = float(REPORTS_BURST)
         self.num_bytes = float(BYTES_BURST)
         self.dropped = 0
-        self.told_at = -math.inf
+        self.logged_at = -math.inf
 
 
 class ReportBudget:
@@ -91,8 +91,8 @@ class ReportBudget:
             return
         self.dropped += 1
         left.dropped += 1
-        if now - left.told_at >= TOLD_EVERY_S:
-            left.told_at = now
+        if now - left.logged_at >= LOG_EVERY_S:
+            left.logged_at = now
             self._tell(f"job {job} reports too much: {left.dropped} reports dropped")
         missing_s = max(
             (1.0 - left.reports) / REPORTS_PER_S,

@@ -2,9 +2,8 @@
 
 # At most one group is on its way to the disk; what comes meanwhile is the next. So a
 # report that comes alone is written at once, and the busier the scheduler is, the more
-# reports share a write. Groups are some milliseconds apart besides: else a handful of
-# busy jobs would keep the disk writing all the time, for reports that nobody misses if
-# the last ones are lost.
+# reports share a write. Groups are also some milliseconds apart. Otherwise a few busy
+# jobs would keep the disk writing all the time, for reports whose loss does no harm.
 #
 # The group, and not the report, goes through the loop's queue and comes back from it:
 # to wake a thread costs as much as to take a report in.
@@ -139,7 +138,7 @@ class _Line:
         def settled(done: "Future[dict[int, EventRefusedError]]") -> None:
             with suppress(
                 RuntimeError
-            ):  # the loop was closed meanwhile, and nobody waits
+            ):  # the loop was closed meanwhile, and no caller waits
                 self.loop.call_soon_threadsafe(self._settle, group, done)
 
         future.add_done_callback(settled)

@@ -120,11 +120,11 @@ class ReportLane:
                 return None
             if not isinstance(report, dict):
                 return None
-            told = read_report(report, record)
+            parsed = read_report(report, record)
         except (HTTPException, InputError):
             return None
         return TrainingReported(
-            at=self._live.now(), job=job, generation=generation, report=told
+            at=self._live.now(), job=job, generation=generation, report=parsed
         )
 
 

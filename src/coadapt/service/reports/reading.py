@@ -41,7 +41,7 @@ def read_report(data: Mapping[str, JsonValue], record: JobRecord) -> TrainingRep
     _check_numbers(report)
     if report.batch is not None:
         _check_batch(report.batch, record.spec)
-    # The books keep what reports brought before, so the names of all of them count.
+    # The state keeps the metrics of earlier reports, so the names of all of them count.
     _check_logged(report)
     _check_names("metrics", report.metrics, record.measured.metrics)
     _check_names("by_type", report.by_type, record.measured.by_type)

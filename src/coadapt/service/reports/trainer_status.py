@@ -1,14 +1,15 @@
-"""Kubeflow's trainer status protocol (KEP-2779) at the door: for trainers that know
-nothing of Coadapt.
+"""Kubeflow's trainer status protocol (KEP-2779), for trainers that do not use Coadapt's
+reports.
 """
 
 # Its progress is a share, not samples, so it does not become the job's `progress`:
-# policies reckon with that as samples, and a share at a time tells none of them how
-# fast a job would be elsewhere. It is kept among the job's own figures, under the
-# protocol's names. What it says of time is its own estimate, likewise.
+# policies take that as samples, and a share does not show how fast a job would be
+# elsewhere. It is kept among the job's metrics, under the protocol's names, and so is
+# its own estimate of the remaining time.
 #
-# The protocol asks its server for a limit per caller: a trainer that tells at each step
-# must not keep the journal busy. A burst passes, so that the last word of a run does.
+# The protocol asks its server for a limit per caller: a trainer that reports at each
+# step must not keep the journal busy. A burst passes, so that the last report of a run
+# does.
 
 import math
 import time
@@ -26,7 +27,8 @@ from coadapt.service.limits import NAMES_MAX, SECONDS_MAX
 
 VALUE_LENGTH_MAX = 1_000
 TIME_LENGTH_MAX = 100
-# Told at once, and then per second; so many jobs are remembered.
+# Status reports that a job may send at once, and then per second; most jobs for which
+# they are counted.
 BURST = 10
 PER_S = 0.5
 JOBS_MAX = 10_000
@@ -95,7 +97,7 @@ class Throttle:
         self._left: OrderedDict[JobId, tuple[float, float]] = OrderedDict()
 
     def check(self, job: JobId) -> None:
-        """Raises HTTPException 429 where the job has told too often."""
+        """Raises HTTPException 429 if the job has reported too often."""
         now = self._clock()
         left, at = self._left.pop(job, (float(BURST), now))
         left = min(left + (now - at) * PER_S, float(BURST))
@@ -105,5 +107,5 @@ class Throttle:
             self._left.popitem(last=False)
         if not allowed:
             wait = str(math.ceil((1.0 - left) / PER_S))
-            most = f"told too often: {PER_S:g} times a second at most"
+            most = f"reported too often: {PER_S:g} times a second at most"
             raise HTTPException(TOO_MANY_REQUESTS, most, {"Retry-After": wait})

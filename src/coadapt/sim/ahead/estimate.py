@@ -8,13 +8,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
 import numpy as np
 
 from coadapt.model import JobId
-from coadapt.sim.ahead.roll import Course, Question, roll
+from coadapt.policies.base import Policy
+from coadapt.sim.ahead.roll import Course, Question, policy_now, roll
 from coadapt.sim.ahead.scenario import Scenario
 
 NUM_ROLLS = 20
@@ -101,10 +102,9 @@ def estimates(
     num_at_once = min(num_processes or os.cpu_count() or 1, len(rolls))
     wall_s = budget_s * num_at_once / len(asked)
     if num_at_once == 1:
+        courses = _Courses(asked, wall_s)
         found = _in_time(
-            _shown(
-                (roll(asked[n], seed, wall_s) for n, seed in rolls), len(rolls), show
-            ),
+            _shown((courses.roll(n, seed) for n, seed in rolls), len(rolls), show),
             len(asked),
             ends_at,
         )
@@ -115,8 +115,8 @@ def estimates(
             initializer=_prepare,
             initargs=(asked, wall_s),
         ) as pool:
-            courses = _shown(_few_ahead(pool, rolls, num_at_once), len(rolls), show)
-            found = _in_time(courses, len(asked), ends_at)
+            there = _shown(_few_ahead(pool, rolls, num_at_once), len(rolls), show)
+            found = _in_time(there, len(asked), ends_at)
     ahead_s = min(course.ahead_s for course in found)
     if math.isfinite(ahead_s):
         found = [course.until(ahead_s) for course in found]
@@ -215,15 +215,33 @@ def _quantile(ordered: np.ndarray, share: float) -> float:
     return low + (place - math.floor(place)) * (high - low)
 
 
-_asked: list[tuple[Question, float]] = []
+@dataclass(frozen=True, slots=True)
+class _Courses:
+    """What one process computes courses from.
+
+    policies: by name, each made once: to show one its last rounds takes long.
+    """
+
+    asked: Sequence[Question]
+    wall_s: float
+    policies: dict[str, Policy] = field(default_factory=dict)
+
+    def roll(self, number: int, seed: int) -> Course:
+        """Return a course of the question with this number."""
+        question = self.asked[number]
+        name = question.scenario.policy
+        if name not in self.policies:
+            self.policies[name] = policy_now(question)
+        return roll(question, seed, self.wall_s, self.policies[name])
 
 
-def _prepare(asked: list[Question], wall_s: float) -> None:
+_here: list[_Courses] = []
+
+
+def _prepare(asked: Sequence[Question], wall_s: float) -> None:
     os.nice(NICENESS)
-    _asked[:] = [(question, wall_s) for question in asked]
+    _here[:] = [_Courses(asked, wall_s)]
 
 
 def _roll(which: tuple[int, int]) -> Course:
-    number, seed = which
-    question, wall_s = _asked[number]
-    return roll(question, seed, wall_s)
+    return _here[0].roll(*which)

@@ -2,21 +2,24 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from coadapt.core.commands import Command, Solve
 from coadapt.core.config import SchedulerConfig
-from coadapt.core.events import JobSubmitted, SchedulerRestarted
+from coadapt.core.events import Event, JobSubmitted, SchedulerRestarted
 from coadapt.core.lifecycle import ENDED, JobState, Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import JobId
+from coadapt.model import ClusterView, JobId
 from coadapt.policies import create_policy
+from coadapt.policies.base import Policy
 from coadapt.runtime.background_snapshots import picture_of
 from coadapt.runtime.memory_store import NullStore
-from coadapt.runtime.runtime import Runtime
+from coadapt.runtime.runtime import Observer, Runtime
 from coadapt.runtime.solver import InlineSolver
 from coadapt.sim.ahead.arrivals import Arrivals, Submission
 from coadapt.sim.ahead.forward_world import REPORT_RARE_S, SOON_S, ForwardWorld
@@ -34,14 +37,20 @@ REACTION_PER_JOB_S = 0.03
 JOBS_FEW = 200
 # After the first hour, where minutes do not matter any more, s.
 ROUND_LATER_S = 300.0
+# For so long at most the policy is shown its past, s.
+PAST_WALL_S = 5.0
 # How the ids of jobs begin that come later.
 LATER = "later "
+
+
+class _TimeOverError(Exception):
+    """A course took as long as it may, in the middle of an instant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What is asked. policy: the name of the one in force. ended: see EndedWork.
-    arrivals: from which jobs that come later are drawn.
+    arrivals: from which jobs that come later are drawn. past: see PastRounds.
     """
 
     state: SchedulerState
@@ -50,6 +59,7 @@ class Question:
     scenario: Scenario = field(default_factory=Scenario)
     ended: EndedWork = field(default_factory=EndedWork)
     arrivals: Arrivals = field(default_factory=Arrivals)
+    past: Sequence[ClusterView] = ()
     horizon_s: float = HORIZON_S
 
 
@@ -80,10 +90,16 @@ class Course:
         )
 
 
-def roll(question: Question, seed: int, wall_s: float = math.inf) -> Course:
+def roll(
+    question: Question,
+    seed: int,
+    wall_s: float = math.inf,
+    policy: Policy | None = None,
+) -> Course:
     """Return one course, drawn with `seed`: a job's remainder is the same for a seed.
 
-    wall_s: after so long (s) it is computed no further. Raises InputError for a
+    wall_s: after so long (s) it is computed no further. policy: of `policy_now`, which
+    takes as long as many rounds; it is left as it is. Raises InputError for a
     scenario that does not fit the state.
     """
     stops_at = time.monotonic() + wall_s
@@ -102,9 +118,8 @@ def roll(question: Question, seed: int, wall_s: float = math.inf) -> Course:
         clock=clock,
         executor=world,
         store=NullStore(),
-        solver=InlineSolver(
-            create_policy(scenario.policy or question.policy), clock.now
-        ),
+        solver=InlineSolver(deepcopy(policy or policy_now(question)), clock.now),
+        observers=[_time_limit(stops_at)],
     )
     drawn = _Drawn.of(question, seed, state, remainders, world)
     for job in state.active:
@@ -113,20 +128,43 @@ def roll(question: Question, seed: int, wall_s: float = math.inf) -> Course:
     for job_id, spec in scenario.submit.items():
         drawn.add(JobRecord(id=job_id, spec=spec, submitted_at=at))
     asked = list(remainders)
-    events = scenario.events(state, at)
-    runtime.post_all([SchedulerRestarted(at=at), *events])
+    events = [SchedulerRestarted(at=at), *scenario.events(state, at)]
     random = np.random.default_rng([seed, 1])
-    _submit_next(question.arrivals.drawn(at, until, random), drawn, runtime, clock)
-    left, reached = _run(runtime, clock, until, asked, stops_at)
+    left: set[JobId] = set()
+    reached = math.inf
+    try:
+        runtime.post_all(events)
+        _submit_next(question.arrivals.drawn(at, until, random), drawn, runtime, clock)
+        _run(runtime, clock, until, asked)
+    except _TimeOverError:
+        # What comes of the present instant is not complete.
+        reached = max(math.nextafter(clock.now(), at), at)
+        unseen = {job for job in scenario.submit if job not in state.ended}
+        left = _open(asked, state) | (unseen - state.jobs.keys())
+    return _course(world, asked, left, at, reached)
+
+
+def _course(
+    world: ForwardWorld,
+    asked: Sequence[JobId],
+    left: Collection[JobId],
+    at: float,
+    reached: float,
+) -> Course:
+    """Return what became of the jobs that are asked about, from `at` to `reached`, s.
+
+    left: those that may start, or end, after it.
+    """
     starts_s = _after(world.started_at, asked, at)
-    return Course(
+    course = Course(
         starts_s=starts_s,
         ends_s=_after(world.ended_at, asked, at),
         sizes={job: tuple(world.sizes[job]) for job in asked if job in world.sizes},
         cost=sum(world.costs.get(job, 0.0) for job in asked),
-        names=left.union(starts_s),
+        names=frozenset(starts_s).union(left),
         ahead_s=reached - at,
     )
+    return course.until(course.ahead_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +209,26 @@ class _Drawn:
         left = remainder_of(job, self.state.nodes, self.at, self.ended, gpu_s)
         self.remainders[job.id] = left
         self.world.expect(job.id, left.draw(_random(self.seed, job.id), self.common))
+
+
+def policy_now(question: Question) -> Policy:
+    """Return the policy that decides: the one in force, with what it keeps of its last
+    rounds; another one begins without.
+    """
+    name = question.scenario.policy or question.policy
+    policy = create_policy(name)
+    if name == question.policy:
+        solver = InlineSolver(policy, time.monotonic)
+        stops_at = time.monotonic() + PAST_WALL_S
+        for view in question.past:
+            solver(Solve(round=0, view=view), _ignore)
+            if time.monotonic() > stops_at:
+                break
+    return policy
+
+
+def _ignore(_: Event) -> None:
+    """Take a plan, or the failure of one, that was carried out long ago."""
 
 
 def _submit_next(
@@ -221,40 +279,48 @@ def _slower(config: SchedulerConfig, num_jobs: int) -> SchedulerConfig:
     )
 
 
-def _run(
-    runtime: Runtime,
-    clock: VirtualClock,
-    until: float,
-    asked: Iterable[JobId],
-    stops_at: float,
-) -> tuple[frozenset[JobId], float]:
-    """Play until the jobs that are asked about have ended, or cannot start.
-
-    Returns no job and infinity; or, if `stops_at` on the monotonic clock came before,
-    the jobs that have not ended and the instant (s) that was reached.
+def _time_limit(stops_at: float) -> Observer:
+    """Return an observer that raises _TimeOverError after `stops_at` on the monotonic
+    clock. A round of many jobs is many events, so the limit holds within rounds too.
     """
-    left = set(asked)
+
+    def look(_event: Event, _commands: Sequence[Command], _: SchedulerState) -> None:
+        if time.monotonic() > stops_at:
+            raise _TimeOverError
+
+    return look
+
+
+def _run(
+    runtime: Runtime, clock: VirtualClock, until: float, asked: Collection[JobId]
+) -> None:
+    """Play until the jobs that are asked about have ended, or cannot start. Raises
+    _TimeOverError.
+    """
     scheduler = runtime.scheduler
-    jobs = scheduler.state.jobs
+    left = asked
     soon = clock.now() + SOON_S
     # The first rounds say which jobs can never start.
     clock.run(until=min(clock.now() + 2.0 * scheduler.config.round_s, until))
     scheduler.explains = False
     while left and clock.now() < until and not clock.idle:
-        if time.monotonic() > stops_at:
-            return frozenset(left), clock.now()
         clock.run(until=min(clock.now() + STEP_S, until))
         config = scheduler.config
         if config.round_s < ROUND_LATER_S and clock.now() >= soon:
             scheduler.state.config = replace(config, round_s=ROUND_LATER_S)
-        left = {
-            name
-            for name in left
-            if name in jobs
-            and jobs[name].state not in ENDED
-            and not _never_starts(jobs[name])
-        }
-    return frozenset(), math.inf
+        left = _open(left, scheduler.state)
+
+
+def _open(names: Iterable[JobId], state: SchedulerState) -> set[JobId]:
+    """Return those of some jobs that have not ended, and may start or run."""
+    jobs = state.jobs
+    return {
+        name
+        for name in names
+        if name in jobs
+        and jobs[name].state not in ENDED
+        and not _never_starts(jobs[name])
+    }
 
 
 def _never_starts(job: JobRecord) -> bool:

@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m coadapt.sim.faults.fault_run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--count", type=int, default=1, help="so many seeds, without their stories"
+        "--count", type=int, default=1, help="number of seeds, without their stories"
     )
     families = parser.add_mutually_exclusive_group()
     families.add_argument(

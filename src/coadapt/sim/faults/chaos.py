@@ -202,18 +202,20 @@ def spoiled(plan: Plan, view: ClusterView, rng: random.Random) -> Plan:
     job = rng.choice(view.jobs) if view.jobs else None
     node = rng.choice(view.nodes) if view.nodes else None
     if job is None or node is None:
-        return Plan(allocations={"nobody": Allocation(slots=(("nowhere", 1),))})
+        return Plan(
+            allocations={"unknown-job": Allocation(slots=(("unknown-node", 1),))}
+        )
     too_many = Allocation(
         slots=((node.id, max(job.spec.replicas.max, node.num_gpus) + 1),)
     )
     whole = Allocation(slots=((node.id, node.num_gpus),))
     spoils: tuple[Plan, ...] = (
-        replace(plan, allocations={**plan.allocations, "nobody": whole}),
+        replace(plan, allocations={**plan.allocations, "unknown-job": whole}),
         replace(
             plan,
             allocations={
                 **plan.allocations,
-                job.id: Allocation(slots=(("nowhere", 1),)),
+                job.id: Allocation(slots=(("unknown-node", 1),)),
             },
         ),
         replace(plan, allocations={**plan.allocations, job.id: too_many}),

@@ -32,7 +32,7 @@ from coadapt.sim.clock import VirtualClock
 from coadapt.sim.faults.cost_ledger import CostLedger
 from coadapt.sim.faults.invariants import BookChecker, InvariantError, check_world
 from coadapt.sim.faults.replay import replayed
-from coadapt.sim.faults.wire import FaultyNetwork, PowerCut, told
+from coadapt.sim.faults.wire import FaultyNetwork, PowerCut, message_text
 from coadapt.sim.world import World
 
 MakeScheduler = Callable[[SchedulerState | None], Scheduler]
@@ -181,12 +181,12 @@ class Host:
         check_world(self._world, state)
         if commands or not isinstance(event, TrainingReported):
             orders = [
-                told(command)
+                message_text(command)
                 for command in commands
                 if not isinstance(command, SetAlarm)
             ]
             self._wire.tell(
-                told(event) + (" -> " + ", ".join(orders) if orders else "")
+                message_text(event) + (" -> " + ", ".join(orders) if orders else "")
             )
 
     def _begin_again(self) -> None:

@@ -340,7 +340,7 @@ def _wrong_change(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]
     if job.usage.num_rescales > old.usage.num_rescales and not started and not fresh:
         yield f"job {job.id}: a rescale was counted that did not come about"
     if job.trains_on and job.trains_on != old.trains_on and not started and not fresh:
-        yield f"job {job.id} trains on {job.trains_on.slots}, which nobody said"
+        yield f"job {job.id} trains on {job.trains_on.slots}, which was not reported"
     if old.state is JobState.RESCALING and started and job.trains_on != old.ordered:
         yield (
             f"job {job.id} was to change to {old.ordered.slots}, it is on "
@@ -366,7 +366,7 @@ def _wrong_order(
         )
     if isinstance(command, Stop):
         if job.state is not JobState.STOPPING:
-            yield f"job {job.id} is told to stop, but is {job.state}"
+            yield f"job {job.id} is ordered to stop, but is {job.state}"
         return
     if isinstance(command, RetractRescale):
         if (

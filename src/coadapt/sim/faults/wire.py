@@ -90,7 +90,7 @@ class FaultyNetwork:
     def order(self, command: Command, arrive: Callable[[], None]) -> None:
         """Send an order. Raises PowerCut instead, now and then."""
         if self.hostile() and self._random.random() < self._rates.power_cut:
-            self.tell(f"POWER CUT before {told(command)}")
+            self.tell(f"POWER CUT before {message_text(command)}")
             raise PowerCut
         self._send(command, arrive)
 
@@ -141,7 +141,7 @@ class FaultyNetwork:
 
     def _send(self, message: Command | Event, arrive: Callable[[], None]) -> None:
         if self._happens(self._rates.lose):
-            self.tell(f"  lost: {told(message)}")
+            self.tell(f"  lost: {message_text(message)}")
             return
         times = 2 if self._happens(self._rates.double) else 1
         for _ in range(times):
@@ -149,7 +149,7 @@ class FaultyNetwork:
             if delay_s or times > 1:
                 self.tell(
                     f"  {delay_s:.1f} s late{', one of two' * (times > 1)}: "
-                    f"{told(message)}"
+                    f"{message_text(message)}"
                 )
             self.clock.call_at(self.clock.now() + delay_s, arrive)
 
@@ -198,7 +198,7 @@ class Truth:
         # The cost ledger checks whether the job reached its max_cost.
         ended_itself = job.id in self._cancelled or job.reason is Reason.MAX_COST
         if job.state is JobState.CANCELLED and not ended_itself:
-            return "but nobody cancelled it"
+            return "but it was not cancelled"
         if (
             job.state is JobState.FAILED
             and job.usage.num_failures <= job.spec.max_failures
@@ -212,7 +212,7 @@ class Truth:
         return ""
 
 
-def told(message: Command | Event) -> str:
+def message_text(message: Command | Event) -> str:
     """Return a message in a few words."""
     words = [type(message).__name__]
     if job := getattr(message, "job", None):

@@ -62,7 +62,8 @@ def costs_of(history: History, lives: Sequence[NodeLife]) -> Costs:
     """Return the costs of a run whose nodes have all left.
 
     A job that holds k of the G live GPUs at an instant is charged k / G of what the
-    live nodes cost then. During a rescale a job holds the GPUs of before and after.
+    live nodes cost then. During a rescale a job holds both the previous and the ordered
+    GPUs.
     """
     timeline = _Timeline(lives)
     jobs: dict[JobId, float] = {}

@@ -193,9 +193,9 @@ class Provider:
         ends = self._ends.setdefault(node, [])
         notice_s = stock.terms.notice_s
         if notice_s is not None:
-            told_at = max(gone_at - notice_s, now)
-            told = partial(self._notice, node, gone_at, post)
-            ends.append(self._clock.call_at(told_at, told))
+            noticed_at = max(gone_at - notice_s, now)
+            notice = partial(self._notice, node, gone_at, post)
+            ends.append(self._clock.call_at(noticed_at, notice))
         take = partial(self._take, stock, node, post)
         ends.append(self._clock.call_at(gone_at, take))
 

@@ -82,14 +82,14 @@ def _in_rounds(
     *,
     planned: bool,
 ) -> RunResult:
-    """Return what came of a run in the loop of rounds. planned: of a policy that is
-    told the profiles.
+    """Return the result of a run in the loop of rounds. planned: whether the policy
+    knows the profiles.
     """
     started_s = time.process_time()
     if planned:
-        told_rounds = PlannedRounds(workload, applications, num_gpus)
-        rounds: Rounds = told_rounds
-        decides = create(profiles=told_rounds.profiles())
+        planned_rounds = PlannedRounds(workload, applications, num_gpus)
+        rounds: Rounds = planned_rounds
+        decides = create(profiles=planned_rounds.profiles())
     else:
         rounds = Rounds(workload, applications, num_gpus)
         decides = create()

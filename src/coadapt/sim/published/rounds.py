@@ -222,8 +222,8 @@ class Rounds:
                 ),
                 progress=float(job.done * job.batch),
                 progress_target=float(job.total * job.batch),
-                # What is left at the present batch; what is to come of its changes
-                # nobody knows.
+                # What is left at the present batch; later changes of the batch are not
+                # known.
                 forecast=Forecast(
                     remaining_steps=(job.total - job.done) / num_gpus,
                     step_time_s=(num_gpus / rate,) * num_gpus,
@@ -254,8 +254,8 @@ class Rounds:
 
 
 class PlannedRounds(Rounds):
-    """The same loop; it tells all that Shockwave's planner is told: rounds, epochs,
-    modes, measured rates.
+    """The same loop with all inputs of Shockwave's planner: rounds, epochs, modes,
+    measured rates.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class PlannedRounds(Rounds):
         kind = job.kind
         rate = self._rates.get(job.id, 0.0)
         forecast = view.measured.forecast
-        assert forecast is not None, "told of every job"
+        assert forecast is not None, "every job has one"
         modes = tuple(
             BatchMode(
                 total=batch * kind.num_gpus,

@@ -14,7 +14,7 @@ from typing import TypeVar
 from coadapt.model import InputError
 from coadapt.sim.traces.curve import CurveApplication, curve_spec
 from coadapt.sim.traces.table import Row, trace_name
-from coadapt.sim.traces.tally import BAD_SHARE_MAX, ReadOptions, Tally, told
+from coadapt.sim.traces.tally import BAD_SHARE_MAX, ReadOptions, Tally, tally_text
 from coadapt.sim.workload import TraceJob, Workload
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ def in_order(
     """
     ordered = sorted(jobs, key=lambda job: job.at)
     if not ordered:
-        told_of = told(0, tally.num_rows, tally.left_out, tally.mended)
-        found = "no job that ran on a GPU" + (f" ({told_of})" if told_of else "")
+        counts = tally_text(0, tally.num_rows, tally.left_out, tally.mended)
+        found = "no job that ran on a GPU" + (f" ({counts})" if counts else "")
         raise InputError(f"{path}", found, "at least one")
     return ordered

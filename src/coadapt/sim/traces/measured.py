@@ -164,13 +164,13 @@ class Validation:
         This is accuracy, F1, error rate or loss, depending on the model. The column
         says neither which of them it is, nor whether more is better.
         """
-        told = self._metrics.get((total, epoch))
-        if told is None:
+        metrics = self._metrics.get((total, epoch))
+        if metrics is None:
             value = self._between(total, epoch - 1, 4)
-            told = self._metrics[total, epoch] = (
+            metrics = self._metrics[total, epoch] = (
                 {} if math.isnan(value) else {METRIC: value}
             )
-        return told
+        return metrics
 
     def _between(self, total: int, row: int, column: int) -> float:
         totals = self.totals

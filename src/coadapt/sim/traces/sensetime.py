@@ -87,12 +87,12 @@ def _job(row: Row, *, tally: Tally) -> LoggedJob | str:
     run_s = elapsed(start, end)
     if run_s < 0.0:
         raise row.error("end_time", end, f"no less than start_time, {start}")
-    told_s = None if is_missing(row.cells["duration"]) else row.number("duration")
+    logged_s = None if is_missing(row.cells["duration"]) else row.number("duration")
     at = instant(row, "submit_time")
     name = row.text("job_id")
     tenant = row.cells.get("vc") or row.text("user")
     if not run_s:
         return RAN_0_S
-    if told_s is None or abs(told_s - run_s) > ROUNDING_S:
+    if logged_s is None or abs(logged_s - run_s) > ROUNDING_S:
         tally.mended[NOT_THE_RUN] += 1
     return LoggedJob(name=name, at=at, run_s=run_s, num_gpus=num_gpus, tenant=tenant)

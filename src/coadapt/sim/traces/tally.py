@@ -84,7 +84,7 @@ class Tally:
         )
 
 
-def told(
+def tally_text(
     num_jobs: int, num_rows: int, left_out: Mapping[str, int], mended: Mapping[str, int]
 ) -> str:
     """Return one line with the numbers of rows left out and mended, "" if there are

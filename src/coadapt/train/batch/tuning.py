@@ -141,7 +141,7 @@ def take_snapshot(
         tunes=session.chooses_batch,
         metrics={
             **session.figures.metrics,
-            **session.figures.stragglers.told(),
+            **session.figures.stragglers.metrics(),
             **session.figures.trouble(),
             **session.checkpoint_period.metrics(),
         },

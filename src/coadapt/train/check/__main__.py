@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = (
         json.dumps(asdict(outcome) | {"code": outcome.code})
         if given.json
-        else told(outcome, settings)
+        else outcome_text(outcome, settings)
     )
     sys.stdout.write(f"{text}\n")
     return outcome.code
@@ -475,7 +475,7 @@ def _failed(failure: Failure, where: str, changes: Sequence[Change]) -> Outcome:
     )
 
 
-def told(outcome: Outcome, settings: Settings) -> str:
+def outcome_text(outcome: Outcome, settings: Settings) -> str:
     """Return the outcome in words."""
     lines = [
         (

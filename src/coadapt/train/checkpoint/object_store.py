@@ -6,11 +6,11 @@ checkpoint-00000004-9a3b….json        the manifest: its name carries its own c
 newest.json                           a hint: the name of the newest manifest
 """
 
-# Why so. A store has no rename, but needs none: nobody looks at data of which no
-# manifest tells. One that was killed in the middle of an upload leaves data without a
-# manifest, which is swept after the next checkpoint; a manifest that is there in part
-# does not have the checksum of its name; altered or absent data is found while it is
-# read, by all replicas together, and then the manifest before counts (saver.py).
+# Why this layout. A store has no rename, and needs none: data without a manifest is not
+# read. A process that is killed in the middle of an upload leaves data without a
+# manifest, which is deleted after the next checkpoint. A manifest that is there in part
+# does not have the checksum of its name. Altered or absent data is found while all
+# replicas read it together; then the previous manifest counts (saver.py).
 #
 # A listing may be late. A manifest that it does not show yet would cost the work since
 # the one before it, and its number would be given twice. So the newest one's name is
@@ -18,8 +18,8 @@ newest.json                           a hint: the name of the newest manifest
 # remembers what it has written.
 #
 # Objects are removed manifest first, so that no manifest is ever without its data; and
-# only those whose number is below the newest one's: what has a higher one is somebody
-# else's, whatever that means.
+# only those whose number is below the newest one's. An object with a higher number
+# belongs to another run.
 
 import hashlib
 import json
@@ -72,24 +72,24 @@ class Manifest:
     files: Mapping[str, str]
 
     def to_json(self) -> bytes:
-        told = {
+        content = {
             "format": FORMAT,
             "data": self.data,
             "saved_at": self.saved_at,
             "files": dict(self.files),
         }
-        return json.dumps(told, indent=1, sort_keys=True).encode()
+        return json.dumps(content, indent=1, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> "Manifest":
         """Raises ValueError for a newer format."""
-        told = json.loads(text)
-        if told["format"] > FORMAT:
+        content = json.loads(text)
+        if content["format"] > FORMAT:
             raise ValueError(
-                f"a manifest has format {told['format']}; this coadapt reads up to "
+                f"a manifest has format {content['format']}; this coadapt reads up to "
                 f"{FORMAT}"
             )
-        return cls(told["data"], float(told["saved_at"]), told["files"])
+        return cls(content["data"], float(content["saved_at"]), content["files"])
 
 
 class ObjectStore:

@@ -30,7 +30,7 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Where a run stands and what it has learnt. last_step_at: wall clock. stopped:
+    """The progress of a run and what it has learnt. last_step_at: wall clock. stopped:
     saved due to a stop.
 
     random_seed, noise_wanted: see `Session`. decide_at, batches: see `Sampling`.

@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from coadapt.objects import HashingFile, ObjectFolder
 from coadapt.train.checkpoint.sharded_files import INDEX
 
-# torch has a writer for fsspec too. Ours hashes on the way, so that nobody need read
-# again what was written, and never renames, which a store does by copying: the manifest
-# says which index counts.
+# torch has a writer for fsspec too. Ours hashes while it writes, so that the data need
+# not be read again, and never renames, which a store does by copying: the manifest says
+# which index counts.
 BESIDE = ".tmp"
 
 

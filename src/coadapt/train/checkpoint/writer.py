@@ -166,9 +166,9 @@ def _together(group: Group, step: Callable[[], T]) -> list[T]:
     except Exception as error:  # noqa: BLE001  # a store may raise anything
         failure = f"replica {group.rank}: {error}"
     outcomes = gather_all(group, (found, failure))
-    for _, told in outcomes:
-        if told:
-            raise OSError(told)
+    for _, reported in outcomes:
+        if reported:
+            raise OSError(reported)
     return [cast("T", own) for own, _ in outcomes]
 
 

@@ -54,7 +54,7 @@ class RandomDraws:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._seed: int | None = None
-        self._told = False
+        self._warned = False
         if self._per_sample:
             replace_operators("cpu")
             if session.group.device.type != "cpu":
@@ -109,15 +109,15 @@ class RandomDraws:
         draw_for(places, lambda: session.current is not None)
 
     def end_pass(self) -> None:
-        """The loop's body has run: what is drawn next is not for its samples."""
+        """Note that the loop's body has run. Later draws are not for its samples."""
         if self._per_sample:
             draw_for_none()
 
     def _tell_seeded(self) -> None:
-        """Once: the script has set the generator that the replicas were to have each
-        for itself.
+        """Warn once that the script seeds the generator, which differs between replicas
+        otherwise.
         """
-        if not self._told and self._session.group.rank == 1:
+        if not self._warned and self._session.group.rank == 1:
             logger.warning(
                 "step %d: the script seeds torch within its epochs, so all replicas "
                 "draw the same dropout "
@@ -125,7 +125,7 @@ class RandomDraws:
                 "(seed + run.rank)",
                 self._session.progress.step,
             )
-        self._told = True
+        self._warned = True
 
 
 def data_keys(session: Session, places: range) -> list[int]:

@@ -86,7 +86,7 @@ class FailureReporter:
         self._otherwise = sys.excepthook
         self._limit: threading.Timer | None = None
         self._process = os.getpid()
-        self._told_left = False
+        self._left_reported = False
 
     @property
     def forked(self) -> bool:
@@ -103,8 +103,8 @@ class FailureReporter:
         sys.excepthook = self._on_exception
 
     def uninstall(self) -> None:
-        """Hear of no more exceptions, unless somebody has put a hook of their own
-        before this one.
+        """Remove the exception hook, unless the script has put its own in front of
+        it.
         """
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._otherwise
@@ -112,7 +112,7 @@ class FailureReporter:
     def leave(self, *, unfinished: bool) -> None:
         """End this process if another one failed first, but after that one.
 
-        `unfinished`: training goes on elsewhere, so the others are told why this
+        `unfinished`: training goes on elsewhere, so the others get the reason why this
         replica is gone.
         """
         if unfinished:
@@ -123,7 +123,7 @@ class FailureReporter:
         if first and self._session.group.rank:
             return
         # The first replica may be the one that keeps the store in which the others read
-        # who failed first.
+        # which replica failed first.
         deadline = time.monotonic() + (2 * PRECEDENCE_S if first else PEER_WAIT_S)
         while time.monotonic() < deadline and not self._stop.requested:
             time.sleep(POLL_S)
@@ -132,15 +132,15 @@ class FailureReporter:
 
     def tell_left(self) -> None:
         """Tell the others that the script left its epochs before their end, once."""
-        if self.exit_code is not None or self._told_left:
+        if self.exit_code is not None or self._left_reported:
             return
-        self._told_left = True
+        self._left_reported = True
         own = Failure(rank=self._session.group.rank, kind="", where="", text=LEFT)
         if self._first_failure(own) == own:
             self._write(f"the script {LEFT}: fine if all do")
 
     def release(self) -> None:
-        """Nobody waits for this process any longer: its end may take its time."""
+        """Remove the time limit of this process's end: no replica waits for it."""
         if self._limit is not None:
             self._limit.cancel()
 
@@ -164,8 +164,8 @@ class FailureReporter:
             time.sleep(PRECEDENCE_S)
         failure = _failure(group.rank, error, trace)
         first = self._first_failure(failure)
-        told_elsewhere = first is not None and first != failure
-        self.exit_code = EXIT_PEER_LOST if lost or told_elsewhere else EXIT_FAILED
+        failed_elsewhere = first is not None and first != failure
+        self.exit_code = EXIT_PEER_LOST if lost or failed_elsewhere else EXIT_FAILED
         self._stop.failed()
         if group.distributed:
             # The interpreter may wait for threads of the script, and the other replicas
@@ -173,7 +173,7 @@ class FailureReporter:
             self._limit = exit_after(PEER_WAIT_S + EXIT_GRACE_S, self.exit_code)
         if (
             first is not None
-            and told_elsewhere
+            and failed_elsewhere
             and (lost or failure.same_mistake(first))
         ):
             # Where all print to one terminal, a line from each would bury the first
@@ -182,7 +182,7 @@ class FailureReporter:
                 self._write(str(first))
         elif lost:
             self._write(
-                "lost contact with another replica, which told no reason: killed, or "
+                "lost contact with another replica, which gave no reason: killed, or "
                 "left its epochs early"
             )
         elif explained is not None:

@@ -92,11 +92,12 @@ class Fingerprint:
     """Values that must be equal on all replicas. The sums of their squares show whether
     they are (wrappers/drift.py).
 
-    told: how many replicas contributed. exact: a whole number below 2^20. checksum: the
-    checksum of the parameters, equal up to rounding. scale: the norm of the parameters.
+    num_replicas: replicas that contributed. exact: a whole number below 2^20. checksum:
+    the checksum of the parameters, equal up to rounding. scale: the norm of the
+    parameters.
     """
 
-    told: float = 0.0
+    num_replicas: float = 0.0
     exact: float = 0.0
     exact_sqr: float = 0.0
     checksum: float = 0.0
@@ -106,7 +107,7 @@ class Fingerprint:
     @classmethod
     def of(cls, *, exact: float, checksum: float, scale: float) -> "Fingerprint":
         return cls(
-            told=1.0,
+            num_replicas=1.0,
             exact=exact,
             exact_sqr=exact**2,
             checksum=checksum,
@@ -159,8 +160,8 @@ class StepFlags:
             for item in (self.norms, *self.further)
             for number in _norm_numbers(item)
         ]
-        told = _print_numbers(self.fingerprint)
-        return [*_own_numbers(self), *map(float, batch), *told, *self.computed, *sums]
+        own = _print_numbers(self.fingerprint)
+        return [*_own_numbers(self), *map(float, batch), *own, *self.computed, *sums]
 
     @classmethod
     def from_numbers(cls, numbers: list[float], num_computed: int = 0) -> "StepFlags":

@@ -40,12 +40,12 @@ def gather_rows(tensor: Tensor, group: Group, weight: float) -> tuple[Tensor, in
     if tensor.dim() == 0:
         raise InputError("run.gather(tensor)", "a number", "a tensor of rows")
     own = tensor.shape[0] if weight > 0.0 else 0
-    told = gather_all(group, (own, tuple(tensor.shape[1:]), str(tensor.dtype)))
-    if len({(shape, dtype) for _, shape, dtype in told}) > 1:
-        rows = ", ".join(f"{dtype} of (rows, *{shape})" for _, shape, dtype in told)
+    shapes = gather_all(group, (own, tuple(tensor.shape[1:]), str(tensor.dtype)))
+    if len({(shape, dtype) for _, shape, dtype in shapes}) > 1:
+        rows = ", ".join(f"{dtype} of (rows, *{shape})" for _, shape, dtype in shapes)
         allowed = "the same type, and the same sizes but for the first, on all replicas"
         raise InputError("run.gather(tensor)", rows, allowed)
-    counts = [count for count, _, _ in told]
+    counts = [count for count, _, _ in shapes]
     rows_of_all = _GatherRows.apply(tensor, counts, group.rank, weight)  # type: ignore[no-untyped-call]  # torch's own
     return rows_of_all, sum(counts[: group.rank])
 

@@ -91,7 +91,7 @@ class PassWeights:
         self._whole: Factor | None = None
         self._number = 0
         self._unchecked = 0
-        self._told_zero = False
+        self._zero_warned = False
         # The number of backwards whose gradients were exchanged since the last
         # consensus.
         self.exchanged = 0
@@ -143,8 +143,8 @@ class PassWeights:
         self._amount = value
         if current.num_samples:
             self._sum += value
-        if value == 0.0 and current.num_samples and not self._told_zero:
-            self._told_zero = True
+        if value == 0.0 and current.num_samples and not self._zero_warned:
+            self._zero_warned = True
             logger.warning(
                 "step %d: run.weight(0): the gradient of this pass is left out",
                 step + 1,
@@ -231,9 +231,9 @@ class PassWeights:
     def _meet_checked(self, current: Pass, group: Group, step: int) -> None:
         assert self._weighs is not None
         own = [float(step), float(self._number), float(self._weighs), self._sum]
-        told = torch.tensor(own, dtype=torch.float64, device=group.device)
-        rows = [torch.empty_like(told) for _ in range(group.size)]
-        all_gather(rows, told)
+        numbers = torch.tensor(own, dtype=torch.float64, device=group.device)
+        rows = [torch.empty_like(numbers) for _ in range(group.size)]
+        all_gather(rows, numbers)
         words = [
             _Word(int(at), int(number), bool(weighs), weight)
             for at, number, weighs, weight in (row.tolist() for row in rows)

@@ -10,7 +10,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from coadapt.model.measured import NOBODY, RANK, RATIO, RATIO_MIN
+from coadapt.model.measured import NO_STRAGGLER, RANK, RATIO, RATIO_MIN
 
 WINDOW = 20
 
@@ -47,12 +47,12 @@ class Stragglers:
         self._ratios = []
         self._count = 0
 
-    def told(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         """Return the slowest rank and its ratio to the median, as metrics of a report.
         Empty before WINDOW steps.
         """
         if self._count < WINDOW:
             return {}
         ratio = max(self._ratios)
-        rank = self._ratios.index(ratio) if ratio >= RATIO_MIN else NOBODY
+        rank = self._ratios.index(ratio) if ratio >= RATIO_MIN else NO_STRAGGLER
         return {RANK: float(rank), RATIO: ratio}

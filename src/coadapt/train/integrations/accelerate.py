@@ -34,8 +34,8 @@ class CoadaptAccelerator(Accelerator):  # type: ignore[misc]  # no types where A
             options.get("mixed_precision"), options.get("gradient_accumulation_steps")
         )
         self._run = run
-        # Told of replicas, it would form a group of its own; a joining replica would
-        # wait for it in vain.
+        # If Accelerate knew of the replicas, it would form its own group, and a joining
+        # replica would wait for it forever.
         with as_if_alone({DEVICE: str(run.device)}):
             super().__init__(**options)
         if self.distributed_type is not DistributedType.NO:

@@ -65,7 +65,7 @@ class Tracker:
         self._file = None if folder is None else folder / f"{sink.name}.json"
         self._ledger: SeriesLedger | None = None
         self._before: dict[str, int] = {}
-        self._told = False
+        self._warned = False
         # Before the run's own handler, which ends a stopped process at once.
         atexit.register(self.close)
 
@@ -116,11 +116,11 @@ class Tracker:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self._file, json.dumps(asdict(ledger)))
         except OSError as error:
-            if not self._told:
+            if not self._warned:
                 logger.warning(
                     "%s was not written: %s; training goes on, and a restart may write "
                     "figures twice",
                     self._file.name,
                     error,
                 )
-            self._told = True
+            self._warned = True

@@ -28,8 +28,8 @@ def track(run: Run, **options: object) -> Tracker:
 
 
 class WandbSink(Sink):
-    """Its run is told apart by an id of ours, with which it is resumed, also where runs
-    are synced later.
+    """A W&B run with an id that coadapt chose. The run is resumed by this id, even if
+    runs are synced later.
     """
 
     name = "wandb"

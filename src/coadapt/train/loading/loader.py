@@ -141,7 +141,7 @@ class ElasticLoader:
         # iterator ends as soon as the script drops it.
         self._passes: weakref.ref[Generator[object, None, None]] | None = None
         self._ids: Sequence[int] = []
-        self._told_unlike = False
+        self._unlike_warned = False
         self._compared: tuple[int, Group] | None = None  # in which epoch, by whom
         own = source.sampler
         self.own_order = None if own is None else OwnOrder(session, own)
@@ -432,9 +432,9 @@ class ElasticLoader:
             return passes
         if not session.data.order.stream:
             unlike = compare_data(session, self.dataset)
-            if unlike is not None and not self._told_unlike and not group.rank:
+            if unlike is not None and not self._unlike_warned and not group.rank:
                 logger.warning(UNLIKE_SAMPLES, unlike)
-            self._told_unlike = self._told_unlike or unlike is not None
+            self._unlike_warned = self._unlike_warned or unlike is not None
             return passes
         first = first_of(passes)
         compare_streams(session, self.dataset, first[0].rows if first else ())

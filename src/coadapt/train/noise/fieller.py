@@ -12,8 +12,8 @@ def fieller(
     own error of zero.
 
     errors: variances of `sqr` and `trace` and their covariance, times the square of the
-    quantile (Fieller 1954). The upper end is infinite as long as `sqr` cannot be told
-    from zero.
+    quantile (Fieller 1954). The upper end is infinite as long as `sqr` does not differ
+    significantly from zero.
     """
     a = sqr**2 - errors[0]
     b = sqr * trace - errors[2]

@@ -47,7 +47,7 @@ differenced estimate; Fieller 1954 for the interval of the ratio of two averages
 # shrink, and the noise scale grows, as training goes on. How sure the ratio is follows
 # from the spread of the estimates by Fieller's theorem: its interval is every ratio r
 # for which trace - r sqr is within its own error of 0. It needs no denominator that is
-# far from 0, and says "infinite" where the gradient cannot be told from noise. The
+# far from 0, and its upper end is infinite if the gradient is within the noise. The
 # delta method (`noise_scale_stderr`) is symmetric and too narrow just there: early in
 # training, where it is decided whether to grow.
 
@@ -172,8 +172,8 @@ class NoiseScale:
         """Return the 90 % interval of the noise scale in samples; None before a few
         estimates are in.
 
-        See `fieller`; its upper end is infinite as long as the gradient cannot be told
-        from zero.
+        See `fieller`; its upper end is infinite as long as the gradient does not differ
+        significantly from zero.
         """
         if self.layers is not None and self._calibrated() is not None:
             return self.layers.interval()

@@ -194,8 +194,8 @@ class Reporter:
         try:
             fitted = fit(item)
         except Exception:
-            # The thread must live: later snapshots may do, and the pause of a change is
-            # still to be told.
+            # The thread must live: later snapshots may succeed, and the pause of a
+            # change must still be reported.
             logger.exception("a report could not be made; training continues")
             return
         with self._wake:
@@ -260,9 +260,9 @@ class Reporter:
 def read_answer(answer: bytes) -> Answer:
     """Return the scheduler's answer to a report. What cannot be read is left out."""
     try:
-        told = json.loads(answer) if answer else {}
-        times = told.get("application_times")
-        hazard = told.get("hazard_per_h")
+        content = json.loads(answer) if answer else {}
+        times = content.get("application_times")
+        hazard = content.get("hazard_per_h")
         return Answer(
             application_times=None
             if times is None

@@ -197,7 +197,7 @@ def _dismiss(why: str, stop: StopSignal) -> NoReturn:
 
 def _go_on(deadline: float, order: RescaleOrder, stop: StopSignal) -> None:
     if stop.requested:
-        _dismiss("told to stop", stop)
+        _dismiss("ordered to stop", stop)
     if time.monotonic() >= deadline:
         raise RuntimeError(
             f"generation {order.generation} did not come within {JOIN_TIMEOUT_S:g} s"

@@ -110,7 +110,7 @@ class CheckpointRescaler:
 
     def rescale(self, generation: int) -> None:
         raise RuntimeError(
-            f"generation {generation} was agreed on, but nobody offered it"
+            f"generation {generation} was agreed on, but was not offered"
         )
 
     def begin(self) -> bool:

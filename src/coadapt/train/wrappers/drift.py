@@ -111,7 +111,7 @@ class DriftCheck:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._pairs: list[Watched] = []
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._seen: _Seen | None = None
         # What comes back after a stop and goes over to a replica that joins.
         self.kept: Callable[[], Sequence[object]] = list
@@ -171,7 +171,7 @@ class DriftCheck:
         """
         seen = self._seen
         size = self._session.group.size
-        if seen is None or agreed.told != size:
+        if seen is None or agreed.num_replicas != size:
             return
         self._seen = None
         mean = agreed.checksum / size
@@ -198,7 +198,7 @@ class DriftCheck:
         since = seen[0].since
         kind, text = self._difference(seen, moved=moved)
         # Parameters differ because of what was reported before.
-        known = kind in self._told or (kind == "parameters" and self._told)
+        known = kind in self._warned or (kind == "parameters" and self._warned)
         if self._session.group.rank == 0 and not known:
             logger.warning(
                 "step %d: replicas have drifted apart since step %d: %s. %s",
@@ -207,7 +207,7 @@ class DriftCheck:
                 text,
                 _explained(notes),
             )
-        self._told.add(kind)
+        self._warned.add(kind)
 
     def _difference(self, seen: Sequence[_Seen], *, moved: bool) -> tuple[str, str]:
         """Return the kind of difference that lies nearest to the cause, and what
@@ -249,14 +249,14 @@ def _explained(notes: Sequence[Mapping[str, Note]]) -> str:
     if not found:
         return f"No variable of the script is seen to differ; {UNKNOWN_REMEDY}"
     found.sort(key=lambda item: item[0])
-    told = "; ".join(
+    named = "; ".join(
         f"`{name}` is {by_replica([_whole(value) for value in values])}"
         if kind == "count"
         else f"`{name}` is not the same on all"
         for _, name, kind, values in found[:NAMED_MAX]
     )
     _, name, kind, _ = found[0]
-    return f"Variables that differ: {told}: {REMEDIES[kind].format(name=name)}"
+    return f"Variables that differ: {named}: {REMEDIES[kind].format(name=name)}"
 
 
 def _unlike(kind: object, values: Sequence[object]) -> bool:

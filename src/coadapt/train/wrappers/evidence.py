@@ -213,21 +213,21 @@ def _note_backwards(note: Callable[[float], None]) -> None:
 
 
 def _names() -> Iterator[tuple[str, object]]:
-    """Yield the variables of the script: of the frames that called, innermost first,
-    and of its main module.
+    """Yield the variables of the script once each: those of the calling frames,
+    innermost first, then those of its main module.
     """
-    told = set()
+    seen = set()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_script(frame):
             for name, value in list(frame.f_locals.items()):
-                if name not in told:
-                    told.add(name)
+                if name not in seen:
+                    seen.add(name)
                     yield name, value
         frame = frame.f_back
     for name, value in list(vars(sys.modules["__main__"]).items()):
-        if name not in told:
-            told.add(name)
+        if name not in seen:
+            seen.add(name)
             yield name, value
 
 

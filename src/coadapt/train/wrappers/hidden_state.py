@@ -201,8 +201,8 @@ def _is_optimizer(value: object) -> bool:
 
 
 def _is_plain_object(value: object) -> bool:
-    """Return whether `value` is an object of a class that is nobody's but the
-    optimiser's.
+    """Return whether `value` is an object of a class that only the optimiser
+    defines.
     """
     kind = type(value)
     foreign = kind.__module__.split(".")[0] in ("builtins", "torch", "types", "weakref")
@@ -253,12 +253,12 @@ def _is_in_state_dict(outer: Any, inner: Any) -> bool:
     mark = torch.tensor(PROBE_VALUE, dtype=torch.float64)
     state[key] = {**(before if isinstance(before, dict) else {}), PROBE: mark}
     try:
-        told = outer.state_dict()
+        state_dict = outer.state_dict()
         return any(
             isinstance(leaf, Tensor) and leaf.dim() == 0 and leaf.item() == PROBE_VALUE
-            for _, leaf in leaves(told)
+            for _, leaf in leaves(state_dict)
         )
-    except Exception:  # noqa: BLE001  # a state_dict of somebody's may dislike the mark
+    except Exception:  # noqa: BLE001  # a foreign state_dict may refuse the mark
         return False
     finally:
         if had:

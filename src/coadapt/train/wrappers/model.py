@@ -102,8 +102,8 @@ class ElasticModel(nn.Module):
             )
 
     def rewrap(self) -> None:
-        """The group has changed, and all of it has the same state: build the wrapper
-        anew.
+        """Build the wrapper again after a change of the group, whose replicas have the
+        same state.
         """
         self._replica.clear()
         trained = any(

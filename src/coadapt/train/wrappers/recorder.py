@@ -49,8 +49,8 @@ RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run that is checked is told. num_steps: after which it stops. seed: of all
-    random generators.
+    """The orders for a run that is checked. num_steps: steps after which it stops.
+    seed: of all random generators.
 
     nudge: a number > 0 makes a reference run, whose parameters at the start and whose
     gradients are off by rounding errors; each number draws other ones.
@@ -308,8 +308,8 @@ class StepRecorder:
 
 
 def _check_accelerator() -> None:
-    """Raise InputError where Accelerate was told of replicas: a joining one would wait
-    for its group.
+    """Raise InputError if Accelerate knows of the replicas: a joining replica would
+    wait for its group.
     """
     state = sys.modules.get("accelerate.state")
     ours = "coadapt.train.integrations.accelerate" in sys.modules

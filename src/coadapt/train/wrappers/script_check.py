@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 # something else first, uses none of the three parts; skipped steps of mixed precision
 # end after some 20 (from a scale of 2^16).
 WINDOW_STEPS = 50
-# Steps with an optimiser that was not prepared, after which that is told. One that is
-# made for a step (to search for an input, for adversarial examples) never comes to it.
+# Steps with an optimiser that was not prepared, after which the script is warned. An
+# optimiser that is made for a step (to search for an input, for adversarial examples)
+# has fewer.
 BESIDE_STEPS = 10
 # Gradients that are not finite: at least this often within a window, since not every
 # step is measured.
@@ -80,28 +81,32 @@ class Window:
 
 @dataclass(slots=True)
 class FiniteCheck:
-    """Tells when gradients have not been finite for long; once."""
+    """Finds, once, that gradients have not been finite for long."""
 
     _steps: list[int] = field(default_factory=list)
-    _told: bool = False
+    _warned: bool = False
 
     def began(self, step: int, *, unusable: bool) -> int | None:
-        """Return the first step of the trouble when it is time to say so. Told of each
-        measured step.
+        """Return the first step without finite gradients if it is time to warn. Call it
+        for each measured step.
         """
         if not unusable:
             self._steps.clear()
             return None
         self._steps.append(step)
         first = self._steps[0]
-        if self._told or len(self._steps) < UNUSABLE_MIN or step - first < WINDOW_STEPS:
+        if (
+            self._warned
+            or len(self._steps) < UNUSABLE_MIN
+            or step - first < WINDOW_STEPS
+        ):
             return None
-        self._told = True
+        self._warned = True
         return first
 
 
 class ScriptCheck:
-    """Told of each step; warns where what it sees cannot be meant."""
+    """Sees each step of the script, and warns of what cannot be intended."""
 
     def __init__(self, parameters: Sequence[Tensor], *, speaks: bool) -> None:
         """`parameters`: those of the model. `speaks`: whether to warn from here."""
@@ -111,7 +116,7 @@ class ScriptCheck:
         # Those within the optimiser of the pair, by id: their steps are no other's.
         self.own_optimizers: set[int] = set()
         self._speaks = speaks
-        self._told = False
+        self._warned = False
         self._watching = True
         self._steps = 0
         self._window = Window(Use())
@@ -147,7 +152,7 @@ class ScriptCheck:
             and (self._steps == step or self._steps >= WINDOW_STEPS)
         ):
             self._judge()
-            if not (self._told or self.use.steps):
+            if not (self._warned or self.use.steps):
                 self._warn(
                     "training ended after %d steps without one optimizer.step()",
                     self._steps,
@@ -158,7 +163,7 @@ class ScriptCheck:
         """Return since which step gradients have been infinite or not numbers for long;
         once.
 
-        Told of each `step` that was measured.
+        Call it for each `step` that was measured.
         """
         return self._finite.began(step, unusable=unusable)
 
@@ -198,7 +203,7 @@ class ScriptCheck:
                 "learnt",
                 window.steps,
             )
-        if self._told:
+        if self._warned:
             self.close()
 
     def _on_any_optimizer(
@@ -216,7 +221,7 @@ class ScriptCheck:
             self._window.others += 1
 
     def _warn(self, text: str, *values: object) -> None:
-        self._told = True
+        self._warned = True
         if self._speaks:
             logger.warning(text, *values)
 

@@ -53,10 +53,10 @@ def sum_sparse(parameters: Sequence[Tensor], num_replicas: int) -> None:
     ]
     device = parameters[0].device
     own = torch.tensor([_num_rows(grad) for grad in grads], device=device)
-    told = [torch.empty_like(own) for _ in range(num_replicas)]
-    all_gather(told, own)
+    counts_of_all = [torch.empty_like(own) for _ in range(num_replicas)]
+    all_gather(counts_of_all, own)
     for parameter, grad, counts in zip(
-        parameters, grads, torch.stack(told).t().tolist(), strict=True
+        parameters, grads, torch.stack(counts_of_all).t().tolist(), strict=True
     ):
         if DENSE in counts:
             parameter.grad = _dense_sum(parameter, grad)

@@ -17,7 +17,7 @@ Mark = TypeVar("Mark")
 WARMUP_STEPS = 3
 # Passes whose GPU events are not over yet; older ones are dropped unread.
 PENDING_MAX = 64
-# Shorter ones cannot be told from nothing, and the fit takes logarithms.
+# Shorter passes are within the clock's error, and the fit takes logarithms.
 PASS_MIN_S = 1e-6
 
 

@@ -90,8 +90,8 @@ class TrainedPair:
 
 
 class TrainedPairs:
-    """Told of each pass and step, in the order in which the pairs were prepared; the
-    first one leads.
+    """The pairs of model and optimiser that are trained. Each pass and step is passed
+    to them in the order in which they were prepared; the first pair leads.
     """
 
     def __init__(self, session: Session) -> None:
@@ -224,7 +224,7 @@ class TrainedPairs:
         self._session.weights.end_step()
         for pair in self._pairs:
             pair.gradients.check.end_step()
-            if distributed:  # alone, nobody waits for a backward
+            if distributed:  # a single replica waits for no backward
                 pair.gradients.skipped.end_step()
         return self.recorder is not None and self.recorder.end_step(self.drift.pairs)
 

@@ -3,13 +3,13 @@ several would refuse it; and those that are frozen, which are the same in a repl
 joins and after a restart.
 """
 
-# DistributedDataParallel waits for the gradient of each parameter, and ends the run in
-# the step after one that left some out, unless it was told to look for such parameters
-# in each backward. On one replica nothing waits: the script trains, and its first
-# growth would end it. So while alone it is looked at before each optimiser step (no
-# gradient where one was wanted), remembered with the run's state, and the wrapper for
-# several replicas is told. It is not told always: looking costs a walk over the graph
-# in each step.
+# DistributedDataParallel waits for the gradient of each parameter. If a step leaves
+# some out, it ends the run in the next step, unless find_unused_parameters is set. On
+# one replica nothing waits: the script trains, and its first growth would end it. So
+# while a replica is alone, the gradients are checked before each optimiser step.
+# Missing ones are kept with the run's state, and the wrapper for several replicas then
+# gets the option. It does not always get it, because it costs a walk over the graph in
+# each step.
 #
 # What is frozen may change on the way (a backbone that is thawed in the third epoch),
 # and the line that does so does not run in a replica that joins later: there the

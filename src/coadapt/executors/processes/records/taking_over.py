@@ -72,15 +72,15 @@ def end_unbooked(state_dir: Path, booked: Collection[JobId]) -> None:
     records.
     """
     deadline = time.monotonic() + KILL_WAIT_S
-    told: set[JobId] = set()
+    logged: set[JobId] = set()
     while time.monotonic() < deadline:
         found = marked_jobs(state_dir / JOBS)
         strangers = {job: pids for job, pids in found.items() if job not in booked}
         if not strangers:
             return
         for job, pids in strangers.items():
-            if job not in told:
-                told.add(job)
+            if job not in logged:
+                logged.add(job)
                 logger.warning(
                     "ended %d processes of job %s that no record mentions",
                     len(pids),

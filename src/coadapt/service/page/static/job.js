@@ -34,15 +34,15 @@ export function view(id) {
       log.root,
     ),
   );
-  let told = null;
+  let shown = null;
 
   async function load() {
     const found = await get(`v1/page/jobs/${encodeURIComponent(id)}`);
     fill(head, ...showHead(found));
     strips.update(found);
     const last = JSON.stringify(found.story.at(-1));
-    if (last !== told) fill(decisions, ...showStory(found));
-    told = last;
+    if (last !== shown) fill(decisions, ...showStory(found));
+    shown = last;
     await log.load();
     return `${found.job.state} · ${clock(found.at, found.at)}`;
   }
@@ -147,7 +147,7 @@ function askForPriority(job) {
       });
       dialog.close();
     } catch (error) {
-      problem.textContent = told(error);
+      problem.textContent = errorText(error);
     }
   }
   dialog.replaceChildren(
@@ -174,7 +174,7 @@ function askForPriority(job) {
   dialog.showModal();
 }
 
-function told(error) {
+function errorText(error) {
   return error instanceof Refused ? error.message : "The scheduler does not answer.";
 }
 
@@ -187,7 +187,7 @@ function askToCancel(job) {
       await post(`v1/jobs/${encodeURIComponent(job.id)}/cancel`);
       close();
     } catch (error) {
-      problem.textContent = told(error);
+      problem.textContent = errorText(error);
     }
   }
   dialog.replaceChildren(

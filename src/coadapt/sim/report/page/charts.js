@@ -1,6 +1,6 @@
 // The charts. Each function draws one from plain values into one element; state lives in page.js.
 
-// Okabe and Ito's palette: told apart by people with any of the common colour deficiencies.
+// Okabe and Ito's palette: people with any of the common colour deficiencies can distinguish them.
 // As page.css has them: the page takes the reader's own choice of light or dark.
 const DARK = window.matchMedia("(prefers-color-scheme: dark)").matches;
 const INK = DARK ? "#e6edf3" : "#1f2328", GRID = DARK ? "#2b323a" : "#e6e9ed", PAPER = DARK ? "#0f1419" : "#fff";
@@ -206,7 +206,7 @@ function drawChanges(element, run, unit, { job: selected, range }) {
       hovertext: rows.map(([job, , change]) => changeText(job, change)), marker: { symbol: kind.symbol, color: kind.colour, size: 8, line: { width: 1.5, color: kind.colour } },
     };
   }).filter((trace) => trace.x.length);
-  if (!traces.length) return noData(element, "No job has told of one.");
+  if (!traces.length) return noData(element, "No job has reported one.");
   const seconds = traces.flatMap((trace) => trace.y);
   if (seconds.length > CROWD) for (const trace of traces) Object.assign(trace.marker, { size: 4, opacity: 0.6 });
   const [low, high] = [Math.min(...seconds), Math.max(...seconds)];

@@ -56,8 +56,8 @@ function instant(seconds) {
 // An instant of a run: the time of day in UTC, and the day of a run of several; else what has passed.
 function moment(run, seconds) {
   if (run.began_at === null) return instant(seconds);
-  const told = new Date((run.began_at + seconds) * 1000).toISOString();
-  return run.end < DAY_S ? told.slice(11, 19) : `${told.slice(5, 10)} ${told.slice(11, 16)}`;
+  const text = new Date((run.began_at + seconds) * 1000).toISOString();
+  return run.end < DAY_S ? text.slice(11, 19) : `${text.slice(5, 10)} ${text.slice(11, 16)}`;
 }
 
 const CLOCK_STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 7 * 86400, 30 * 86400];
@@ -69,9 +69,9 @@ function clockTicks(run, unit, [low, high]) {
   const times = [];
   for (let time = Math.ceil(first / step) * step; time <= last; time += step) times.push(time);
   const texts = times.map((time, index) => {
-    const told = new Date(time * 1000).toISOString(), clock = told.slice(11, step < 60 ? 19 : 16);
-    if (step >= DAY_S) return told.slice(5, 10);
-    return !index || time % DAY_S < step ? `${clock}<br>${told.slice(0, 10)}` : clock;
+    const text = new Date(time * 1000).toISOString(), clock = text.slice(11, step < 60 ? 19 : 16);
+    if (step >= DAY_S) return text.slice(5, 10);
+    return !index || time % DAY_S < step ? `${clock}<br>${text.slice(0, 10)}` : clock;
   });
   return { tickvals: times.map((time) => (time - run.began_at) / unit.seconds), ticktext: texts };
 }

@@ -107,15 +107,15 @@ function distance(each, value, best) {
 
 // Says of the curves that end below 100 % what became of the others.
 function othersThanFinished() {
-  const told = DATA.runs.map((run) => {
+  const texts = DATA.runs.map((run) => {
     const others = Object.entries(run.states).filter(([state]) => state !== "succeeded").map(([state, jobs]) => `${number(jobs)} ${state}`);
     return others.length ? (DATA.runs.length > 1 ? `${run.label}: ` : "") + others.join(", ") : "";
   });
-  return told.filter(Boolean).join(" · ");
+  return texts.filter(Boolean).join(" · ");
 }
 
 // How many ends came within their intervals, of the runs whose policy foretells.
-function foretoldTold(runs) {
+function intervalsText(runs) {
   return runs.map(({ label, foretold: { number: count, within } }) =>
     `${DATA.runs.length > 1 ? `${label}: ` : ""}${(100 * within / count).toFixed(0)} % of ${number(count)} within their 90 % interval`).join(" · ");
 }
@@ -131,7 +131,7 @@ function showComparison() {
   const foretelling = DATA.runs.map((run, index) => ({ ...run, colour: colourOf(index) })).filter((run) => run.foretold.number);
   at("foretold").hidden = !foretelling.length;
   if (!foretelling.length) return;
-  at("foretold-note").textContent = foretoldTold(foretelling);
+  at("foretold-note").textContent = intervalsText(foretelling);
   drawForetold(at("chart-foretold"), foretelling);
 }
 

@@ -19,7 +19,7 @@ UNREPORTED = "unreported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobStanding:
+class JobContribution:
     """One live job's contribution to the sums. num_gpus: GPUs that it holds on nodes
     that are up. num_held: GPUs that it holds on all nodes.
     """
@@ -32,27 +32,27 @@ class JobStanding:
     num_held: float
 
 
-def standing_of(job: JobRecord, nodes: Mapping[NodeId, Node]) -> JobStanding:
+def contribution_of(job: JobRecord, nodes: Mapping[NodeId, Node]) -> JobContribution:
     """Return the contribution of a job that has not ended. nodes: nodes that are up."""
     holding = held(job)
     trains = UNREPORTED if job.running.reported_at is None else PRODUCTIVE
     state = job.state
-    return JobStanding(
+    return JobContribution(
         usage=job.usage,
         state=state,
         waits=(job.reason.value, job.spec.tenant)
         if state is JobState.PENDING
         else None,
         use=USES.get(state, trains),
-        # GPUs of a node that is gone are nobody's, though the end of their replicas is
-        # not known yet.
+        # GPUs of a lost node do not count, although it is not known yet that its
+        # replicas have ended.
         num_gpus=sum(gpus for node, gpus in holding.by_node.items() if node in nodes),
         num_held=holding.num_gpus,
     )
 
 
 class Sums:
-    """The sums over all that was put in and not taken out."""
+    """The sums over the contributions that were put in and not taken out."""
 
     def __init__(self) -> None:
         self.by_state: Counter[JobState] = Counter()
@@ -64,13 +64,13 @@ class Sums:
         """Those on nodes that are there, by use."""
         self._num_holding: Counter[str] = Counter()
 
-    def put(self, job: JobStanding) -> None:
+    def put(self, job: JobContribution) -> None:
         self._add(job, 1)
 
-    def take(self, job: JobStanding) -> None:
+    def take(self, job: JobContribution) -> None:
         self._add(job, -1)
 
-    def _add(self, job: JobStanding, sign: int) -> None:
+    def _add(self, job: JobContribution, sign: int) -> None:
         self.by_state[job.state] += sign
         if job.waits is not None:
             self.waiting[job.waits] += sign

@@ -1,5 +1,5 @@
-"""The duties of a process that represents another one here: it reports that the other
-one has begun, and ends in the same way.
+"""A proxy: a local process that represents a replica on another machine. It reports
+that the replica has begun, and ends in the same way.
 """
 
 import os
@@ -24,12 +24,12 @@ class Begun:
 
     def __init__(self) -> None:
         self._file = os.environ.pop(ENV_BEGUN, "")
-        self.is_told = False
+        self.is_reported = False
 
     def tell(self) -> None:
-        if not self.is_told and self._file:
+        if not self.is_reported and self._file:
             Path(self._file).touch()
-        self.is_told = True
+        self.is_reported = True
 
 
 def end_as(code: int) -> NoReturn:
