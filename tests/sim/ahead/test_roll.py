@@ -51,7 +51,7 @@ from coadapt.sim.ahead.remainder import (
     Work,
     remainder_of,
 )
-from coadapt.sim.ahead.roll import Course, Question, policy_now, roll
+from coadapt.sim.ahead.roll import Course, Question, TimeLimits, policy_now, roll
 from coadapt.sim.ahead.scenario import Scenario
 from coadapt.sim.clock import VirtualClock
 
@@ -468,8 +468,8 @@ def test_courses_that_are_cut_are_computed_equally_far(
     )
     cut_s = {"as it is": 2_000.0, "+1": 6_000.0}
 
-    def cut(question: Question, seed: int, wall_s: float, _: object) -> Course:
-        assert wall_s == 5.0
+    def cut(question: Question, seed: int, limits: TimeLimits, _: object) -> Course:
+        assert limits == (5.0, 5.0)
         whole = roll(question, seed)
         ahead_s = cut_s[question.scenario.name]
         return replace(whole.until(ahead_s), ahead_s=ahead_s)
@@ -497,7 +497,7 @@ def test_a_course_stops_where_its_time_is_over(monkeypatch: pytest.MonkeyPatch) 
         # Each look at the clock is a second after the one before.
         ticks = itertools.count()
         monkeypatch.setattr(roll_module.time, "monotonic", lambda: float(next(ticks)))  # noqa: B023
-        found = roll(asked(state), seed=0, wall_s=float(seconds))
+        found = roll(asked(state), seed=0, limits=TimeLimits(wall_s=seconds))
         ahead_s.append(found.ahead_s)
         assert found.starts_s == whole.until(found.ahead_s).starts_s
         assert found.ends_s == whole.until(found.ahead_s).ends_s
@@ -508,10 +508,24 @@ def test_a_course_stops_where_its_time_is_over(monkeypatch: pytest.MonkeyPatch) 
     assert ahead_s[-1] == math.inf
 
 
+def test_a_course_that_took_its_share_stops_if_it_reached_a_day_ahead() -> None:
+    """Twenty futures of three policies were to fit; four did, 300 hours ahead each."""
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    short = asked(state)
+    longer = asked(state, ended=EndedWork(jobs=[Work("", 1, 4e6)]))
+    for question, is_cut in ((short, False), (longer, True)):
+        whole = roll(question, seed=0)
+        found = roll(question, seed=0, limits=TimeLimits(share_s=0.0))
+        assert math.isfinite(found.ahead_s) is is_cut
+        assert found.ends_s == whole.until(found.ahead_s).ends_s
+    assert DAY_S - 1.0 <= found.ahead_s < 1.1 * DAY_S
+    assert found.names == {"wide", "next"}
+
+
 def test_a_course_that_is_cut_at_once_may_start_what_is_submitted() -> None:
     state = live_state(("wide", spec("wide", 4)))
     question = asked(state, scenario=Scenario(submit={"new": spec("new", 1)}))
-    found = roll(question, seed=0, wall_s=0.0)
+    found = roll(question, seed=0, limits=TimeLimits(wall_s=0.0))
     assert (found.ahead_s, found.names) == (0.0, {"wide", "new"})
 
 

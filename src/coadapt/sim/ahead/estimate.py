@@ -15,7 +15,7 @@ import numpy as np
 
 from coadapt.model import JobId
 from coadapt.policies.base import Policy
-from coadapt.sim.ahead.roll import Course, Question, policy_now, roll
+from coadapt.sim.ahead.roll import Course, Question, TimeLimits, policy_now, roll
 from coadapt.sim.ahead.scenario import Scenario
 
 NUM_ROLLS = 20
@@ -86,7 +86,8 @@ def estimates(
 ) -> list[Estimate]:
     """Return what becomes of each scenario, over the same `num_rolls` draws of what is
     left of jobs; over fewer, but at least one, if these take longer than `budget_s`.
-    Where even one course of each takes longer, all are computed equally far ahead, as
+    Where even one course of each takes longer, or some need too much of the time to
+    reach further than a day ahead, all are computed equally far ahead, as
     `Estimate.ahead_s` says. `show` is called with the number of courses that are
     computed, and of all, after each of them.
 
@@ -100,9 +101,12 @@ def estimates(
     ]
     ends_at = time.monotonic() + budget_s
     num_at_once = min(num_processes or os.cpu_count() or 1, len(rolls))
-    wall_s = budget_s * num_at_once / len(asked)
+    limits = TimeLimits(
+        wall_s=budget_s * num_at_once / len(asked),
+        share_s=budget_s * num_at_once / len(rolls),
+    )
     if num_at_once == 1:
-        courses = _Courses(asked, wall_s)
+        courses = _Courses(asked, limits)
         found = _in_time(
             _shown((courses.roll(n, seed) for n, seed in rolls), len(rolls), show),
             len(asked),
@@ -113,7 +117,7 @@ def estimates(
             num_at_once,
             mp_context=get_context("spawn"),
             initializer=_prepare,
-            initargs=(asked, wall_s),
+            initargs=(asked, limits),
         ) as pool:
             there = _shown(_few_ahead(pool, rolls, num_at_once), len(rolls), show)
             found = _in_time(there, len(asked), ends_at)
@@ -223,7 +227,7 @@ class _Courses:
     """
 
     asked: Sequence[Question]
-    wall_s: float
+    limits: TimeLimits
     policies: dict[str, Policy] = field(default_factory=dict)
 
     def roll(self, number: int, seed: int) -> Course:
@@ -232,15 +236,15 @@ class _Courses:
         name = question.scenario.policy
         if name not in self.policies:
             self.policies[name] = policy_now(question)
-        return roll(question, seed, self.wall_s, self.policies[name])
+        return roll(question, seed, self.limits, self.policies[name])
 
 
 _here: list[_Courses] = []
 
 
-def _prepare(asked: Sequence[Question], wall_s: float) -> None:
+def _prepare(asked: Sequence[Question], limits: TimeLimits) -> None:
     os.nice(NICENESS)
-    _here[:] = [_Courses(asked, wall_s)]
+    _here[:] = [_Courses(asked, limits)]
 
 
 def _roll(which: tuple[int, int]) -> Course:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,23 @@ ROUND_LATER_S = 300.0
 PAST_WALL_S = 5.0
 # How the ids of jobs begin that come later.
 LATER = "later "
+
+
+# A course that has reached so far ahead may be cut for the others, s.
+FAR_S = 86_400.0
+
+
+class TimeLimits(NamedTuple):
+    """After `wall_s` (s) a course is computed no further. After `share_s` neither, if
+    it has reached FAR_S ahead: where jobs keep coming, one that never gets its turn
+    would cost all the time that there is for other courses.
+    """
+
+    wall_s: float = math.inf
+    share_s: float = math.inf
+
+
+NO_LIMITS = TimeLimits()
 
 
 class _TimeOverError(Exception):
@@ -93,16 +111,16 @@ class Course:
 def roll(
     question: Question,
     seed: int,
-    wall_s: float = math.inf,
+    limits: TimeLimits = NO_LIMITS,
     policy: Policy | None = None,
 ) -> Course:
     """Return one course, drawn with `seed`: a job's remainder is the same for a seed.
 
-    wall_s: after so long (s) it is computed no further. policy: of `policy_now`, which
+    policy: of `policy_now`, which
     takes as long as many rounds; it is left as it is. Raises InputError for a
     scenario that does not fit the state.
     """
-    stops_at = time.monotonic() + wall_s
+    begun = time.monotonic()
     at = question.at
     until = at + question.horizon_s
     scenario = question.scenario
@@ -119,7 +137,7 @@ def roll(
         executor=world,
         store=NullStore(),
         solver=InlineSolver(deepcopy(policy or policy_now(question)), clock.now),
-        observers=[_time_limit(stops_at)],
+        observers=[_time_limit(limits, begun, clock)],
     )
     drawn = _Drawn.of(question, seed, state, remainders, world)
     for job in state.active:
@@ -279,13 +297,18 @@ def _slower(config: SchedulerConfig, num_jobs: int) -> SchedulerConfig:
     )
 
 
-def _time_limit(stops_at: float) -> Observer:
-    """Return an observer that raises _TimeOverError after `stops_at` on the monotonic
-    clock. A round of many jobs is many events, so the limit holds within rounds too.
+def _time_limit(limits: TimeLimits, begun: float, clock: VirtualClock) -> Observer:
+    """Return an observer that raises _TimeOverError where the time is over. A round of
+    many jobs is many events, so the limits hold within rounds too.
+
+    begun: on the monotonic clock, s.
     """
+    far_at = clock.now() + FAR_S
 
     def look(_event: Event, _commands: Sequence[Command], _: SchedulerState) -> None:
-        if time.monotonic() > stops_at:
+        took_s = time.monotonic() - begun
+        is_far = clock.now() >= far_at
+        if took_s > limits.wall_s or (is_far and took_s > limits.share_s):
             raise _TimeOverError
 
     return look
