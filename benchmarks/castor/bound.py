@@ -42,7 +42,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "castor_bound.json"
 PHASES = 32  # of a job at most
 WIDTH_S = 120.0  # for which a price stays
 STEPS = 40  # of the search for prices
-MEAN_ALONE = 0.0, 0.0  # dials of the plan that is told beside: makespan_jobs, tail
+MEAN_ALONE = 0.0, 0.0  # dials of the plan that is shown beside: makespan_jobs, tail
 # of a GPU-second, in seconds of completion time
 FIRST_PRICE = 0.02
 PRICE_MIN = 1e-4

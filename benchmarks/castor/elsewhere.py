@@ -4,8 +4,9 @@ reports; drawn workloads.
 `python -m benchmarks.castor.elsewhere --traces DIR` (the folder with osdi21/; or
 $COADAPT_TRACES) plays both, castor and pollux, in each place, with as many jobs per
 GPU. The figures over those of pollux there go into
-benchmarks/results/castor_elsewhere.json. Stored runs of pollux are not made again, nor
-with `--resume` those of castor. It takes about five minutes of a core.
+benchmarks/results/castor_elsewhere.json, with the commit of each row. Stored runs of
+pollux are not made again, nor with `--resume` those of castor. Rows that a run does not
+reach stay as they are. It takes about 15 minutes of a core.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from benchmarks.castor.gap import bench_of, mean_and_error
 from benchmarks.castor.generated import Drawn
 from benchmarks.castor.osdi21 import CLUSTER, FIGURES, OWN
-from benchmarks.stored import store_results
+from benchmarks.stored import load_results, store_results, this_run
 from coadapt.cli.research.inputs import parse_cluster
 from coadapt.model import Node
 from coadapt.policies import create_policy
@@ -89,12 +90,17 @@ def table(found: Mapping[str, Mapping[str, list[float]]]) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Play, print and store."""
     bench = bench_of(__doc__, argv, RESULTS)
-    found: dict[str, dict[str, list[float]]] = {}
+    stored = load_results(RESULTS)
+    found: dict[str, dict[str, list[float]]] = stored.get("over pollux", {})
+    commits: dict[str, str] = stored.get("commits", {})
     for name, place in PLACES.items():
+        num_known = len(bench.runs)
         found[name] = over_pollux(bench, name, place)
+        if len(bench.runs) > num_known:
+            commits[name] = this_run()["commit"]
         print(name, found[name], flush=True)
-        told = {"over pollux": found, "runs": bench.runs}
-        store_results(RESULTS, told)
+        figures = {"over pollux": found, "commits": commits, "runs": bench.runs}
+        store_results(RESULTS, figures)
     print(table(found))
 
 

@@ -3,7 +3,7 @@ linear programs.
 
 `python -m benchmarks.castor.ends --traces DIR` (the folder with sia/; default:
 $COADAPT_TRACES) plays castor on the workloads of Sia's artifact, and takes from the run
-when each job would have ended on its fair share (what ρ is told over). Then it asks
+when each job would have ended on its fair share (the divisor of ρ). Then it asks
 which part of the GPUs any schedule needs at least in which all jobs end by that times
 ρ, and by the makespan; and below which ρ none does, at castor's own makespan and at
 0.95 of it. What it finds goes into benchmarks/results/castor_ends.json; some minutes

@@ -59,7 +59,7 @@ class Drawn:
 
 
 class Informed:
-    """A policy that is told no more of lengths than all others are.
+    """A policy that knows no more of lengths than all others do.
 
     Forecasts and reported lengths are taken away, but for `reports`.
     """

@@ -188,11 +188,11 @@ def mean_and_error(values: Sequence[float]) -> list[float]:
     ]
 
 
-def bench_of(told: str | None, argv: list[str] | None, results: Path) -> Drawn:
+def bench_of(about: str | None, argv: list[str] | None, results: Path) -> Drawn:
     """Return the bench of a command line that names the traces, with stored runs as of
     `known_runs`.
     """
-    parser = argparse.ArgumentParser(description=(told or "").split("\n")[0])
+    parser = argparse.ArgumentParser(description=(about or "").split("\n")[0])
     parser.add_argument("--traces", type=Path, default=os.environ.get("COADAPT_TRACES"))
     parser.add_argument(
         "--resume", action="store_true", help="keep stored runs of castor, too"
@@ -210,8 +210,8 @@ def bench_of(told: str | None, argv: list[str] | None, results: Path) -> Drawn:
 
 def store(results: Path, found: Mapping[str, object], bench: Drawn) -> None:
     """Write what was found, and the runs that it was found from."""
-    told = {"gpus": NUM_GPUS, "over pollux": found, "runs": bench.runs}
-    store_results(results, told)
+    figures = {"gpus": NUM_GPUS, "over pollux": found, "runs": bench.runs}
+    store_results(results, figures)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -114,12 +114,12 @@ def main(argv: list[str] | None = None) -> None:
     ]
     for number in range(1, len(names) + 1):
         found = compared(bench, names[:number])
-        told = {
+        figures = {
             "gpus": sum(node.num_gpus for node in CLUSTER),
             "compared": found,
             "runs": bench.runs,
         }
-        store_results(RESULTS, told)
+        store_results(RESULTS, figures)
     print(json.dumps(found, indent=1), flush=True)
 
 

@@ -180,8 +180,8 @@ def builtin(bench: Bench) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Misled:
-    """Castor that is told wrong things. wrong, fits, noise: by which factor at most,
-    drawn by job.
+    """Castor with wrong information about jobs. wrong, fits, noise: the largest factors
+    of the errors, drawn by job.
 
     wrong: of lengths, taken away from a share `missing`; fits: of each step-time
     parameter; noise: of the noise scale.
@@ -210,18 +210,18 @@ class Misled:
         missing = rng.random() < self.missing
         noise = factor(self.noise)
         times = [factor(self.fits) for _ in TIMES]
-        told = job.measured
-        grad = job.measured.grad
+        measured = job.measured
+        grad = measured.grad
         by_type = {
             name: replace(profile, params=_scaled(profile.params, times))
-            for name, profile in told.by_type.items()
+            for name, profile in measured.by_type.items()
         }
         return replace(
             job,
             measured=replace(
-                told,
+                measured,
                 progress_target=None if missing or target is None else target * wrong,
-                by_type=by_type if self.fits > 1.0 else told.by_type,
+                by_type=by_type if self.fits > 1.0 else measured.by_type,
                 grad=None if grad is None else replace(grad, var=grad.var * noise),
             ),
         )
@@ -300,19 +300,19 @@ LEFT_S = (
 
 
 def predictions(bench: Bench) -> dict[str, object]:
-    """How many real ends lay within the interval that was told, over all rounds and
-    over jobs alike.
+    """Return the share of ends that were within their predicted intervals, over all
+    rounds, and with each job weighted equally.
     """
     played = []
     for name in NAMED + TWICE + BUILTIN:
         policy = Recorded()
         _, history = bench.play(name, policy, ExperimentConfig())
         played.append((policy, history))
-    return told_truly(played)
+    return accuracy(played)
 
 
-def told_truly(played: Iterable[tuple[Recorded, History]]) -> dict[str, object]:
-    """Return how true what castor told in these runs was."""
+def accuracy(played: Iterable[tuple[Recorded, History]]) -> dict[str, object]:
+    """Return how accurate castor's predictions were in these runs."""
     shares = []
     errors = []
     groups: dict[float, list[tuple[bool, float]]] = {bound: [] for bound in LEFT_S}
@@ -335,7 +335,7 @@ def told_truly(played: Iterable[tuple[Recorded, History]]) -> dict[str, object]:
             statistics.mean(statistics.mean(each) for each in within.values())
         )
         starts += [_started(history, *word) for word in policy.starts]
-    every = [inside for told in groups.values() for inside, _ in told]
+    every = [inside for group in groups.values() for inside, _ in group]
     return {
         "within, all": round(statistics.mean(every), 3),
         "starts": {
@@ -345,9 +345,9 @@ def told_truly(played: Iterable[tuple[Recorded, History]]) -> dict[str, object]:
         "within, per workload": [round(each, 3) for each in shares],
         "median error": round(statistics.median(errors), 3),
         "by what was said to be left": {
-            f"below {bound:g} s": _calibration(told)
-            for bound, told in groups.items()
-            if told
+            f"below {bound:g} s": _calibration(group)
+            for bound, group in groups.items()
+            if group
         },
     }
 
@@ -364,14 +364,14 @@ def _started(
     return low_at <= starts_at <= high_at
 
 
-def _calibration(told: list[tuple[bool, float]]) -> dict[str, object]:
-    """Return the share within the interval, and percentiles of what was left over what
-    was said.
+def _calibration(predicted: list[tuple[bool, float]]) -> dict[str, object]:
+    """Return the share within the interval, and percentiles of the time left over the
+    predicted time.
     """
-    low, middle, high = np.percentile([ratio for _, ratio in told], (5, 50, 95))
+    low, middle, high = np.percentile([ratio for _, ratio in predicted], (5, 50, 95))
     return {
-        "predictions": len(told),
-        "within": round(statistics.mean(inside for inside, _ in told), 3),
+        "predictions": len(predicted),
+        "within": round(statistics.mean(inside for inside, _ in predicted), 3),
         "left / said, 5 %, median, 95 %": [
             round(float(each), 2) for each in (low, middle, high)
         ],

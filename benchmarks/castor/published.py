@@ -8,8 +8,8 @@ benchmarks/results/castor_published.json. `--only NAME` plays one setup, `--poli
 policy. `--drawn N` plays N workloads drawn as Sia's were in place of all these (seeds 0
 to N - 1), and stores means over `sia` with 95 % intervals; stored runs of `sia` are not
 made again. A run takes some 15 s.
-`--predictions N` stores how true what castor told on these N was (of ends: of each in
-each round).
+`--predictions N` stores how accurate castor's predictions on these N were (for ends,
+in each round).
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.castor.generated import interval
-from benchmarks.castor.osdi21 import FIGURES, Recorded, Run, told_truly
+from benchmarks.castor.osdi21 import FIGURES, Recorded, Run, accuracy
 from benchmarks.stored import load_results, store_results
 from coadapt.cli.research.inputs import parse_cluster
 from coadapt.sim.experiment import ExperimentConfig, RunResult, compose, simulate
@@ -166,7 +166,7 @@ def play_drawn(
 
 
 def play_predictions(stored: Stored, traces: Path, count: int) -> None:
-    """Store how true what castor told on `count` drawn workloads was."""
+    """Store how accurate castor's predictions on `count` drawn workloads were."""
     played = []
     for seed in range(count):
         policy, (workload, applications) = (
@@ -182,7 +182,7 @@ def play_predictions(stored: Stored, traces: Path, count: int) -> None:
         )
         simulation.run()
         played.append((policy, simulation.recorder.history))
-    stored["predictions"] = told_truly(played)
+    stored["predictions"] = accuracy(played)
     print(json.dumps(stored["predictions"], indent=1))
     _store(stored)
 

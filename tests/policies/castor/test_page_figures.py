@@ -1,33 +1,53 @@
-"""castor's page has the figures of benchmarks/results/castor_published.json."""
+"""castor's page has the figures of benchmarks/results."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "policies" / "castor.md").read_text(encoding="utf-8")
-STORED = json.loads(
-    (ROOT / "benchmarks" / "results" / "castor_published.json").read_text("utf-8")
-)
 FIGURES = ("jct", "p99", "makespan", "rho")
+
+
+def results(name: str) -> Any:
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    return json.loads(path.read_text("utf-8"))
+
+
+STORED = results("castor_published")
+ELSEWHERE = results("castor_elsewhere")["over pollux"]
+
+
+def cells(heading: str, name: str) -> list[str]:
+    """Return the cells of the first row with this name after `heading`."""
+    section = PAGE[PAGE.index(heading) :]
+    line = next(row for row in section.splitlines() if row.startswith(f"| {name} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")[1:]]
+
+
+def with_error(stored: dict[str, list[float]]) -> list[str]:
+    return [f"{stored[each][0]:.3f} ± {stored[each][1]:.3f}" for each in FIGURES]
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_the_figures_of_other_clusters_are_the_stored_ones(place: str) -> None:
+    found = cells("**Other clusters and settings**", place)
+    assert found == with_error(ELSEWHERE[place])
 
 
 @pytest.mark.parametrize("name", ["philly/1", "philly/2", "saturn/1"])
 def test_the_ratios_to_sia_are_the_stored_ones(name: str) -> None:
-    section = PAGE[PAGE.index("## On Sia's cluster") :]
-    line = next(row for row in section.splitlines() if row.startswith(f"| {name} |"))
     stored = STORED["castor over its rival"][name]
-    found = [cell.strip() for cell in line.strip("|").split("|")[1:]]
+    found = cells("## On Sia's cluster", name)
     assert found == [f"{stored[each]:.3f}" for each in FIGURES]
 
 
 @pytest.mark.parametrize("policy", ["`shockwave`", "castor"])
 def test_the_figures_on_shockwaves_trace_are_the_stored_ones(policy: str) -> None:
-    section = PAGE[PAGE.index("## On Shockwave's trace") :]
-    line = next(row for row in section.splitlines() if row.startswith(f"| {policy} |"))
     stored = STORED["runs"]["shockwave/120"][policy.strip("`")]
-    found = [cell.strip() for cell in line.strip("|").split("|")[1:]]
+    found = cells("## On Shockwave's trace", policy)
     seconds = [f"{stored[each]:,.0f} s" for each in FIGURES[:3]]
     assert found[:4] == [*seconds, f"{stored['rho']:.2f}"]
     assert found[5] == str(stored["rescales"])
