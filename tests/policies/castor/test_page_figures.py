@@ -18,6 +18,7 @@ def results(name: str) -> Any:
 
 STORED = results("castor_published")
 ELSEWHERE = results("castor_elsewhere")["over pollux"]
+DRAWN = results("castor_generated")["compared"]["all"]
 
 
 def cells(heading: str, name: str) -> list[str]:
@@ -35,6 +36,12 @@ def with_error(stored: dict[str, list[float]]) -> list[str]:
 def test_the_figures_of_other_clusters_are_the_stored_ones(place: str) -> None:
     found = cells("**Other clusters and settings**", place)
     assert found == with_error(ELSEWHERE[place])
+
+
+def test_the_figures_of_drawn_workloads_are_the_stored_ones() -> None:
+    number = DRAWN["workloads"]
+    found = cells("**Drawn workloads**", f"first {number}, present code")
+    assert found == [str(number), *with_error(DRAWN)]
 
 
 @pytest.mark.parametrize("name", ["philly/1", "philly/2", "saturn/1"])
