@@ -22,7 +22,7 @@ SMALL_TRAINING: dict[str, Sequence[str]] = {
     "benchmarks.trainer.checkpoint": ["--turns", "1", "--no-store"],
     "benchmarks.trainer.overhead_alone": ["--turns", "2", "--no-store"],
     "benchmarks.trainer.noise_scale": [
-        "--trials", "1", "--steps", "150", "--no-store",
+        "--trials", "1", "--steps", "60", "--no-store",
     ],
 }  # fmt: skip
 SMALL_SERVICE: dict[str, Sequence[str]] = {

@@ -159,16 +159,18 @@ def played(policy: str, stream: Stream, moments: int, *, arrivals: bool) -> Play
         ExperimentConfig(figures_only=True),
     )
     states = []
-    past = PastRounds()
+    windows = [PastRounds(), PastRounds()]
     num_events = 0
 
     def look(event: Event, commands: Sequence[Command], state: SchedulerState) -> None:
-        # A live scheduler's past is read from the events after its latest snapshot.
-        nonlocal past, num_events
+        # A live scheduler's past is read from the events after the snapshot before the
+        # latest one.
+        nonlocal num_events
         num_events += 1
         if num_events % EVENTS_PER_SNAPSHOT == 0:
-            past = PastRounds()
-        past.observe(event, commands, state)
+            windows[:] = [windows[1], PastRounds()]
+        for each in windows:
+            each.observe(event, commands, state)
 
     simulation.runtime.observers.append(look)
     random = np.random.default_rng(0)
@@ -180,7 +182,7 @@ def played(policy: str, stream: Stream, moments: int, *, arrivals: bool) -> Play
             state = picture_of(simulation.runtime.scheduler.state)
             state.config = simulation.runtime.scheduler.config
             if state.active:
-                states.append((at, state, past.views))
+                states.append((at, state, windows[0].views))
     while not simulation.clock.idle:
         simulation.clock.run(until=simulation.clock.now() + HOUR_S)
     jobs = simulation.recorder.history.jobs

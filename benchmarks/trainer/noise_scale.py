@@ -8,7 +8,7 @@ layers are measured with `noise="norm-layers"` too, against the truth of the who
 model; `layers_over_whole` says what their own parameters alone would give. Each trial
 is one run of `coadapt.train` on samples drawn anew; those "by formula" are without a
 run, fed with norms from the inner products of all samples' gradients: the same to 7
-digits, but 2000 trials tell chance from fault. Results go to
+digits, but 20 times as many trials tell chance from fault. Results go to
 benchmarks/results/noise_scale.json.
 """
 
@@ -39,7 +39,7 @@ BATCH = 32
 DIM = 10
 POPULATION = 1024
 Z_90 = 1.645
-FORMULA_TRIALS = 2000
+FORMULA_TRIALS = 20  # for each trial of a run
 BY_FORMULA = ("passes by formula", "norm_layers by formula")
 WITH_LAYERS = (
     "norm_layers passes",
@@ -294,7 +294,7 @@ def trial(problem: Problem, estimator: str, num_steps: int, seed: int) -> Measur
 
 
 def trials_by_formula(
-    problem: Problem, estimator: str, num_steps: int
+    problem: Problem, estimator: str, num_trials: int, num_steps: int
 ) -> list[Measured]:
     """Return what `trial` would with two passes per step, on draws from the
     population.
@@ -306,7 +306,7 @@ def trials_by_formula(
         own = problem.each[:, problem.in_norms]
         rows = own @ own.T
     found = []
-    for seed in range(FORMULA_TRIALS):
+    for seed in range(num_trials):
         generator = torch.Generator().manual_seed(seed)
         noise = NoiseScale(BATCH)
         for step in range(num_steps):
@@ -387,7 +387,9 @@ def run_cases(
         if estimator in BY_FORMULA:
             if problem.each is None:
                 continue
-            trials = trials_by_formula(problem, estimator, num_steps)
+            trials = trials_by_formula(
+                problem, estimator, FORMULA_TRIALS * num_trials, num_steps
+            )
         else:
             trials = [
                 trial(problem, estimator, num_steps, seed) for seed in range(num_trials)

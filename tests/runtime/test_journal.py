@@ -131,6 +131,21 @@ def test_only_two_snapshots_are_kept_and_a_damaged_one_is_passed_over(
     assert snapshot[1] == 2
 
 
+def test_the_snapshot_before_the_latest_is_needed_once_there_are_two(
+    tmp_path: Path,
+) -> None:
+    journal = Journal.at_path(tmp_path / "journal.db")
+    journal.append(EVENTS)
+    scheduler = Scheduler()
+    earlier = []
+    for upto in (1, 2, 3):
+        scheduler.handle(EVENTS[upto - 1])
+        journal.save_snapshot(scheduler.state, upto)
+        found = journal.earlier_snapshot()
+        earlier.append(None if found is None else found[1])
+    assert earlier == [None, 1, 2]
+
+
 def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     Journal.at_path(path).close()

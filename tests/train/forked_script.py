@@ -63,11 +63,14 @@ def _become_script(
     command: Sequence[str], env: Mapping[str, str], log: str, cwd: str
 ) -> None:
     """Become the process that runs the script; never return."""
+    from coadapt.train.exits.stop import register_end
+
     code = 1
     try:
         os.setsid()
         os.chdir(cwd)
         atexit._clear()
+        register_end()
         os.environ.clear()
         os.environ.update(env)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

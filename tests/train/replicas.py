@@ -137,7 +137,10 @@ def as_script(body: Callable[[], object]) -> NoReturn:
     """Run `body` in a replica as the interpreter runs a script: hook, then exit
     handlers.
     """
+    from coadapt.train.exits.stop import register_end
+
     atexit._clear()  # what the server of these processes registered
+    register_end()
     code = 0
     try:
         body()
@@ -220,7 +223,7 @@ class Elastic:
         except FileExistsError:
             return False
         (self.control_dir / ORDER_FILE).unlink()
-        joiners = [name for name in self.members if name not in self._former]
+        joiners = self._joiners()
         for name in joiners:
             self.processes[name].kill()
         self.join(joiners)
@@ -232,13 +235,24 @@ class Elastic:
         return (self.control_dir / done_file(self.generation)).exists()
 
     def await_done(self) -> None:
-        """Wait until the last order was carried out, or the run has ended."""
+        """Wait until the last order was carried out, or the run has ended. If it ended
+        before the order, its joiners would wait for ever: that fails at once.
+        """
         deadline = time.monotonic() + TIMEOUT_S
         while not self.done() and self.alive():
             assert time.monotonic() < deadline, (
                 f"generation {self.generation} hangs\n{self.outputs()}"
             )
+            stayed = any(self.processes[name].is_alive() for name in self._former)
+            assert stayed or self.done() or not self._joiners(), (
+                f"the run ended before its change to generation {self.generation}; "
+                f"train for longer\n{self.outputs()}"
+            )
             time.sleep(0.01)
+
+    def _joiners(self) -> list[str]:
+        """The names of the replicas that the last order adds."""
+        return [name for name in self.members if name not in self._former]
 
     def alive(self) -> list[str]:
         return [name for name, process in self.processes.items() if process.is_alive()]

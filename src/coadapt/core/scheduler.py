@@ -154,8 +154,9 @@ class Scheduler:
         """`config` applies until the first SchedulerConfigured."""
         self._config = config or SchedulerConfig()
         self.state = state or SchedulerState()
-        # Whether waiting jobs get an explanation. Explanations affect no decision. A
-        # forecast does not read them, and they would take most of its time.
+        # Whether waiting jobs get an explanation. Explanations affect no decision.
+        # Forecasts and simulations that only count do not read them, and under simple
+        # policies they would take half of the time.
         self.explains = True
         live = [job for job in self.state.jobs.values() if job.state not in ENDED]
         self.state.active = sorted(live, key=_submission_order)
@@ -931,7 +932,8 @@ class Scheduler:
             barred = job.retry_at or spent_up(job, state)
             if not (job.status.cancel_requested or barred):
                 self._set_target(job, plan)
-        self._explain_waiting(plan, view, concerned)
+        if self.explains:
+            self._explain_waiting(plan, view, concerned)
         self._plan = plan
         self._explain_settling()
         commands = self._converge()
@@ -1063,14 +1065,19 @@ class Scheduler:
             reason = Reason.GROWTH_FAILED
         _explain(job, reason, why)
 
+    def explain_waiting(self) -> None:
+        """Explain for each job that waits what prevents its start, although `explains`
+        is off.
+        """
+        if self._plan is not None:
+            self._explain_waiting(self._plan, self.view(), [])
+
     def _explain_waiting(
         self, plan: Plan, view: ClusterView, concerned: list[JobRecord]
     ) -> None:
         """Explain for each job that gets no GPUs, or fewer than before, what prevents
         more.
         """
-        if not self.explains:
-            return
         views = current_allocations(view).jobs
         state = self.state
         given = [

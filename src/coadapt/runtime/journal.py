@@ -338,8 +338,28 @@ class Journal(Store):
         """Return the newest snapshot that fits the events; any other is passed over for
         the one before.
         """
-        rows = self._rows(sa.select(snapshots).order_by(snapshots.c.upto.desc()))
-        for row in rows:
+        found = self._first_that_fits(snapshots.c.upto.desc())
+        if found is None and self.first_number > 1:
+            raise StoreError(
+                f"{self._name} was harmed: no snapshot fits its events, and those "
+                f"before event "
+                f"{self.first_number} were pruned; bring back the file from a backup"
+            )
+        return found
+
+    def earlier_snapshot(self) -> tuple[SchedulerState, int] | None:
+        """Return the oldest snapshot that is kept, the one before the latest; None
+        where none is needed, as all events since the beginning are there and are few.
+        """
+        count = self._scalar(sa.select(sa.func.count()).select_from(snapshots)) or 0
+        if count < SNAPSHOTS_KEPT and self.first_number <= 1:
+            return None
+        return self._first_that_fits(snapshots.c.upto.asc())
+
+    def _first_that_fits(
+        self, order: sa.ColumnElement[int]
+    ) -> tuple[SchedulerState, int] | None:
+        for row in self._rows(sa.select(snapshots).order_by(order)):
             if not 0 < row.upto <= self._tip[0] or row.link != checksum(
                 self._link_of(row.upto), row.payload
             ):
@@ -348,12 +368,6 @@ class Journal(Store):
                 return loads({"SchedulerState": SchedulerState}, row.payload), row.upto
             except InputError:
                 continue
-        if self.first_number > 1:
-            raise StoreError(
-                f"{self._name} was harmed: no snapshot fits its events, and those "
-                f"before event "
-                f"{self.first_number} were pruned; bring back the file from a backup"
-            )
         return None
 
     def prunable(self, before_at: float) -> int:

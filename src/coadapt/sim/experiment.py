@@ -214,7 +214,9 @@ class Simulation:
 
     def _endless(self, now: float) -> SimulationError:
         waiting = self._live()
-        why = self.runtime.scheduler.state.plan_error or waiting[0].explanation
+        scheduler = self.runtime.scheduler
+        scheduler.explain_waiting()
+        why = scheduler.state.plan_error or waiting[0].explanation
         return SimulationError(
             f"{self.workload.name}: after {now:.0f} s of virtual time {len(waiting)} "
             f"jobs have not ended, "
@@ -251,8 +253,10 @@ def compose(
         time.process_time,
         on_decided=None if config.figures_only else foresight.note,
     )
+    scheduler = Scheduler(config.scheduler)
+    scheduler.explains = not config.figures_only
     runtime = Runtime(
-        Scheduler(config.scheduler),
+        scheduler,
         clock=clock,
         executor=world,
         store=NullStore() if store is None else store,

@@ -31,7 +31,7 @@ from coadapt.train.checkpoint.saver import Saver, Stateful
 from coadapt.train.checkpoint.store import FORMAT
 from coadapt.train.env import Options, TrainConfig, read_config
 from coadapt.train.exits.failures import EXIT_FAILED, FailureReporter, tell_input_errors
-from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
+from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now, end_soon
 from coadapt.train.group.gather import gather_rows
 from coadapt.train.group.group import form_group, leave_group
 from coadapt.train.group.pass_weights import explain_unlike
@@ -718,7 +718,8 @@ class Run:
             return
         if self._stop.exit_code != EXIT_UNSAVED:
             # No last report is needed, because the next generation begins with one.
-            end_now(self._stop.exit_code)
+            end_soon(self._stop.exit_code)
+            return
         self._failures.leave(unfinished=self._training is True)
         try:
             self.close()

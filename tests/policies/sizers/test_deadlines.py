@@ -129,10 +129,12 @@ def test_uniform_progress_follows_the_rules_of_the_paper() -> None:
     assert bought(asked(sizer, behind, spot=True, at=11 * HOUR)) == (1, 0)
     # It has caught up.
     assert bought(asked(sizer, ahead, spot=True, at=11 * HOUR)) == (0, 1)
-    # Ten hours are left for ten hours of work: on demand, and up to the end.
+    # Ten hours are left for ten hours of work: on demand, in spite of spot nodes.
     late = due(20, done=0.0, left=10.0)
     assert bought(asked(sizer, late, spot=False, at=11 * HOUR)) == (1, 0)
-    assert bought(asked(sizer, ahead, spot=True, at=11 * HOUR)) == (1, 0)
+    assert bought(asked(sizer, late, spot=True, at=11 * HOUR)) == (1, 0)
+    # The forecast was wrong: it is ahead.
+    assert bought(asked(sizer, ahead, spot=True, at=11 * HOUR)) == (0, 1)
 
 
 def test_an_elastic_job_takes_more_spot_nodes_as_far_as_they_are_cheaper() -> None:

@@ -559,6 +559,24 @@ def test_the_policy_in_force_sees_its_last_rounds_first(
     assert sum(at < AT for at in seen) == len(past)
 
 
+def test_of_a_past_that_takes_too_long_the_newest_rounds_are_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float] = []
+
+    class Recording(Fifo):
+        def allocate(self, view: ClusterView) -> Plan:
+            seen.append(view.at)
+            return super().allocate(view)
+
+    monkeypatch.setattr(roll_module, "create_policy", lambda _: Recording())
+    monkeypatch.setattr(roll_module, "PAST_WALL_S", -1.0)
+    monkeypatch.setattr(roll_module, "PAST_NEWEST", 2)
+    past = [ClusterView(at=float(at), nodes=(), jobs=()) for at in range(5)]
+    policy_now(asked(live_state(), past=past))
+    assert seen == [3.0, 4.0]
+
+
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_a_course_leaves_the_policy_as_it_is(name: str) -> None:
     state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))

@@ -2,6 +2,7 @@
 processes.
 """
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -10,11 +11,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
+from torch.utils.data import TensorDataset
 
+import coadapt.train as ct
 from coadapt.model.contract_env import EXIT_STOPPED
 from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, exit_after
-from tests.train.replicas import free_port, run_replicas
+from tests.train.replicas import as_script, free_port, run_replicas
 
 pytestmark = [pytest.mark.train, pytest.mark.processes]
 
@@ -110,6 +115,42 @@ def end_children_at_once(_: object) -> None:
 def hang_at_the_end(_: object) -> None:
     exit_after(0.2, EXIT_STOPPED)
     wait_in_torch()
+
+
+def stop_in_training(argument: tuple[Path, float]) -> None:
+    """Train until SIGTERM, with an exit handler of the script's own: it was registered
+    before `ct.init`, takes `argument[1]` seconds, and writes a file.
+    """
+    folder, seconds = argument
+
+    def save_own_results() -> None:
+        time.sleep(seconds)
+        (folder / "own.txt").touch()
+
+    def script() -> None:
+        atexit.register(save_own_results)
+        run = ct.init(checkpoint_dir=folder / "checkpoints")
+        net = nn.Linear(1, 1)
+        model, optimizer = run.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+        loader = run.loader(TensorDataset(torch.ones(64, 1)), batch_size=8)
+        for _ in run.epochs(2):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+                terminate()
+
+    as_script(script)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_a_stopped_script_s_own_exit_handlers_run_for_a_few_seconds(
+    tmp_path: Path, seconds: float
+) -> None:
+    """As that of a tracker that the script began itself, which writes its last rows."""
+    codes = run_replicas(stop_in_training, [(tmp_path, seconds)], tmp_path)
+    assert codes == [EXIT_STOPPED], (tmp_path / "output-0.txt").read_text()
+    assert (tmp_path / "own.txt").exists() == (seconds == 0.0)
 
 
 @pytest.mark.parametrize(

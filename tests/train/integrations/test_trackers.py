@@ -19,6 +19,7 @@ from torch.utils.data import TensorDataset
 
 import coadapt.train as ct
 from coadapt.model.contract_env import EXIT_STOPPED
+from coadapt.train.exits.stop import register_end
 from coadapt.train.integrations import mlflow, tensorboard, wandb
 from coadapt.train.integrations.tracker import Tracker
 from tests.train.replicas import run_replicas
@@ -41,6 +42,7 @@ def make_tracker(kind: str, run: ct.Run, folder: Path) -> Tracker:
 def as_script(job: tuple[str, str, int, int]) -> None:
     """Run `train` as the interpreter runs a script, exit handlers included."""
     atexit._clear()  # what the server of these processes registered
+    register_end()
     try:
         train(job)
     finally:

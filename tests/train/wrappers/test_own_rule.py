@@ -331,10 +331,10 @@ def train_in_replicas(folder: str) -> None:
                 print(epoch, training.loader.batch_size, file=log)
         for x, y in training.loader:
             training.step(x, y)
-            if (
-                epoch >= 3
-            ):  # the change comes while the rule knows one norm and half of the next
-                time.sleep(0.0 if fast.exists() else 0.01)
+            # The change comes while the rule knows one norm and half of the next. Few
+            # steps are left: they wait long enough for a new replica to start.
+            if epoch >= 3:
+                time.sleep(0.0 if fast.exists() else 0.5)
         training.scheduler.step()
     if run.is_first:
         torch.save(training.parameters(), Path(folder, "final.pt"))

@@ -16,6 +16,11 @@
 # progress that is left over the goodput on these GPUs, so a job that was never timed
 # goes to spot nodes if it can, and on demand otherwise.
 #
+# With C known, the safety net holds up to the end, since on demand R - C stays as it
+# is. Here C is a forecast, so the rule is looked at again at each decision. (A job
+# whose first forecast was 10 % too long stayed on demand for 48 hours, although spot
+# nodes were there for most of them.)
+#
 # With `elastic`, which is not in the paper, a job on spot nodes has the number of GPUs
 # on which it trains fastest, as far as its progress costs no more there than on the
 # on-demand GPUs that it requests. All other rules stay as they are.
@@ -63,7 +68,6 @@ class UniformProgress:
         self._decision_s = decision_s
         self._elastic = elastic
         self._markets: dict[JobId, Market] = {}
-        self._to_the_end: set[JobId] = set()
 
     def size(self, view: SizingView) -> Sizing:
         wanted: dict[Market, list[tuple[tuple[str, ...], float]]] = {
@@ -80,7 +84,6 @@ class UniformProgress:
                 gpus = _most_on_spot(job, view.pools)
             wanted[market].append((types_allowed(job), float(gpus)))
         self._markets = chosen
-        self._to_the_end &= chosen.keys()
         return _sizing(view, wanted, chosen)
 
     def _market(self, job: JobView, view: SizingView) -> Market | None:
@@ -105,8 +108,7 @@ class UniformProgress:
         runs_on_spot = before is Market.SPOT and has_spot
         time_s = due_at - view.at
         unsafe = time_s < left_s + 2.0 * change_s + self._decision_s
-        if job.id in self._to_the_end or (unsafe and not runs_on_spot):
-            self._to_the_end.add(job.id)
+        if unsafe and not runs_on_spot:
             return Market.ON_DEMAND
         pace = (left_s + done_s) / (due_at - job.submitted_at)
         age_s = view.at - job.submitted_at

@@ -38,8 +38,9 @@ REACTION_PER_JOB_S = 0.03
 JOBS_FEW = 200
 # After the first hour, where minutes do not matter any more, s.
 ROUND_LATER_S = 300.0
-# For so long at most the policy is shown its past, s.
+# For so long the policy is shown its past, s. After that, only the newest rounds are.
 PAST_WALL_S = 5.0
+PAST_NEWEST = 10
 # How the ids of jobs begin that come later.
 LATER = "later "
 
@@ -238,10 +239,10 @@ def policy_now(question: Question) -> Policy:
     if name == question.policy:
         solver = InlineSolver(policy, time.monotonic)
         stops_at = time.monotonic() + PAST_WALL_S
-        for view in question.past:
-            solver(Solve(round=0, view=view), _ignore)
-            if time.monotonic() > stops_at:
-                break
+        num_older = len(question.past) - PAST_NEWEST
+        for number, view in enumerate(question.past):
+            if number >= num_older or time.monotonic() <= stops_at:
+                solver(Solve(round=0, view=view), _ignore)
     return policy
 
 

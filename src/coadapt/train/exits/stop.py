@@ -2,6 +2,7 @@
 ends the process.
 """
 
+import atexit
 import functools
 import logging
 import os
@@ -182,6 +183,31 @@ def exit_after(seconds: float, code: int) -> threading.Timer:
     timer.daemon = True
     timer.start()
     return timer
+
+
+def end_soon(code: int) -> None:
+    """Called by an exit handler: end the process with `code` once the script's own exit
+    handlers have run, EXIT_GRACE_S from now at the latest.
+    """
+    _codes_asked_for.append(code)
+    exit_after(EXIT_GRACE_S, code)
+
+
+def register_end() -> None:
+    """Register the exit handler that carries out `end_soon`. Exit handlers run last in,
+    first out: those that a script registers after its import of coadapt.train run
+    before this one. torch's clean-up, which was registered before, is left out.
+    """
+    atexit.register(_end_if_asked)
+
+
+def _end_if_asked() -> None:
+    if _codes_asked_for:
+        end_now(_codes_asked_for[-1])
+
+
+_codes_asked_for: list[int] = []
+register_end()
 
 
 def end_now(code: int) -> None:

@@ -25,7 +25,7 @@ from coadapt.train.batch.limits import Wanted, begin_sampling, resolve_limits
 from coadapt.train.checkpoint.record import RunRecord, make_record, recall_times
 from coadapt.train.env import TrainConfig, read_config, tell_placement
 from coadapt.train.exits.failures import FailureReporter
-from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_now
+from coadapt.train.exits.stop import EXIT_UNSAVED, StopSignal, end_soon
 from coadapt.train.group.group import Group, choose_device
 from coadapt.train.integrations.hosted_record import HostedRecord
 from coadapt.train.report.reporter import HttpChannel, Reporter
@@ -333,7 +333,8 @@ class HostedRun:
 
     def _at_exit(self) -> None:
         if self._stop.exit_code != EXIT_UNSAVED:
-            end_now(self._stop.exit_code)
+            end_soon(self._stop.exit_code)
+            return
         self._failures.leave(unfinished=False)
         if self._telemetry is not None:
             self._telemetry.close()
