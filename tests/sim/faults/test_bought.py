@@ -67,6 +67,11 @@ def test_the_seeds_meet_all_that_they_are_for() -> None:
     assert len({money.sizer for money in drawn if money is not None}) > 2
 
 
+def test_the_verdict_waits_for_the_news_of_the_last_node() -> None:
+    """In this seed the news of an earlier event is late, and those after it wait."""
+    run_seed(1556, family=Family.BOUGHT)
+
+
 def test_equal_seeds_give_equal_scenarios_and_failures_name_their_family() -> None:
     assert draw_bought(3) == draw_bought(3) != draw_bought(4)
     with pytest.raises(InvariantError, match=r"coadapt\.sim\.faults --bought --seed 3"):

@@ -194,9 +194,12 @@ class FaultRun:
         return self._verdict()
 
     def _at_rest(self) -> bool:
-        """Return whether all jobs have ended and all bought nodes are given back."""
-        ended = self.host.all_ended(len(self.scenario.jobs))
-        return ended and (self.market is None or self.market.at_rest)
+        """Return whether all jobs have ended, all bought nodes are given back, and the
+        scheduler was notified of that.
+        """
+        if not self.host.all_ended(len(self.scenario.jobs)):
+            return False
+        return self.market is None or (self.market.at_rest and self.wire.all_nodes_told)
 
     # -- what goes wrong
     # --------------------------------------------------------------------------------

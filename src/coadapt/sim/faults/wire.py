@@ -115,6 +115,11 @@ class FaultyNetwork:
             self._on_start(event.job)
         self._send(event, lambda: self._deliver(event))
 
+    @property
+    def all_nodes_told(self) -> bool:
+        """Return whether every event about a node has arrived."""
+        return self.clock.now() >= self._nodes_due_at
+
     def from_user(self, event: JobSubmitted | CancelRequested) -> None:
         """Send a user's request. It is never lost, because users repeat it until it
         arrives.
