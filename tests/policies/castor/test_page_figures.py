@@ -9,6 +9,15 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "policies" / "castor.md").read_text(encoding="utf-8")
 FIGURES = ("jct", "p99", "makespan", "rho")
+# The load of the drawn workloads, by their number of jobs.
+LOADS = {
+    "load 0.5": "80 jobs",
+    "load 1": "160 jobs",
+    "load 1.5": "240 jobs",
+    "load 2": "320 jobs",
+    "all": "all",
+    "all, periodic rounds only": "all, rounds alone",
+}
 
 
 def results(name: str) -> Any:
@@ -18,7 +27,7 @@ def results(name: str) -> Any:
 
 STORED = results("castor_published")
 ELSEWHERE = results("castor_elsewhere")["over pollux"]
-DRAWN = results("castor_generated")["compared"]["all"]
+DRAWN = results("castor_generated")["compared"]
 
 
 def cells(heading: str, name: str) -> list[str]:
@@ -38,10 +47,11 @@ def test_the_figures_of_other_clusters_are_the_stored_ones(place: str) -> None:
     assert found == with_error(ELSEWHERE[place])
 
 
-def test_the_figures_of_drawn_workloads_are_the_stored_ones() -> None:
-    number = DRAWN["workloads"]
-    found = cells("**Drawn workloads**", f"first {number}, present code")
-    assert found == [str(number), *with_error(DRAWN)]
+@pytest.mark.parametrize("load", LOADS)
+def test_the_figures_of_drawn_workloads_are_the_stored_ones(load: str) -> None:
+    stored = DRAWN[LOADS[load]]
+    found = cells("**Drawn workloads**", load)
+    assert found == [str(stored["workloads"]), *with_error(stored)]
 
 
 @pytest.mark.parametrize("name", ["philly/1", "philly/2", "saturn/1"])
