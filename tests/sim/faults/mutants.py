@@ -409,13 +409,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "running jobs that wait for each other do not wait for ever",
         "converge",
-        "if blocked and not commands and not in_peace and not work.moving:",
+        "if blocked and not commands and not work.resting and not work.moving:",
         "if False:",
     ),
     Mutant(
         "a running job is only stopped for a ring if nothing else moves",
         "converge",
-        "if blocked and not commands and not in_peace and not work.moving:",
+        "if blocked and not commands and not work.resting and not work.moving:",
         "if blocked and not commands:",
     ),
     Mutant(
@@ -675,15 +675,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a node that is not needed is given back",
         "scheduler",
-        "            if not buying.nodes[node].noticed and not "
-        "self._work.holdings.on(node)\n",
-        "            if False\n",
+        "buying.give_back(lambda node: not self._work.holdings.on(node))",
+        "buying.give_back(lambda _: False)",
     ),
     Mutant(
         "a node is given back once no job is on it",
         "scheduler",
-        "            if not buying.nodes[node].noticed and not "
-        "self._work.holdings.on(node)\n",
-        "            if not buying.nodes[node].noticed\n",
+        "buying.give_back(lambda node: not self._work.holdings.on(node))",
+        "buying.give_back(lambda _: True)",
     ),
 )
