@@ -280,8 +280,8 @@ def test_it_is_told_when_the_api_server_is_away_for_long_and_when_it_is_back(
     site.control_plane.kill_apiserver()
     try:
         why = (
-            "its replicas cannot be seen, but may train on: the API server has told "
-            "nothing"
+            "its replicas cannot be seen, but may train on: the API server has "
+            "reported nothing"
         )
         assert why in unseen(inbox)
         executor.execute(order(site, SLEEPER, 1, 1), inbox.post)
