@@ -235,16 +235,18 @@ class Elastic:
         return (self.control_dir / done_file(self.generation)).exists()
 
     def await_done(self) -> None:
-        """Wait until the last order was carried out, or the run has ended. If it ended
-        before the order, its joiners would wait for ever: that fails at once.
+        """Wait until the last order was carried out, or the run has ended. If the
+        replicas that stay ended before the order, its joiners would wait for ever: that
+        fails at once.
         """
         deadline = time.monotonic() + TIMEOUT_S
         while not self.done() and self.alive():
             assert time.monotonic() < deadline, (
                 f"generation {self.generation} hangs\n{self.outputs()}"
             )
-            stayed = any(self.processes[name].is_alive() for name in self._former)
-            assert stayed or self.done() or not self._joiners(), (
+            kept = [name for name in self.members if name in self._former]
+            trains = any(self.processes[name].is_alive() for name in kept)
+            assert trains or not kept or self.done(), (
                 f"the run ended before its change to generation {self.generation}; "
                 f"train for longer\n{self.outputs()}"
             )
