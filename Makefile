@@ -24,11 +24,11 @@ help: ## show this list
 demo: $(DEMO_READY) ## run four real training jobs on this machine under the scheduler
 	$(BIN)/python -m demo $(DEMO_ARGS)
 
-quick: $(READY) ## ruff, and the tests that start no process (a minute on 2 quiet cores)
+quick: $(READY) ## ruff, and the tests that start no process (one to three minutes on 2 quiet cores)
 	$(BIN)/ruff check
 	$(BIN)/python -m pytest -n $(QUICK_PROCESSES) -m "$$($(BIN)/python -m tools.test_parts quick)" $(PYTEST_ARGS)
 
-test: check ## check, then what a user's promise needs (ten minutes on 2 quiet cores)
+test: check ## check, then what a user's promise needs (10 to 20 minutes on 2 quiet cores)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "$$($(BIN)/python -m tools.test_parts usual)" $(DURATIONS) $(PYTEST_ARGS)
 
 test-all: check ## check, then every test: papers, long searches, more seeds, engines (.ci/run)
