@@ -529,20 +529,30 @@ def test_a_course_that_is_cut_at_once_may_start_what_is_submitted() -> None:
     assert (found.ahead_s, found.names) == (0.0, {"wide", "new"})
 
 
-def test_the_policy_in_force_sees_its_last_rounds_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """gavel began a new turn in each forecast, and starts came minutes too early."""
+def record_rounds(
+    monkeypatch: pytest.MonkeyPatch, *, fails_at: float | None = None
+) -> list[float]:
+    """Let each policy of a course be fifo, which fails in the round at `fails_at` (s);
+    return the list of the instants of the rounds, to which it adds.
+    """
     seen: list[float] = []
 
     class Recording(Fifo):
         def allocate(self, view: ClusterView) -> Plan:
             seen.append(view.at)
-            if view.at == 300.0:
+            if view.at == fails_at:
                 raise RuntimeError("as it did then")
             return super().allocate(view)
 
     monkeypatch.setattr(roll_module, "create_policy", lambda _: Recording())
+    return seen
+
+
+def test_the_policy_in_force_sees_its_last_rounds_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gavel began a new turn in each forecast, and starts came minutes too early."""
+    seen = record_rounds(monkeypatch, fails_at=300.0)
     state = live_state(("wide", spec("wide", 4)))
     past = [ClusterView(at=at, nodes=(), jobs=()) for at in (240.0, 300.0, 360.0)]
     course = roll(asked(state, past=past), seed=0)
@@ -562,14 +572,7 @@ def test_the_policy_in_force_sees_its_last_rounds_first(
 def test_of_a_past_that_takes_too_long_the_newest_rounds_are_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[float] = []
-
-    class Recording(Fifo):
-        def allocate(self, view: ClusterView) -> Plan:
-            seen.append(view.at)
-            return super().allocate(view)
-
-    monkeypatch.setattr(roll_module, "create_policy", lambda _: Recording())
+    seen = record_rounds(monkeypatch)
     monkeypatch.setattr(roll_module, "PAST_WALL_S", -1.0)
     monkeypatch.setattr(roll_module, "PAST_NEWEST", 2)
     past = [ClusterView(at=float(at), nodes=(), jobs=()) for at in range(5)]

@@ -49,10 +49,7 @@ def read_live(
         raise InputError("--state", str(directory.path), allowed)
     index = JobIndex(":memory:")
     scheduler, _ = read_back_into(
-        index,
-        directory.journal,
-        directory.index,
-        directory.first_config(),
+        index, directory.journal, directory.index, directory.first_config()
     )
     running = directory.is_listened_on()
     now = time.time() if running else scheduler.state.at

@@ -117,9 +117,9 @@ def roll(
 ) -> Course:
     """Return one course, drawn with `seed`: a job's remainder is the same for a seed.
 
-    policy: of `policy_now`, which
-    takes as long as many rounds; it is left as it is. Raises InputError for a
-    scenario that does not fit the state.
+    policy: the result of `policy_now`, which is slow, so that several courses can share
+    it; it is copied. None: computed here. Raises InputError for a scenario that does
+    not fit the state.
     """
     begun = time.monotonic()
     at = question.at

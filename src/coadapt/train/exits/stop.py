@@ -189,7 +189,7 @@ def end_soon(code: int) -> None:
     """Called by an exit handler: end the process with `code` once the script's own exit
     handlers have run, EXIT_GRACE_S from now at the latest.
     """
-    _codes_asked_for.append(code)
+    _requested_codes.append(code)
     exit_after(EXIT_GRACE_S, code)
 
 
@@ -202,11 +202,11 @@ def register_end() -> None:
 
 
 def _end_if_asked() -> None:
-    if _codes_asked_for:
-        end_now(_codes_asked_for[-1])
+    if _requested_codes:
+        end_now(_requested_codes[-1])
 
 
-_codes_asked_for: list[int] = []
+_requested_codes: list[int] = []
 register_end()
 
 
