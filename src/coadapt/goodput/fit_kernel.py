@@ -522,5 +522,5 @@ def compile_loops() -> None:
 
     for loop in LOOPS:
         globals()[loop.__name__] = compiled_lean(loop)
-    for loop in INNER_LOOPS:
-        globals()[loop.__name__] = lean_part(loop)
+    for part in INNER_LOOPS:
+        globals()[part.__name__] = lean_part(part)
