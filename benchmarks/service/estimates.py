@@ -243,6 +243,7 @@ def ended_work(jobs: Iterable[JobHistory], at: float) -> EndedWork:
             job.spec.application,
             job.spec.replicas.requested,
             job.usage.attained_service_gpu_s,
+            job.measured,
         )
         for job in jobs
         if ended_by(job, at) and job.state is JobState.SUCCEEDED
