@@ -102,7 +102,12 @@ def _ended_work(
     """Return what the jobs needed that succeeded."""
     return EndedWork(
         jobs=[
-            Work(each.spec.application, each.spec.replicas.requested, each.gpu_s)
+            Work(
+                each.spec.application,
+                each.spec.replicas.requested,
+                each.gpu_s,
+                each.measured,
+            )
             for job, each in zip(ended, submissions, strict=True)
             if job.state is JobState.SUCCEEDED and each.gpu_s
         ]
