@@ -131,9 +131,7 @@ def evaluate(
         slope[0] = 1.0 / compute_s
         slope[1] = atomic / compute_s
         num_terms = COMPUTE_TERMS
-        square_c += _add_row(
-            log_c - rows[i, 3], slope, column, num_terms, grad_c, gram_c
-        )
+        square_c += _add_row(problem, log_c - rows[i, 3], num_terms, grad_c, gram_c)
         log_t = log_c
         if level > 0:
             sync_s = x[2 * level] + x[2 * level + 1] * extra
@@ -149,9 +147,7 @@ def evaluate(
             slope[4] = ((1.0 - share) * (log_c - log_t) + share * (log_s - log_t)) / x[
                 GAMMA
             ]
-        square_t += _add_row(
-            log_t - rows[i, 4], slope, column, num_terms, grad_t, gram_t
-        )
+        square_t += _add_row(problem, log_t - rows[i, 4], num_terms, grad_t, gram_t)
     rmse_c = math.sqrt(square_c / num_rows)
     rmse_t = math.sqrt(square_t / num_rows)
     weight_c = 1.0 / (num_rows * max(rmse_c, floor))
@@ -168,13 +164,10 @@ def evaluate(
 
 
 def _add_row(
-    error: float,
-    slope: FloatArray,
-    column: NDArray[np.int64],
-    size: int,
-    grad: FloatArray,
-    gram: FloatArray,
+    problem: FitProblem, error: float, size: int, grad: FloatArray, gram: FloatArray
 ) -> float:
+    slope = problem.vector_SA[SLOPE]
+    column = problem.index_SA[COLUMN]
     for a in range(size):
         grad[column[a]] += error * slope[a]
         for b in range(a + 1):
