@@ -2,11 +2,12 @@
 that wrote it.
 """
 
+import fcntl
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,25 @@ def store_results(path: Path, figures: Mapping[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
     text = json.dumps({RUN: this_run(), **figures}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
+
+
+def store_row(path: Path, place: Sequence[str], row: Mapping[str, Any]) -> None:
+    """Write `row` at `place`, a path of keys, into the figures that `path` has now.
+
+    Two runs at once keep each other's rows: they wait for each other here.
+    """
+    path.parent.mkdir(exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        figures = load_results(path)
+        at = figures
+        for key in place[:-1]:
+            at = at.setdefault(key, {})
+        at[place[-1]] = row
+        store_results(path, figures)
+    finally:
+        os.close(folder)
 
 
 def this_run() -> dict[str, str]:

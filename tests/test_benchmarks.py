@@ -7,12 +7,14 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import ROOT, modules
-from benchmarks.stored import RUN, load_results, store_results
+from benchmarks.stored import RUN, load_results, store_results, store_row
 
 SMALL: dict[str, Sequence[str]] = {
     "benchmarks.policies.fit": ["--profiles", "2"],
@@ -101,3 +103,17 @@ def test_what_is_stored_is_read_back_without_the_run(tmp_path: Path) -> None:
     store_results(path, {"ms": 1.5})
     assert load_results(path) == {"ms": 1.5}
     assert json.loads(path.read_text(encoding="utf-8"))[RUN]["python"]
+
+
+@pytest.mark.processes
+def test_rows_of_runs_at_once_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    store_results(path, {"mix": {"fifo": {"within": 0.9}}})
+    places = [("mix" if n % 2 else "other", f"policy-{n}") for n in range(12)]
+    rows = [(path, place, {"within": 0.5}) for place in places]
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+        list(pool.map(store_row, *zip(*rows, strict=True)))
+    found = load_results(path)
+    assert found["mix"].pop("fifo") == {"within": 0.9}
+    kept = {(name, row) for name, rows_of in found.items() for row in rows_of}
+    assert kept == set(places)

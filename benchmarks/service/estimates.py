@@ -37,7 +37,7 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.stored import load_results, store_results
+from benchmarks.stored import store_row
 from coadapt.core.commands import Command
 from coadapt.core.events import Event
 from coadapt.core.lifecycle import JobState
@@ -243,6 +243,7 @@ def ended_work(jobs: Iterable[JobHistory], at: float) -> EndedWork:
             job.spec.application,
             job.spec.replicas.requested,
             job.usage.attained_service_gpu_s,
+            job.measured,
         )
         for job in jobs
         if ended_by(job, at) and job.state is JobState.SUCCEEDED
@@ -524,7 +525,6 @@ def main() -> None:
         wall_s=arguments.budget,
         processes=arguments.processes,
     )
-    found = load_results(RESULTS)
     made = streams(arguments.traces, arguments.file, arguments.seed)
     for name, make in made.items():
         if arguments.only and not name.startswith(tuple(arguments.only)):
@@ -538,14 +538,13 @@ def main() -> None:
                 arrivals=arguments.arrivals,
                 past=arguments.past,
             )
-            found.setdefault(name, {})[policy] = row
             print(name, policy, json.dumps(row), flush=True)
             if arguments.raw is not None:
                 with arguments.raw.open("a", encoding="utf-8") as file:
                     for each in said:
                         file.write(json.dumps(raw(name, policy, each)) + "\n")
             if not arguments.no_store:
-                store_results(RESULTS, found)
+                store_row(RESULTS, (name, policy), row)
 
 
 def measured(

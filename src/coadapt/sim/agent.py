@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
@@ -296,18 +296,6 @@ def kept_batch(
     )
 
 
-class _Trained(NamedTuple):
-    """The end of a period of training: seconds left over, and fields of a Training."""
-
-    left_s: float
-    epoch: int
-    progress: float
-    samples: float
-    batch: BatchConfig
-    grad: GradStats | None
-    learned: Learned
-
-
 def advance(
     application: Application,
     assigned: Assignment,
@@ -324,18 +312,11 @@ def advance(
     """
     delay_s = min(training.delay_s, seconds)
     train = _train_keeping if assigned.keeps_batch else _train_choosing
-    found = train(application, assigned, training, seconds - delay_s, speed)
-    after = Training(
-        epoch=found.epoch,
-        progress=found.progress,
-        samples=found.samples,
-        delay_s=training.delay_s - delay_s,
-        batch=found.batch,
-        grad=found.grad,
-        learned=found.learned,
-    )
-    ended = found.epoch >= application.num_epochs
-    return Segment(after, seconds - found.left_s if ended else None)
+    after, left_s = train(application, assigned, training, seconds - delay_s, speed)
+    if delay_s > 0.0:
+        after = replace(after, delay_s=training.delay_s - delay_s)
+    ended = after.epoch >= application.num_epochs
+    return Segment(after, seconds - left_s if ended else None)
 
 
 def _train_choosing(
@@ -344,9 +325,9 @@ def _train_choosing(
     training: Training,
     left_s: float,
     speed: float,
-) -> _Trained:
+) -> tuple[Training, float]:
     """Train for `left_s` seconds; the batch is chosen again after each epoch, and at
-    the end.
+    the end. Return the training then, and the seconds left over.
     """
     batch = training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
@@ -402,7 +383,16 @@ def _train_choosing(
             progress=progress,
             samples=samples,
         )
-    return _Trained(left_s, epoch, progress, samples, batch, grad, learned)
+    after = Training(
+        epoch=epoch,
+        progress=progress,
+        samples=samples,
+        delay_s=training.delay_s,
+        batch=batch,
+        grad=grad,
+        learned=learned,
+    )
+    return after, left_s
 
 
 def _train_keeping(
@@ -411,7 +401,7 @@ def _train_keeping(
     training: Training,
     left_s: float,
     speed: float,
-) -> _Trained:
+) -> tuple[Training, float]:
     """Train a job that keeps its batch, as `_train_choosing` does for other jobs."""
     batch = training.batch
     assert batch is not None, "a batch is chosen when a job is assigned"
@@ -447,7 +437,16 @@ def _train_keeping(
             progress = reached
             left_s -= used_s
             samples += used_s * steps_per_s * total
-    return _Trained(left_s, epoch, progress, samples, batch, grad, learned)
+    after = Training(
+        epoch=epoch,
+        progress=progress,
+        samples=samples,
+        delay_s=training.delay_s,
+        batch=batch,
+        grad=grad,
+        learned=learned,
+    )
+    return after, left_s
 
 
 def _next_change(assigned: Assignment, samples: float) -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from coadapt.executors.kubernetes.api import JsonObject, KubeApi
+from tests.memory_group import MemoryGroup
 
 # What an image would hold: the python that has coadapt.
 IMAGE_PATH = os.pathsep.join(
@@ -48,7 +49,13 @@ def why_no_walls() -> str:
 
 
 class Plain:
-    """Containers as processes of this machine."""
+    """Containers as processes of this machine.
+
+    memory: the control group of containers with a memory limit; a test has one such
+    container at a time. None: the limit is only said.
+    """
+
+    memory: MemoryGroup | None = None
 
     def enter(self, api: KubeApi, pod: JsonObject) -> None:
         """Make what the pod needs to be found by."""
@@ -72,7 +79,7 @@ class Plain:
                 key: value.replace(target, str(source)) for key, value in envs.items()
             }
         return subprocess.Popen(
-            container["command"],
+            [*self._within_memory(container), *container["command"]],
             cwd=container.get("workingDir"),
             env={
                 "PATH": IMAGE_PATH,
@@ -84,6 +91,20 @@ class Plain:
             stderr=log,
             start_new_session=True,
         )
+
+    def _within_memory(self, container: JsonObject) -> list[str]:
+        """Return what to put before the container's command, so that the kernel holds
+        it to its memory limit.
+        """
+        if self.memory is None or not _has_memory_limit(container):
+            return []
+        return ["sh", "-c", f'echo $$ > {self.memory.join}; exec "$@"', "sh"]
+
+    def ran_out_of_memory(self, container: JsonObject) -> bool:
+        """Return whether the kernel has killed a process of the container."""
+        if self.memory is None or not _has_memory_limit(container):
+            return False
+        return self.memory.kills() > 0
 
     def first(self, process: "subprocess.Popen[bytes]") -> int:
         """Return the container's first process."""
@@ -249,6 +270,11 @@ def below(pid: int) -> list[int]:
         *(found := children(pid)),
         *(each for child in found for each in below(child)),
     ]
+
+
+def _has_memory_limit(container: JsonObject) -> bool:
+    resources = container.get("resources") or {}
+    return "memory" in (resources.get("limits") or {})
 
 
 def _hostname(pod: JsonObject) -> str:

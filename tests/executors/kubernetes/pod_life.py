@@ -269,6 +269,8 @@ class Pod:
         states: list[JsonObject] = []
         for each in self.containers:
             reason = "Completed" if not each.lives and each.code == 0 else "Error"
+            if self._ground.runtime.ran_out_of_memory(each.spec):
+                reason = "OOMKilled"  # whatever its first process made of it
             ended = (
                 {}
                 if each.lives

@@ -99,6 +99,7 @@ class KubernetesSite:
             ground = Ground(folder=folder / "kubelet", runtime=Plain(), volume=volume)
         if nodes is None:
             nodes = dict.fromkeys(NODES, SLOTS_PER_NODE)
+        self.runtime = ground.runtime
         self.kubelet = TestKubelet(self.api, ground, nodes)
         self._running: list[tuple[LiveExecutor, threading.Thread]] = []
         (folder / "pod.yaml").write_text(yaml.safe_dump(HOST_NETWORK))

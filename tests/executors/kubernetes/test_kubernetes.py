@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 
 from coadapt.core.commands import Rescale, Start, Stop
-from coadapt.core.events import NodeJoined, NodeLost, Outcome, ReplicasStarted
+from coadapt.core.events import (
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    ReplicasStarted,
+)
 from coadapt.executors.processes.job_processes import kill_marked, marked_processes
 from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.model import Allocation
@@ -29,11 +34,14 @@ from tests.contracts.executor_contract import (
     until,
 )
 from tests.executors.elastic_site import TRAINER
+from tests.executors.test_local import end_of
 from tests.marked import pids_of
+from tests.memory_group import memory_group
 
 pytest.importorskip("kubernetes")
 
 from coadapt.executors.kubernetes.cluster import KubernetesCluster
+from coadapt.executors.kubernetes.pods import CONTAINER
 from tests.executors.kubernetes.site import NAMESPACE, PODS, KubernetesSite
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -372,3 +380,38 @@ def test_a_pod_that_may_not_be_made_fails_its_job_and_says_why(
     end = inbox.one()
     assert end.outcome is Outcome.FAILED
     assert "its pod could not be created" in end.detail
+
+
+MEMORY_BYTES = 48 * 1024 * 1024
+EATS_MEMORY = "python -c 'held = bytearray(10**9)'"
+
+
+@pytest.mark.parametrize(
+    ("run", "outcome"),
+    [
+        (f"{EATS_MEMORY}; true", Outcome.SUCCEEDED),
+        (f"{EATS_MEMORY}; exit $?", Outcome.LOST),
+    ],
+)
+def test_a_process_of_a_pod_that_ran_out_of_memory_is_told(
+    site: KubernetesSite, run: str, outcome: Outcome
+) -> None:
+    """The kernel kills a process that the replica has started. A command that goes on
+    without it exits with code 0.
+    """
+    limit = {"limits": {"memory": str(MEMORY_BYTES)}}
+    container = {"name": CONTAINER, "resources": limit}
+    template = {"spec": {"hostNetwork": True, "containers": [container]}}
+    (site.folder / "pod.yaml").write_text(json.dumps(template))
+    with memory_group(MEMORY_BYTES) as group:
+        site.runtime.memory = group
+        executor = site.executor()
+        inbox = Inbox()
+        executor.execute(order(site, run, 1), inbox.post)
+        end = end_of(inbox)
+        if not group.kills():
+            pytest.skip("the kernel here does not count what its memory killer ends")
+    assert end.outcome is outcome
+    assert "memory" in end.detail
+    log = JobDir.of(site.state_dir, "a").log("1-0").read_text()
+    assert "out of memory: its container used more than its limit" in log

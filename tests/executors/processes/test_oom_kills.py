@@ -1,6 +1,5 @@
 """A process that the kernel's memory killer ended is told as that."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from coadapt.executors.processes.oom_kills import OomKills, OomWatch, read_kills
 from coadapt.executors.processes.replica import UNKNOWN_KILLER
 from tests.contracts.executor_contract import Inbox
 from tests.executors.test_local import LocalSite, end_of, order, site
+from tests.memory_group import memory_group
 
 __all__ = ["site"]
 
@@ -21,20 +21,9 @@ EATS_MEMORY = "python -c 'held = bytearray(10**9)'"
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
-    """A control group with a memory limit, and the file through which to join it."""
-    root, _ = oom_kills.VERSION_1
-    folder = root / f"coadapt-test-{os.getpid()}"
-    limit = folder / "memory.limit_in_bytes"
-    if not root.is_dir():
-        folder = oom_kills.VERSION_2[0] / folder.name
-        limit = folder / "memory.max"
-    try:
-        folder.mkdir()
-        limit.write_text(str(LIMIT_BYTES))
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    yield folder / "cgroup.procs"
-    folder.rmdir()
+    """The file through which to join a control group with a memory limit."""
+    with memory_group(LIMIT_BYTES) as group:
+        yield group.join
 
 
 @pytest.mark.processes

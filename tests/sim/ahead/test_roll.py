@@ -30,6 +30,8 @@ from coadapt.model import (
     Plan,
     ReplicaLimits,
     RescaleContract,
+    ThroughputParams,
+    TypeProfile,
     Usage,
 )
 from coadapt.model.prices import Prices
@@ -43,7 +45,7 @@ from coadapt.sim.ahead import estimate, remainder
 from coadapt.sim.ahead import roll as roll_module
 from coadapt.sim.ahead.arrivals import DAY_S, Arrivals, Submission
 from coadapt.sim.ahead.estimate import Range, estimates
-from coadapt.sim.ahead.forward_world import START_S, ForwardWorld
+from coadapt.sim.ahead.forward_world import REPORT_S, START_S, ForwardWorld
 from coadapt.sim.ahead.remainder import (
     EndedWork,
     Remainder,
@@ -373,12 +375,16 @@ def test_like_jobs_that_needed_more_than_it_has_used() -> None:
 def test_jobs_of_its_application_say_how_long_it_is_else_those_of_its_size() -> None:
     many = [Work("yolo", 8, 9_000.0 + number) for number in range(remainder.ALIKE_MAX)]
     work = EndedWork(jobs=[*many, Work("bert", 1, 700.0), Work("gpt", 2, 800.0)])
-    assert work.longer_than(spec("a", application="bert"), 100.0) == [700.0]
+    assert lengths(work, spec("a", application="bert"), 100.0) == [700.0]
     # No longer one of its application is known.
-    assert 800.0 in work.longer_than(spec("a", application="bert"), 750.0)
-    wide = work.longer_than(spec("a", 8), 100.0)
+    assert 800.0 in lengths(work, spec("a", application="bert"), 750.0)
+    wide = lengths(work, spec("a", 8), 100.0)
     assert sorted(wide) == [job.gpu_s for job in many]
-    assert work.longer_than(spec("a"), 100.0)[:2] == [700.0, 800.0]
+    assert lengths(work, spec("a"), 100.0)[:2] == [700.0, 800.0]
+
+
+def lengths(work: EndedWork, job: JobSpec, gpu_s: float) -> list[float]:
+    return [each.gpu_s for each in work.longer_than(job, gpu_s)]
 
 
 def test_what_others_needed_is_that_of_the_nearest_sizes() -> None:
@@ -397,7 +403,7 @@ def test_what_others_needed_is_that_of_the_nearest_sizes() -> None:
             longer = [job for job in jobs if job.gpu_s > used]
             longer.sort(key=lambda job: abs(math.log(job.gpus / gpus)))
             expected = [job.gpu_s for job in longer[: remainder.ALIKE_MAX]]
-            assert work.longer_than(spec("a", gpus), used) == expected
+            assert lengths(work, spec("a", gpus), used) == expected
 
 
 @pytest.mark.parametrize(
@@ -418,6 +424,101 @@ def test_a_job_without_step_times_has_the_rate_of_the_table(
         # A size that the batch forbids has the mean rate: 0.3 a GPU-second.
         expected = table.goodput_JC[0, 0] or 0.3 * count
         assert found.rate(allocation, NODES) == pytest.approx(expected)
+
+
+TIMES = ThroughputParams(
+    alpha_c=0.5, beta_c=0.0625, alpha_r=0.0, beta_r=0.0, alpha_n=0.0, beta_n=0.0
+)
+TIMED = Measured(
+    progress=6_000.0,
+    progress_target=6_400.0,
+    by_type={"gpu": TypeProfile(params=TIMES, num_replicas_profiled=4)},
+    grad=GradStats(sqr=1.0, var=0.0),
+)
+
+
+def test_a_job_like_one_that_ended_reports_what_that_one_did() -> None:
+    """castor took each job that began in a future for one of unknown length."""
+    work = EndedWork(jobs=[Work("", 1, 4_000.0, TIMED)])
+    found = remainder_of(record(Measured(), gpu_s=0.0), NODES, 0.0, work)
+    job, left = found.drawn(np.random.default_rng(0), 0.0, NODES)
+    one = Allocation(slots=(("a", 1),))
+    assert left / job.rate(one, NODES) == pytest.approx(4_000.0)
+    assert job.view.measured.by_type == TIMED.by_type
+    assert (job.view.measured.progress, job.view.measured.progress_target) == (0, left)
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        # It reports itself, without an end: no end will come.
+        (Measured(progress=5.0, grad=GradStats(sqr=1.0, var=0.0)), TIMED),
+        (Measured(), Measured(progress=6_000.0, progress_target=6_400.0)),
+    ],
+)
+def test_other_jobs_report_no_more_than_they_did(
+    own: Measured, other: Measured
+) -> None:
+    work = EndedWork(jobs=[Work("", 1, 4_000.0, other)])
+    found = remainder_of(record(own, gpu_s=0.0), NODES, 0.0, work)
+    job, _ = found.drawn(np.random.default_rng(0), 0.0, NODES)
+    assert job.view.measured == own
+
+
+def seen_by_the_policy(
+    monkeypatch: pytest.MonkeyPatch, question: Question
+) -> tuple[Course, list[ClusterView]]:
+    """Return a course under fifo and the views of its rounds."""
+    seen: list[ClusterView] = []
+
+    class Recording(Fifo):
+        def allocate(self, view: ClusterView) -> Plan:
+            seen.append(view)
+            return super().allocate(view)
+
+    monkeypatch.setattr(roll_module, "create_policy", lambda _: Recording())
+    return roll(question, seed=0), seen
+
+
+def test_the_policy_learns_of_a_job_that_starts_what_it_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    work = EndedWork(jobs=[Work("", 1, 4_000.0, TIMED)])
+    course, seen = seen_by_the_policy(monkeypatch, asked(state, ended=work))
+    first = next(
+        view.at - AT - course.starts_s["next"]
+        for view in seen
+        for job in view.jobs
+        if job.id == "next" and job.measured.progress_target is not None
+    )
+    assert 0.0 < first <= START_S + REPORT_S + CONFIG.round_s
+
+
+def test_a_job_trains_since_its_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = live_state(("wide", spec("wide", 4)))
+    [job] = state.active
+    job.measured = replace(TIMED, progress=0.0)
+    whole = roll(asked(state), seed=0)
+    reported_at = job.running.reported_at
+    assert reported_at is not None
+    job.running = replace(job.running, reported_at=reported_at - 40.0)
+    course, seen = seen_by_the_policy(monkeypatch, asked(state))
+    assert whole.ends_s["wide"] - course.ends_s["wide"] == pytest.approx(40.0)
+    # Its next report is due, and no older one is repeated.
+    known = [each.measured.progress for view in seen for each in view.jobs]
+    assert known[1] > 0.0
+
+
+def test_a_start_costs_what_starts_cost_the_other_jobs() -> None:
+    state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
+    wide, _ = state.active
+    wide.usage = wide.usage.after_cost(9, 90.0, {})
+    mean_s = wide.usage.costs.mean_s
+    assert mean_s not in (None, START_S)
+    course = roll(asked(state), seed=0)
+    took = course.ends_s["next"] - course.starts_s["next"]
+    assert took == pytest.approx(mean_s + 4_000.0 / 2, rel=1e-6)
 
 
 def test_a_guess_where_nothing_is_known() -> None:

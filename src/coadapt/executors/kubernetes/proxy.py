@@ -35,6 +35,7 @@ from coadapt.executors.kubernetes.pods import (
     secret,
 )
 from coadapt.executors.kubernetes.silence import ServerSilence
+from coadapt.executors.processes.elsewhere import note_out_of_memory
 from coadapt.executors.processes.proxy_process import Begun
 from coadapt.executors.processes.records.generation_dir import (
     GenerationDir,
@@ -123,7 +124,11 @@ class _Proxy:
         self._trouble_since: float | None = None
         self._begun = Begun()
         self._why_deleted = ""
-        self._silence = ServerSilence(directory, order.member, self._say)
+        launched = directory.order()
+        self._lead = (
+            directory if launched is None else directory.job.generation(launched.lead)
+        )
+        self._silence = ServerSilence(self._lead, order.member, self._say)
 
     def run(self) -> int:
         """Return the replica's exit code, once it has ended and its pod is gone."""
@@ -201,13 +206,19 @@ class _Proxy:
             ENV_CONTROL_TOKEN,
             "MASTER_PORT",
         )
-        told = {name: os.environ[name] for name in names if name in os.environ}
+        forwarded = {name: os.environ[name] for name in names if name in os.environ}
         url = self._settings.api_url
         status = {
             ENV_STATUS_URL: f"{url}/v1/jobs/{self._order.job}/{STATUS_ROUTE}",
             ENV_STATUS_TOKEN_FILE: TOKEN_FILE,
         }
-        envs = {**(status if its else {}), **told, **order.envs, **its, ENV_URL: url}
+        envs = {
+            **(status if its else {}),
+            **forwarded,
+            **order.envs,
+            **its,
+            ENV_URL: url,
+        }
         if self._settings.claim:
             envs[ENV_CHECKPOINT_DIR] = CHECKPOINTS
         if self._settings.resource != CPU and its:
@@ -295,6 +306,7 @@ class _Proxy:
         if terminated.get("reason") == "OOMKilled":
             self._log.finish(LOG_END_S)
             self._say("out of memory: its container used more than its limit")
+            note_out_of_memory(self._lead, self._order.member)
         code = int(terminated.get("exitCode", EXIT_KILLED))
         if self._why_deleted:
             self._log.finish(LOG_END_S)

@@ -23,15 +23,12 @@ class ServerSilence:
     """
 
     def __init__(
-        self, generation: GenerationDir, member: str, say: Callable[[str], None]
+        self, lead: GenerationDir, member: str, say: Callable[[str], None]
     ) -> None:
-        """generation: the generation that started `member`. say: adds a line to its
-        log.
+        """lead: the generation whose launcher has started `member`. say: adds a line to
+        its log.
         """
-        order = generation.order()
-        self._lead = (
-            generation if order is None else generation.job.generation(order.lead)
-        )
+        self._lead = lead
         self._member = member
         self._say = say
         self._since: float | None = None

@@ -166,6 +166,28 @@ def why_unseen(lead: GenerationDir) -> str:
     return ""
 
 
+def note_out_of_memory(lead: GenerationDir, member: str) -> None:
+    """Record that a process of a replica was killed because memory ran out, whatever
+    the replica's exit code is.
+    """
+    lead.out_of_memory.mkdir(mode=PRIVATE_DIR, exist_ok=True)
+    (lead.out_of_memory / member).touch()
+
+
+def out_of_memory_text(lead: GenerationDir) -> str:
+    """Return a text for a job that succeeded although replicas ran out of memory, "" if
+    none did.
+    """
+    members = names_in(lead.out_of_memory)
+    if not members:
+        return ""
+    whose = "a replica" if len(members) == 1 else f"{len(members)} replicas"
+    return (
+        f"while it ran, the kernel killed a process of {whose} because memory ran out: "
+        f"see whether its log misses one"
+    )
+
+
 def kill_left(lead: GenerationDir) -> int:
     """End the processes that a dead launcher left on this machine. Return how many
     there were.

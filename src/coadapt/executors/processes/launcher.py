@@ -245,7 +245,12 @@ class _Launcher:
         """Return a text about processes that the kernel killed while the job ran, "" if
         there are none.
         """
-        return "" if self._is_elsewhere() else self._oom.meanwhile()
+        if not self._is_elsewhere():
+            return self._oom.meanwhile()
+        # Imported here, as above: only engines of other machines need it.
+        from coadapt.executors.processes.elsewhere import out_of_memory_text
+
+        return out_of_memory_text(self._lead)
 
     @property
     def left_something(self) -> bool:

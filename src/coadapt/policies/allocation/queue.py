@@ -63,23 +63,22 @@ def admit(
                 capacity.keep(job)
     notes = {}
     num_served = 0
-    blocker: JobView | None = None
+    behind: str | None = None  # the note of all jobs behind one that waits for GPUs
     for job in order:
         if job.id in capacity.counts:
             num_served += 1
             continue
+        if behind is not None:
+            notes[job.id] = behind
+            continue
         count = requested_gpus(job)
-        if blocker is None and capacity.give(job, count):
+        if capacity.give(job, count):
             num_served += 1
-        elif blocker is not None:
-            needs = plural(blocker.spec.replicas.requested, "GPU")
-            notes[job.id] = f"behind {blocker.spec.name}, which needs {needs}"
-        else:
-            notes[job.id] = waits(
-                job, count, capacity, go_first(num_served, rule.ahead)
-            )
-            if not rule.backfill and capacity.verdict(job, count) is Verdict.BUSY:
-                blocker = job
+            continue
+        notes[job.id] = waits(job, count, capacity, go_first(num_served, rule.ahead))
+        if not rule.backfill and capacity.verdict(job, count) is Verdict.BUSY:
+            needs = plural(job.spec.replicas.requested, "GPU")
+            behind = f"behind {job.spec.name}, which needs {needs}"
     if not stay:
         return counted_plan(
             view, capacity, notes, order=[job.id for job in order], picks=picks

@@ -225,9 +225,11 @@ class _Drawn:
 
     def add(self, job: JobRecord, gpu_s: float | None = None) -> None:
         """Draw the remaining work of a job. gpu_s: its GPU-seconds, if known."""
-        left = remainder_of(job, self.state.nodes, self.at, self.ended, gpu_s)
-        self.remainders[job.id] = left
-        self.world.expect(job.id, left.draw(_random(self.seed, job.id), self.common))
+        nodes = self.state.nodes
+        remainder = remainder_of(job, nodes, self.at, self.ended, gpu_s)
+        random = _random(self.seed, job.id)
+        self.remainders[job.id], left = remainder.drawn(random, self.common, nodes)
+        self.world.expect(job.id, left)
 
 
 def policy_now(question: Question) -> Policy:

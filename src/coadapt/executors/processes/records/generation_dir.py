@@ -287,6 +287,13 @@ class GenerationDir:
         return self.path / "unseen"
 
     @property
+    def out_of_memory(self) -> Path:
+        """The directory in which proxies note that a process of their replica was
+        killed because memory ran out (elsewhere.py), if this generation leads.
+        """
+        return self.path / "out-of-memory"
+
+    @property
     def listeners(self) -> Path:
         """The directory of listeners.py, if this generation leads."""
         return self.own.listeners
