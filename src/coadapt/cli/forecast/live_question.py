@@ -8,12 +8,10 @@ from pathlib import Path
 from coadapt.cli.cluster.read_back import read_back_into
 from coadapt.cli.state_dir import StateDir
 from coadapt.core.lifecycle import JobState
-from coadapt.core.scheduler import Scheduler
 from coadapt.core.state import SchedulerState
-from coadapt.model import ClusterView, InputError, JobId, JobSpec, Measured
+from coadapt.model import InputError, JobId, JobSpec, Measured
 from coadapt.model.wire import from_json
 from coadapt.runtime.job_index import EndedJob, EndedQuery, JobIndex
-from coadapt.runtime.journal import Journal
 from coadapt.sim.ahead.arrivals import Arrivals, Submission
 from coadapt.sim.ahead.past_rounds import PastRounds
 from coadapt.sim.ahead.remainder import EndedWork, Work
@@ -48,8 +46,14 @@ def read_live(
         allowed = "a directory that `coadapt up` has run on"
         raise InputError("--state", str(directory.path), allowed)
     index = JobIndex(":memory:")
+    past = PastRounds()
     scheduler, _ = read_back_into(
-        index, directory.journal, directory.index, directory.first_config()
+        index,
+        directory.journal,
+        directory.index,
+        directory.first_config(),
+        past.observe,
+        earlier_up_to=JOBS_FEW,
     )
     running = directory.is_listened_on()
     now = time.time() if running else scheduler.state.at
@@ -75,25 +79,9 @@ def read_live(
         policy=(directory.last_run() or {}).get("policy", DEFAULT_POLICY),
         ended=_ended_work(ended, submissions),
         arrivals=past_arrivals(submissions, state) if arrivals else Arrivals(),
-        past=_past(directory) if len(state.active) <= JOBS_FEW else (),
+        past=past.views if len(state.active) <= JOBS_FEW else (),
     )
     return Live(question=question, started_at=started_at, ended_at=ended_at)
-
-
-def _past(directory: StateDir) -> tuple[ClusterView, ...]:
-    """Return what the policy saw after the journal's snapshot before the latest one:
-    after the latest, it may be little.
-    """
-    past = PastRounds()
-    journal = Journal.at_path(directory.journal)
-    try:
-        state, upto = journal.earlier_snapshot() or (None, 0)
-        scheduler = Scheduler(directory.first_config(), state)
-        for _, event in journal.numbered_events(after=upto):
-            past.observe(event, scheduler.handle(event), scheduler.state)
-    finally:
-        journal.close()
-    return past.views
 
 
 def _ended_work(
