@@ -26,7 +26,7 @@ demo: $(DEMO_READY) ## run four real training jobs on this machine under the sch
 
 quick: $(READY) ## ruff, and the tests that start no process (one to three minutes on 2 quiet cores)
 	$(BIN)/ruff check
-	$(BIN)/python -m pytest -n $(QUICK_PROCESSES) -m "$$($(BIN)/python -m tools.test_parts quick)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(QUICK_PROCESSES) --hypothesis-profile quick -m "$$($(BIN)/python -m tools.test_parts quick)" $(PYTEST_ARGS)
 
 test: check ## check, then what a user's promise needs (10 to 20 minutes on 2 quiet cores)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m "$$($(BIN)/python -m tools.test_parts usual)" $(DURATIONS) $(PYTEST_ARGS)

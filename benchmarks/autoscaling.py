@@ -7,6 +7,7 @@ played again; with `--minutes M` no run begins later than that.
 """
 
 # figure10: one ImageNet job on 1 to 16 nodes of 4 GPUs (Pollux, OSDI'21, figure 10).
+# late_bounds: costs below which no sizer can finish the job of `deadlines` in time.
 # deadlines: the variants of "Can't Be Late" (Frontier-CS; Wu et al., NSDI 2024), with
 # drawn availability, for one elastic job on 1 to 16 nodes.
 # osdi21: the workloads 1, 2, 3 and 6. drawn: built-in workloads, one per seed, castor's
@@ -28,11 +29,20 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
 
 from benchmarks.castor.generated import interval
 from benchmarks.stored import load_results, store_results
-from coadapt.model import JobSpec, ReplicaLimits, RescaleContract
-from coadapt.sim.applications import Application
+from coadapt.goodput.efficiency import gain
+from coadapt.model import (
+    BatchLimits,
+    JobSpec,
+    Placement,
+    ReplicaLimits,
+    RescaleContract,
+)
+from coadapt.sim.applications import Application, Setting
 from coadapt.sim.experiment import (
     ExperimentConfig,
     compose,
@@ -95,6 +105,7 @@ SAVE_S = 20.0
 SAVE_HAZARDS = (0.05, 0.5, 2.0)
 SAVE_WAYS = {"chosen": 0.0, "each_minute": 0.0, "each_hour": 3600.0}
 
+FloatArray = NDArray[np.float64]
 Row = dict[str, float | str]
 # What tells a run apart from the others of its part, and the run.
 Task = tuple[Row, Callable[[], Row]]
@@ -266,6 +277,96 @@ def late_variant(runs: list[Row], region: str, deadline: str, overhead: str) -> 
             ratio = float(found["castor"]) / float(found[sizer])
             found[f"castor_over_{sizer}"] = round(ratio, 3)
     return {**variant, **found} if found else {}
+
+
+def late_bounds(num_seeds: int) -> list[Row]:
+    """Return a lower bound of the job's cost by region, seed and deadline, for a sizer
+    that knows when spot nodes are available, where changes cost no time.
+    """
+    workload, applications = late_job(None)
+    [application] = applications.values()
+    most_nodes = workload.jobs[0].spec.replicas.max
+    rates_EN = best_rates(application, most_nodes)
+    epochs = range(application.num_epochs)
+    steps_E = np.diff(
+        [application.progress_at(epoch) for epoch in (*epochs, len(epochs))]
+    )
+    rows: list[Row] = []
+    for share in REGIONS["mixed"]:
+        for seed in range(num_seeds):
+            for deadline, hours in DEADLINES_H.items():
+                spot_h = hours_with_spot(share, seed, hours)
+                cost = least_cost(rates_EN, steps_E, spot_h, hours - spot_h)
+                row: Row = {"share": share, "seed": seed, "deadline": deadline}
+                rows.append({**row, "spot_h": round(spot_h, 2), "cost": round(cost, 1)})
+    return rows
+
+
+def best_rates(application: Application, most_nodes: int) -> FloatArray:
+    """Return the highest progress per hour of any batch, in steps at the initial batch
+    size, by epoch and number of nodes of one GPU (num_epochs, most_nodes).
+    """
+    initial = application.limits.initial
+    rates_EN = np.zeros((application.num_epochs, most_nodes))
+    for nodes in range(1, most_nodes + 1):
+        setting = Setting(Placement((1,) * nodes), "gpu")
+        for atomic, passes in batches(application.limits, nodes):
+            total = nodes * atomic * passes
+            whole_s, sync_s = application.step_time(setting, atomic)
+            step_s = whole_s + (passes - 1) * (whole_s - sync_s)
+            for epoch in range(application.num_epochs):
+                grad = application.grad_stats(total, epoch)
+                steps = gain(total / initial, grad.sqr, grad.var)
+                rate = steps / step_s * 3600.0
+                rates_EN[epoch, nodes - 1] = max(rates_EN[epoch, nodes - 1], rate)
+    return rates_EN
+
+
+def batches(limits: BatchLimits, nodes: int) -> Iterator[tuple[int, int]]:
+    """Yield the batch of a pass of one node (each fourth size) and the passes of a
+    step, where they make an allowed batch on `nodes` nodes.
+    """
+    assert limits.max_total is not None
+    assert limits.max_atomic is not None
+    for atomic in range(limits.min_atomic, limits.max_atomic + 1, 4):
+        for passes in range(1, limits.max_total // (nodes * atomic) + 1):
+            if nodes * atomic * passes >= limits.initial:
+                yield atomic, passes
+
+
+def hours_with_spot(share: float, seed: int, hours: float) -> float:
+    """Return for how many of the first `hours` spot nodes are available."""
+    spells = draw_spells(share, 16, 72 * 3600.0, seed)
+    starts_h = [min(at / 3600.0, hours) for at, _ in spells] + [hours]
+    lengths = zip(spells, starts_h, starts_h[1:], strict=False)
+    return sum(end - start for (_, nodes), start, end in lengths if nodes)
+
+
+def least_cost(
+    rates_EN: FloatArray, steps_E: FloatArray, spot_h: float, firm_h: float
+) -> float:
+    """Return the least cost at which each epoch makes its `steps_E`, when nodes are
+    spot nodes for `spot_h` hours and on-demand nodes for `firm_h` hours.
+
+    A linear programme over the hours of each epoch on each number of nodes of each
+    kind. Epochs may be out of order, so it is a lower bound.
+    """
+    num_epochs, most_nodes = rates_EN.shape
+    prices_N = np.arange(1, most_nodes + 1)
+    prices = np.tile(
+        np.concatenate((SPOT * prices_N, ON_DEMAND * prices_N)), num_epochs
+    )
+    progress = np.kron(np.eye(num_epochs), np.ones(2 * most_nodes))
+    progress *= np.hstack((rates_EN, rates_EN)).ravel()
+    kinds = np.kron(np.eye(2), np.ones(most_nodes))
+    found = linprog(
+        prices,
+        A_ub=np.tile(kinds, num_epochs),
+        b_ub=[spot_h, firm_h],
+        A_eq=progress,
+        b_eq=steps_E,
+    )
+    return float(found.fun)
 
 
 def checkpoints(num_seeds: int) -> dict[str, Row]:
@@ -473,7 +574,15 @@ def fill(name: str, part: Part, rows: list[Row], until: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", default=os.environ.get("COADAPT_TRACES", "."))
-    parts_of = ("figure10", "deadlines", "osdi21", "drawn", "daily", "checkpoints")
+    parts_of = (
+        "figure10",
+        "deadlines",
+        "late_bounds",
+        "osdi21",
+        "drawn",
+        "daily",
+        "checkpoints",
+    )
     parser.add_argument("--only", choices=parts_of)
     parser.add_argument("--policy", default="pollux", help="of the part daily")
     parser.add_argument("--seeds", type=int, default=10)
@@ -496,6 +605,7 @@ def main() -> None:
     whole = {
         "figure10": lambda: figure10(traces),
         "checkpoints": lambda: checkpoints(given.seeds),
+        "late_bounds": lambda: late_bounds(given.seeds),
     }
     for name, measure in whole.items():
         if given.only in (None, name):

@@ -27,6 +27,9 @@ SAID = {"passed": "reproduced", "failed": "failed", "skipped": "skipped"}
 settings.register_profile(
     "coadapt", deadline=None, derandomize="CI" in os.environ, print_blob=True
 )
+settings.register_profile(
+    "quick", parent=settings.get_profile("coadapt"), max_examples=20
+)
 settings.load_profile("coadapt")
 
 

@@ -60,6 +60,7 @@ MUTATORS = frozenset({
     "append", "add", "extend", "insert", "pop", "popitem", "remove", "discard", "clear", "update",
     "setdefault", "write", "send",
 })  # fmt: skip
+SUPPRESSES = re.compile(r"noqa|type:\s*ignore")
 REASONED = re.compile(
     r"(noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|type:\s*ignore\[[^\]]+\])\W+\w"
 )
@@ -373,12 +374,12 @@ def vocabulary(module: Module) -> Found:
         if module.path.startswith(place)
         for word in words
     }
+    instead = unwanted_words()
+    unwanted = re.compile(rf"(?<![^_])({'|'.join(instead)})s?(?![^_])")
     for line, name in _own_identifiers(module.tree):
-        for word, instead in unwanted_words().items():
-            if word not in allowed and re.search(
-                rf"(?:^|_){word}s?(?:_|$)", _snake(name)
-            ):
-                yield line, f"{name}: say {instead}, not {word}"
+        for word in unwanted.findall(_snake(name)):
+            if word not in allowed:
+                yield line, f"{name}: say {instead[word]}, not {word}"
 
 
 def frozen_values(module: Module) -> Found:
@@ -438,10 +439,10 @@ def suppressions(module: Module) -> Found:
     """`# noqa: BLE001  # why` and `# type: ignore[misc]  # why`: the rule, then the
     reason.
     """
+    if not SUPPRESSES.search(module.source):
+        return
     for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
-        suppresses = token.type == tokenize.COMMENT and re.search(
-            r"noqa|type:\s*ignore", token.string
-        )
+        suppresses = token.type == tokenize.COMMENT and SUPPRESSES.search(token.string)
         if suppresses and not REASONED.search(token.string):
             yield (
                 token.start[0],

@@ -26,6 +26,7 @@ from benchmarks.policies.fit_reference import (
     measured_profiles,
     synthetic_profiles,
 )
+from coadapt.goodput import fit_kernel
 from coadapt.goodput.fit import fit_throughput
 from coadapt.goodput.profile import Profile
 
@@ -50,6 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     if options.traces is not None:
         measured = measured_profiles(options.traces / PROFILES, options.profiles, SEED)
         kinds["measured"] = [profile for _, profile in measured]
+    fit_kernel.compile_loops()
     first_ms, _ = _timed(fit_throughput, kinds["synthetic"][0])
     measured_by_kind = {kind: measure(profiles) for kind, profiles in kinds.items()}
     if options.json:

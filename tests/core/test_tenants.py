@@ -13,9 +13,10 @@ from coadapt.core.state import SchedulerState
 from coadapt.model import Tenant
 from coadapt.model.tenant import EVERYBODY
 from coadapt.model.wire import dumps, loads
-from coadapt.policies import POLICIES, create_policy
+from coadapt.policies import create_policy
 from coadapt.runtime.solver import decide
 from tests.core.stage import Stage, on, spec
+from tests.policies.choices import short_choices
 
 VISION = Tenant(id="vision", quota_gpus=2, weight=2.0, priority=1)
 
@@ -113,7 +114,7 @@ def test_a_job_larger_than_the_quota_of_all_says_that_it_cannot_start(
     )
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", short_choices())
 def test_a_quota_that_is_cut_takes_effect_at_the_next_round(name: str) -> None:
     stage = Stage(SchedulerConfig(reaction_s=1.0))
     policy = create_policy(name)
@@ -135,7 +136,7 @@ def test_a_quota_that_is_cut_takes_effect_at_the_next_round(name: str) -> None:
     assert stage.job("b").state is JobState.RUNNING
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", short_choices())
 def test_a_quota_of_everybody_that_is_cut_is_planned_for_and_so_is_one_that_grows(
     name: str,
 ) -> None:

@@ -1,8 +1,10 @@
 """The fit: Pollux's loss, its gradient, its priors, and how low our search gets."""
 
+import pickle
 import subprocess
 import sys
 import time
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,8 @@ from coadapt.goodput.throughput import PARAM_NAMES, packed_placement, step_time
 from coadapt.model import Placement, ThroughputParams
 
 FloatArray = NDArray[np.float64]
+
+fit_kernel.compile_loops()
 
 WORSE = 1.0 + 1e-3  # most that our loss may be above scipy's, as a factor ...
 PERFECT = 1e-6  # ... and in absolute terms, where both fit perfectly
@@ -306,9 +310,24 @@ def test_a_fit_is_quick(num_rows: int, most_s: float) -> None:
     assert np.median(taken) < most_s
 
 
-def test_nothing_compiles_before_the_first_fit() -> None:
-    code = (
-        "import coadapt.goodput.fit, coadapt.goodput.table, sys; assert 'numba' not "
-        "in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+FIT_WITHOUT_COMPILER = """
+import pickle, sys
+from dataclasses import astuple
+from pathlib import Path
+from coadapt.goodput.fit import fit_throughput
+profiles = pickle.loads(Path(sys.argv[1]).read_bytes())
+found = [astuple(fit_throughput(each)) for each in profiles]
+Path(sys.argv[2]).write_bytes(pickle.dumps(found))
+assert "numba" not in sys.modules
+"""
+
+
+def test_plain_loops_fit_the_same_and_load_no_compiler(tmp_path: Path) -> None:
+    profiles = [*synthetic_profiles(20, seed=4), observe(PLACEMENTS[:1], (64,))]
+    given = tmp_path / "profiles"
+    found = tmp_path / "params"
+    given.write_bytes(pickle.dumps(profiles))
+    command = [sys.executable, "-W", "error", "-c", FIT_WITHOUT_COMPILER]
+    subprocess.run([*command, str(given), str(found)], check=True)
+    for plain, profile in zip(pickle.loads(found.read_bytes()), profiles, strict=True):
+        assert plain == pytest.approx(astuple(fit_throughput(profile)), rel=1e-6)

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from coadapt.policies import POLICIES, create_policy
+from coadapt.policies import create_policy
 from coadapt.policies.checks.contract import check_policy
+from tests.policies.choices import short_choices
 
 # Options that lead a policy into code that its defaults do not reach.
 WITH_OPTIONS = (
@@ -19,11 +20,11 @@ WITH_OPTIONS = (
     "elastic-jsa(period_s=120.0)",
     "elastic-jsa(trusting=False)",
 )
-# A search by mutation takes seconds per view; its own test has more of them.
-FEW_VIEWS = {"pollux-genetic": 1, "shockwave": 2, "ones": 3}
+# Their own tests have more views.
+FEW_VIEWS = {"shockwave": 2, "ones": 3}
 
 
-@pytest.mark.parametrize("name", [*POLICIES, *WITH_OPTIONS])
+@pytest.mark.parametrize("name", [*short_choices(), *WITH_OPTIONS])
 def test_the_policy_keeps_the_contract(name: str) -> None:
     check_policy(
         lambda: create_policy(name),

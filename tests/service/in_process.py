@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from coadapt.core.commands import JobCommand, Stop
@@ -170,6 +171,9 @@ class InProcess:
             self.loop.close()
             thread.join()
 
-    def client(self, token: str | None = TOKEN) -> TestClient:
+    def client(
+        self, token: str | None = TOKEN, app: FastAPI | None = None
+    ) -> TestClient:
+        """Return a client with `token`, of a new application or of `app`."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return TestClient(create_app(self.service), headers=headers)
+        return TestClient(app or create_app(self.service), headers=headers)

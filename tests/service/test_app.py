@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from coadapt.core.events import (
@@ -20,6 +21,7 @@ from coadapt.core.events import (
 )
 from coadapt.model import GradStats, Node, TrainingReport
 from coadapt.model.wire import to_json
+from coadapt.service.app import create_app
 from coadapt.service.guard import BODY_BYTES_MAX
 from tests.service.fuzz import ask
 from tests.service.in_process import NODE, InProcess, until
@@ -30,6 +32,20 @@ def service(tmp_path: Path) -> Iterator[InProcess]:
     service = InProcess(tmp_path)
     with service.turning():
         yield service
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
+    """One service for all tests whose requests are refused."""
+    service = InProcess(tmp_path_factory.mktemp("untouched"))
+    with service.turning():
+        yield service
+    assert kinds(service, JobSubmitted) == []
+
+
+@pytest.fixture(scope="module")
+def app(untouched: InProcess) -> FastAPI:
+    return create_app(untouched.service)
 
 
 @pytest.fixture
@@ -101,9 +117,9 @@ EVERY_ROUTE = [
 
 @pytest.mark.parametrize("token", [None, "wrong", "open-sesam", "open-sesame2", ""])
 def test_without_the_token_there_is_only_401(
-    service: InProcess, token: str | None
+    untouched: InProcess, app: FastAPI, token: str | None
 ) -> None:
-    client = service.client(token)
+    client = untouched.client(token, app)
     for method, path in EVERY_ROUTE:
         answer = client.request(method, path)
         assert (answer.status_code, answer.headers["www-authenticate"]) == (
@@ -182,17 +198,18 @@ def test_a_repeat_under_the_same_key_makes_no_second_job(
     ],
 )
 def test_a_wrong_job_is_refused_and_changes_nothing(
-    client: TestClient,
-    service: InProcess,
+    untouched: InProcess,
+    app: FastAPI,
     changes: dict[str, object],
     field: str,
     value: str,
 ) -> None:
-    answer = client.post("/v1/jobs", json=job_file(service.folder, **changes))
+    body = job_file(untouched.folder, **changes)
+    answer = untouched.client(app=app).post("/v1/jobs", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["field"], error["value"]) == (422, field, value)
     assert error["message"] == f"{field}: got {value}; allowed: {error['allowed']}"
-    assert kinds(service, JobSubmitted) == []
+    assert kinds(untouched, JobSubmitted) == []
 
 
 def test_an_impossible_request_names_both_numbers(
@@ -379,9 +396,9 @@ def test_a_wrong_rescale_time_is_refused(
     ],
 )
 def test_an_unknown_job_is_404(
-    client: TestClient, method: str, path: str, body: object
+    untouched: InProcess, app: FastAPI, method: str, path: str, body: object
 ) -> None:
-    answer = client.request(method, path, json=body)
+    answer = untouched.client(app=app).request(method, path, json=body)
     assert (answer.status_code, answer.json()["error"]["message"]) == (
         404,
         (
@@ -394,13 +411,11 @@ def test_an_unknown_job_is_404(
 @pytest.mark.parametrize(
     "path", ["/v1/jobs/", "/v1/jobs/a/", "/v1/tenants/", "/metrics/", "/v1/healthz/"]
 )
-def test_a_slash_too_many_is_404_whatever_is_asked(
-    client: TestClient, path: str
-) -> None:
+def test_a_slash_too_many_is_404_whatever_is_asked(app: FastAPI, path: str) -> None:
     """A redirect was made of it, which failed, with 500, on a question that is not
     UTF-8.
     """
-    status, answer = asyncio.run(ask(client.app, "GET", path, query="x=\udced"))
+    status, answer = asyncio.run(ask(app, "GET", path, query="x=\udced"))
     assert (status, b"error" in answer) == (404, True)
 
 

@@ -99,8 +99,8 @@ def test_replicas_that_change_in_place_over_nccl_are_the_undisturbed_run(
 ) -> None:
     toy = Toy(
         folder=str(tmp_path),
-        num_epochs=60,
-        pace_s=0.005,
+        num_epochs=25,
+        pace_s=0.03,
         strategy=strategy,
         double=True,
         device="cuda:0",

@@ -6,6 +6,7 @@ from dataclasses import astuple
 
 import numpy as np
 
+from coadapt.goodput import fit_kernel
 from coadapt.goodput.profile import Profile, ProfileBuilder
 from coadapt.goodput.throughput import PARAM_NAMES
 from coadapt.model import ThroughputParams
@@ -32,8 +33,6 @@ def fit_throughput(
     """
     if len(profile) == 0:
         raise ValueError("a profile needs at least one observation to be fitted")
-    from coadapt.goodput import fit_kernel  # numba: loaded only where a fit is made
-
     x = fit_kernel.search(
         profile.columns(), np.array(() if start is None else astuple(start))
     )

@@ -72,6 +72,8 @@ ENV_LAST_REPORT_S = "COADAPT_LAST_REPORT_S"
 # A metric of which each logged value is reported, not only the newest, and names that
 # are logged with it, such as the epoch: a list in JSON.
 ENV_LOGGED = "COADAPT_LOGGED"
+# "0": the replicas of a trial are not forked from a process that has imported torch.
+ENV_FORK = "COADAPT_FORK"
 
 EXIT_NO_WORKDIR = 79  # the node has no such directory as the job's; nothing was run
 EXIT_PEER_LOST = (
@@ -106,6 +108,7 @@ PASSED_ENV_PREFIXES = (
 SETTABLE_ENVS = frozenset(
     {
         ENV_CHECKPOINT_EVERY_S,
+        ENV_FORK,
         ENV_LAST_REPORT_S,
         ENV_LOGGED,
         ENV_REPORT_EVERY_S,

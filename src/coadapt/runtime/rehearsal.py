@@ -113,10 +113,12 @@ def rehearse(policy: Policy) -> Plan:
 
 
 def rehearse_fit() -> None:
-    """Fit a step-time model, as jobs that choose their own batch do."""
+    """Fit a step-time model, as simulated jobs that choose their own batch do."""
     from coadapt.goodput.fit import fit_throughput
+    from coadapt.goodput.fit_kernel import compile_loops
     from coadapt.goodput.profile import ProfileBuilder
 
+    compile_loops()
     profile = ProfileBuilder()
     profile.add(Placement((1,)), 32, 0.1, 0.1)
     fit_throughput(profile.build())

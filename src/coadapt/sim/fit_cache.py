@@ -6,6 +6,8 @@ their models and their best batches are the same.
 
 from functools import lru_cache
 
+from coadapt.goodput import fit_kernel
+from coadapt.goodput.fit import fit_throughput
 from coadapt.goodput.goodput import BatchSearch
 from coadapt.goodput.profile import ProfileBuilder, ProfileKey
 from coadapt.goodput.step_time_kriging import optimistic_step_times
@@ -33,10 +35,7 @@ def fitted(
     """Return the step-time model fitted to these rows of a ProfileBuilder, in this
     order.
     """
-    from coadapt.goodput.fit import (
-        fit_throughput,
-    )  # numba: only where a job fits at all
-
+    fit_kernel.compile_loops()  # loads numba: only where a job fits at all
     return fit_throughput(ProfileBuilder(rows=dict(steps)).build())
 
 

@@ -24,7 +24,6 @@ from coadapt.train.batch.limits import (
     settle_batch,
 )
 from coadapt.train.batch.memory_search import MemoryWatch
-from coadapt.train.batch.tuning import load_fit
 from coadapt.train.checkpoint.loop_state import LoopState
 from coadapt.train.checkpoint.per_sample import PerSample, explain_carried
 from coadapt.train.checkpoint.saver import Saver, Stateful
@@ -743,10 +742,6 @@ class Run:
             recorder.evidence.kept = lambda: self._saver.items
             recorder.begin(self._rescaler.models)
         self._step_loop.trained.gathers.watch()
-        if session.adaptive and (
-            self.rank == 0 or session.config.rescale_dir is not None
-        ):
-            load_fit()
         self._training = True
         assert self._memory is not None
         memory = self._memory

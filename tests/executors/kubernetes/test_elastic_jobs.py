@@ -16,7 +16,7 @@ from coadapt.cli.cluster.elastic_jobs import Mirror
 from coadapt.executors.kubernetes.api import ApiError, JsonObject, KubeApi
 from coadapt.executors.kubernetes.elastic_jobs import (
     EDITED,
-    Standing,
+    ObservedJob,
     resources_path,
     status,
 )
@@ -73,19 +73,19 @@ def kubectl(site: KubernetesSite, *command: str) -> str | None:
     """Return what kubectl prints, None where there is none."""
     if shutil.which("kubectl") is None:
         return None
-    told = ["kubectl", "--kubeconfig", site.control_plane.kubeconfig(), *command]
-    return subprocess.run(told, check=True, capture_output=True, text=True).stdout
+    argv = ["kubectl", "--kubeconfig", site.control_plane.kubeconfig(), *command]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
 def test_a_condition_turns_only_when_its_truth_does() -> None:
     found = elastic_job("a", "x")
     first = status(
-        found, Standing(job="a-1", picture={"state": "pending", "num_gpus": 0}), NOW
+        found, ObservedJob(job="a-1", picture={"state": "pending", "num_gpus": 0}), NOW
     )
     assert (first["phase"], first["replicas"]) == ("Pending", 0)
     picture = {"state": "running", "num_gpus": 2, "explanation": "it gains most"}
     second = status(
-        {**found, "status": first}, Standing(job="a-1", picture=picture), LATER
+        {**found, "status": first}, ObservedJob(job="a-1", picture=picture), LATER
     )
     assert (second["phase"], second["replicas"], second["reason"]) == (
         "Running",
@@ -97,23 +97,23 @@ def test_a_condition_turns_only_when_its_truth_does() -> None:
 
 
 @pytest.mark.parametrize("state", ["pending", "rescaling", "succeeded"])
-def test_an_edit_of_the_spec_is_told_while_the_job_lives(state: str) -> None:
+def test_an_edit_of_the_spec_is_reported_while_the_job_lives(state: str) -> None:
     """kueue#13646: two owners of the size. Here the scheduler alone decides on it."""
     found = elastic_job("a", "x", gpus="1..2")
-    standing = Standing(job="a-1", picture={"state": state, "num_gpus": 2})
-    first = status(found, standing, NOW)
+    observed = ObservedJob(job="a-1", picture={"state": state, "num_gpus": 2})
+    first = status(found, observed, NOW)
     assert first["submittedGeneration"] == 1
     edited = {
         **elastic_job("a", "x", gpus="1..4"),
         "metadata": {"name": "a", "generation": 2},
         "status": first,
     }
-    second = status(edited, standing, LATER)
+    second = status(edited, observed, LATER)
     assert (EDITED in second["reason"]) == (state != "succeeded")
     assert second["replicas"] == first["replicas"]
     assert (second["observedGeneration"], second["submittedGeneration"]) == (2, 1)
     # The job of an object that an earlier version submitted is that of its spec.
-    assert EDITED not in status({**edited, "status": {}}, standing, LATER)["reason"]
+    assert EDITED not in status({**edited, "status": {}}, observed, LATER)["reason"]
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_an_object_becomes_a_job_and_tells_of_it_until_it_is_deleted(
 ) -> None:
     mirror = mirror_of(site)
 
-    def told(name: str, phase: str) -> bool:
+    def has_phase(name: str, phase: str) -> bool:
         mirror.look(scheduler)
         return bool(
             (site.api.get(f"{JOBS}/{name}").get("status") or {}).get("phase") == phase
@@ -153,8 +153,8 @@ def test_an_object_becomes_a_job_and_tells_of_it_until_it_is_deleted(
         elastic_job("deleted", "sleep 600", str(site.folder), gpus=1),
     ):
         site.api.ask("POST", JOBS, body)
-    until(lambda: told("ends", "Running"))
-    assert told("large", "Refused")
+    until(lambda: has_phase("ends", "Running"))
+    assert has_phase("large", "Refused")
     assert (
         "all that this cluster has" in site.api.get(f"{JOBS}/large")["status"]["reason"]
     )
@@ -166,12 +166,12 @@ def test_an_object_becomes_a_job_and_tells_of_it_until_it_is_deleted(
             in [pod["metadata"]["labels"]["coadapt.dev/job"] for pod in site.pods()]
         )
     )
-    until(lambda: told("deleted", "Running"))
+    until(lambda: has_phase("deleted", "Running"))
     job = site.api.get(f"{JOBS}/deleted")["status"]["job"]
     site.api.delete(f"{JOBS}/deleted")
     until((site.folder / "up").exists)
     (site.folder / "end").touch()
-    until(lambda: told("ends", "Succeeded"))
+    until(lambda: has_phase("ends", "Succeeded"))
     until(lambda: scheduler.get(scheduler.job_path(job))["state"] == "cancelled")
     with pytest.raises(ApiError, match="not found"):
         site.api.get(f"{JOBS}/deleted")
@@ -194,7 +194,7 @@ def test_the_events_of_an_object_tell_of_its_lost_node_once_over_two_controllers
     )
     site.api.ask("POST", JOBS, body)
 
-    def told(phase: str, starts: int) -> bool:
+    def has_started(phase: str, starts: int) -> bool:
         mirror_of(site).look(
             scheduler
         )  # a new one each time, as if the one before had died
@@ -204,13 +204,13 @@ def test_the_events_of_an_object_tell_of_its_lost_node_once_over_two_controllers
             and events_of(site, "moves").count("Started") == starts
         )
 
-    until(lambda: told("Running", 1))
+    until(lambda: has_started("Running", 1))
     until(
         lambda: [pod["spec"].get("nodeName") for pod in site.pods()] not in ([], [None])
     )
     [node] = [pod["spec"]["nodeName"] for pod in site.pods()]
     site.kubelet.cordon(node)
-    until(lambda: told("Running", 2))
+    until(lambda: has_started("Running", 2))
     site.kubelet.cordon(node, unschedulable=False)
     events = events_of(site, "moves")
     assert events == [
@@ -294,19 +294,19 @@ def test_a_hugging_face_trainer_tells_the_object_how_far_it_is(
         "POST", JOBS, elastic_job("hf", "python train.py", str(site.folder), gpus=1)
     )
 
-    def told() -> dict[str, object]:
+    def shown() -> dict[str, object]:
         mirror.look(scheduler)
         return dict(
             (site.api.get(f"{JOBS}/hf").get("status") or {}).get("trainerStatus") or {}
         )
 
-    until(lambda: told().get("progressPercentage") == 100, IMPORTS_S)
-    figures = {each["name"]: float(each["value"]) for each in told()["metrics"]}  # type: ignore[attr-defined]  # JSON
+    until(lambda: shown().get("progressPercentage") == 100, IMPORTS_S)
+    figures = {each["name"]: float(each["value"]) for each in shown()["metrics"]}  # type: ignore[attr-defined]  # JSON
     assert figures["total_steps"] == 4
     assert "train_loss" in figures
-    assert told()["estimatedRemainingSeconds"] == 0
+    assert shown()["estimatedRemainingSeconds"] == 0
     (site.folder / "end").touch()
-    until(lambda: told() is not None and scheduler.jobs()[0]["state"] == "succeeded")
+    until(lambda: shown() is not None and scheduler.jobs()[0]["state"] == "succeeded")
 
 
 def test_the_example_is_a_job_of_what_the_image_has() -> None:

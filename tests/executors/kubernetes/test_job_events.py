@@ -14,8 +14,8 @@ from coadapt.executors.kubernetes.job_events import (
     BURST,
     EVERY_S,
     MESSAGE_MAX,
-    EventTeller,
-    told,
+    EventRecorder,
+    event_content,
 )
 from coadapt.runtime.history import MeasuredRescale
 from coadapt.runtime.job_history import Change, JobStatus
@@ -61,7 +61,7 @@ class Clock:
         return self.now
 
 
-def standing(state: str, reason: str, replicas: int = 0) -> JobStatus:
+def status(state: str, reason: str, replicas: int = 0) -> JobStatus:
     return JobStatus(state=JobState(state), reason=Reason(reason), replicas=replicas)
 
 
@@ -78,9 +78,9 @@ def rescaled(before: int, now: int, text: str = "", **pause: float) -> Change:
     return Change(seq=9, at=9.0, text=text, rescale=rescale)
 
 
-PENDING = standing("pending", "no_capacity")
-STARTING = standing("starting", "allocated", 2)
-RUNNING = standing("running", "allocated", 2)
+PENDING = status("pending", "no_capacity")
+STARTING = status("starting", "allocated", 2)
+RUNNING = status("running", "allocated", 2)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ RUNNING = standing("running", "allocated", 2)
     [
         (change(None, PENDING), ("Normal", "Submitted", "its story")),
         (
-            change(RUNNING, standing("running", "unseen", 2)),
+            change(RUNNING, status("running", "unseen", 2)),
             ("Warning", "Unseen", "so it is"),
         ),
         (
             replace(
-                change(standing("running", "unseen", 2), RUNNING),
+                change(status("running", "unseen", 2), RUNNING),
                 text="running; its replicas are seen again",
             ),
             ("Normal", "SeenAgain", "its replicas are seen again"),
@@ -108,47 +108,47 @@ RUNNING = standing("running", "allocated", 2)
         ),
         (change(STARTING, RUNNING), ("Normal", "Started", "2 replicas started")),
         (
-            change(RUNNING, standing("rescaling", "rescaled", 4)),
+            change(RUNNING, status("rescaling", "rescaled", 4)),
             ("Normal", "Resizing", "2 -> 4 in place: so it is"),
         ),
         (
-            change(RUNNING, standing("stopping", "preempted")),
+            change(RUNNING, status("stopping", "preempted")),
             ("Normal", "Preempted", "2 replicas stop: so it is"),
         ),
         (
-            change(RUNNING, standing("stopping", "rescaled")),
+            change(RUNNING, status("stopping", "rescaled")),
             (
                 "Normal",
                 "Resizing",
-                "2 replicas stop, to start anew otherwise: so it is",
+                "2 replicas stop, to start again otherwise: so it is",
             ),
         ),
         (
-            change(RUNNING, standing("stopping", "node_lost", 2)),
+            change(RUNNING, status("stopping", "node_lost", 2)),
             ("Warning", "NodeLost", "so it is"),
         ),
         (
-            change(RUNNING, standing("pending", "replicas_lost")),
+            change(RUNNING, status("pending", "replicas_lost")),
             ("Warning", "ReplicasLost", "so it is"),
         ),
         (
-            change(RUNNING, standing("pending", "script_failed")),
+            change(RUNNING, status("pending", "script_failed")),
             ("Warning", "ScriptFailed", "so it is"),
         ),
         (
-            change(RUNNING, standing("running", "rescale_failed", 2)),
+            change(RUNNING, status("running", "rescale_failed", 2)),
             ("Warning", "ResizeFailed", "so it is"),
         ),
         (
-            change(RUNNING, standing("succeeded", "finished")),
+            change(RUNNING, status("succeeded", "finished")),
             ("Normal", "Succeeded", "so it is"),
         ),
         (
-            change(RUNNING, standing("failed", "too_many_failures")),
+            change(RUNNING, status("failed", "too_many_failures")),
             ("Warning", "Failed", "so it is"),
         ),
         (
-            change(PENDING, standing("cancelled", "cancelled")),
+            change(PENDING, status("cancelled", "cancelled")),
             ("Normal", "Cancelled", "so it is"),
         ),
         (
@@ -178,7 +178,7 @@ RUNNING = standing("running", "allocated", 2)
     ],
 )
 def test_what_an_event_says(happened: Change, expected: tuple[str, str, str]) -> None:
-    found = told(happened)
+    found = event_content(happened)
     assert found is not None
     assert (found.kind, found.reason, found.message) == expected
 
@@ -187,26 +187,26 @@ def test_what_an_event_says(happened: Change, expected: tuple[str, str, str]) ->
     "happened",
     [
         change(
-            standing("rescaling", "rescaled", 4), standing("running", "rescaled", 4)
-        ),  # it is told resized
+            status("rescaling", "rescaled", 4), status("running", "rescaled", 4)
+        ),  # it is posted as resized
         change(
-            standing("stopping", "node_lost", 2), standing("pending", "node_lost")
+            status("stopping", "node_lost", 2), status("pending", "node_lost")
         ),  # it was told lost
-        change(PENDING, standing("pending", "preempted")),
-        change(RUNNING, standing("stopping", "cancelled")),  # it is told cancelled
+        change(PENDING, status("pending", "preempted")),
+        change(RUNNING, status("stopping", "cancelled")),  # it is posted as cancelled
     ],
 )
-def test_what_another_event_says_better_is_not_told(happened: Change) -> None:
-    assert told(happened) is None
+def test_what_another_event_says_better_is_not_posted(happened: Change) -> None:
+    assert event_content(happened) is None
 
 
-def test_a_change_is_told_once_however_often_it_is_asked_for() -> None:
+def test_a_change_is_posted_once_however_often_it_is_asked_for() -> None:
     server = EventServer()
     changes = [change(PENDING, STARTING, seq=4), change(STARTING, RUNNING, seq=6)]
     for _ in range(
         2
     ):  # by one who died before it could write that down, and by the next
-        assert EventTeller(server, "ml").tell(OBJECT, changes) == 6  # type: ignore[arg-type]  # a server
+        assert EventRecorder(server, "ml").record(OBJECT, changes) == 6  # type: ignore[arg-type]  # a server
     assert server.said() == [
         ("Starting", "2 replicas: so it is", 1),
         ("Started", "2 replicas started", 1),
@@ -217,14 +217,16 @@ def test_the_same_sentence_again_is_counted_and_goes_on_if_its_event_has_expired
     None
 ):
     server = EventServer()
-    teller = EventTeller(server, "ml")  # type: ignore[arg-type]  # a server
-    lost = standing("pending", "replicas_lost")
-    teller.tell(OBJECT, [change(RUNNING, lost, seq=1), change(RUNNING, lost, seq=2)])
+    recorder = EventRecorder(server, "ml")  # type: ignore[arg-type]  # a server
+    lost = status("pending", "replicas_lost")
+    recorder.record(
+        OBJECT, [change(RUNNING, lost, seq=1), change(RUNNING, lost, seq=2)]
+    )
     server.broken = True
     with pytest.raises(ApiError):
-        teller.tell(OBJECT, [change(RUNNING, lost, seq=3)])
+        recorder.record(OBJECT, [change(RUNNING, lost, seq=3)])
     server.broken = False
-    teller.tell(OBJECT, [change(RUNNING, lost, seq=3)])
+    recorder.record(OBJECT, [change(RUNNING, lost, seq=3)])
     assert server.said() == [("ReplicasLost", "so it is", 3)]
     [event] = server.events.values()
     assert (event["firstTimestamp"], event["lastTimestamp"]) == (
@@ -232,7 +234,7 @@ def test_the_same_sentence_again_is_counted_and_goes_on_if_its_event_has_expired
         "1970-01-01T00:00:03Z",
     )
     server.events.clear()
-    teller.tell(OBJECT, [change(RUNNING, lost, seq=4)])
+    recorder.record(OBJECT, [change(RUNNING, lost, seq=4)])
     assert server.said() == [("ReplicasLost", "so it is", 1)]
 
 
@@ -248,8 +250,8 @@ def test_what_is_too_much_is_counted_and_what_comes_later_waits_but_not_the_end(
 ):
     server = EventServer()
     clock = Clock()
-    teller = EventTeller(server, "ml", clock)  # type: ignore[arg-type]  # a server
-    assert teller.tell(OBJECT, flapping(1, BURST + 5)) == BURST + 5
+    recorder = EventRecorder(server, "ml", clock)  # type: ignore[arg-type]  # a server
+    assert recorder.record(OBJECT, flapping(1, BURST + 5)) == BURST + 5
     said = server.said()
     assert len(said) == BURST
     assert said[0][:2] == (
@@ -257,17 +259,17 @@ def test_what_is_too_much_is_counted_and_what_comes_later_waits_but_not_the_end(
         "6 changes up to here are in `coadapt story` only: there were too many",
     )
     assert said[-1][1] == f"2 replicas: try {BURST + 5}"
-    assert teller.tell(OBJECT, flapping(100, 1)) == 99
+    assert recorder.record(OBJECT, flapping(100, 1)) == 99
     assert len(server.events) == BURST
     clock.now += EVERY_S
-    assert teller.tell(OBJECT, flapping(100, 1)) == 100
-    end = change(RUNNING, standing("succeeded", "finished"), seq=200)
-    assert teller.tell(OBJECT, [*flapping(101, 3), end]) == 200
+    assert recorder.record(OBJECT, flapping(100, 1)) == 100
+    end = change(RUNNING, status("succeeded", "finished"), seq=200)
+    assert recorder.record(OBJECT, [*flapping(101, 3), end]) == 200
     assert [reason for reason, _, _ in server.said()][-2:] == ["Skipped", "Succeeded"]
 
 
 def test_a_long_sentence_is_cut_between_letters() -> None:
-    found = told(change(PENDING, STARTING, why="é" * MESSAGE_MAX))
+    found = event_content(change(PENDING, STARTING, why="é" * MESSAGE_MAX))
     assert found is not None
     assert found.message.endswith("é…")
     assert MESSAGE_MAX - 2 <= len(found.message.encode()) <= MESSAGE_MAX
@@ -275,8 +277,8 @@ def test_a_long_sentence_is_cut_between_letters() -> None:
 
 def test_nothing_is_kept_of_an_object_that_is_gone() -> None:
     server = EventServer()
-    teller = EventTeller(server, "ml")  # type: ignore[arg-type]  # a server
-    teller.tell(OBJECT, flapping(1, BURST))
-    teller.forget(set())
-    teller.tell(OBJECT, flapping(100, 2))
+    recorder = EventRecorder(server, "ml")  # type: ignore[arg-type]  # a server
+    recorder.record(OBJECT, flapping(1, BURST))
+    recorder.forget(set())
+    recorder.record(OBJECT, flapping(100, 2))
     assert len(server.events) == BURST + 2

@@ -197,6 +197,7 @@ def test_a_short_wide_job_does_not_wait_behind_long_narrow_ones(
     assert castor.rho_max <= 1.05 * max(srtf.rho_max, 1.05)
 
 
+@pytest.mark.long
 def test_ten_minutes_on_all_gpus_do_not_wait_for_a_day_on_one(tmp_path: Path) -> None:
     path = tmp_path / "wide.csv"
     rows = "long,0,1,1:100,86400\nwide,3600,64,64:100,600\n"
@@ -206,6 +207,7 @@ def test_ten_minutes_on_all_gpus_do_not_wait_for_a_day_on_one(tmp_path: Path) ->
     assert castor.rho_max <= 1.05 * 1.01
 
 
+@pytest.mark.long
 def test_a_mix_of_rigid_jobs_ends_as_soon_as_under_those_that_know_no_lengths() -> None:
     castor = run(CASES / "rigid_mix.csv", "4x4")
     best = min(

@@ -784,6 +784,7 @@ def test_what_is_slower_is_read_where_the_pass_is() -> None:
             st.integers(1, 4), st.integers(1, 3), st.floats(0.01, 1.0), st.booleans()
         ),
         min_size=1,
+        max_size=8,
     )
 )
 def test_errors_that_are_kept_are_those_worked_out_anew(

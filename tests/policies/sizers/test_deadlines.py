@@ -1,6 +1,8 @@
 """Deadlines with spot nodes for sale: Uniform Progress, and castor's pace."""
 
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -167,12 +169,17 @@ def test_castor_waits_for_spot_nodes_while_the_deadline_allows_it() -> None:
     assert spot == 0
 
 
-def without_spot() -> Sizer:
-    """Return castor's sizer after days without spot nodes."""
+@cache
+def after_days_without_spot() -> Sizer:
     sizer = create_sizer("castor(value_of_time=0)")
     for index in range(400):
         asked(sizer, due(1000), spot=False, at=HOUR - (400 - index) * 1800.0)
     return sizer
+
+
+def without_spot() -> Sizer:
+    """Return castor's sizer after days without spot nodes."""
+    return deepcopy(after_days_without_spot())
 
 
 def test_castor_changes_no_job_that_ends_in_time_with_what_it_holds() -> None:

@@ -22,9 +22,15 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        pytest.param(choice, marks=[pytest.mark.long] * ("budget" in choice))
+        for choice in CHOICES
+    ],
+)
 def test_keeps_the_contract(choice: str) -> None:
-    check_sizer(lambda: create_sizer(choice))
+    check_sizer(lambda: create_sizer(choice), cases=10)
 
 
 @pytest.mark.parametrize("name", SIZERS)

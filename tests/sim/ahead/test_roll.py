@@ -35,7 +35,7 @@ from coadapt.model import (
     Usage,
 )
 from coadapt.model.prices import Prices
-from coadapt.policies import POLICIES, create_policy
+from coadapt.policies import create_policy
 from coadapt.policies.fifo import Fifo
 from coadapt.runtime.memory_store import NullStore
 from coadapt.runtime.ports import Post
@@ -56,6 +56,7 @@ from coadapt.sim.ahead.remainder import (
 from coadapt.sim.ahead.roll import Course, Question, TimeLimits, policy_now, roll
 from coadapt.sim.ahead.scenario import Scenario
 from coadapt.sim.clock import VirtualClock
+from tests.policies.choices import short_choices
 
 AT = 1_000.0
 CONFIG = SchedulerConfig(round_s=60.0, reaction_s=0.0)
@@ -681,7 +682,7 @@ def test_of_a_past_that_takes_too_long_the_newest_rounds_are_shown(
     assert seen == [3.0, 4.0]
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", short_choices())
 def test_a_course_leaves_the_policy_as_it_is(name: str) -> None:
     state = live_state(("wide", spec("wide", 4)), ("next", spec("next", 2)))
     question = asked(state, policy=name, past=[Scheduler(CONFIG, state).view()])

@@ -76,6 +76,7 @@ def test_the_bill_is_what_the_nodes_cost_and_splits_into_jobs_and_idleness() -> 
     assert by_tenant == {"default": pytest.approx(sum(costs.jobs.values()))}
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 1000),

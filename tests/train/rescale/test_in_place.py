@@ -36,12 +36,12 @@ pytestmark = [pytest.mark.train, pytest.mark.processes]
 
 
 def test_a_run_that_changes_in_place_is_the_undisturbed_one(tmp_path: Path) -> None:
-    toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.005)
+    toy = Toy(folder=str(tmp_path), num_epochs=25, pace_s=0.03)
     few_and_many(toy)
 
 
 def test_groups_that_a_script_adds_while_it_trains_go_over(tmp_path: Path) -> None:
-    toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.005, optimizer="added")
+    toy = Toy(folder=str(tmp_path), num_epochs=25, pace_s=0.03, optimizer="added")
     few_and_many(toy)
 
 
@@ -72,7 +72,7 @@ def test_over_the_network_it_is_the_same(tmp_path: Path) -> None:
     """Replicas that hear of their orders from a launcher's server, and see none of its
     files.
     """
-    toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.005)
+    toy = Toy(folder=str(tmp_path), num_epochs=25, pace_s=0.03)
     server = ControlServer(tmp_path / "rescale", "127.0.0.1")
     run = Elastic(
         run_toy, toy, tmp_path, **server.envs, **{ENV_RESCALE_DIR: "/nowhere"}
@@ -87,6 +87,7 @@ def test_over_the_network_it_is_the_same(tmp_path: Path) -> None:
         run.order(2)
         until((run.control_dir / ready_file(run.members[1])).exists)
         assert run.take_back() or run.done()
+        (tmp_path / "fast").touch()
         assert run.join(run.members) == [0] * len(run.members), run.outputs()
     finally:
         run.kill()
@@ -97,7 +98,7 @@ def test_over_the_network_it_is_the_same(tmp_path: Path) -> None:
 def test_orders_are_taken_back_or_have_begun_and_the_run_goes_on(
     tmp_path: Path,
 ) -> None:
-    toy = Toy(folder=str(tmp_path), num_epochs=80, pace_s=0.005)
+    toy = Toy(folder=str(tmp_path), num_epochs=30, pace_s=0.03)
     run = Elastic(run_toy, toy, tmp_path)
     won = []
     try:
@@ -156,7 +157,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_the_first_replica_of_the_moment_reports_the_pause(tmp_path: Path) -> None:
-    toy = Toy(folder=str(tmp_path), num_epochs=60, pace_s=0.005)
+    toy = Toy(folder=str(tmp_path), num_epochs=25, pace_s=0.03)
     with serving() as scheduler:
         run = Elastic(
             run_toy, toy, tmp_path, **{ENV_URL: scheduler.url, ENV_JOB: "job-1"}
@@ -169,6 +170,7 @@ def test_the_first_replica_of_the_moment_reports_the_pause(tmp_path: Path) -> No
                 run.await_done()
                 assert run.join(leaving) == [0] * len(leaving), run.outputs()
             bodies = scheduler.wait("/v1/jobs/job-1/rescaled", 3)
+            (tmp_path / "fast").touch()
             assert run.join(run.members) == [0], run.outputs()
         finally:
             run.kill()
@@ -204,14 +206,15 @@ def test_processes_that_fetch_data_follow_the_change(tmp_path: Path) -> None:
     assert_same_run(toy)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_any_schedule_of_changes_is_the_undisturbed_run(
     tmp_path: Path, seed: int
 ) -> None:
     random_changes(tmp_path, seed)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+# During a change to fewer replicas, and before or after one to more.
+@pytest.mark.parametrize("seed", [1, 5])
 def test_a_replica_killed_around_a_change_costs_steps_only(
     tmp_path: Path, seed: int
 ) -> None:

@@ -17,8 +17,8 @@ def test_a_sharded_run_that_changes_in_place_is_the_undisturbed_one(
 ) -> None:
     toy = Toy(
         folder=str(tmp_path),
-        num_epochs=60,
-        pace_s=0.005,
+        num_epochs=25,
+        pace_s=0.03,
         strategy="fsdp",
         optimizer="groups",
         clip=0.3,
@@ -26,11 +26,8 @@ def test_a_sharded_run_that_changes_in_place_is_the_undisturbed_one(
     few_and_many(toy)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_any_schedule_of_changes_is_the_undisturbed_run(
-    tmp_path: Path, seed: int
-) -> None:
-    random_changes(tmp_path, seed, strategy="fsdp")
+def test_any_schedule_of_changes_is_the_undisturbed_run(tmp_path: Path) -> None:
+    random_changes(tmp_path, seed=1, strategy="fsdp")
 
 
 def test_a_replica_killed_around_a_change_costs_steps_only(tmp_path: Path) -> None:

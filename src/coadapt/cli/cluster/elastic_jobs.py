@@ -23,7 +23,7 @@ from coadapt.model.wire import from_json
 
 if TYPE_CHECKING:
     from coadapt.executors.kubernetes.api import KubeApi
-    from coadapt.executors.kubernetes.elastic_jobs import Standing
+    from coadapt.executors.kubernetes.elastic_jobs import ObservedJob
 
 NOT_FOUND = 404
 SERVER_ERRORS = 500
@@ -93,12 +93,12 @@ class Mirror:
 
     def __init__(self, api: "KubeApi", namespace: str) -> None:
         from coadapt.executors.kubernetes.elastic_jobs import resources_path
-        from coadapt.executors.kubernetes.job_events import EventTeller
+        from coadapt.executors.kubernetes.job_events import EventRecorder
 
         self.silence = ""
         self._api = api
         self._path = resources_path(namespace)
-        self._events = EventTeller(api, namespace)
+        self._events = EventRecorder(api, namespace)
         # Objects of which there will be nothing new: (uid, generation).
         self._over: set[tuple[str, int]] = set()
 
@@ -142,7 +142,7 @@ class Mirror:
         from coadapt.executors.kubernetes.elastic_jobs import (
             ENDED_PHASES,
             FINALIZER,
-            Standing,
+            ObservedJob,
             merge_patch,
             status,
         )
@@ -156,24 +156,26 @@ class Mirror:
                 "PATCH", own, {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
             )
         job = str(before.get("job", ""))
-        standing = _standing(client, job) if job else _submitted(client, found)
-        if standing is None:
-            standing = Standing(job=job, refusal=f"the scheduler knows of no job {job}")
-        standing, tells_more = self._tell(client, found, standing)
+        observed = _observed(client, job) if job else _submitted(client, found)
+        if observed is None:
+            observed = ObservedJob(
+                job=job, refusal=f"the scheduler knows of no job {job}"
+            )
+        observed, has_more = self._record_changes(client, found, observed)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        wanted = status(found, standing, now)
+        wanted = status(found, observed, now)
         if wanted != before:
             self._api.ask(
                 "PATCH", f"{own}/status", {"status": merge_patch(before, wanted)}
             )
-        elif not tells_more and wanted["phase"] in ENDED_PHASES:
+        elif not has_more and wanted["phase"] in ENDED_PHASES:
             self._over.add(_key(found))
 
-    def _tell(
-        self, client: Client, found: "JsonObject", standing: "Standing"
-    ) -> tuple["Standing", bool]:
-        """Tell of the job in Events; return up to where that was done, and whether
-        there is more to tell.
+    def _record_changes(
+        self, client: Client, found: "JsonObject", observed: "ObservedJob"
+    ) -> tuple["ObservedJob", bool]:
+        """Post the changes of the job as Events. Return the job with the number of the
+        last change posted, and whether there may be more.
         """
         from coadapt.executors.kubernetes.api import FORBIDDEN, ApiError
         from coadapt.executors.kubernetes.elastic_jobs import REFUSED
@@ -181,29 +183,29 @@ class Mirror:
 
         status = cast("JsonObject", found.get("status") or {})
         before = cast("int | None", status.get("toldUpto"))
-        standing = standing.with_told(before)
+        observed = observed.with_reported(before)
         try:
-            if standing.refusal:
+            if observed.refusal:
                 if status.get("phase") != REFUSED:
-                    self._events.refuse(found, standing.refusal, time.time())
-                return standing, False
+                    self._events.refuse(found, observed.refusal, time.time())
+                return observed, False
             after = -1
             if before is not None:
                 after = before
-            path = f"{client.job_path(standing.job)}/changes?after={after}"
+            path = f"{client.job_path(observed.job)}/changes?after={after}"
             changes = [
                 from_json(Change, each)
                 for each in cast("list[object]", client.get(path)["changes"])
             ]
             if not changes:
-                return standing, False
-            return standing.with_told(self._events.tell(found, changes)), True
+                return observed, False
+            return observed.with_reported(self._events.record(found, changes)), True
         except ApiError as error:
             if error.status != FORBIDDEN:
                 raise
-            # The job and its status are worth more than their Events.
-            self.silence = f"tells no Events: {error}"
-            return standing, False
+            # A job runs without its Events.
+            self.silence = f"posts no Events: {error}"
+            return observed, False
 
 
 def _key(found: "JsonObject") -> tuple[str, int]:
@@ -211,15 +213,15 @@ def _key(found: "JsonObject") -> tuple[str, int]:
     return str(metadata["uid"]), int(cast(int, metadata.get("generation", 1)))
 
 
-def _submitted(client: Client, found: "JsonObject") -> "Standing | None":
-    from coadapt.executors.kubernetes.elastic_jobs import REFUSED, Standing, job_body
+def _submitted(client: Client, found: "JsonObject") -> "ObservedJob | None":
+    from coadapt.executors.kubernetes.elastic_jobs import REFUSED, ObservedJob, job_body
 
     before = cast("JsonObject", found.get("status") or {})
     metadata = cast("JsonObject", found["metadata"])
     if before.get("phase") == REFUSED and before.get(
         "observedGeneration"
     ) == metadata.get("generation"):
-        return Standing(refusal=str(before.get("reason", "")))
+        return ObservedJob(refusal=str(before.get("reason", "")))
     try:
         answer = client.post(
             "/v1/jobs", job_body(found), {"Idempotency-Key": str(metadata["uid"])}
@@ -227,16 +229,16 @@ def _submitted(client: Client, found: "JsonObject") -> "Standing | None":
     except RefusedError as error:
         if error.status not in CLIENT_ERRORS:
             raise
-        return Standing(refusal=str(error))
-    return _standing(client, str(answer["id"]))
+        return ObservedJob(refusal=str(error))
+    return _observed(client, str(answer["id"]))
 
 
-def _standing(client: Client, job: str) -> "Standing | None":
-    """Return how a job stands, None where the scheduler does not know it."""
-    from coadapt.executors.kubernetes.elastic_jobs import Standing
+def _observed(client: Client, job: str) -> "ObservedJob | None":
+    """Return a job as the scheduler sees it, None where it does not know the job."""
+    from coadapt.executors.kubernetes.elastic_jobs import ObservedJob
 
     try:
-        return Standing(job=job, picture=client.get(client.job_path(job)))
+        return ObservedJob(job=job, picture=client.get(client.job_path(job)))
     except RefusedError as error:
         if error.status == NOT_FOUND:
             return None

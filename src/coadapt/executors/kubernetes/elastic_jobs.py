@@ -34,24 +34,24 @@ def job_body(found: JsonObject) -> JsonObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ObservedJob:
     """The known state of the job: its id and its state from the API, or why it was
     refused.
 
-    told_upto: the number of the last change that the object's Events report, None if
-    they report none.
+    reported_upto: the number of the last change that the object's Events report, None
+    if they report none.
     """
 
     job: str = ""
     picture: Mapping[str, object] | None = None
     refusal: str = ""
-    told_upto: int | None = None
+    reported_upto: int | None = None
 
-    def with_told(self, upto: int | None) -> "Standing":
-        return replace(self, told_upto=upto)
+    def with_reported(self, upto: int | None) -> "ObservedJob":
+        return replace(self, reported_upto=upto)
 
 
-def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
+def status(found: JsonObject, observed: ObservedJob, now: str) -> JsonObject:
     """Return the status that an ElasticJob should have. now: RFC 3339, for conditions
     that change now.
     """
@@ -59,22 +59,22 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
         each["type"]: each
         for each in (found.get("status") or {}).get("conditions") or ()
     }
-    picture = standing.picture or {}
+    picture = observed.picture or {}
     state = str(picture.get("state", "pending"))
-    phase = REFUSED if standing.refusal else state.capitalize()
-    reason = standing.refusal or str(
+    phase = REFUSED if observed.refusal else state.capitalize()
+    reason = observed.refusal or str(
         picture.get("explanation") or picture.get("reason") or phase
     )
     generation = found["metadata"].get("generation", 1)
     # The generation of the spec from which the job was created. Objects of an earlier
     # version do not have it.
     submitted = (found.get("status") or {}).get("submittedGeneration", generation)
-    if standing.job and submitted != generation and state not in ENDED:
+    if observed.job and submitted != generation and state not in ENDED:
         reason = f"{reason}; {EDITED}"
     truths = {
-        "Submitted": not standing.refusal,
-        "Running": not standing.refusal and state in TRAINS,
-        "Finished": bool(standing.refusal) or state in ENDED,
+        "Submitted": not observed.refusal,
+        "Running": not observed.refusal and state in TRAINS,
+        "Finished": bool(observed.refusal) or state in ENDED,
     }
     conditions = []
     for kind, truth in truths.items():
@@ -97,15 +97,19 @@ def status(found: JsonObject, standing: Standing, now: str) -> JsonObject:
     return {
         "observedGeneration": generation,
         **(
-            {"job": standing.job, "submittedGeneration": submitted}
-            if standing.job
+            {"job": observed.job, "submittedGeneration": submitted}
+            if observed.job
             else {}
         ),
         "phase": phase,
-        "replicas": 0 if standing.refusal or state in ENDED else replicas,
+        "replicas": 0 if observed.refusal or state in ENDED else replicas,
         "reason": reason,
         **({"trainerStatus": progress} if progress else {}),
-        **({"toldUpto": standing.told_upto} if standing.told_upto is not None else {}),
+        **(
+            {"toldUpto": observed.reported_upto}
+            if observed.reported_upto is not None
+            else {}
+        ),
         "conditions": conditions,
     }
 

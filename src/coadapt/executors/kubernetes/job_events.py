@@ -58,7 +58,7 @@ TROUBLE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class JobEvent:
     """The content of an event: its type, a word for programs, a sentence, its time (s),
     and the number of the change.
     """
@@ -70,13 +70,13 @@ class Told:
     seq: int
 
 
-def told(change: Change) -> Told | None:
+def event_content(change: Change) -> JobEvent | None:
     """Return the report of a change, None if the next change reports it better."""
     found = _of_replicas(change) if change.rescale is not None else _of_status(change)
     if found is None:
         return None
     kind, reason, message = found
-    return Told(
+    return JobEvent(
         kind=kind, reason=reason, message=_cut(message), at=change.at, seq=change.seq
     )
 
@@ -155,12 +155,12 @@ def _of_stop(was: JobStatus, now: JobStatus, why: str) -> tuple[str, str, str] |
         return (
             NORMAL,
             "Resizing",
-            f"{_replicas(was.replicas)} stop, to start anew otherwise: {why}",
+            f"{_replicas(was.replicas)} stop, to start again otherwise: {why}",
         )
     return None
 
 
-class EventTeller:
+class EventRecorder:
     """Posts events of objects of one namespace. Every method raises ApiError."""
 
     def __init__(
@@ -171,9 +171,9 @@ class EventTeller:
         self._path = f"/api/v1/namespaces/{namespace}/events"
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}
-        self._last: dict[str, tuple[str, Told, int]] = {}
+        self._last: dict[str, tuple[str, JobEvent, int]] = {}
 
-    def tell(self, found: JsonObject, changes: Sequence[Change]) -> int:
+    def record(self, found: JsonObject, changes: Sequence[Change]) -> int:
         """Post `changes` as events of the object `found`. Return the number of the
         change up to which all are reported.
 
@@ -181,7 +181,7 @@ class EventTeller:
         events. Then call again later.
         """
         uid = str(found["metadata"]["uid"])
-        wanted = [each for each in map(told, changes) if each is not None]
+        wanted = [each for each in map(event_content, changes) if each is not None]
         room = int(self._room(uid))
         ended = (
             bool(changes)
@@ -197,7 +197,7 @@ class EventTeller:
     def refuse(self, found: JsonObject, why: str, at: float) -> None:
         """Post that no job was created from the object `found`, at `at` (s)."""
         metadata = found["metadata"]
-        told = Told(
+        refused = JobEvent(
             kind=WARNING,
             reason="Refused",
             message=_cut(why),
@@ -205,7 +205,7 @@ class EventTeller:
             seq=metadata.get("generation", 1),
         )
         self._room(str(metadata["uid"]))
-        self._post(found, str(metadata["uid"]), told)
+        self._post(found, str(metadata["uid"]), refused)
 
     def forget(self, uids: set[str]) -> None:
         """Forget all objects except `uids`, because they are gone."""
@@ -220,7 +220,7 @@ class EventTeller:
         self._left[uid] = (room, now)
         return room
 
-    def _post(self, found: JsonObject, uid: str, each: Told) -> None:
+    def _post(self, found: JsonObject, uid: str, each: JobEvent) -> None:
         name, last, count = self._last.get(uid, ("", None, 0))
         if last is not None and (last.reason, last.message) == (
             each.reason,
@@ -249,7 +249,7 @@ class EventTeller:
         self._last[uid] = (str(made["metadata"]["name"]), each, 1)
 
 
-def event(found: JsonObject, each: Told) -> JsonObject:
+def event(found: JsonObject, each: JobEvent) -> JsonObject:
     """Return the event of the object `found` with the content `each`. Its name follows
     from its content.
     """
@@ -280,7 +280,7 @@ def event(found: JsonObject, each: Told) -> JsonObject:
     }
 
 
-def _fitting(wanted: list[Told], room: int) -> list[Told]:
+def _fitting(wanted: list[JobEvent], room: int) -> list[JobEvent]:
     """Return the latest of `wanted`, preceded by an event that counts those for which
     there is no room.
     """
@@ -293,7 +293,7 @@ def _fitting(wanted: list[Told], room: int) -> list[Told]:
         f"{count} changes up to here are in `coadapt story` only: there were too many"
     )
     return [
-        Told(
+        JobEvent(
             kind=NORMAL, reason="Skipped", message=text, at=skipped.at, seq=skipped.seq
         ),
         *kept,

@@ -206,13 +206,19 @@ class _Proxy:
             ENV_CONTROL_TOKEN,
             "MASTER_PORT",
         )
-        told = {name: os.environ[name] for name in names if name in os.environ}
+        forwarded = {name: os.environ[name] for name in names if name in os.environ}
         url = self._settings.api_url
         status = {
             ENV_STATUS_URL: f"{url}/v1/jobs/{self._order.job}/{STATUS_ROUTE}",
             ENV_STATUS_TOKEN_FILE: TOKEN_FILE,
         }
-        envs = {**(status if its else {}), **told, **order.envs, **its, ENV_URL: url}
+        envs = {
+            **(status if its else {}),
+            **forwarded,
+            **order.envs,
+            **its,
+            ENV_URL: url,
+        }
         if self._settings.claim:
             envs[ENV_CHECKPOINT_DIR] = CHECKPOINTS
         if self._settings.resource != CPU and its:

@@ -35,7 +35,7 @@ def trainer_status(
     shown = sorted(
         (name, value) for name, value in figures.items() if name not in NOT_FIGURES
     )
-    told: JsonObject = {
+    shown_status: JsonObject = {
         **({} if percent is None else {"progressPercentage": percent}),
         **(
             {}
@@ -53,8 +53,8 @@ def trainer_status(
         ),
     }
     if before is None:
-        return {**told, "lastUpdatedTime": now}
-    same = told == {
+        return {**shown_status, "lastUpdatedTime": now}
+    same = shown_status == {
         key: value for key, value in before.items() if key != "lastUpdatedTime"
     }
     since_s = _seconds(now) - _seconds(str(before["lastUpdatedTime"]))
@@ -62,7 +62,7 @@ def trainer_status(
     return (
         before
         if same or (since_s < EVERY_S and not ended)
-        else {**told, "lastUpdatedTime": now}
+        else {**shown_status, "lastUpdatedTime": now}
     )
 
 
@@ -74,8 +74,8 @@ def _percent(picture: Mapping[str, object], figures: Mapping[str, float]) -> int
     if target:
         share = cast(float, picture.get("progress", 0.0)) / target
         return min(int(PERCENT * share), PERCENT - 1)
-    told = figures.get(PERCENT_DONE)
-    return None if told is None else int(told)
+    percent = figures.get(PERCENT_DONE)
+    return None if percent is None else int(percent)
 
 
 def _remaining_s(

@@ -162,6 +162,7 @@ class ProcessExecutor:
             self._book.watch()
             self._book.attempt()
             self._tell_nodes(post)
+        self._book.close()
 
     def close(self) -> None:
         self._closed.set()

@@ -57,6 +57,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,7 @@ from coadapt.executors.processes.setup_env import (
     noting_its_end,
     read_left,
 )
+from coadapt.executors.processes.spare_replica import Spare
 from coadapt.model.contract_env import ENV_RESUMED, EXIT_NO_WORKDIR
 from coadapt.model.rescale import ORDER_FILE
 from coadapt.runtime.disk_reserve import free_bytes
@@ -134,9 +136,15 @@ LOOK_S = 1.0
 LOCK_WAIT_S = 10.0
 
 
-def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
+def main(
+    generation_dir: str,
+    lock_wait_s: float = LOCK_WAIT_S,
+    spares: Sequence[Spare] = (),
+) -> None:
     """Carry out the order in `generation_dir`, unless its exit record is written or
     another launcher lives.
+
+    spares: processes that become the first replicas.
     """
     path = Path(generation_dir)
     directory = GenerationDir.at(path)
@@ -146,7 +154,7 @@ def main(generation_dir: str, lock_wait_s: float = LOCK_WAIT_S) -> None:
         order = directory.order()
         assert order is not None, f"{path} holds no order"
         adopt_orphans()
-        launcher = _Launcher(directory, order)
+        launcher = _Launcher(directory, order, spares)
         try:
             record = launcher.run()
         except OSError as error:
@@ -209,7 +217,9 @@ def _write_end(directory: GenerationDir, record: ExitRecord) -> None:
 
 
 class _Launcher:
-    def __init__(self, directory: GenerationDir, order: LaunchOrder) -> None:
+    def __init__(
+        self, directory: GenerationDir, order: LaunchOrder, spares: Sequence[Spare]
+    ) -> None:
         self.newest = directory
         settings = order.settings
         self.pump = LogPump(
@@ -219,6 +229,7 @@ class _Launcher:
         self._control_envs = _serve_control(directory, settings)
         self._lead = directory
         self._order = order
+        self._spares = list(spares)
         self._spawned: list[Replica] = []
         # Keeps the port at which the replicas meet, see reserve_port.
         self._rendezvous: socket.socket | None = None
@@ -383,8 +394,17 @@ class _Launcher:
                 begun = self._begun_file(Path(item.log).stem)
                 own[ENV_BEGUN] = str(begun)
                 self._to_begin.append(begun)
+            spare = self._spares.pop(0) if self._spares else None
             replicas.append(
-                spawn(order, command, item.log, own, self.pump, left=self._left)
+                spawn(
+                    order,
+                    command,
+                    item.log,
+                    own,
+                    self.pump,
+                    left=self._left,
+                    spare=spare,
+                )
             )
         return self._note(replicas)
 

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from coadapt.core.commands import Rescale, Start
 from coadapt.executors.host import Host
 from coadapt.executors.processes import launcher
 from coadapt.executors.processes.cluster import Cluster
+from coadapt.executors.processes.forked_launchers import ForkServers
 from coadapt.executors.processes.rank_map import RankMap
 from coadapt.executors.processes.records.generation_dir import (
     GenerationDir,
@@ -17,6 +19,7 @@ from coadapt.executors.processes.records.generation_dir import (
 )
 from coadapt.executors.processes.records.taking_over import move_records
 from coadapt.executors.processes.replica_env import launch_order
+from coadapt.executors.processes.spare_replica import Process
 from coadapt.model import JobId
 from coadapt.model.contract_env import (
     ENV_CHECKPOINT_DIR,
@@ -37,6 +40,7 @@ class Launching:
     host: Host
     settings: LaunchSettings
     pass_env: frozenset[str]
+    forks: ForkServers = field(default_factory=ForkServers)
 
     def job_dir(self, job: JobId) -> JobDir:
         return JobDir.of(self.host.state_dir, job)
@@ -68,26 +72,40 @@ class Launching:
             return False
         return free > self.settings.disk_reserve_bytes
 
-    def start(self, directory: GenerationDir) -> "subprocess.Popen[bytes]":
+    def start_first(self, directory: GenerationDir) -> Process:
+        """Start the launcher for a new order, as a fork if possible. Return its
+        process. Raises OSError.
+        """
+        order = directory.order()
+        if order is None:
+            return self.start(directory)
+        envs = self._envs(directory.job)
+        return self.forks.launch(
+            str(directory.path), order, envs, partial(self.start, directory)
+        )
+
+    def start(self, directory: GenerationDir) -> Process:
         """Start the launcher for the order in `directory`. Return its process. Raises
         OSError.
         """
-        # The checkpoint directory is the mark by which job_processes.py finds the
-        # launcher's descendants. The token is in the environment and not in the order's
-        # file, which may end up in a backup.
-        job = directory.job
-        envs = {
-            **passed_envs(os.environ, self.pass_env),
-            ENV_CHECKPOINT_DIR: str(job.checkpoints),
-            ENV_URL: self.host.url,
-            ENV_TOKEN: self.host.job_token(job.path.name),
-        }
         with open(directory.path / "launcher.log", "ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", launcher.__name__, str(directory.path)],
-                env=envs,
+                env=self._envs(directory.job),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    def _envs(self, job: JobDir) -> dict[str, str]:
+        """Return a launcher's environment."""
+        # The checkpoint directory is the mark by which job_processes.py finds the
+        # launcher's descendants. The token is in the environment and not in the order's
+        # file, which may end up in a backup.
+        return {
+            **passed_envs(os.environ, self.pass_env),
+            ENV_CHECKPOINT_DIR: str(job.checkpoints),
+            ENV_URL: self.host.url,
+            ENV_TOKEN: self.host.job_token(job.path.name),
+        }

@@ -3,7 +3,6 @@ it.
 """
 
 import logging
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from coadapt.executors.processes.records.generation_dir import (
     JobDir,
 )
 from coadapt.executors.processes.slots import Slots, union
+from coadapt.executors.processes.spare_replica import Process
 from coadapt.model.rescale import CAPABLE_FILE
 from coadapt.runtime.ports import Post
 
@@ -34,7 +34,7 @@ STUCK_S = 60.0
 
 logger = logging.getLogger(__name__)
 
-Launch = Callable[[GenerationDir], "subprocess.Popen[bytes]"]
+Launch = Callable[[GenerationDir], Process]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class LiveGeneration:
     former: RankMap | None = None
     kept: str | None = None
     joiner_failed: bool = False
-    process: "subprocess.Popen[bytes] | None" = None
+    process: Process | None = None
     post: Post | None = None
     started: bool = False
     announced: bool = False

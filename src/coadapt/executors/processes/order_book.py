@@ -96,6 +96,10 @@ class OrderBook:
         if running is not None:
             self._running[name] = running
 
+    def close(self) -> None:
+        """End what serves this executor only. Jobs live on."""
+        self._launching.forks.close()
+
     def running(self) -> list[tuple[JobId, int]]:
         """Return (job, generation) of each generation that is alive or whose end is not
         settled.
@@ -267,7 +271,7 @@ class OrderBook:
     def _start(self, order: Start | Rescale, rank_map: RankMap, post: Post) -> None:
         try:
             directory = self._launching.write_order(order, rank_map)
-            process = self._launching.start(directory)
+            process = self._launching.start_first(directory)
         except ValueError as error:
             record = ExitRecord(outcome=Outcome.FAILED, detail=str(error))
         except OSError as error:

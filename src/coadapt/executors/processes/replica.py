@@ -19,6 +19,7 @@ from coadapt.executors.processes.proxy_process import NODE_LOST
 from coadapt.executors.processes.records.generation_dir import LaunchOrder, ReplicaOrder
 from coadapt.executors.processes.records.replica_log import tail
 from coadapt.executors.processes.setup_env import SetupLeft
+from coadapt.executors.processes.spare_replica import Process, Spare
 from coadapt.model.contract_env import EXIT_NO_WORKDIR, EXIT_PEER_LOST, EXIT_STOPPED
 
 TAIL_LINES = 8
@@ -59,7 +60,7 @@ class Replica:
 
     name: str
     log: str
-    process: "subprocess.Popen[bytes]"
+    process: Process
     drain: Callable[[], None] = lambda: None
     asked: set[int] = field(default_factory=set)
     spared_until: float = 0.0
@@ -223,19 +224,28 @@ def spawn(
     *,
     left: SetupLeft | None = None,
     pass_fds: Sequence[int] = (),
+    spare: Spare | None = None,
 ) -> Replica:
     """Start `command` with the settings of `order`. The replica's name is that of its
     log. Raises OSError if the process cannot be started.
 
     left: the changes that `setup` left. pass_fds: open files that the process gets.
+    spare: the process that becomes the replica, instead of a new one.
     """
     left = left or SetupLeft()
+    workdir = left.workdir or order.workdir
+    all_envs = {**left.applied(base_envs(order)), **envs}
     output = pump.open(Path(log))
+    process: Process
     try:
+        if spare is not None and spare.start(workdir, all_envs, output):
+            return Replica(
+                name=Path(log).stem, log=log, process=spare, drain=pump.drain
+            )
         process = subprocess.Popen(
             command,
-            cwd=left.workdir or order.workdir,
-            env={**left.applied(base_envs(order)), **envs},
+            cwd=workdir,
+            env=all_envs,
             pass_fds=pass_fds,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from coadapt.goodput.efficiency import efficiency
 from coadapt.goodput.fit import fit_throughput
 from coadapt.goodput.forecast import packed_step_times
-from coadapt.goodput.profile import Profile, ProfileBuilder
+from coadapt.goodput.profile import Profile
 from coadapt.goodput.step_time_kriging import optimistic_step_times
 from coadapt.goodput.throughput import ThroughputModel, step_time
 from coadapt.model import (
@@ -91,15 +91,6 @@ class Fitted:
 
     report: TrainingReport
     params: ThroughputParams | None = None
-
-
-def load_fit() -> None:
-    """Have loaded what the fit needs (numba, 0.6 s of CPU), which is no part of
-    training if done before.
-    """
-    profile = ProfileBuilder()
-    profile.add(Placement((1,)), 1, 1.0, 1.0)
-    fit_throughput(profile.build())
 
 
 def take_snapshot(
