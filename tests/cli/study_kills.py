@@ -3,6 +3,8 @@ it: no trial lost, none run twice, the same best one.
 
     python -m tests.cli.study_kills --preemptions 100 --kills 3
 
+With `--forked`, trials are scripts in Python that start as forks.
+
 Trials have the contract `fixed`, and their parameters come from RandomSampler, so what
 an undisturbed study finds is known. A quota of no GPUs for all tenants preempts every
 trial that runs.
@@ -69,6 +71,56 @@ while [ $epoch -lt EPOCHS ]; do
 done
 """.replace("BEST_RATE", str(BEST_RATE)).replace("EPOCHS", str(EPOCHS))
 
+# The same as a script in Python, which also counts its starts as a fork.
+PYTHON_TRIAL = """\
+import fcntl, json, os, signal, sys, time, urllib.request
+from pathlib import Path
+
+job = os.environ["COADAPT_JOB"]
+generation = int(os.environ["COADAPT_GENERATION"])
+rate = int(os.environ["COADAPT_PARAM_rate"])
+notes = Path(os.environ["NOTES"])
+
+def note(text, name=job):
+    with open(notes / name, "a") as file:
+        print(text, file=file)
+
+alive = open(notes / f"{job}.alive", "w")
+try:
+    fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    note("two lives")
+    sys.exit(1)
+os.chdir(os.environ["COADAPT_CHECKPOINT_DIR"])
+epoch = int(Path("epoch").read_text()) if Path("epoch").exists() else 0
+note(f"{generation} {epoch}")
+if "torch" in sys.modules:
+    note(job, "forks")
+signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
+headers = {
+    "Authorization": "Bearer " + os.environ["COADAPT_TOKEN"],
+    "Content-Type": "application/json",
+}
+url = os.environ["COADAPT_URL"] + f"/v1/jobs/{job}/reports"
+while epoch < EPOCHS:
+    time.sleep(0.2)
+    while epoch == EPOCHS - 1 and not (notes / "gate").exists():
+        time.sleep(0.05)
+    score = (epoch + 1) * (1_000_000 - (rate - BEST_RATE) ** 2)
+    report = {"progress": epoch + 1, "samples": epoch + 1,
+              "metrics": {"score": score, "epoch": epoch + 1}}
+    body = json.dumps({"generation": generation, "report": report}).encode()
+    while True:
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, body, headers)).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    epoch += 1
+    Path("epoch.new").write_text(str(epoch))
+    os.replace("epoch.new", "epoch")
+""".replace("BEST_RATE", str(BEST_RATE)).replace("EPOCHS", str(EPOCHS))
+
 
 def score(rate: int) -> float:
     """Return the final value of a trial with this parameter."""
@@ -82,6 +134,7 @@ class Disturbed:
     cluster: LiveCluster
     draw: random.Random
     num_trials: int
+    forked: bool = False
 
     @property
     def notes(self) -> Path:
@@ -97,9 +150,10 @@ class Disturbed:
 
     def write(self) -> None:
         self.notes.mkdir()
+        (self.cluster.folder / "trial.py").write_text(PYTHON_TRIAL)
         document = {
             "name": NAME,
-            "run": TRIAL,
+            "run": "python trial.py" if self.forked else TRIAL,
             "workdir": str(self.cluster.folder),
             "envs": {"NOTES": str(self.notes)},
             "batch": {"initial": 8},
@@ -169,6 +223,11 @@ class Disturbed:
             if path.suffix != ".alive"
         }
 
+    def num_forks(self) -> int:
+        """Return how many starts were forks."""
+        forks = self.notes / "forks"
+        return len(forks.read_text().splitlines()) if forks.exists() else 0
+
     def end(self) -> Sweep:
         """Let the trials end; return the study once it is done."""
         (self.notes / "gate").touch()
@@ -191,6 +250,8 @@ class Disturbed:
 def faults(disturbed: Disturbed, study: Sweep) -> Iterator[str]:
     """Yield what is wrong with a study that is done."""
     jobs = Client(disturbed.cluster.state).jobs(name=NAME)
+    if disturbed.forked != bool(disturbed.num_forks()):
+        yield f"{disturbed.num_forks()} starts were forks"
     expected = first_trials(read_search_file(disturbed.file), disturbed.num_trials)
     if [trial.params for trial in study.trials] != expected:
         yield "trials are lost, doubled, or have other parameters"
@@ -223,12 +284,21 @@ def trial_faults(trial: Trial, starts: list[str]) -> Iterator[str]:
 
 
 def play(
-    folder: Path, *, num_trials: int, preemptions: int, kills: int, seed: int = 0
+    folder: Path,
+    *,
+    num_trials: int,
+    preemptions: int,
+    kills: int,
+    seed: int = 0,
+    forked: bool = False,
 ) -> tuple[Sweep, int, list[str]]:
     """Return the study, how often its trials were preempted, and what is wrong."""
     cluster = LiveCluster(folder)
     disturbed = Disturbed(
-        cluster=cluster, draw=random.Random(seed), num_trials=num_trials
+        cluster=cluster,
+        draw=random.Random(seed),
+        num_trials=num_trials,
+        forked=forked,
     )
     disturbed.write()
     try:
@@ -236,6 +306,8 @@ def play(
         disturbed.submit(kills)
         disturbed.disturb(preemptions, kills)
         study = disturbed.end()
+        if forked:
+            print(f"{disturbed.num_forks()} starts were forks", flush=True)
         return study, disturbed.preemptions(), list(faults(disturbed, study))
     finally:
         cluster.close()
@@ -249,6 +321,7 @@ def main() -> None:
     parser.add_argument("--preemptions", type=int, default=100)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--forked", action="store_true")
     given = parser.parse_args()
     best = []
     for preemptions, kills in ((0, 0), (given.preemptions, given.kills)):
@@ -260,6 +333,7 @@ def main() -> None:
                 preemptions=preemptions,
                 kills=kills,
                 seed=given.seed,
+                forked=given.forked,
             )
         assert study.best is not None
         best.append((study.best.number, study.best.value))

@@ -265,9 +265,10 @@ def test_errors_name_what_is_allowed(cluster: LiveCluster, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_preemptions_and_kills_change_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forked", [False, True])
+def test_preemptions_and_kills_change_nothing(tmp_path: Path, forked: bool) -> None:
     study, preemptions, found = play(
-        tmp_path, num_trials=6, preemptions=4, kills=1, seed=1
+        tmp_path, num_trials=6, preemptions=4, kills=1, seed=1, forked=forked
     )
     assert len(study.trials) == 6
     assert preemptions >= 4
