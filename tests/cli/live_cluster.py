@@ -88,12 +88,16 @@ def call_cli(
 
 
 def until(
-    condition: Callable[[], bool], what: str, *, within_s: float = PATIENCE_S
+    condition: Callable[[], bool],
+    what: str,
+    *,
+    within_s: float = PATIENCE_S,
+    every_s: float = 0.05,
 ) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        time.sleep(0.05)
+        time.sleep(every_s)
 
 
 def unused_port() -> int:
@@ -221,7 +225,13 @@ class LiveCluster:
         self, job: str, *states: str, within_s: float = PATIENCE_S
     ) -> JsonObject:
         waited_for = f"{job} is {states}: {self.job(job)['explanation']}"
-        until(lambda: self.job(job)["state"] in states, waited_for, within_s=within_s)
+        # Each look is a request that both processes pay for.
+        until(
+            lambda: self.job(job)["state"] in states,
+            waited_for,
+            within_s=within_s,
+            every_s=0.15,
+        )
         return self.job(job)
 
     def checkpoints(self, job: str) -> Path:

@@ -106,7 +106,7 @@ def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {patience_s} s"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 class ExecutorContract:

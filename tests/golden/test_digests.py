@@ -6,7 +6,7 @@ import pytest
 
 from tests.golden.digests import FAULT_SEEDS, cases, digest, on_file
 
-LATER_FAULTS = tuple(f"faults {first}" for first in range(20, FAULT_SEEDS, 10))
+LATER_FAULTS = tuple(f"faults {first}" for first in range(10, FAULT_SEEDS, 10))
 
 
 @pytest.mark.parametrize(
