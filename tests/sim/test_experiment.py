@@ -215,10 +215,21 @@ def test_a_run_longer_than_its_horizon_is_ended() -> None:
 
 @pytest.mark.parametrize("first_s", [1_700_000_000.0, ARRIVAL_MAX_S - 7_000.0])
 def test_jobs_that_arrive_by_the_clock_of_1970_are_played(first_s: float) -> None:
-    """The horizon counted from instant 0: the run ended before the first arrival."""
+    """The horizon counted from instant 0: the run ended before the first arrival. And
+    it looked around once in each hour since 1970.
+    """
     jobs = tuple(trace_job(name, at + first_s) for name, at in JOBS)
     later = Workload(name="w", jobs=jobs)
-    result = simulate(later, {"toy": TOY}, NODES, "fifo")
+    looks: list[float] = []
+    result = simulate(
+        later,
+        {"toy": TOY},
+        NODES,
+        "fifo",
+        on_progress=lambda now, _: looks.append(now),
+    )
+    assert first_s <= looks[0] + 3600.0
+    assert len(looks) < 10
     expected = run("fifo").metrics.jct_mean_s
     assert result.metrics.jct_mean_s == pytest.approx(expected, abs=61.0)
 

@@ -172,14 +172,14 @@ class Simulation:
 
     def run(self, on_progress: OnProgress | None = None) -> None:
         """Play until all jobs have ended. Raises SimulationError if they cannot."""
+        arrivals = [job.at for job in self.workload.jobs] or [0.0]
+        ends_by_s = max(arrivals) + self.config.horizon_s
+        # Arrivals may be seconds since 1970: half a million periods without a job.
+        num_periods = int(min(arrivals) / CHECK_PERIOD_S)
+        self._play(self.clock.run, num_periods * CHECK_PERIOD_S)
         busy_at = self.clock.now()
-        last_arrival_s = max((job.at for job in self.workload.jobs), default=0.0)
-        ends_by_s = last_arrival_s + self.config.horizon_s
         while not self.clock.idle and not self._ended():
-            try:
-                self._play(self.clock.now() + CHECK_PERIOD_S)
-            except ClockStandsError as error:
-                raise SimulationError(f"{self.workload.name}: {error}") from error
+            self._play(self._run_until, self.clock.now() + CHECK_PERIOD_S)
             now = self.clock.now()
             num_live = len(self._live())
             if on_progress is not None:
@@ -191,7 +191,13 @@ class Simulation:
         if self._live():
             raise self._endless(self.clock.now())
 
-    def _play(self, until: float) -> None:
+    def _play(self, run: Callable[[float], None], until: float) -> None:
+        try:
+            run(until)
+        except ClockStandsError as error:
+            raise SimulationError(f"{self.workload.name}: {error}") from error
+
+    def _run_until(self, until: float) -> None:
         """Play up to an instant. If nodes are bought, stop when the last job has
         ended.
         """
