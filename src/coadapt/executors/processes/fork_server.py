@@ -16,6 +16,16 @@ starts it and says for which jobs.
 # stack has only `main` in it. So nothing of the launcher is left in it, and the
 # interpreter ends as it does after any script.
 #
+# What was considered:
+#
+# - Processes that train one trial after another, as Ray Tune does with `reuse_actors`:
+#   what one trial leaves in memory changes the next one, and a script must be a
+#   function.
+# - A server that forks replicas only: their launcher would not be their parent, and
+#   could not learn how they ended.
+# - To forbid torch to import `torch._dynamo`: that saves a third of the time, and
+#   patches torch.
+#
 # If the server dies, its children live on, as launchers do without their scheduler. If
 # the scheduler dies, the server reads the end of the socket and exits.
 
