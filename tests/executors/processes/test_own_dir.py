@@ -143,6 +143,7 @@ def test_a_stop_that_cannot_be_written_comes_by_a_signal(site: LocalSite) -> Non
     executor = site.executor()
     run = "trap 'exit 75' TERM; touch up; while true; do sleep 0.05; done"
     executor.execute(order(site, run), inbox.post)
+    inbox.wait(started("a", 1))  # no more of its start is written down later
     until((site.folder / "up").exists)
     records = site.job().generation(1).path
     until((records / "leaders.json").exists)
