@@ -157,8 +157,8 @@ def test_a_fork_sees_what_an_ordinary_process_sees_and_ends_like_it(
     runs += ["python below/facts.py", "python -m facts a", "python -m below.facts"]
     executor = site.executor()
     for number, run in enumerate(runs):
-        ordinary = end_and_log(site, executor, run, f"o{number}")
-        assert end_and_log(site, executor, run, f"f{number}") == ordinary, run
+        ordinary = end_and_log(site, executor, run, f"ordinary-{number}")
+        assert end_and_log(site, executor, run, f"forked-{number}") == ordinary, run
     assert len(server) == 1
     seen = (site.folder / "is-fork").read_text().split()
     assert seen == ["False", "True"] * 4
