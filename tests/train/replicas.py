@@ -6,7 +6,6 @@ import atexit
 import json
 import multiprocessing
 import os
-import socket
 import sys
 import time
 import traceback
@@ -23,6 +22,7 @@ from coadapt.model.rescale import (
     member_name,
 )
 from coadapt.model.wire import to_json
+from tests.ports import free_ports
 
 TIMEOUT_S = 200.0
 # Replicas that share the first GPU. NCCL refuses two of one host on one GPU, so each
@@ -103,9 +103,8 @@ def forked(
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that no connection takes before the replicas meet there."""
+    return free_ports(1)[0]
 
 
 def _replica(
