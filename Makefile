@@ -24,7 +24,7 @@ help: ## show this list
 demo: $(DEMO_READY) ## run four real training jobs on this machine under the scheduler
 	$(BIN)/python -m demo $(DEMO_ARGS)
 
-quick: $(READY) ## ruff, and the tests that start no process (one to three minutes on 2 quiet cores)
+quick: $(READY) ## ruff, and the tests that start no process (two to five minutes on 2 quiet cores)
 	$(BIN)/ruff check
 	$(BIN)/python -m pytest -n $(QUICK_PROCESSES) --hypothesis-profile quick -m "$$($(BIN)/python -m tools.test_parts quick)" $(PYTEST_ARGS)
 
