@@ -44,6 +44,9 @@ def pytest_configure() -> None:
     # Without a name server torch warns, in each replica, that it cannot tell the host's
     # name.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # Otherwise Ray's heads ask for the token that an earlier `ray.init` left in the
+    # developer's home.
+    os.environ["RAY_AUTH_MODE"] = "disabled"
     gc.disable()  # until all is collected: a third of that time
 
 

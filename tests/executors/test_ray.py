@@ -40,6 +40,7 @@ from tests.executors.over_objects import goes_on_from_an_object_store, only_with
 from tests.executors.ray_nodes import start_ray
 from tests.marked import kill_of
 from tests.object_server import object_server
+from tests.ports import free_ports
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
@@ -289,7 +290,8 @@ def test_a_job_over_two_nodes_goes_on_from_an_object_store(site: RaySite) -> Non
 
 def test_a_cluster_is_started_where_none_runs_and_joined_the_next_time() -> None:
     """In processes of their own, which do not find the other tests' clusters by looking
-    at the machine's processes. Ray's sockets want a short path.
+    at the machine's processes. Ray's sockets want a short path. A head that was killed
+    has left its address behind.
     """
     code = (
         "import functools, ray, ray._private.services as services\n"
@@ -303,6 +305,9 @@ def test_a_cluster_is_started_where_none_runs_and_joined_the_next_time() -> None
         prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
     ) as folder:
         envs = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+        left_behind = Path(folder, "ray", "ray_current_cluster")
+        left_behind.parent.mkdir()
+        left_behind.write_text(f"127.0.0.1:{free_ports(1)[0]}")
         try:
             for _ in range(2):
                 command = [sys.executable, "-c", code]

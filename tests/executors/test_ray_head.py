@@ -1,5 +1,5 @@
 """The death of a Ray cluster's head ends neither the scheduler nor its jobs: with a
-real head and `coadapt up`.
+real head that asks for a token, and `coadapt up`.
 """
 
 import os
@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from coadapt.executors import prepare_executor
+from coadapt.model import InputError
 from tests.cli.live_cluster import LiveCluster, run_cli, until
 from tests.ports import free_ports
 
@@ -25,6 +27,9 @@ START_S = 120.0
 # Ray's own daemons, and with them the replicas, end a minute after the head.
 WITHOUT_HEAD_S = 120.0
 TARGET = 3000
+SHELLS = ("sh", "bash", "dash")
+# Ray itself would try for 20 s.
+REFUSED_S = 15.0
 
 
 class Head:
@@ -33,6 +38,7 @@ class Head:
     def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
         self._port = port
+        self.token = folder / "token"
 
     def start(self) -> None:
         options = [
@@ -42,7 +48,13 @@ class Head:
             "--node-name=node-0",
             "--include-dashboard=false",
         ]
-        envs = {"RAY_TMPDIR": str(self._folder), "RAY_USAGE_STATS_ENABLED": "0"}
+        self.token.write_text("0123456789abcdef" * 4)
+        envs = {
+            "RAY_TMPDIR": str(self._folder),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.token),
+        }
         with (self._folder / "head.log").open("ab") as log:
             subprocess.run(
                 [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
@@ -79,6 +91,16 @@ def _runs(pid: int, name: str) -> bool:
     return False
 
 
+def _environs_of_jobs() -> list[bytes]:
+    """Return the environments of the shells that run the job of this test."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (entry / "comm").read_text().strip() in SHELLS:
+                found.append((entry / "environ").read_bytes())
+    return [each for each in found if f"TARGET={TARGET}".encode() in each]
+
+
 @contextmanager
 def head_of_ray() -> Iterator[tuple[Head, str]]:
     # Ray's sockets want a short path.
@@ -94,8 +116,16 @@ def head_of_ray() -> Iterator[tuple[Head, str]]:
             head.stop()
 
 
-def test_jobs_go_on_once_the_head_is_back(tmp_path: Path) -> None:
+def test_jobs_go_on_once_the_head_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with head_of_ray() as (head, address):
+        began = time.monotonic()
+        with pytest.raises(InputError, match="asks for Ray's token: set RAY_AUTH_MODE"):
+            prepare_executor("ray", {"address": address, "slots": 2})
+        assert time.monotonic() - began < REFUSED_S
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.token))
         options = ("address=" + address, "slots=2")
         engine = (
             "--executor",
@@ -107,6 +137,9 @@ def test_jobs_go_on_once_the_head_is_back(tmp_path: Path) -> None:
             cluster.up(2)
             job = cluster.submit("a", TARGET=TARGET)
             until(lambda: cluster.count(job) > 10, "the job trains")
+            environs = _environs_of_jobs()
+            assert environs
+            assert not any(b"RAY_AUTH" in environ for environ in environs)
             head.kill_store()
             killed_at = time.monotonic()
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 from coadapt.executors.host import MEBIBYTE, Connect, Host
 from coadapt.executors.processes.executor import ProcessOptions
+from coadapt.executors.ray.client import TOKEN_ENVS
 from coadapt.model import InputError
 from coadapt.model.contract_env import CPU_SLOT_TYPE
 from coadapt.model.offer import Offer
@@ -63,7 +64,7 @@ def on_ray(
     if offer is not None:
         cluster.sell(offer)
     options = ProcessOptions(
-        pass_env=frozenset(pass_env),
+        pass_env=frozenset({*pass_env, *TOKEN_ENVS}),
         log_bytes=log_limit_mib * MEBIBYTE,
         disk_reserve_bytes=disk_reserve_mib * MEBIBYTE,
         control_host=cluster.own_address,

@@ -13,6 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 CLIENT = "coadapt.executors.ray.client_process"
+# How Ray's client finds the cluster's token. A job's processes do not get them.
+ENV_AUTH_MODE = "RAY_AUTH_MODE"
+TOKEN_ENVS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 # Ray's library itself tries to connect for a minute, and then ends the process.
 CONNECT_S = 5.0
 START_S = 180.0
@@ -54,6 +57,8 @@ class RayClient:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as this object
         self.address = ""
         self.own_address = ""
+        # The cluster's RAY_AUTH_MODE, "" for Ray's default.
+        self.auth_mode = ""
 
     def connect(self) -> None:
         """Connect, unless already connected. Raises RayAwayError."""
@@ -111,6 +116,7 @@ class RayClient:
         answer = self._exchange(None, START_S)
         self.address = str(answer["address"])
         self.own_address = str(answer["own_address"])
+        self.auth_mode = str(answer["auth_mode"])
 
     def _exchange(self, question: object, wait_s: float) -> Answer:
         """Send `question` unless it is None; return the answer. An error ends the

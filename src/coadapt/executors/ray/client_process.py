@@ -17,9 +17,17 @@ from typing import Any
 
 import ray
 
-from coadapt.executors.ray.client import Answer
+from coadapt.executors.ray.client import (
+    CONNECT_S,
+    ENV_AUTH_MODE,
+    Answer,
+    is_address,
+    reaches,
+)
 from coadapt.executors.ray.proxy import CONNECTING
 
+# The address that means this machine's cluster, wherever it is.
+AUTO = "auto"
 # The address that means this machine's cluster, which is started if there is none.
 START = "start"
 START_S = 120.0
@@ -65,11 +73,52 @@ def _answer(question: Callable[[], Answer]) -> Answer:
 
 
 def _connect(address: str) -> Answer:
-    context = _join_or_start() if address == START else ray.init(address, **CONNECTING)
+    if address == START:
+        context = _join_or_start()
+    elif address == AUTO:
+        context = _join()
+    else:
+        _check_token(address)
+        context = ray.init(address, **CONNECTING)
     return {
         "address": str(context.address_info["address"]),
         "own_address": str(ray.util.get_node_ip_address()),
+        # Ray sets it itself if it finds the cluster and a token on this machine.
+        "auth_mode": os.environ.get(ENV_AUTH_MODE, ""),
     }
+
+
+def _check_token(address: str) -> None:
+    """Raise ConnectionError if the cluster at `address` asks for another token.
+
+    `ray.init` would try for 20 s, and then say no more than that it cannot connect.
+    """
+    refused = getattr(ray.exceptions, "AuthenticationError", None)
+    if refused is None or not is_address(address):  # old versions have no tokens
+        return
+    try:
+        ray._raylet.GcsClient(address=address)
+    except refused:
+        message = (
+            "the cluster asks for Ray's token: set RAY_AUTH_MODE=token, and "
+            "RAY_AUTH_TOKEN_PATH if the token is not in ~/.ray/auth_token"
+        )
+        raise ConnectionError(message) from None
+    except Exception:  # noqa: BLE001  # `ray.init` says what is wrong
+        return
+
+
+def _join() -> Any:
+    """Connect to this machine's Ray cluster. Raises ConnectionError.
+
+    A head that was killed leaves its address behind in a file. `ray.init` would try
+    for minutes to reach it.
+    """
+    address = ray._private.services.canonicalize_bootstrap_address_or_die(AUTO)
+    if not reaches(address, CONNECT_S):
+        message = f"nothing answers at {address}, where this machine's last cluster was"
+        raise ConnectionError(message)
+    return ray.init(AUTO, **CONNECTING)
 
 
 def _join_or_start() -> Any:
@@ -77,7 +126,7 @@ def _join_or_start() -> Any:
     process.
     """
     try:
-        return ray.init("auto", **CONNECTING)
+        return _join()
     except ConnectionError:
         command = [
             sys.executable,
@@ -98,7 +147,7 @@ def _join_or_start() -> Any:
                 lines = said.read().decode(errors="replace").strip().splitlines()
                 why = lines[-1] if lines else str(error)
                 raise ConnectionError(f"Ray does not start: {why}") from None
-    return ray.init("auto", **CONNECTING)
+    return _join()
 
 
 def _look() -> Answer:

@@ -212,7 +212,7 @@ class RayCluster:
             else (slot.parts / PARTS, 0.0)
         )
         held = (str(cpus), str(gpus), proxy.SHIPS if self._ships else "0")
-        where = (self._client.address, ray_id)
+        where = (self._client.address, self._client.auth_mode, ray_id)
         return (sys.executable, "-m", proxy.__name__, *where, *held)
 
     def look(self) -> None:

@@ -3,7 +3,7 @@ output, and ends in the same way.
 
 To the launcher it is the replica. It is a driver of Ray's own, so Ray ends what it
 started as soon as this process is gone, however it went. Started as `python -m …
-CLUSTER NODE CPUS GPUS SHIPS COMMAND…`.
+CLUSTER AUTH_MODE NODE CPUS GPUS SHIPS COMMAND…`.
 """
 
 import os
@@ -26,7 +26,12 @@ from coadapt.executors.processes.proxy_process import (
 )
 from coadapt.executors.processes.records.generation_dir import JobDir
 from coadapt.executors.ray import set_up
-from coadapt.executors.ray.client import CONNECT_S, reaches
+from coadapt.executors.ray.client import (
+    CONNECT_S,
+    ENV_AUTH_MODE,
+    TOKEN_ENVS,
+    reaches,
+)
 from coadapt.executors.ray.others import actor_name, tag_of
 from coadapt.model.contract_env import ENV_CHECKPOINT_DIR, ENV_GENERATION
 from coadapt.model.devices import PARTS
@@ -39,6 +44,7 @@ CONNECTING = {
 # Variables that Ray sets for processes on this machine. On another machine they would
 # be wrong.
 LOCAL_ENVS = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "VIRTUAL_ENV_PROMPT")
+NOT_FOR_JOBS = frozenset({*LOCAL_ENVS, ENV_AUTH_MODE, *TOKEN_ENVS})
 # Ray would end this process, and the replica with it, a minute after the cluster's head
 # is gone. But the process is to end with the replica. If the replica has to end too,
 # Ray reports that.
@@ -64,20 +70,30 @@ _stop_asked = threading.Event()
 
 
 def main(
-    cluster: str, node: str, cpus: str, gpus: str, ships: str, *command: str
+    cluster: str,
+    auth_mode: str,
+    node: str,
+    cpus: str,
+    gpus: str,
+    ships: str,
+    *command: str,
 ) -> None:
     """Run `command` on the Ray node with id `node`, with this many of its CPUs and
     GPUs. Never returns.
 
-    ships: "1" if Ray has to bring the job's directory to the node. Otherwise it is
-    there already.
+    auth_mode: the cluster's RAY_AUTH_MODE, "" for Ray's default. ships: "1" if Ray has
+    to bring the job's directory to the node. Otherwise it is there already.
     """
     signal.signal(signal.SIGTERM, _on_signal)
     begun = Begun()
     if not reaches(cluster, CONNECT_S):
         _print(f"error: Ray's head does not answer at {cluster}\n".encode())
         end_as(EXIT_NOT_BEGUN)
-    envs = {name: value for name, value in os.environ.items() if name not in LOCAL_ENVS}
+    envs = {
+        name: value for name, value in os.environ.items() if name not in NOT_FOR_JOBS
+    }
+    if auth_mode:
+        os.environ[ENV_AUTH_MODE] = auth_mode
     os.environ[ENV_WITHOUT_HEAD] = str(WITHOUT_HEAD_S)
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
