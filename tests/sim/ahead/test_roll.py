@@ -773,8 +773,8 @@ def test_many_jobs_have_fewer_decisions(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_with_many_jobs_a_forecast_does_not_settle_jobs() -> None:
     """With 10,000 jobs that settle, one round takes minutes."""
-    few = roll_module._slower(CONFIG, roll_module.JOBS_FEW)
-    many = roll_module._slower(CONFIG, roll_module.JOBS_FEW + 1)
+    few = roll_module._slower(CONFIG, roll_module.JOBS_SETTLING_MAX)
+    many = roll_module._slower(CONFIG, roll_module.JOBS_SETTLING_MAX + 1)
     assert few.settle_s == CONFIG.settle_s > 0.0
     assert many.settle_s == 0.0
 
