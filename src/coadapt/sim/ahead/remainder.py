@@ -18,10 +18,11 @@
 #    GPU. By a factor of e more or less: a guess.
 #
 # In case 1 the gradient noise of an adaptive job grows in a future, and its speed with
-# it, up to that with which a job of its application ended. Measured on 28 ends of the
-# built-in mix under pollux: with the noise of the last report, 75 % were within and
-# 21 % came earlier, with a median error of 6.5 min. With the true noise 79 % were
-# within and 7 % came earlier (3.2 min), with this growth 89 % and 7 % (2.8 min).
+# it, up to that with which a job of its application ended. Measured on 60 ends of the
+# built-in mix under pollux, on days of eight seeds: with the noise of the last report,
+# ends were forecast 10 % too late in the mean of the logarithm, and are now 2 % too
+# late; 45 were within, and now 47. What else makes intervals too narrow is not known:
+# with the true noise, 36 of 47 were within, as many as with that of the last report.
 #
 # In case 5 a job that has reported nothing yet also reports in a future what the drawn
 # job had reported: its step times, and its end. A policy such as castor learns from the
