@@ -531,7 +531,7 @@ def copies(modules: list[Module]) -> list[Violation]:
         for function in _functions(module.tree):
             shape = tuple(_statements(_without_docstring(function)))
             alike.setdefault(shape, []).append((module.path, function))
-    found = []
+    found: list[Violation] = []
     # Writing out a body costs more than reading it: only where another has its shape.
     for functions in alike.values():
         if len(functions) > 1:
