@@ -192,7 +192,7 @@ def function_nodes(module: Module) -> Found:
 
 def body_nodes(function: Function) -> int:
     """Return the syntax nodes of a function's body: its signature does not count."""
-    return sum(1 for step in function.body for _ in ast.walk(step))
+    return sum(len(_nodes(step)) for step in function.body)
 
 
 def nested_conditionals(module: Module) -> Found:
@@ -582,8 +582,21 @@ def package_modules() -> list[Module]:
 
 
 @lru_cache(maxsize=64)  # a score of rules look through the same tree
-def _walk(tree: ast.AST) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(tree))
+def _walk(tree: ast.AST) -> list[ast.AST]:
+    return _nodes(tree)
+
+
+def _nodes(tree: ast.AST) -> list[ast.AST]:
+    """Return what `ast.walk` yields, in its order; generators make that one slow."""
+    nodes = [tree]
+    for node in nodes:  # the list grows meanwhile
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if isinstance(value, ast.AST):
+                nodes.append(value)
+            elif isinstance(value, list):
+                nodes += [part for part in value if isinstance(part, ast.AST)]
+    return nodes
 
 
 def _functions(tree: ast.AST) -> Iterator[Function]:
