@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from coadapt.cli.cluster.tenant import _budget
+from coadapt.cli.cluster.usage import _budget_line
 from coadapt.core.events import TenantConfigured
+from coadapt.model import InputError
 from coadapt.model.prices import Prices
 from tests.service.in_process import InProcess, until
 
@@ -45,6 +48,8 @@ def test_what_is_granted_is_told_and_counts(
             "quota_gpus": None,
             "priority": 0,
             "budget": None,
+            "budget_period": None,
+            "budget_spent": None,
             "value_of_time": None,
             "cost": 0.0,
             "num_gpus": 1.0,
@@ -195,5 +200,66 @@ def test_a_budget_is_granted_and_its_share_is_a_metric(tmp_path: Path) -> None:
             if line.startswith('coadapt_budget_used{tenant="vision"}')
         ]
         assert float(line.split()[1]) >= 1.0
+        (told,) = client.get("/v1/usage").json()["budgets"]
+        assert (told["tenant"], told["budget"], told["period"]) == ("vision", 1.0, None)
+        assert (told["since"], told["until"]) == (None, None)
+        assert told["spent"] == pytest.approx(1.0 - told["left"])
+        assert told["left"] <= 0.0
         client.put("/v1/tenants/vision", json={"budget": 1e6})
         until(lambda: client.get(f"/v1/jobs/{second}").json()["state"] == "running")
+
+
+def test_a_budget_for_each_month_is_told_with_what_is_left(tmp_path: Path) -> None:
+    run = InProcess(tmp_path, prices=Prices(currency="EUR", default=3600.0))
+    with run.turning(), run.client() as client:
+        monthly = {"budget": 1e6, "budget_period": "month"}
+        told = client.put("/v1/tenants/vision", json=monthly).json()
+        assert told["budget_period"] == "month"
+        client.post("/v1/jobs", json=JOB)
+        until(lambda: client.get("/v1/tenants").json()["tenants"][0]["cost"] > 0.0)
+        (row,) = client.get("/v1/usage").json()["budgets"]
+        assert (row["period"], row["currency"]) == ("month", "EUR")
+        assert row["since"] <= run.loop.now() < row["until"]
+        assert row["left"] == pytest.approx(1e6 - row["spent"])
+        assert 0.0 < row["spent"] < 1e6
+        (tenant,) = client.get("/v1/tenants").json()["tenants"]
+        assert tenant["budget_spent"] >= row["spent"]
+        for body, allowed in (
+            ({"budget": 1.0, "budget_period": "year"}, "day, week, month"),
+            ({"budget_period": "day"}, "name a budget"),
+        ):
+            refused = client.put("/v1/tenants/vision", json=body)
+            assert refused.status_code == 422
+            assert refused.json()["error"]["field"] == "budget_period"
+            assert allowed in refused.text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("500", (500.0, None)),
+        ("500/month", (500.0, "month")),
+        ("0.5/day", (0.5, "day")),
+        ("none", (None, None)),
+    ],
+)
+def test_the_option_budget_has_a_period_or_none(
+    text: str, expected: tuple[float | None, str | None]
+) -> None:
+    assert _budget(text) == expected
+
+
+@pytest.mark.parametrize("text", ["500/", "500/year", "/day", "much", "none/day"])
+def test_another_budget_is_refused_with_the_periods(text: str) -> None:
+    with pytest.raises(InputError, match=r"500/month \(periods: day, week, month\)"):
+        _budget(text)
+
+
+def test_usage_says_what_of_a_budget_is_left() -> None:
+    row = {"tenant": "vision", "budget": 500.0, "spent": 120.5, "left": 379.5}
+    row |= {"currency": "EUR", "period": "month", "since": 0.0, "until": 31 * 86_400.0}
+    line = "budget of vision: spent 120.50 of 500.00 EUR, 379.50 left"
+    assert _budget_line(row) == f"{line}, for the month until 1970-02-01 00:00 UTC"
+    assert _budget_line({**row, "until": None}) == line
+    above = _budget_line({**row, "spent": 510.0, "left": -10.0, "until": None})
+    assert above == "budget of vision: spent 510.00 of 500.00 EUR, 10.00 above it"

@@ -7,15 +7,24 @@
 #
 # Costs count from the moment at which prices were named. A change of prices counts from
 # its moment on; what was booked before it stays.
+#
+# A tenant's budget may be for each day, week or month. What counts is then the cost
+# since the period began: the cost of now less that of then. The cost of then is noted
+# for all tenants at the first event after a period began, before the event changes
+# anything. So the bills give it exactly, however late the event comes. It does not
+# depend on budgets, so a budget that is set in the middle of a month counts what the
+# month has cost already.
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from coadapt.core.accounting import held
 from coadapt.core.commands import Command, JobCommand
 from coadapt.core.events import Event, TrainingReported
 from coadapt.core.lifecycle import ENDED, HOLDING
 from coadapt.core.state import JobRecord, SchedulerState
-from coadapt.model import JobId, TenantId
+from coadapt.model import JobId, Tenant, TenantId
+from coadapt.model.budget_period import BudgetPeriod, PeriodStart, midnight_text
 from coadapt.model.prices import Prices
 from coadapt.model.tenant import EVERYBODY
 
@@ -41,6 +50,7 @@ def set_prices(state: SchedulerState, prices: Prices | None) -> None:
     """Count costs at other prices from now on; None: count no costs."""
     state.prices = prices
     book(state, state.jobs)
+    begin_periods(state)
     state.changed |= {job.id for job in state.active if job.state in HOLDING}
 
 
@@ -87,6 +97,83 @@ def spent(state: SchedulerState, at: float) -> dict[TenantId, float]:
     return dict(sorted(costs.items()))
 
 
+# -- periods of budgets ----------------------------------------------------------------
+
+
+def begin_periods(state: SchedulerState) -> bool:
+    """Note the cost at the begin of each period that has begun. Return whether one has.
+
+    To be called before an event changes what jobs hold.
+    """
+    if state.prices is None:
+        return False
+    before = state.periods
+    state.periods = periods_at(state, state.at)
+    return state.periods is not before
+
+
+def periods_at(state: SchedulerState, at: float) -> tuple[PeriodStart, ...]:
+    """Return the day, week and month that `at` (s) is in, if no event comes before."""
+    known = state.periods
+    if known and at < min(each.ends_at for each in known):
+        return known
+    kept = {each.period: each for each in known if at < each.ends_at}
+    periods = []
+    for period in BudgetPeriod:
+        begins_at, ends_at = period.around(at)
+        begun = PeriodStart(
+            period=period,
+            begins_at=begins_at,
+            ends_at=ends_at,
+            spent=spent(state, begins_at),
+        )
+        periods.append(kept.get(period, begun))
+    return tuple(periods)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetUse:
+    """What of a tenant's budget is spent.
+
+    period: the one that the budget is for; None: all time since prices were set.
+    """
+
+    budget: float
+    cost: float
+    period: PeriodStart | None
+
+    @property
+    def share(self) -> float:
+        """The share that is spent; 1: all."""
+        return self.cost / self.budget if self.budget else 1.0
+
+
+def budget_uses(state: SchedulerState, at: float) -> dict[TenantId, BudgetUse]:
+    """Return what of its budget each tenant has spent up to `at` (s), by name. Tenants
+    without a budget are left out.
+    """
+    costs = spent(state, at)
+    periods = periods_at(state, at)
+    uses = {
+        name: _budget_use(tenant, costs, periods)
+        for name, tenant in sorted(state.tenants.items())
+    }
+    return {name: use for name, use in uses.items() if use is not None}
+
+
+def _budget_use(
+    tenant: Tenant, costs: Mapping[TenantId, float], periods: Sequence[PeriodStart]
+) -> BudgetUse | None:
+    if tenant.budget is None:
+        return None
+    cost = cost_of(costs, tenant.id)
+    for period in periods:
+        if period.period is tenant.budget_period:
+            cost = max(cost - cost_of(period.spent, tenant.id), 0.0)
+            return BudgetUse(budget=tenant.budget, cost=cost, period=period)
+    return BudgetUse(budget=tenant.budget, cost=cost, period=None)
+
+
 # -- limits ----------------------------------------------------------------------------
 
 # Shares of a budget, in percent, at which its operator is warned. At the last one jobs
@@ -106,14 +193,10 @@ def budget_levels(state: SchedulerState) -> dict[TenantId, int]:
     """
     if state.prices is None:
         return {}
-    costs = spent(state, state.at)
     levels: dict[TenantId, int] = {}
-    for name, tenant in sorted(state.tenants.items()):
-        if tenant.budget is None:
-            continue
-        cost = cost_of(costs, name)
+    for name, use in budget_uses(state, state.at).items():
         reached = [
-            level for level in BUDGET_LEVELS if cost * 100.0 >= tenant.budget * level
+            level for level in BUDGET_LEVELS if use.cost * 100.0 >= use.budget * level
         ]
         if reached:
             levels[name] = reached[-1]
@@ -134,13 +217,18 @@ def spent_up(job: JobRecord, state: SchedulerState) -> TenantId | None:
 
 def budget_text(name: TenantId, state: SchedulerState) -> str:
     """Return how much of its budget a tenant has spent, in words."""
-    cost = cost_of(spent(state, state.at), name)
-    has_spent = f"tenant {name} has spent {cost:.2f} of its"
+    at = state.at
+    use = _budget_use(state.tenants[name], spent(state, at), periods_at(state, at))
+    assert use is not None
+    has_spent = f"tenant {name} has spent {use.cost:.2f} of its"
     if name == EVERYBODY:
-        has_spent = f"all tenants together have spent {cost:.2f} of their"
-    budget = state.tenants[name].budget
+        has_spent = f"all tenants together have spent {use.cost:.2f} of their"
     currency = "" if state.prices is None else f" {state.prices.currency}"
-    return f"{has_spent} budget of {budget:.2f}{currency}"
+    text = f"{has_spent} budget of {use.budget:.2f}{currency}"
+    if use.period is None:
+        return text
+    until = midnight_text(use.period.ends_at)
+    return f"{text} for the {use.period.period.value} until {until}"
 
 
 def max_cost_text(job: JobRecord, state: SchedulerState) -> str:

@@ -33,6 +33,7 @@ from coadapt.core.converge import (
 )
 from coadapt.core.costs import (
     SPENT,
+    begin_periods,
     book_after,
     budget_levels,
     budget_text,
@@ -178,7 +179,12 @@ class Scheduler:
 
     def handle(self, event: Event) -> list[Command]:
         """Update the state with `event`, and return the commands that follow."""
+        # Time never goes back: a late event counts at the instant of the latest one.
+        self.state.at = max(self.state.at, event.at)
+        renewed = begin_periods(self.state)
         commands = self._handle(event)
+        if renewed:
+            commands += self._check_budgets()
         if self.state.prices is not None:
             book_after(event, commands, self.state)
         if self.state.buying is None:
@@ -189,8 +195,6 @@ class Scheduler:
         if self._departed:
             self._forget_departed()
         self.state.changed = set()
-        # Time never goes back: a late event counts at the instant of the latest one.
-        self.state.at = max(self.state.at, event.at)
         self._view = self._view if isinstance(event, _KEEP_VIEW) else None
         match event:
             case (

@@ -65,6 +65,7 @@ from coadapt.model import (
     TenantId,
     Usage,
 )
+from coadapt.model.budget_period import PeriodStart
 from coadapt.model.prices import NO_BILL, Bill, Prices
 
 
@@ -325,6 +326,8 @@ class SchedulerState(_Followed):
     """Prices of GPUs; None if the operator set none."""
     spent: dict[TenantId, float] = field(default_factory=dict)
     """The booked cost of each tenant's jobs."""
+    periods: tuple[PeriodStart, ...] = ()
+    """The day, week and month of now, since prices were first set."""
     budget_levels: dict[TenantId, int] = field(default_factory=dict)
     """Share of its budget that each tenant has spent, percent, rounded down to one of
     BUDGET_LEVELS (costs.py). Tenants below the lowest level are left out.

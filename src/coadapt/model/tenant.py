@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from coadapt.model.budget_period import BudgetPeriod
+
 TenantId = str
 
 DEFAULT_TENANT: TenantId = "default"
@@ -30,6 +32,8 @@ class Tenant:
     """Higher goes first, for policies that know priorities."""
     budget: float | None = None
     """What its jobs may cost, in the currency of the prices; None: no limit."""
+    budget_period: BudgetPeriod | None = None
+    """How often the budget is granted again; None: never."""
     value_of_time: float | None = None
     """What an hour of completion time of one of its jobs is worth, in the currency of
     the prices; None: what the sizer takes for all jobs.
@@ -46,7 +50,8 @@ class Tenant:
             raise ValueError(
                 f"Tenant.budget must be finite and >= 0, got {self.budget}"
             )
-
+        if self.budget_period is not None and self.budget is None:
+            raise ValueError("Tenant.budget_period needs a budget")
         value = self.value_of_time
         if value is not None and not 0.0 <= value < math.inf:
             raise ValueError(

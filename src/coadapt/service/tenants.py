@@ -11,12 +11,13 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from coadapt.core.accounting import num_gpus_held
-from coadapt.core.costs import cost_of, spent
+from coadapt.core.costs import budget_uses, cost_of, spent
 from coadapt.core.events import TenantConfigured
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import SchedulerState
 from coadapt.model import InputError, Tenant, TenantId
 from coadapt.model.bounds import LABEL_ALLOWED, is_label
+from coadapt.model.budget_period import BudgetPeriod
 from coadapt.model.tenant import EVERYBODY, value_of_time
 from coadapt.model.wire import Json, to_json
 from coadapt.service.bodies import StrictRoute
@@ -30,6 +31,9 @@ from coadapt.service.limits import (
 )
 from coadapt.service.live_loop import LiveLoop, commit
 from coadapt.service.submission import NO_PRICES
+
+PERIODS = ", ".join(BudgetPeriod)
+NEEDS_BUDGET = "null, as there is no budget; or name a budget, too"
 
 router = APIRouter(
     prefix="/v1/tenants", route_class=StrictRoute, redirect_slashes=False
@@ -68,6 +72,12 @@ class TenantBody(BaseModel):
         le=COST_MAX,
         description=f"a number in 0..{COST_MAX:g}, or null for no limit",
     )
+    budget_period: BudgetPeriod | None = Field(
+        default=None,
+        strict=False,
+        description=f"{PERIODS}: how often the budget is granted again, in UTC; or null "
+        "for never",
+    )
     value_of_time: float | None = Field(
         default=None,
         ge=0,
@@ -86,6 +96,8 @@ async def configure(
     """
     if not is_label(tenant):
         raise InputError("tenant", tenant, LABEL_ALLOWED)
+    if body.budget_period is not None and body.budget is None:
+        raise InputError("budget_period", body.budget_period.value, NEEDS_BUDGET)
     granted = Tenant(id=tenant, **body.model_dump())
     loop: LiveLoop = request.app.state.service.loop
     known, priced = await asyncio.to_thread(
@@ -101,7 +113,7 @@ async def configure(
         )
     await commit(loop, TenantConfigured(at=loop.now(), tenant=granted))
     (snapshot,) = await asyncio.to_thread(
-        loop.read, lambda state: tenant_snapshots(state, {tenant})
+        loop.read, lambda state: tenant_snapshots(state, loop.now(), {tenant})
     )
     return snapshot
 
@@ -110,16 +122,23 @@ async def configure(
 async def tenants(request: Request) -> dict[str, JsonValue]:
     """All tenants that were configured or own jobs that have not ended."""
     loop: LiveLoop = request.app.state.service.loop
-    return {"tenants": list(await asyncio.to_thread(loop.read, tenant_snapshots))}
+    rows = await asyncio.to_thread(
+        loop.read, lambda state: tenant_snapshots(state, loop.now())
+    )
+    return {"tenants": list(rows)}
 
 
 def tenant_snapshots(
-    state: SchedulerState, only: set[TenantId] | None = None
+    state: SchedulerState, at: float, only: set[TenantId] | None = None
 ) -> list[dict[str, Json]]:
-    """Return tenants as plain data, by name: what is granted, and what live jobs hold.
-    `only`: of these.
+    """Return tenants as plain data, by name: what is granted, what live jobs hold, and
+    what they have cost up to `at` (s). `only`: of these.
+
+    budget_spent: what counts against the budget; None for a tenant without one.
     """
-    costs = spent(state, state.at)
+    at = max(at, state.at)
+    costs = spent(state, at)
+    uses = budget_uses(state, at)
     held: Counter[TenantId] = Counter()
     num_jobs: Counter[TenantId] = Counter()
     num_barred: Counter[TenantId] = Counter()
@@ -146,6 +165,7 @@ def tenant_snapshots(
             "num_jobs_with_gpus": held[name],
             "num_jobs_beyond_quota": num_barred[name],
             "cost": cost_of(costs, name),
+            "budget_spent": uses[name].cost if name in uses else None,
         }
         for name in sorted(names)
     ]

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple, cast
 from fastapi import APIRouter, Query, Request
 from pydantic import JsonValue
 
+from coadapt.core.costs import budget_uses
 from coadapt.core.lifecycle import ENDED
 from coadapt.core.state import SchedulerState
 from coadapt.model import JobId
@@ -63,18 +64,54 @@ async def usage(
     """GPU-hours held by tenant, job, application or day (of the scheduler's time zone),
     from `since` (s since 1970) until now, and what they cost at the prices of then.
     They add up to GPUs held times wall time. Without prices `currency` is null.
+    `budgets`: of each tenant with a budget, what of it is spent and left now.
     `buying`: node-hours and cost of bought nodes, since offers were configured.
     """
     service = request.app.state.service
     at = service.loop.now()
-    live, prices, buying = await asyncio.to_thread(
+    live, prices, budgets, buying = await asyncio.to_thread(
         service.loop.read,
-        lambda state: (_live_owners(state), state.prices, buying_picture(state, at)),
+        lambda state: (
+            _live_owners(state),
+            state.prices,
+            budget_rows(state, at),
+            buying_picture(state, at),
+        ),
     )
     rows = await asyncio.to_thread(usage_rows, service.index, live, by, since, at)
     currency = None if prices is None else prices.currency
     about = {"by": by, "since": since, "until": at, "currency": currency}
-    return {**about, "rows": [*rows], "buying": cast(JsonValue, buying)}
+    return {
+        **about,
+        "rows": [*rows],
+        "budgets": [*budgets],
+        "buying": cast(JsonValue, buying),
+    }
+
+
+def budget_rows(state: SchedulerState, at: float) -> list[dict[str, Json]]:
+    """Return of each tenant with a budget what of it is spent and left at `at` (s), by
+    name.
+
+    period, since, until (s since 1970): of a budget that is granted again and again;
+    None for a budget for all time since prices were set. left: below 0 where more is
+    spent than was granted. Empty without prices.
+    """
+    if state.prices is None:
+        return []
+    return [
+        {
+            "tenant": name,
+            "budget": use.budget,
+            "period": None if use.period is None else use.period.period.value,
+            "since": None if use.period is None else use.period.begins_at,
+            "until": None if use.period is None else use.period.ends_at,
+            "spent": use.cost,
+            "left": use.budget - use.cost,
+            "currency": state.prices.currency,
+        }
+        for name, use in budget_uses(state, max(at, state.at)).items()
+    ]
 
 
 def usage_rows(

@@ -465,6 +465,76 @@ def test_other_jobs_report_no_more_than_they_did(
     assert job.view.measured == own
 
 
+ADAPTIVE = replace(
+    spec("j", 4, application="bert", contract=RescaleContract.ADAPTIVE),
+    batch=BatchLimits(initial=8, max_total=512),
+)
+NOISE_NOW = 0.1
+NOISE_THEN = 10.0
+
+
+def halfway() -> JobRecord:
+    """Return an adaptive job that was timed and reports little noise, and an end."""
+    job = record(TIMED)
+    job.spec = ADAPTIVE
+    job.measured = replace(
+        TIMED, progress_target=50_000.0, grad=GradStats(sqr=2.0, var=2.0 * NOISE_NOW)
+    )
+    return job
+
+
+def ended_with(noise: float, application: str = "bert") -> Work:
+    grad = GradStats(sqr=0.5, var=0.5 * noise)
+    return Work(application, 1, 4_000.0, replace(TIMED, grad=grad))
+
+
+def test_the_noise_of_a_job_grows_to_that_with_which_jobs_like_it_ended() -> None:
+    work = EndedWork(jobs=[ended_with(NOISE_THEN)])
+    found = remainder_of(halfway(), NODES, AT, work)
+    job, _ = found.drawn(np.random.default_rng(0), 0.0, NODES)
+    for share, noise in ((0.5, 1.0), (1.0, NOISE_THEN)):
+        # Halfway between the logarithms, and at the end.
+        job = job.grown(share)
+        grad = job.view.measured.grad
+        assert grad is not None
+        assert grad.var / grad.sqr == pytest.approx(noise)
+    assert job.grown(0.999) is job
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        EndedWork(),
+        EndedWork(jobs=[ended_with(NOISE_THEN, "yolo")]),
+        EndedWork(jobs=[Work("bert", 1, 4_000.0)]),
+    ],
+)
+def test_without_a_past_the_noise_stays(work: EndedWork) -> None:
+    found = remainder_of(halfway(), NODES, AT, work)
+    job, _ = found.drawn(np.random.default_rng(0), 0.0, NODES)
+    assert job.grown(1.0) is job
+
+
+def test_a_job_is_faster_in_a_future_as_its_noise_grows() -> None:
+    state = live_state(("j", ADAPTIVE))
+    [job] = state.active
+    job.measured = halfway().measured
+    job.running = replace(job.running, reported_at=AT)
+    work = EndedWork(jobs=[ended_with(NOISE_THEN)])
+    grows = roll(asked(state, ended=work), seed=0).ends_s["j"]
+    stays = roll(asked(state, ended=EndedWork()), seed=0).ends_s["j"]
+    known, left = remainder_of(job, NODES, AT, work).drawn(
+        np.random.default_rng(0), 0.0, NODES
+    )
+    num_parts = 1_000
+    expected = 0.0
+    for part in range(num_parts):
+        known = known.grown((part + 0.5) / num_parts)
+        expected += left / num_parts / known.rate(job.trains_on, NODES)
+    assert grows == pytest.approx(expected, rel=0.03)
+    assert grows < 0.9 * stays
+
+
 def seen_by_the_policy(
     monkeypatch: pytest.MonkeyPatch, question: Question
 ) -> tuple[Course, list[ClusterView]]:
@@ -703,8 +773,8 @@ def test_many_jobs_have_fewer_decisions(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_with_many_jobs_a_forecast_does_not_settle_jobs() -> None:
     """With 10,000 jobs that settle, one round takes minutes."""
-    few = roll_module._slower(CONFIG, roll_module.JOBS_FEW)
-    many = roll_module._slower(CONFIG, roll_module.JOBS_FEW + 1)
+    few = roll_module._slower(CONFIG, roll_module.JOBS_SETTLING_MAX)
+    many = roll_module._slower(CONFIG, roll_module.JOBS_SETTLING_MAX + 1)
     assert few.settle_s == CONFIG.settle_s > 0.0
     assert many.settle_s == 0.0
 

@@ -128,6 +128,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "lambda job: job in state.jobs",
     ),
     Mutant(
+        "a job whose change did not come about waits for it no longer",
+        "scheduler",
+        "        status = job.status.after(Trigger.REPLICAS_KEPT, Reason.ALLOCATED)\n",
+        "        return []\n"
+        "        status = job.status.after(Trigger.REPLICAS_KEPT, Reason.ALLOCATED)\n",
+    ),
+    Mutant(
         "a cancelled job gives up its target",
         "scheduler",
         "        job.target = NO_GRANT\n        job.status = replace(\n"

@@ -9,6 +9,7 @@ import typer
 from coadapt.cli.client import JsonObject, find_client
 from coadapt.cli.state_dir import StateOption
 from coadapt.model import InputError
+from coadapt.model.budget_period import BudgetPeriod
 
 tenant = typer.Typer(
     help="Show and change tenants' quotas, weights and priorities.",
@@ -16,6 +17,18 @@ tenant = typer.Typer(
     rich_markup_mode=None,
 )
 NO_QUOTA = "none"
+KEPT = (
+    "quota_gpus",
+    "weight",
+    "priority",
+    "budget",
+    "budget_period",
+    "value_of_time",
+)
+BUDGET_ALLOWED = (
+    "a number, a number with a period such as 500/month "
+    f"(periods: {', '.join(BudgetPeriod)}), or {NO_QUOTA}"
+)
 
 
 @tenant.command("set")
@@ -39,7 +52,8 @@ def set_tenant(
         str | None,
         typer.Option(
             "--budget",
-            help="What its jobs may cost in all; new jobs wait once it is spent. "
+            help="What its jobs may cost in all, or in each day, week or month (UTC), "
+            "such as 500/month; new jobs wait once it is spent. "
             f"{NO_QUOTA}: no limit.",
         ),
     ] = None,
@@ -62,11 +76,7 @@ def set_tenant(
     client = find_client(state)
     known = cast("list[JsonObject]", client.get("/v1/tenants")["tenants"])
     granted = next((each for each in known if each["id"] == name), {})
-    body: JsonObject = {
-        key: granted[key]
-        for key in ("quota_gpus", "weight", "priority", "budget", "value_of_time")
-        if key in granted
-    }
+    body: JsonObject = {key: granted[key] for key in KEPT if key in granted}
     if quota is not None:
         body["quota_gpus"] = _quota(quota)
     if weight is not None:
@@ -74,7 +84,7 @@ def set_tenant(
     if priority is not None:
         body["priority"] = priority
     if budget is not None:
-        body["budget"] = _number("--budget", budget)
+        body["budget"], body["budget_period"] = _budget(budget)
     if value_of_time is not None:
         body["value_of_time"] = _number("--value-of-time", value_of_time)
     answer = client.put(f"/v1/tenants/{quoted(name, safe='')}", body)
@@ -103,6 +113,17 @@ def _quota(text: str) -> int | None:
     return int(text)
 
 
+def _budget(text: str) -> tuple[float | None, str | None]:
+    """Return the budget, and how often it is granted again."""
+    if text == NO_QUOTA:
+        return None, None
+    amount, slash, period = text.partition("/")
+    try:
+        return float(amount), BudgetPeriod(period).value if slash else None
+    except ValueError:
+        raise InputError("--budget", text, BUDGET_ALLOWED) from None
+
+
 def _number(option: str, text: str) -> float | None:
     if text == NO_QUOTA:
         return None
@@ -126,7 +147,9 @@ def _line(tenant: JsonObject) -> str:
     )
     budget = cast("float | None", tenant.get("budget"))
     if budget is not None:
-        line += f", spent {cast(float, tenant['cost']):.2f} of {budget:.2f}"
+        line += f", spent {cast(float, tenant['budget_spent']):.2f} of {budget:.2f}"
+        period = tenant.get("budget_period")
+        line += "" if period is None else f" this {period}"
     value = cast("float | None", tenant.get("value_of_time"))
     if value is not None:
         line += f", an hour of a job is worth {value:g}"

@@ -10,6 +10,7 @@ import typer
 from coadapt.cli.client import JsonObject, find_client
 from coadapt.cli.cluster.bought import cost_lines
 from coadapt.cli.state_dir import StateOption
+from coadapt.model.budget_period import midnight_text
 
 DAY_S = 86_400.0
 
@@ -43,8 +44,9 @@ def usage(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the GPU-hours of jobs, and their cost. GPU-hours are GPUs held times wall
-    time. Prices are set in the scheduler's settings file. A list of bought nodes, with
-    their total cost, follows.
+    time. Prices are set in the scheduler's settings file. What is spent and left of
+    each tenant's budget follows, and then a list of bought nodes, with their total
+    cost.
     """
     since = 0.0 if days is None else max(time.time() - days * DAY_S, 0.0)
     answer = find_client(state).get(f"/v1/usage?by={by.value}&since={since}")
@@ -67,9 +69,24 @@ def usage(
         return
     for row in (*rows, total):
         typer.echo(_line(row, currency))
+    for budget in cast("list[JsonObject]", answer["budgets"]):
+        typer.echo(_budget_line(budget))
     buying = cast("JsonObject | None", answer["buying"])
     for line in () if buying is None else cost_lines(buying):
         typer.echo(line)
+
+
+def _budget_line(row: JsonObject) -> str:
+    """Return what is spent and left of a budget, in words."""
+    spent = cast(float, row["spent"])
+    left = cast(float, row["left"])
+    rest = f"{left:.2f} left" if left >= 0.0 else f"{-left:.2f} above it"
+    line = f"budget of {row['tenant']}: spent {spent:.2f} of {row['budget']:.2f}"
+    line += f" {row['currency']}, {rest}"
+    if row["until"] is None:
+        return line
+    until = midnight_text(cast(float, row["until"]))
+    return f"{line}, for the {row['period']} until {until}"
 
 
 def _line(row: JsonObject, currency: str | None) -> str:

@@ -70,19 +70,13 @@ _stop_asked = threading.Event()
 
 
 def main(
-    cluster: str,
-    auth_mode: str,
-    node: str,
-    cpus: str,
-    gpus: str,
-    ships: str,
-    *command: str,
+    cluster: str, node: str, cpus: str, gpus: str, ships: str, *command: str
 ) -> None:
     """Run `command` on the Ray node with id `node`, with this many of its CPUs and
     GPUs. Never returns.
 
-    auth_mode: the cluster's RAY_AUTH_MODE, "" for Ray's default. ships: "1" if Ray has
-    to bring the job's directory to the node. Otherwise it is there already.
+    ships: "1" if Ray has to bring the job's directory to the node. Otherwise it is
+    there already.
     """
     signal.signal(signal.SIGTERM, _on_signal)
     begun = Begun()
@@ -92,8 +86,6 @@ def main(
     envs = {
         name: value for name, value in os.environ.items() if name not in NOT_FOR_JOBS
     }
-    if auth_mode:
-        os.environ[ENV_AUTH_MODE] = auth_mode
     os.environ[ENV_WITHOUT_HEAD] = str(WITHOUT_HEAD_S)
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -252,4 +244,7 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    cluster, auth_mode, *others = sys.argv[1:]
+    if auth_mode:  # else it is Ray's default
+        os.environ[ENV_AUTH_MODE] = auth_mode
+    main(cluster, *others)

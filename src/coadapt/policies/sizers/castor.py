@@ -31,7 +31,7 @@ price.
 # where the time that it saves is worth more than the whole node.
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -80,6 +80,26 @@ IN_HAND_S = 900.0
 # costs a rescale.
 KEPT_FROM = 0.45
 KEPT_TO = 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Option:
+    """A job on the GPU type of an offer: what its choice follows from at any price
+    factor, computed once per sizing.
+
+    whole_K: its goodput on 1..K GPUs. curve_K: the same without what losses cost. left:
+    of its progress. value: of an hour of its completion time. due_gpus: the fewest GPUs
+    that meet its deadline, 0 without one.
+    """
+
+    job: JobView
+    pool: Pool
+    whole_K: FloatArray
+    curve_K: FloatArray
+    left: float
+    value: float
+    due_gpus: int
+    is_timed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +175,17 @@ class CastorSizer:
             for pool in view.pools
             if pool.offer.most and (self._spot or not pool.offer.is_spot)
         ]
-        factor = self._price_factor(view, pools)
-        nodes = self._nodes(view, pools, factor)
-        kept = self._if_it_pays(view, pools, nodes, factor)
+        room = gpus_by_type(pools, view.cluster.nodes, lambda offer: offer.most)
+        options = [
+            self._options_of(job, view, pools, room) for job in view.cluster.jobs
+        ]
+        options = [each for each in options if each]
+        factor = self._price_factor(view, pools, options)
+        choices = self._choices(view, pools, options, factor)
+        nodes = self._nodes(view, pools, choices)
+        kept = self._if_it_pays(view, nodes, choices, factor)
         changed = kept != nodes
         nodes = self._within_budget(view, kept)
-        choices = self._choices(view, pools, factor)
         reason = f"{in_words(view.pools, nodes)}: "
         if not choices:
             return Sizing(nodes=nodes, reason=reason + "no job needs any")
@@ -193,19 +218,16 @@ class CastorSizer:
 
     # -- GPUs of each job
 
-    def _choices(
-        self, view: SizingView, pools: Sequence[Pool], factor: float
-    ) -> list[_Choice]:
-        found = [self._choice(job, view, pools, factor) for job in view.cluster.jobs]
-        chosen = [each for each in found if each is not None]
-        for gpu_type in sorted({each.gpu_type for each in chosen}):
-            chosen = self._fill_nodes(chosen, gpu_type, pools, factor)
-        return chosen
-
-    def _choice(
-        self, job: JobView, view: SizingView, pools: Sequence[Pool], factor: float
-    ) -> _Choice | None:
-        options: list[tuple[float, _Choice]] = []
+    def _options_of(
+        self,
+        job: JobView,
+        view: SizingView,
+        pools: Sequence[Pool],
+        room: Mapping[str, float],
+    ) -> list[_Option]:
+        """Return the job on each GPU type that it may have; before it was timed, on the
+        cheapest only. room: GPUs of each type that can be had.
+        """
         best_of_type: dict[str, Pool] = {}
         for pool in cheapest_first(pools, spot_price):
             best_of_type.setdefault(pool.offer.gpu_type, pool)
@@ -214,80 +236,94 @@ class CastorSizer:
             for gpu_type, pool in best_of_type.items()
             if job.spec.replicas.allows_type(gpu_type)
         }
-        room = gpus_by_type(pools, view.cluster.nodes, lambda offer: offer.most)
         roomy = {
             gpu_type: pool
             for gpu_type, pool in allowed.items()
             if room[gpu_type] >= least_gpus(job)
         }
         allowed = roomy or allowed
-        timed = {
-            gpu_type: pool
-            for gpu_type, pool in allowed.items()
-            if is_timed(job, gpu_type)
-        }
-        for gpu_type, pool in (timed or allowed).items():
-            option = self._on_type(job, view, pool, factor, gpu_type)
-            cost = option.value + option.price * factor * option.gpus
-            goodput = float(option.curve_K[max(option.gpus, 1) - 1])
-            options.append((cost / goodput if goodput > 0.0 else math.inf, option))
-            if not timed:
-                break
-        if not options:
-            return None
-        return min(options, key=lambda each: (each[0], each[1].gpu_type))[1]
+        timed = [pool for name, pool in allowed.items() if is_timed(job, name)]
+        chosen = timed or list(allowed.values())[:1]
+        return [self._option(job, view, pool) for pool in chosen]
 
-    def _on_type(
-        self, job: JobView, view: SizingView, pool: Pool, factor: float, gpu_type: str
-    ) -> _Choice:
-        least = least_gpus(job)
+    def _option(self, job: JobView, view: SizingView, pool: Pool) -> _Option:
         most = most_for(job, pool.offer)
         whole_K = best_up_to(goodput_curve(job, pool.offer, most))
         curve_K = best_up_to(whole_K * kept_shares(job, pool, most))
-        value = self._value_of(job, view)
-        price = pool.offer.price_per_gpu_h
         left = _left(job, view.at, curve_K)
-        if not is_timed(job, gpu_type):
-            return _Choice(
-                job=job,
-                gpu_type=gpu_type,
-                curve_K=curve_K,
-                value=value,
-                price=price,
-                left=left,
-                least_gpus=least,
-                gpus=least,
-            )
+        return _Option(
+            job=job,
+            pool=pool,
+            whole_K=whole_K,
+            curve_K=curve_K,
+            left=left,
+            value=self._value_of(job, view),
+            due_gpus=self._due_gpus(job, view, pool, curve_K, left),
+            is_timed=is_timed(job, pool.offer.gpu_type),
+        )
+
+    def _choices(
+        self,
+        view: SizingView,
+        pools: Sequence[Pool],
+        options: Sequence[Sequence[_Option]],
+        factor: float,
+    ) -> list[_Choice]:
+        """Return each job's choice among its options at raised prices."""
+        chosen = [self._choice(each, view, factor) for each in options]
+        for gpu_type in sorted({each.gpu_type for each in chosen}):
+            chosen = self._fill_nodes(chosen, gpu_type, pools, factor)
+        return chosen
+
+    def _choice(
+        self, options: Sequence[_Option], view: SizingView, factor: float
+    ) -> _Choice:
+        rated: list[tuple[float, _Choice]] = []
+        for option in options:
+            choice = self._on_type(option, view, factor)
+            cost = choice.value + choice.price * factor * choice.gpus
+            goodput = float(choice.curve_K[max(choice.gpus, 1) - 1])
+            rated.append((cost / goodput if goodput > 0.0 else math.inf, choice))
+        return min(rated, key=lambda each: (each[0], each[1].gpu_type))[1]
+
+    def _on_type(self, option: _Option, view: SizingView, factor: float) -> _Choice:
+        job = option.job
+        curve_K = option.curve_K
+        value = option.value
+        offer = option.pool.offer
+        price = offer.price_per_gpu_h
+        least = least_gpus(job)
+        as_few_as_can_be = _Choice(
+            job=job,
+            gpu_type=offer.gpu_type,
+            curve_K=curve_K,
+            value=value,
+            price=price,
+            left=option.left,
+            least_gpus=least,
+            gpus=least,
+        )
+        if not option.is_timed:
+            return as_few_as_can_be
         num_gpus_K = np.arange(1, len(curve_K) + 1)
         rate_K = value + price * factor * num_gpus_K
         runs_K = (curve_K > 0.0) & (num_gpus_K >= least)
         cost_K = np.where(runs_K, rate_K / np.where(runs_K, curve_K, 1.0), np.inf)
         gpus = int(cost_K.argmin()) + 1
-        pace = self._pace(job, view, gpu_type, whole_K, factor)
+        pace = self._pace(job, view, offer.gpu_type, option.whole_K, factor)
         if pace is not None:
-            has_spot = pool.offer.is_spot
-            paced = pace.on_spot if has_spot else pace.on_demand
+            paced = pace.on_spot if offer.is_spot else pace.on_demand
             gpus = max(paced, gpus) if value else paced
-            return _Choice(
-                job=job,
-                gpu_type=gpu_type,
-                curve_K=curve_K,
-                value=value,
-                price=price,
-                left=left,
+            return replace(
+                as_few_as_can_be,
                 least_gpus=gpus,
                 gpus=gpus,
-                urgent=not has_spot,
+                urgent=not offer.is_spot,
                 paced=True,
             )
-        due = self._due_gpus(job, view, pool, curve_K, left)
-        return _Choice(
-            job=job,
-            gpu_type=gpu_type,
-            curve_K=curve_K,
-            value=value,
-            price=price,
-            left=left,
+        due = option.due_gpus
+        return replace(
+            as_few_as_can_be,
             least_gpus=max(least, due),
             gpus=max(gpus, least, due),
             urgent=due > gpus,
@@ -395,11 +431,11 @@ class CastorSizer:
     # -- nodes
 
     def _nodes(
-        self, view: SizingView, pools: Sequence[Pool], factor: float
+        self, view: SizingView, pools: Sequence[Pool], choices: Sequence[_Choice]
     ) -> dict[str, int]:
         urgent: dict[tuple[str, ...], float] = {}
         wanted: dict[tuple[str, ...], float] = {}
-        for each in self._choices(view, pools, factor):
+        for each in choices:
             key = (each.gpu_type,)
             wanted[key] = wanted.get(key, 0.0) + each.gpus
             if each.urgent:
@@ -417,33 +453,40 @@ class CastorSizer:
         ]
         return all_within(view.pools, nodes_for(held, wanted, spot_price))
 
-    def _price_factor(self, view: SizingView, pools: Sequence[Pool]) -> float:
+    def _price_factor(
+        self,
+        view: SizingView,
+        pools: Sequence[Pool],
+        options: Sequence[Sequence[_Option]],
+    ) -> float:
         """Return by how much prices are raised so that what is wanted fits
         the budgets.
         """
         if self._budget_per_h is None and self._budget is None:
             return 1.0
-        if self._fits(view, pools, 1.0):
+        if self._fits(view, pools, self._choices(view, pools, options, 1.0)):
             return 1.0
         low = 0.0
         high = math.log(PRICE_FACTOR_MAX)
         for _ in range(NUM_BISECTIONS):
             middle = (low + high) / 2.0
-            if self._fits(view, pools, math.exp(middle)):
+            choices = self._choices(view, pools, options, math.exp(middle))
+            if self._fits(view, pools, choices):
                 high = middle
             else:
                 low = middle
         return math.exp(high)
 
-    def _fits(self, view: SizingView, pools: Sequence[Pool], factor: float) -> bool:
+    def _fits(
+        self, view: SizingView, pools: Sequence[Pool], choices: Sequence[_Choice]
+    ) -> bool:
         if self._budget_per_h is not None:
-            nodes = self._nodes(view, pools, factor)
+            nodes = self._nodes(view, pools, choices)
             if _cost_per_h(view, nodes) > self._budget_per_h:
                 return False
         if self._budget is not None:
             to_come = sum(
-                each.price * each.gpus * each.hours(each.gpus)
-                for each in self._choices(view, pools, factor)
+                each.price * each.gpus * each.hours(each.gpus) for each in choices
             )
             return view.spent + to_come <= self._budget
         return True
@@ -466,8 +509,8 @@ class CastorSizer:
     def _if_it_pays(
         self,
         view: SizingView,
-        pools: Sequence[Pool],
         nodes: dict[str, int],
+        choices: Sequence[_Choice],
         factor: float,
     ) -> dict[str, int]:
         """Return `nodes`, or what is there already where the change costs more than it
@@ -485,7 +528,6 @@ class CastorSizer:
         )
         if not grows and idle:
             return nodes
-        choices = self._choices(view, pools, factor)
         if any(each.paced for each in choices):
             return nodes
         delay_h = 0.0

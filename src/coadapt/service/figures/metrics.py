@@ -15,7 +15,7 @@ from typing import cast
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from coadapt.core.costs import cost_of, spent
+from coadapt.core.costs import budget_uses, spent
 from coadapt.core.lifecycle import ENDED, JobState
 from coadapt.core.state import JobRecord, SchedulerState
 from coadapt.model import TenantId
@@ -45,7 +45,7 @@ class _Look:
     num_rounds: int
     costs: dict[TenantId, float]
     currency: str
-    budgets: dict[TenantId, float]
+    budget_shares: dict[TenantId, float]
     buying: dict[str, Json] | None
 
 
@@ -80,10 +80,9 @@ def metrics_text(
             num_gpus=sum(node.num_gpus for node in state.nodes.values()),
             num_rounds=state.round,
             costs=spent(state, max(at, state.at)),
-            budgets={
-                name: tenant.budget
-                for name, tenant in sorted(state.tenants.items())
-                if tenant.budget is not None
+            budget_shares={
+                name: use.share
+                for name, use in budget_uses(state, max(at, state.at)).items()
             },
             currency="" if state.prices is None else state.prices.currency,
             buying=buying_picture(state, at),
@@ -127,8 +126,8 @@ def metrics_text(
     ]
     if seen.costs:
         metrics.append(_cost_by_tenant(seen.costs, seen.currency))
-    if seen.budgets:
-        metrics.append(_budget_used(seen.costs, seen.budgets))
+    if seen.budget_shares:
+        metrics.append(_budget_used(seen.budget_shares))
     if seen.buying is not None:
         metrics += _bought(seen.buying)
     if tally.plan_at is not None:
@@ -155,17 +154,14 @@ def _cost_by_tenant(costs: Mapping[TenantId, float], currency: str) -> Metric:
     return counter
 
 
-def _budget_used(
-    costs: Mapping[TenantId, float], budgets: Mapping[TenantId, float]
-) -> Metric:
+def _budget_used(shares: Mapping[TenantId, float]) -> Metric:
     gauge = GaugeMetricFamily(
         "coadapt_budget_used",
-        "Share of its budget that a tenant has spent, 1: all of it",
+        "Share of its budget, of the present period, that a tenant has spent, 1: all",
         labels=["tenant"],
     )
-    for tenant, budget in islice(budgets.items(), JOB_SERIES_MAX):
-        cost = cost_of(costs, tenant)
-        gauge.add_metric([tenant], cost / budget if budget else 1.0)
+    for tenant, share in islice(shares.items(), JOB_SERIES_MAX):
+        gauge.add_metric([tenant], share)
     return gauge
 
 

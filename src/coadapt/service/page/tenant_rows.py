@@ -88,7 +88,7 @@ def _live_figures(
         if job.status.state in IDLE_STATES:
             idle[job.spec.tenant] += num_gpus
     capacity = sum(node.num_gpus for node in state.nodes.values())
-    return tenant_snapshots(state), dict(idle), dict(used), capacity
+    return tenant_snapshots(state, at), dict(idle), dict(used), capacity
 
 
 def _entitled(

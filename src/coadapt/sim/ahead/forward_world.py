@@ -1,6 +1,6 @@
 """The executor of a forecast: jobs progress at the rates known of them, and end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -71,7 +71,7 @@ class ForwardWorld:
         self,
         clock: VirtualClock,
         state: SchedulerState,
-        remainders: Mapping[JobId, Remainder],
+        remainders: MutableMapping[JobId, Remainder],
     ) -> None:
         self.started_at: dict[JobId, float] = {}
         self.ended_at: dict[JobId, float] = {}
@@ -172,11 +172,6 @@ class ForwardWorld:
         self.sizes.setdefault(job, []).append(allocation.num_replicas)
         rate = self._remainders[job].rate(allocation, self._nodes)
         since = now + delay_s
-        left = max(self._left[job] - self._done[job], 0.0)
-        cancel_end: Cancel = _nothing
-        if rate > 0.0:
-            end = partial(self._end, job, post)
-            cancel_end = self._clock.call_at(since + left / rate, end)
         alive = _Alive(
             generation=generation,
             allocation=allocation,
@@ -184,10 +179,11 @@ class ForwardWorld:
             per_h=self._per_h(allocation),
             since=since,
             rate=rate,
-            cancel_end=cancel_end,
+            cancel_end=_nothing,
             cancel_report=_nothing,
         )
         self._alive[job] = alive
+        self._end_later(job, alive, post)
         spec = self._remainders[job].view.spec
         first_s = min(self._report_s, spec.hang_timeout_s / 2.0)
         self._report_later(job, alive, first_s, post)
@@ -209,6 +205,7 @@ class ForwardWorld:
     ) -> None:
         def report() -> None:
             self._book(job, alive)
+            self._grow(job, alive, post)
             measured = self._remainders[job].view.measured
             timed = bool(measured.by_type)
             progress = measured.progress + (self._done[job] if timed else 0.0)
@@ -243,6 +240,26 @@ class ForwardWorld:
         # A job that is silent for longer is stopped.
         longest_s = min(longest_s, view.spec.hang_timeout_s / 2.0)
         return min(2.0 * apart_s, longest_s)
+
+    def _end_later(self, job: JobId, alive: _Alive, post: Post) -> None:
+        """Let a job end at its present speed, if it has one."""
+        alive.cancel_end()
+        alive.cancel_end = _nothing
+        if alive.rate > 0.0:
+            left = max(self._left[job] - self._done[job], 0.0)
+            when = alive.since + left / alive.rate
+            alive.cancel_end = self._clock.call_at(when, partial(self._end, job, post))
+
+    def _grow(self, job: JobId, alive: _Alive, post: Post) -> None:
+        """Give a job the gradient noise that it has by now, and the speed with it."""
+        known = self._remainders[job]
+        left = self._left[job]
+        share = min(self._done[job] / left, 1.0) if left else 1.0
+        grown = known.grown(share)
+        if grown is not known:
+            self._remainders[job] = grown
+            alive.rate = grown.rate(alive.allocation, self._nodes)
+            self._end_later(job, alive, post)
 
     def _book(self, job: JobId, alive: _Alive) -> None:
         now = self._clock.now()

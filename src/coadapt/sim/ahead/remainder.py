@@ -17,6 +17,13 @@
 # 6. No such job: as many GPU-seconds again as it has used, at least ten minutes of one
 #    GPU. By a factor of e more or less: a guess.
 #
+# In case 1 the gradient noise of an adaptive job grows in a future, and its speed with
+# it, up to that with which a job of its application ended. Measured on 60 ends of the
+# built-in mix under pollux, on days of eight seeds: with the noise of the last report,
+# ends were forecast 10 % too late in the mean of the logarithm, and are now 2 % too
+# late; 45 were within, and now 47. What else makes intervals too narrow is not known:
+# with the true noise, 36 of 47 were within, as many as with that of the last report.
+#
 # In case 5 a job that has reported nothing yet also reports in a future what the drawn
 # job had reported: its step times, and its end. A policy such as castor learns from the
 # first report how long a job takes, and orders it by that. If a future never told it,
@@ -64,6 +71,8 @@ SPREAD_GUESS = 1.0
 # is e ** (1 - x). Measured 567 times on the built-in mixes (seeds 2 to 4, `fifo`, 16
 # GPUs, every 15 minutes): x is 0.62 in the median, and 0.34 to 0.85 in nine of ten.
 EFFICIENCY_LEFT = (0.34, 0.42, 0.5, 0.56, 0.6, 0.62, 0.64, 0.67, 0.7, 0.77, 0.85)
+# By how much the logarithm of the noise changes before a future reports it.
+NOISE_STEP = 0.1
 # Jobs of other applications that say how long a job is.
 ALIKE_MAX = 30
 # Of the variance of a guess, the part that all jobs share.
@@ -123,6 +132,16 @@ class EndedWork:
         longer_ones = (each for each in nearest if each.gpu_s > gpu_s)
         return list(islice(longer_ones, ALIKE_MAX))
 
+    def end_noises(self, job: JobRecord) -> tuple[float, ...]:
+        """Return the gradient noise (variance over squared norm) with which jobs of
+        the same application ended; () where none is known, or the job is not adaptive.
+        """
+        if not job.spec.application or not job.spec.adaptive:
+            return ()
+        same = self._by_application.get(job.spec.application, ())
+        noises = [_noise(each.measured) for each in same]
+        return tuple(each for each in noises if each is not None)
+
     @cached_property
     def _by_application(self) -> Mapping[str, Sequence[Work]]:
         found: dict[str, list[Work]] = {}
@@ -153,6 +172,9 @@ class Remainder:
     draws: what may be left, one of them is drawn; each with a relative error `spread`.
     counted_on: where it has GPUs, draws are GPU-seconds on this allocation. alike: what
     the job will report, of each draw; () where it reports no more than it did.
+
+    end_noises: see EndedWork. noise: at its last report, and at its end, as drawn; None
+    where it stays.
     """
 
     view: JobView
@@ -161,6 +183,8 @@ class Remainder:
     spread: float
     counted_on: Allocation = WAITING
     alike: tuple[Measured, ...] = ()
+    end_noises: tuple[float, ...] = ()
+    noise: tuple[float, float] | None = None
 
     def drawn(
         self, random: np.random.Generator, common: float, nodes: Mapping[NodeId, Node]
@@ -176,6 +200,10 @@ class Remainder:
         own = float(random.standard_normal())
         error = math.sqrt(part) * common + math.sqrt(1.0 - part) * own
         left = self.draws[number] * math.exp(self.spread * error)
+        if self.end_noises:
+            end = self.end_noises[int(random.integers(len(self.end_noises)))]
+            now = _noise(self.view.measured)
+            return self if now is None else replace(self, noise=(now, end)), left
         if not self.counted_on.slots:
             return self, left
         job = self._reporting(self.alike[number]) if self.alike else self
@@ -186,6 +214,23 @@ class Remainder:
             return job, left
         measured = replace(job.view.measured, progress_target=left)
         return job._reporting(measured), left
+
+    def grown(self, share: float) -> "Remainder":
+        """Return the job once `share` of what is left of it is done, with the gradient
+        noise that it has then; itself where that has changed little.
+
+        The logarithm of the noise changes evenly with the progress, up to that with
+        which a job of its application ended, as drawn.
+        """
+        grad = self.view.measured.grad
+        if self.noise is None or grad is None:
+            return self
+        now, end = self.noise
+        noise = now * (end / now) ** share
+        if abs(math.log(noise * grad.sqr / grad.var)) < NOISE_STEP:
+            return self
+        grad = replace(grad, var=noise * grad.sqr)
+        return self._reporting(replace(self.view.measured, grad=grad))
 
     def _reporting(self, measured: Measured) -> "Remainder":
         return replace(self, view=replace(self.view, measured=measured))
@@ -265,7 +310,11 @@ def remainder_of(
         left = max(measured.progress_target - measured.progress, 0.0)
     if left is not None and timed:
         return Remainder(
-            view=view, source=Source.TIMED, draws=(left,), spread=SPREAD_TIMED
+            view=view,
+            source=Source.TIMED,
+            draws=(left,),
+            spread=SPREAD_TIMED,
+            end_noises=ended.end_noises(job),
         )
     remaining_s = measured.metrics.get(REMAINING_S)
     if remaining_s is not None and job.trains_on and not timed:
@@ -407,6 +456,16 @@ def _of_unknown_length(
         counted_on=counted_on,
         alike=alike,
     )
+
+
+def _noise(measured: Measured) -> float | None:
+    """Return the gradient noise, variance over squared norm; None if it is not known,
+    or 0 or infinite.
+    """
+    grad = measured.grad
+    if grad is None or not grad.sqr or not grad.var:
+        return None
+    return grad.var / grad.sqr
 
 
 def _has_reported_nothing(measured: Measured) -> bool:

@@ -5,7 +5,7 @@ code with the code that they check.
 
 import copy
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from operator import attrgetter
@@ -88,6 +88,15 @@ GROWING = (
     "usage.costs.num_measured",
     "usage.costs.num_in_place",
 )
+
+# The answers to an order, by the state of a job that waits for one.
+ANSWERS: Mapping[
+    JobState, tuple[type[ReplicasStarted | ReplicasKept | ReplicasExited], ...]
+] = {
+    JobState.STARTING: (ReplicasStarted, ReplicasExited),
+    JobState.RESCALING: (ReplicasStarted, ReplicasKept, ReplicasExited),
+    JobState.STOPPING: (ReplicasExited,),
+}
 
 
 class BookChecker:
@@ -326,6 +335,7 @@ def _wrong_steps(
             if now < was:
                 yield f"job {job_id}: {name} fell from {was} to {now}"
         yield from _wrong_change(old, event, job)
+        yield from _unanswered(old, event, job)
 
 
 def _wrong_change(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]:
@@ -351,6 +361,17 @@ def _wrong_change(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]
             f"job {job.id} runs on {job.trains_on.slots}, but {job.ordered.slots} "
             f"are held for it as well"
         )
+
+
+def _unanswered(old: JobRecord, event: Event, job: JobRecord) -> Iterator[str]:
+    """Yield an error if the answer to an order came, and the job still waits for it."""
+    answers = ANSWERS.get(old.state, ())
+    if not isinstance(event, answers):
+        return
+    if (event.job, event.generation) != (job.id, old.generation):
+        return
+    if (job.state, job.generation) == (old.state, old.generation):
+        yield f"job {job.id} is still {job.state}, though its order was answered"
 
 
 def _wrong_order(
