@@ -22,9 +22,21 @@ WITH_OPTIONS = (
 )
 # Their own tests have more views.
 FEW_VIEWS = {"shockwave": 2, "ones": 3}
+# Their solvers take seconds: not in `make quick`.
+LONG = ("sia",)
 
 
-@pytest.mark.parametrize("name", [*short_choices(), *WITH_OPTIONS])
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.long] if name in LONG else []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=marks_of(name))
+        for name in (*short_choices(), *WITH_OPTIONS)
+    ],
+)
 def test_the_policy_keeps_the_contract(name: str) -> None:
     check_policy(
         lambda: create_policy(name),

@@ -140,7 +140,9 @@ class JournaledScheduler:
         self.store.save_snapshot(self.scheduler.state, number)
 
     def _from_snapshot(self) -> tuple[Scheduler, int]:
+        # A test may have given a scheduler of a class of its own.
+        create = type(self.scheduler)
         snapshot = self.store.latest_snapshot()
         if snapshot is None:
-            return Scheduler(self._first_config), 0
-        return Scheduler(self._first_config, snapshot[0]), snapshot[1]
+            return create(self._first_config), 0
+        return create(self._first_config, snapshot[0]), snapshot[1]

@@ -4,6 +4,7 @@ two, castor's.
 
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from coadapt.model import InputError, Node, ReplicaLimits, Tenant
 from coadapt.model.offer import Pool, Sizing, SizingError, check_sizing
-from coadapt.policies.sizers import create_sizer
+from coadapt.policies.sizers import castor, create_sizer
 from coadapt.policies.sizers.castor import kept_shares, spot_price
 from coadapt.policies.sizers.curves import goodput_curve
 from coadapt.policies.sizers.offers import nodes_for, on_one_type
@@ -115,6 +116,20 @@ def test_castor_never_plans_above_a_budget_per_hour(
 ) -> None:
     name = f"castor(value_of_time={value}, budget_per_h={budget})"
     assert 4.0 * nodes(name, job(gpus=held, noise=noise)) <= budget
+
+
+def test_castor_computes_each_curve_once_however_many_factors_a_budget_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = Mock(wraps=goodput_curve)
+    monkeypatch.setattr(castor, "goodput_curve", counted)
+    jobs = [job(f"job-{index}", gpus=0, noise=100) for index in range(3)]
+    free = nodes("castor(value_of_time=100)", *jobs)
+    assert counted.call_count == 3
+    counted.reset_mock()
+    limited = nodes("castor(value_of_time=100, budget_per_h=20, budget=90)", *jobs)
+    assert counted.call_count == 3
+    assert 0 < limited < free
 
 
 def test_castor_stops_buying_when_a_total_budget_is_spent() -> None:

@@ -26,8 +26,8 @@ from coadapt.sim.faults.scenario import Family
 from tests.core.stage import spec
 
 NUM_SEEDS = 60
-QUICK_SEEDS = 10  # of `make quick`
-SEEDS_PER_TEST = 10
+QUICK_SEEDS = 5  # of `make quick`
+SEEDS_PER_TEST = 5
 
 
 def marks_of(first: int) -> list[pytest.MarkDecorator]:

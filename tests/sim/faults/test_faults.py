@@ -3,6 +3,7 @@ replays.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
@@ -18,9 +19,11 @@ from coadapt.sim.faults.scenario import (
 )
 
 NUM_SEEDS = 500
-FIRST_SEEDS = 25  # of `make quick`; they have a test that also looks at what they meet
+QUICK_SEEDS = 8  # of `make quick`
+FIRST_SEEDS = 25  # they have a test that also looks at what they meet
 USUAL_SEEDS = 100  # of `make test`; `make test-all` goes through all
 SEEDS_PER_TEST = 25  # a test process of xdist gets seconds of work at a time
+DYING_SEED = 14
 TWICE_SEED = 44  # an answer about a change that is taken back comes twice
 
 
@@ -35,15 +38,48 @@ TWICE_SEED = 44  # an answer about a change that is taken back comes twice
     ],
 )
 def test_seeds(first: int) -> None:
+    failures = failures_of(range(first, first + SEEDS_PER_TEST))
+    assert not failures, "\n".join(failures)
+
+
+def test_a_few_seeds() -> None:
+    failures = failures_of(range(QUICK_SEEDS))
+    assert not failures, "\n".join(failures)
+
+
+def test_a_subclass_of_the_scheduler_has_the_same_story() -> None:
+    """The process dies several times, and each later life and each replay has to have
+    the scheduler that was given: a mutant, in the tests of guards.
+    """
+
+    class Same(Scheduler):
+        pass
+
+    assert run_seed(DYING_SEED).num_deaths > 1
+    assert _story(DYING_SEED, Same) == _story(DYING_SEED, Scheduler)
+
+
+def _story(seed: int, create: type[Scheduler]) -> list[tuple[float, str]]:
+    story: list[tuple[float, str]] = []
+
+    def note(at: float, text: str) -> None:
+        story.append((at, text))
+
+    run_seed(seed, create, note)
+    return story
+
+
+def failures_of(seeds: Iterable[int]) -> list[str]:
     failures = []
-    for seed in range(first, first + SEEDS_PER_TEST):
+    for seed in seeds:
         try:
             run_seed(seed)
         except InvariantError as error:
             failures.append(str(error))
-    assert not failures, "\n".join(failures)
+    return failures
 
 
+@pytest.mark.long
 def test_the_first_seeds_survive_and_meet_all_that_they_are_for() -> None:
     """Every way in which a job ends, and every way in which a change is taken back."""
     ends: Counter[JobState] = Counter()

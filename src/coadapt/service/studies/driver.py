@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     import optuna
 
     from coadapt.service.studies.optuna_study import Asked, OptunaStudy
+    from coadapt.service.studies.sole_writer import SoleWriter
 
 LOOK_S = 0.5
 COMMIT_S = 60.0
@@ -110,7 +111,7 @@ class Studies:
         self._path = storage
         self._remove_checkpoints = remove_checkpoints
         self._open: dict[str, OptunaStudy] = {}
-        self._storage: optuna.storages.RDBStorage | None = None
+        self._storage: SoleWriter | None = None
         self._making = threading.Lock()
         self._looking = threading.Lock()
         self._troubles: dict[str, str] = {}
@@ -418,13 +419,16 @@ class Studies:
         except KeyError:
             return None
 
-    def _opened(self) -> "optuna.storages.RDBStorage":
+    def _opened(self) -> "SoleWriter":
         import optuna
+
+        from coadapt.service.studies.sole_writer import SoleWriter
 
         with self._making:
             if self._storage is None:
                 self._path.touch(mode=0o600, exist_ok=True)
-                self._storage = optuna.storages.RDBStorage(self.storage_url)
+                database = optuna.storages.RDBStorage(self.storage_url)
+                self._storage = SoleWriter(database)
             return self._storage
 
     def _commit(self, event: Event) -> None:
@@ -434,6 +438,8 @@ class Studies:
         """Report an error of a study once, not at each look."""
         text = f"study {name} does not go on: {type(error).__name__}: {error}"
         self._open.pop(name, None)
+        if self._storage is not None:
+            self._storage.forget()  # another tool may have changed the trials
         if self._troubles.get(name) != text and not self._closed.is_set():
             self._troubles[name] = text
             self._loop.notice(text)

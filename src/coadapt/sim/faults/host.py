@@ -131,11 +131,7 @@ class Host:
         if self._process.dead:
             return
         self._process.dead = True
-        # Only for the real scheduler: recovery from a snapshot creates no other class.
-        if (
-            type(self._runtime.scheduler) is Scheduler
-            and self._random.random() < SNAPSHOT_CHANCE
-        ):
+        if self._random.random() < SNAPSHOT_CHANCE:
             self._save_snapshot()
         self._wire.clock.call_at(self._wire.clock.now() + lasts_s, self._begin_again)
 
