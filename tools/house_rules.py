@@ -6,12 +6,11 @@ each rule sharp.
 """
 
 import ast
-import gc
 import io
 import re
 import sys
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -192,7 +191,7 @@ def function_nodes(module: Module) -> Found:
 
 def body_nodes(function: Function) -> int:
     """Return the syntax nodes of a function's body: its signature does not count."""
-    return sum(len(_nodes(step)) for step in function.body)
+    return sum(1 for step in function.body for _ in ast.walk(step))
 
 
 def nested_conditionals(module: Module) -> Found:
@@ -526,77 +525,39 @@ def check(module: Module) -> list[Violation]:
 
 def copies(modules: list[Module]) -> list[Violation]:
     """Return functions whose bodies stand, word by word, in two places."""
-    alike: dict[tuple[str, ...], list[tuple[str, Function]]] = {}
+    seen: dict[str, str] = {}
+    found = []
     for module in modules:
         for function in _functions(module.tree):
-            shape = tuple(_statements(_without_docstring(function)))
-            alike.setdefault(shape, []).append((module.path, function))
-    found: list[Violation] = []
-    # Writing out a body costs more than reading it: only where another has its shape.
-    for functions in alike.values():
-        if len(functions) > 1:
-            found += _equal_bodies(functions)
+            body = "\n".join(
+                ast.unparse(step) for step in function.body if not _is_docstring(step)
+            )
+            if body.count("\n") + 1 < MIN_COPY_LINES:
+                continue
+            place = f"{module.path}: {function.name}"
+            if (first := seen.setdefault(body, place)) is not place:
+                text = f"{function.name} is a copy of {first}"
+                found.append(
+                    Violation(
+                        rule="copies", path=module.path, line=function.lineno, text=text
+                    )
+                )
     return found
-
-
-def _equal_bodies(functions: list[tuple[str, Function]]) -> Iterator[Violation]:
-    seen: dict[str, str] = {}
-    for path, function in functions:
-        body = "\n".join(ast.unparse(step) for step in _without_docstring(function))
-        if body.count("\n") + 1 < MIN_COPY_LINES:
-            continue
-        place = f"{path}: {function.name}"
-        if (first := seen.setdefault(body, place)) is not place:
-            text = f"{function.name} is a copy of {first}"
-            yield Violation(rule="copies", path=path, line=function.lineno, text=text)
-
-
-def _statements(steps: Iterable[ast.stmt]) -> Iterator[str]:
-    """Yield the kinds of `steps` and of the statements in them, in order."""
-    for step in steps:
-        yield type(step).__name__
-        for part in ("body", "orelse", "finalbody"):
-            yield from _statements(getattr(step, part, ()))
-
-
-def _without_docstring(function: Function) -> list[ast.stmt]:
-    return [step for step in function.body if not _is_docstring(step)]
 
 
 def package_modules() -> list[Module]:
     """Return all modules of src/coadapt, in path order."""
-    # Syntax trees of a whole package are no garbage: to look for some in them takes as
-    # long as to parse them.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return [
-            Module.parse(
-                path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8")
-            )
-            for path in sorted(PACKAGE.rglob("*.py"))
-        ]
-    finally:
-        if collects:
-            gc.enable()
+    return [
+        Module.parse(
+            path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8")
+        )
+        for path in sorted(PACKAGE.rglob("*.py"))
+    ]
 
 
 @lru_cache(maxsize=64)  # a score of rules look through the same tree
-def _walk(tree: ast.AST) -> list[ast.AST]:
-    return _nodes(tree)
-
-
-def _nodes(tree: ast.AST) -> list[ast.AST]:
-    """Return what `ast.walk` yields, in its order; generators make that one slow."""
-    nodes = [tree]
-    for node in nodes:  # the list grows meanwhile
-        for field in node._fields:
-            value = getattr(node, field, None)
-            if isinstance(value, ast.AST):
-                nodes.append(value)
-            elif isinstance(value, list):
-                nodes += [part for part in value if isinstance(part, ast.AST)]
-    return nodes
+def _walk(tree: ast.AST) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
 
 
 def _functions(tree: ast.AST) -> Iterator[Function]:

@@ -16,13 +16,14 @@ from coadapt.core.events import (
 from coadapt.core.lifecycle import JobState, Reason
 from coadapt.core.scheduler import Scheduler
 from coadapt.model import Tenant
-from coadapt.model.budget_period import DAY_S, BudgetPeriod
+from coadapt.model.budget_period import BudgetPeriod
 from coadapt.model.prices import Prices
 from coadapt.model.tenant import EVERYBODY
 from coadapt.service.figures.budget_log import BudgetLog
 from tests.core.stage import Stage, on, spec
 
 HOUR = 3_600.0
+DAY_S = 24.0 * HOUR
 EUR = Prices(currency="EUR", default=1.0)
 
 
@@ -200,11 +201,11 @@ def test_jobs_wait_until_the_budget_of_the_next_day(tenant: str) -> None:
     stage = on_a_daily_budget(40.0, tenant)
     stage.timer(60.0 + 21.0 * HOUR)
     stage.submit("b")
-    who = "all tenants together have" if tenant == EVERYBODY else "tenant default has"
-    whose = "their" if tenant == EVERYBODY else "its"
+    has_spent = "tenant default has spent 42.00 of its"
+    if tenant == EVERYBODY:
+        has_spent = "all tenants together have spent 42.00 of their"
     assert stage.job("b").explanation == (
-        f"waits: {who} spent 42.00 of {whose} budget of 40.00 EUR for the day until "
-        "1970-01-02 00:00 UTC"
+        f"waits: {has_spent} budget of 40.00 EUR for the day until 1970-01-02 00:00 UTC"
     )
     stage.timer(DAY_S - 1.0)
     assert stage.job("b").reason is Reason.BUDGET

@@ -200,21 +200,21 @@ def test_a_budget_is_granted_and_its_share_is_a_metric(tmp_path: Path) -> None:
             if line.startswith('coadapt_budget_used{tenant="vision"}')
         ]
         assert float(line.split()[1]) >= 1.0
-        (told,) = client.get("/v1/usage").json()["budgets"]
-        assert (told["tenant"], told["budget"], told["period"]) == ("vision", 1.0, None)
-        assert (told["since"], told["until"]) == (None, None)
-        assert told["spent"] == pytest.approx(1.0 - told["left"])
-        assert told["left"] <= 0.0
+        (row,) = client.get("/v1/usage").json()["budgets"]
+        assert (row["tenant"], row["budget"], row["period"]) == ("vision", 1.0, None)
+        assert (row["since"], row["until"]) == (None, None)
+        assert row["spent"] == pytest.approx(1.0 - row["left"])
+        assert row["left"] <= 0.0
         client.put("/v1/tenants/vision", json={"budget": 1e6})
         until(lambda: client.get(f"/v1/jobs/{second}").json()["state"] == "running")
 
 
-def test_a_budget_for_each_month_is_told_with_what_is_left(tmp_path: Path) -> None:
+def test_usage_shows_how_much_of_a_monthly_budget_is_left(tmp_path: Path) -> None:
     run = InProcess(tmp_path, prices=Prices(currency="EUR", default=3600.0))
     with run.turning(), run.client() as client:
         monthly = {"budget": 1e6, "budget_period": "month"}
-        told = client.put("/v1/tenants/vision", json=monthly).json()
-        assert told["budget_period"] == "month"
+        granted = client.put("/v1/tenants/vision", json=monthly).json()
+        assert granted["budget_period"] == "month"
         client.post("/v1/jobs", json=JOB)
         until(lambda: client.get("/v1/tenants").json()["tenants"][0]["cost"] > 0.0)
         (row,) = client.get("/v1/usage").json()["budgets"]

@@ -8,12 +8,12 @@
 # Costs count from the moment at which prices were named. A change of prices counts from
 # its moment on; what was booked before it stays.
 #
-# A tenant's budget may be for each day, week or month. What counts is then the cost
-# since the period began: the cost of now less that of then. The cost of then is noted
-# for all tenants at the first event after a period began, before the event changes
-# anything. So the bills give it exactly, however late the event comes. It does not
-# depend on budgets, so a budget that is set in the middle of a month counts what the
-# month has cost already.
+# A tenant's budget may be for each day, week or month. Such a budget counts the cost
+# since the start of the period: the present cost minus the cost at that start. The core
+# notes the cost at the start for all tenants, at the first event of the period, before
+# the event changes anything. So the bills give this cost exactly, however late that
+# event comes. Tenants without a budget are noted, too, so a budget that is set in the
+# middle of a month counts what the month has cost already.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,9 +101,9 @@ def spent(state: SchedulerState, at: float) -> dict[TenantId, float]:
 
 
 def begin_periods(state: SchedulerState) -> bool:
-    """Note the cost at the begin of each period that has begun. Return whether one has.
+    """Note the cost at the start of each period that has begun. Return whether one has.
 
-    To be called before an event changes what jobs hold.
+    Call it before an event changes what jobs hold.
     """
     if state.prices is None:
         return False
@@ -113,29 +113,33 @@ def begin_periods(state: SchedulerState) -> bool:
 
 
 def periods_at(state: SchedulerState, at: float) -> tuple[PeriodStart, ...]:
-    """Return the day, week and month that `at` (s) is in, if no event comes before."""
+    """Return the day, week and month that contain `at` (s). No event comes before `at`
+    that changes what jobs hold.
+    """
     known = state.periods
     if known and at < min(each.ends_at for each in known):
         return known
     kept = {each.period: each for each in known if at < each.ends_at}
-    periods = []
-    for period in BudgetPeriod:
-        begins_at, ends_at = period.around(at)
-        begun = PeriodStart(
-            period=period,
-            begins_at=begins_at,
-            ends_at=ends_at,
-            spent=spent(state, begins_at),
-        )
-        periods.append(kept.get(period, begun))
-    return tuple(periods)
+    return tuple(
+        kept.get(period) or _start_of(period, state, at) for period in BudgetPeriod
+    )
+
+
+def _start_of(period: BudgetPeriod, state: SchedulerState, at: float) -> PeriodStart:
+    begins_at, ends_at = period.around(at)
+    return PeriodStart(
+        period=period,
+        begins_at=begins_at,
+        ends_at=ends_at,
+        spent=spent(state, begins_at),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetUse:
-    """What of a tenant's budget is spent.
+    """How much of a tenant's budget is spent.
 
-    period: the one that the budget is for; None: all time since prices were set.
+    period: that of the budget; None: all time since prices were set.
     """
 
     budget: float
@@ -149,8 +153,8 @@ class BudgetUse:
 
 
 def budget_uses(state: SchedulerState, at: float) -> dict[TenantId, BudgetUse]:
-    """Return what of its budget each tenant has spent up to `at` (s), by name. Tenants
-    without a budget are left out.
+    """Return how much of its budget each tenant has spent up to `at` (s), by name.
+    Tenants without a budget are left out.
     """
     costs = spent(state, at)
     periods = periods_at(state, at)

@@ -1,7 +1,8 @@
 """The days, weeks and months for which a tenant's budget is granted, in UTC."""
 
 # Times are s since 1970-01-01 00:00 UTC, a Thursday. Each period begins at midnight, so
-# that no period ends before the day does.
+# that no period ends before the day does. The model may not import datetime, because it
+# has a clock.
 
 import calendar
 from collections.abc import Mapping

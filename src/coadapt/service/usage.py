@@ -64,7 +64,7 @@ async def usage(
     """GPU-hours held by tenant, job, application or day (of the scheduler's time zone),
     from `since` (s since 1970) until now, and what they cost at the prices of then.
     They add up to GPUs held times wall time. Without prices `currency` is null.
-    `budgets`: of each tenant with a budget, what of it is spent and left now.
+    `budgets`: how much of each tenant's budget is spent and left now.
     `buying`: node-hours and cost of bought nodes, since offers were configured.
     """
     service = request.app.state.service
@@ -90,12 +90,11 @@ async def usage(
 
 
 def budget_rows(state: SchedulerState, at: float) -> list[dict[str, Json]]:
-    """Return of each tenant with a budget what of it is spent and left at `at` (s), by
-    name.
+    """Return how much of each tenant's budget is spent and left at `at` (s), by name.
 
-    period, since, until (s since 1970): of a budget that is granted again and again;
-    None for a budget for all time since prices were set. left: below 0 where more is
-    spent than was granted. Empty without prices.
+    period, since, until (s since 1970): the present period of the budget; None for a
+    budget without a period. left: negative if the tenant has spent more than the
+    budget. Empty without prices.
     """
     if state.prices is None:
         return []

@@ -44,9 +44,8 @@ def usage(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the GPU-hours of jobs, and their cost. GPU-hours are GPUs held times wall
-    time. Prices are set in the scheduler's settings file. What is spent and left of
-    each tenant's budget follows, and then a list of bought nodes, with their total
-    cost.
+    time. Prices are set in the scheduler's settings file. Below are the spent and the
+    remaining part of each tenant's budget, and the bought nodes with their cost.
     """
     since = 0.0 if days is None else max(time.time() - days * DAY_S, 0.0)
     answer = find_client(state).get(f"/v1/usage?by={by.value}&since={since}")
@@ -77,7 +76,7 @@ def usage(
 
 
 def _budget_line(row: JsonObject) -> str:
-    """Return what is spent and left of a budget, in words."""
+    """Return how much of a budget is spent and left, in words."""
     spent = cast(float, row["spent"])
     left = cast(float, row["left"])
     rest = f"{left:.2f} left" if left >= 0.0 else f"{-left:.2f} above it"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 CLIENT = "coadapt.executors.ray.client_process"
-# How Ray's client finds the cluster's token. A job's processes do not get them.
+# How Ray's client finds the cluster's token. A job's `run` does not get them.
 ENV_AUTH_MODE = "RAY_AUTH_MODE"
 TOKEN_ENVS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 # Ray's library itself tries to connect for a minute, and then ends the process.

@@ -26,7 +26,7 @@ from coadapt.executors.ray.client import (
 )
 from coadapt.executors.ray.proxy import CONNECTING
 
-# The address that means this machine's cluster, wherever it is.
+# The address that means the cluster of RAY_ADDRESS, or else this machine's.
 AUTO = "auto"
 # The address that means this machine's cluster, which is started if there is none.
 START = "start"
@@ -89,7 +89,7 @@ def _connect(address: str) -> Answer:
 
 
 def _check_token(address: str) -> None:
-    """Raise ConnectionError if the cluster at `address` asks for another token.
+    """Raise ConnectionError if the cluster at `address` does not accept our token.
 
     `ray.init` would try for 20 s, and then say no more than that it cannot connect.
     """
@@ -109,14 +109,14 @@ def _check_token(address: str) -> None:
 
 
 def _join() -> Any:
-    """Connect to this machine's Ray cluster. Raises ConnectionError.
+    """Connect to the cluster that Ray finds. Raises ConnectionError.
 
     A head that was killed leaves its address behind in a file. `ray.init` would try
     for minutes to reach it.
     """
     address = ray._private.services.canonicalize_bootstrap_address_or_die(AUTO)
     if not reaches(address, CONNECT_S):
-        message = f"nothing answers at {address}, where this machine's last cluster was"
+        message = f"nothing answers at {address}, where Ray looks for its cluster"
         raise ConnectionError(message)
     return ray.init(AUTO, **CONNECTING)
 

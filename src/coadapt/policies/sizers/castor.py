@@ -84,12 +84,12 @@ KEPT_TO = 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Option:
-    """A job on the GPU type of an offer: what its choice follows from at any price
-    factor, computed once per sizing.
+    """A job on the GPU type of an offer, as far as it does not depend on prices.
 
-    whole_K: its goodput on 1..K GPUs. curve_K: the same without what losses cost. left:
-    of its progress. value: of an hour of its completion time. due_gpus: the fewest GPUs
-    that meet its deadline, 0 without one.
+    whole_K: its goodput on 1..K GPUs. curve_K: the same, less the expected loss of work
+    when nodes are lost. left: the rest of its progress. value: the worth of an hour of
+    its completion time. due_gpus: the fewest GPUs that meet its deadline, 0 if it has
+    none.
     """
 
     job: JobView

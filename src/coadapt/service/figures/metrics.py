@@ -157,7 +157,7 @@ def _cost_by_tenant(costs: Mapping[TenantId, float], currency: str) -> Metric:
 def _budget_used(shares: Mapping[TenantId, float]) -> Metric:
     gauge = GaugeMetricFamily(
         "coadapt_budget_used",
-        "Share of its budget, of the present period, that a tenant has spent, 1: all",
+        "Share that a tenant has spent of its budget for the present period, 1: all",
         labels=["tenant"],
     )
     for tenant, share in islice(shares.items(), JOB_SERIES_MAX):

@@ -1,15 +1,15 @@
 """Optuna's storage for the one process that writes to it: a trial is read from the
-database once, and again after it was written to.
+database once, and again after a write to it.
 """
 
-# Optuna's own cache keeps trials that have ended. It reads all others at each question,
-# since another process may have changed them. The driver asks several times in each
-# look, twice a second, and several times for each value that it reports. Here no other
-# process writes, so that a trial is what was last read or written. Everything is
-# written to the database at once: Optuna's tools see what they always saw.
+# Optuna's own cache keeps the trials that have ended. It reads all other trials at each
+# question, because another process may have changed them. The driver asks several
+# questions twice a second, and several for each value that it reports. Here no other
+# process writes, so a trial changes only by the writes of this one. Each write goes to
+# the database at once, so Optuna's tools see it.
 #
 # If another process does write, the next write to that trial may fail. The driver then
-# forgets what it has read (`forget`), and reads all again at its next look.
+# calls `forget`, and reads all trials again at its next look.
 
 import copy
 import threading
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from optuna._typing import JSONSerializable
     from optuna.study._frozen import FrozenStudy
 
-# Studies of which trials are kept; those that were not asked about for longest go.
+# For how many studies trials are kept. The study that was read least recently goes.
 STUDIES_KEPT = 16
 
 
 class SoleWriter(BaseStorage):
-    """A storage whose trials no other process changes; for several threads."""
+    """A storage whose trials no other process changes. Threads may share it."""
 
     def __init__(self, backend: BaseStorage) -> None:
         self._backend = backend
@@ -41,7 +41,7 @@ class SoleWriter(BaseStorage):
         self._lock = threading.Lock()
 
     def forget(self) -> None:
-        """Read all trials again when they are asked for next."""
+        """Read all trials from the database at the next question."""
         with self._lock:
             self._trials.clear()
             self._stale.clear()

@@ -36,10 +36,10 @@ ROUND_MIN_S = 30.0
 # jobs.
 REACTION_PER_JOB_S = 0.03
 JOBS_FEW = 200
-# With more live jobs, none settle in a future. Where all change to another policy, each
-# first step takes time in proportion to the jobs that wait for GPUs of others. The
-# first 15 minutes from `fifo` to `srtf`, CPU s without settling jobs and with them: 0.8
-# and 0.8 at 1,500 live jobs, 1.7 and 2.2 at 3,000, 16 and more than 100 at 10,000.
+# With more live jobs than this, no job settles in a future. After a change of policy,
+# each first step takes time in proportion to the jobs that wait for GPUs of other jobs.
+# The first 15 minutes from `fifo` to `srtf` take, without settling and with it, 0.8 and
+# 0.8 CPU s with 1,500 live jobs, 1.7 and 2.2 with 3,000, 16 and over 100 with 10,000.
 JOBS_SETTLING_MAX = 3_000
 # After the first hour, where minutes do not matter any more, s.
 ROUND_LATER_S = 300.0
